@@ -47,7 +47,7 @@ func TestSnapshotIsStreamed(t *testing.T) {
 	l.wantGood()
 }
 
-// closing tells that it was closed.
+// closing reports that it was closed.
 type closing struct {
 	io.Reader
 	closed chan struct{}
@@ -154,8 +154,8 @@ func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 	return l.try("POST", "/v1/admin/groups/1/restore", in, "Content-Type", contentTypeStream)
 }
 
-// A stream that stands still is given up, and what was not read of one that is
-// refused is not taken for the next request.
+// A stream that makes no progress is aborted. Unread bytes of a refused stream are not
+// parsed as the next request.
 func TestRestoreOfBrokenStreams(t *testing.T) {
 	failed := make(chan error, 1)
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {

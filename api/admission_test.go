@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// crowd makes a lane look as if what is in flight took as long as timeout.
+// crowd makes a queue look as if the requests in flight took as long as timeout.
 func (s *Server) crowd(l *sizeClass, timeout time.Duration) {
 	l.perSec.Store(1000)
 	l.took.Store(int64(timeout))

@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// quietNode answers reads and writes without allocating, so that what is
-// counted is the api's own.
+// quietNode answers reads and writes without allocating, so that only the api's
+// allocations are counted.
 type quietNode struct {
 	*fakeNode
 	posts *shard.Keyspace

@@ -32,8 +32,8 @@ func TestEveryAdminChangeIsAudited(t *testing.T) {
 	}
 }
 
-// A line has who asked for what and what was answered. Calls that were refused are
-// limited, as anybody can send many.
+// A line names the caller, the request and the answer. Lines for refused calls are
+// limited, because anybody can send many.
 func TestAdminActionsAreLogged(t *testing.T) {
 	l := startLive(t, nil)
 	l.do("POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)

@@ -331,8 +331,8 @@ func TestHugeBodies(t *testing.T) {
 	}
 }
 
-// A client that asks first is told whether to send its body: no 100 Continue for
-// one that is too large, and the answer is whole.
+// A client that sends Expect: 100-continue learns whether to send its body: no 100
+// Continue for a body that is too large, and the answer is complete.
 func TestExpectedBodies(t *testing.T) {
 	l := startLive(t, nil)
 	for _, c := range []struct {

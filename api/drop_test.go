@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What was dropped is in no answer, and what is made under its name counts from zero.
+// No answer shows what was dropped, and what is created under its name counts from zero.
 func TestDropped(t *testing.T) {
 	l := startReal(t)
 	do := func(status int, want, method, path, body string) {

@@ -82,8 +82,8 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 	}
 }
 
-// TestPagesOfOtherSites: a write may call itself what it likes, but for one with
-// an Origin, which a browser sends for a page.
+// TestPagesOfOtherSites: a write may have any Content-Type, unless it has an Origin,
+// which a browser sends for a page.
 func TestPagesOfOtherSites(t *testing.T) {
 	l := startLive(t, nil)
 	for _, c := range []struct {
@@ -113,8 +113,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheCallNotItsSpelling: a key covers what is asked, however the path
-// is written, and nothing else of the request.
+// TestKeyIsOfTheCallNotItsSpelling: a key covers the requested call, however its path is
+// written, and nothing else of the request.
 func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 	l := startLive(t, before(openReal(t, t.TempDir())))
 	write := func(method, path, body string) reply {

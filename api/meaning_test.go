@@ -82,7 +82,7 @@ func TestKeyIsOfTheMeaning(t *testing.T) {
 	}
 }
 
-// A JSON text means what it means when it is written anew.
+// Rewriting a JSON text in another form keeps its meaning.
 func FuzzMeaning(f *testing.F) {
 	f.Add([]byte(`{"ops":[{"id":"1","add":{"like":1}}],"want":"none"}`))
 	f.Add([]byte(`[[[[[[[[[[`))

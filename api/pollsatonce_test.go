@@ -46,8 +46,8 @@ func (l *live) seedPolls() {
 	l.send("POST", "/v1/dots/"+pollDots[1]+"/fire", "")
 }
 
-// pollNumber returns one of many polls: of one user or of several, for 1 to 3
-// channels, of which one may not be there, and up to 3 dots.
+// pollNumber returns one of many polls: for one or several users, 1 to 3 channels, one of
+// which may be missing, and up to 3 dots.
 func pollNumber(i int) (method, path, body string) {
 	channels := []string{pollChannels[i%4], "none" + strconv.Itoa(i%5), pollChannels[(i+1)%4]}[:1+i%3]
 	dots := pollDots[:i%4]

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// However many ask at once, there are no more keyspaces and shards than the
-// bounds say, and those that are refused are told which bound.
+// However many callers create keyspaces concurrently, the bounds on keyspaces and shards
+// hold, and the errors name the bound.
 func TestBoundsOfACluster(t *testing.T) {
 	for _, test := range []struct {
 		name   string

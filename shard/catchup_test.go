@@ -33,8 +33,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	}
 }
 
-// A node that was not told of a change knows it after CatchUp; without a leader it
-// cannot know.
+// A node that missed a change knows it after CatchUp; without a leader CatchUp fails.
 func TestCatchUp(t *testing.T) {
 	all := openMembers(t, 3)
 	for i := range 9 {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A change that perhaps happened is not told as one that did not, and the other
-// way round.
+// A change of unknown outcome is never reported as failed, and a failed one never as
+// unknown.
 func TestChangesTellTheirFate(t *testing.T) {
 	told := func(code rpc.Code) error { return &rpc.Error{Code: code} }
 	for name, test := range map[string]struct{ err, want error }{

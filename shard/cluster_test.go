@@ -190,8 +190,7 @@ func mustReadAll(t *testing.T, n *Node, want int64, opt ReadOptions) {
 	}
 }
 
-// digestsAgree tells whether all replicas of each group are equally far and
-// equal.
+// digestsAgree reports whether all replicas of each group have the same index and digest.
 func digestsAgree(all []*Node) bool {
 	type at struct {
 		index  uint64
@@ -319,8 +318,8 @@ func TestReplicaMoves(t *testing.T) {
 	}
 }
 
-// A node that is down while its replica moves away, so that nobody tells it, comes
-// back, deletes the replica, and is ready.
+// A node is down while its replica moves away, so it is not notified. When it comes back,
+// it deletes the replica and is ready.
 func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	all := openMembers(t, 4)
 	number := all[0].Keyspace("posts").firstGroup

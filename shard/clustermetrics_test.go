@@ -94,7 +94,7 @@ func TestMetricOfLag(t *testing.T) {
 	})
 }
 
-// What the bounds are and what is held against them, in bytes.
+// The bounds and the amounts that count towards them, in bytes.
 func TestMetricsOfRoom(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.MemoryLimit, cfg.DiskReserve = 4<<30, 1<<20

@@ -348,7 +348,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 }
 
-// Rows become cold by themselves once they are old and nobody writes to them.
+// Rows become cold without an operator once they are old and nobody writes to them.
 func TestRowsBecomeCold(t *testing.T) {
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, time.Second)
@@ -379,8 +379,8 @@ func TestRowsBecomeCold(t *testing.T) {
 	checkCold(t, n, n.Keyspace("posts"), 2)
 }
 
-// Rows numbered from 1 on have no age: they stay in memory while rows of old ids beside
-// them leave it, and where memory is tight they leave it last.
+// Rows numbered from 1 on have no age: they stay in memory while rows of old ids leave
+// it, and if memory is tight they leave last.
 func TestNumberedRowsAreNotOld(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
 	ks := n.Keyspace("posts")
@@ -479,8 +479,8 @@ func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 	}
 }
 
-// A node whose cold rows are damaged says so and answers none of them wrongly; the
-// rest it serves.
+// A node with damaged cold rows reports that and answers none of them wrongly; it serves
+// all other rows.
 func TestDamagedColdRows(t *testing.T) {
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
@@ -572,8 +572,8 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	}
 }
 
-// Who moves rows rests for seven times as long as that took, not while memory is tight,
-// and not once the node is stopping.
+// The goroutine that moves rows pauses for seven times as long as the move took, except
+// while memory is tight or the node is stopping.
 func TestMovingRowsRests(t *testing.T) {
 	n := &Node{stopping: make(chan struct{})}
 	n.tiering.wire(n)
@@ -654,7 +654,7 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 	}
 }
 
-// A rest ends once memory is short: what it would leave to others is theirs no more.
+// A pause, which leaves the processor to requests, ends once memory is tight.
 func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	n := &Node{stopping: make(chan struct{})}
 	n.tiering.wire(n)
@@ -665,14 +665,14 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	}()
 	select {
 	case <-rested:
-		t.Fatal("there was no rest")
+		t.Fatal("the pause ended at once")
 	case <-time.After(10 * time.Millisecond):
 	}
 	n.headroom.MemoryTight.Store(true)
 	select {
 	case <-rested:
 	case <-time.After(10 * headroom.Tick):
-		t.Error("the rest goes on")
+		t.Error("the pause did not end")
 	}
 	close(n.stopping)
 }

@@ -42,8 +42,8 @@ func mustDrop(t *testing.T, n *Node, name string) {
 	}
 }
 
-// allKnow waits until all nodes know that a keyspace was dropped, which they were told by
-// then unless the machine is slow.
+// allKnow waits until all nodes know that a keyspace was dropped, which they do already
+// unless the machine is slow.
 func allKnow(t *testing.T, all []*Node, old *Keyspace) {
 	t.Helper()
 	for _, n := range all {
@@ -51,7 +51,7 @@ func allKnow(t *testing.T, all []*Node, old *Keyspace) {
 	}
 }
 
-// dirsOf returns the names of what is in a node's directory of some groups.
+// dirsOf returns the names of the directories of some groups on a node.
 func dirsOf(t *testing.T, dir string, first uint32, shards int) (all []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -85,8 +85,8 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 	return len(table.dropped) == 0
 }
 
-// A keyspace that was dropped is unknown to every node at once, to whoever still holds
-// what it was too. Its replicas go, and the next keyspace of its name begins at zero.
+// A dropped keyspace is unknown to every node at once, also to callers with a pointer to
+// it. Its replicas go, and the next keyspace of its name begins at zero.
 func TestDropKeyspace(t *testing.T) {
 	all := openMembers(t, 4)
 	old := mustMake(t, all[0], "songs", 3, "plays")
@@ -141,9 +141,9 @@ func TestDropKeyspace(t *testing.T) {
 	}
 }
 
-// Writes and reads that go on while their keyspace is dropped end, with ErrUnknownKeyspace
-// and with nothing else once it is gone; and no write to what was counts in what is made
-// under its name.
+// Writes and reads in flight while their keyspace is dropped end with ErrUnknownKeyspace,
+// and with nothing else once it is gone. No write to the old keyspace counts in a new one
+// of its name.
 func TestDropUnderLoad(t *testing.T) {
 	all := openMembers(t, 4)
 	rounds := 3
@@ -249,8 +249,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// A node answers for what it knows to be dropped also where the asking node does not know
-// it yet.
+// A node reports a dropped keyspace also to a node that does not know of the drop yet.
 func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	all := openMembers(t, 2)
 	old := mustMake(t, all[0], "songs", 1, "plays")
@@ -327,8 +326,8 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// A node that has not heard that a column was dropped, and added again, is told so by the
-// leader: what it writes would count nowhere.
+// A node has not heard that a column was dropped and added again. The leader refuses its
+// writes, which would count nowhere.
 func TestDroppedColumnIsRefused(t *testing.T) {
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 1, "plays", "likes")
@@ -357,8 +356,8 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	}
 }
 
-// A snapshot of before columns were dropped, and of after, is restored by the names of its
-// columns; without them nothing is guessed.
+// Snapshots from before and after columns were dropped are restored by column names;
+// without names nothing is guessed.
 func TestRestoreByColumns(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)

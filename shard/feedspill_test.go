@@ -190,13 +190,13 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	checkFeeds(t, all[1], ReadOptions{}, since)
 	eventually(t, "digests agree", agree)
 
-	// The leader loses them: whoever is asked answers rightly, and it is made whole.
+	// The leader loses them: every node still answers right, and the leader is repaired.
 	spillAll(t, first)
 	replaced := loseFeeds(t, first, number)
 	checkFeeds(t, first, ReadOptions{}, since)
 	eventually(t, "the leader has another replica", replaced)
 
-	// The only voter of the other shard has nobody to hand over to, and is made whole.
+	// The only voter of the other shard cannot hand over, and is repaired.
 	spillAll(t, first)
 	replaced = loseFeeds(t, first, number+1)
 	users := []uint64{1, 2, 3, 4, 5, 6}
@@ -209,8 +209,8 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	eventually(t, "digests agree again", agree)
 }
 
-// loseFeeds takes the records of a group from a node's disk. It returns what tells whether
-// the replica was opened again.
+// loseFeeds removes a group's records from a node's disk. It returns a function that
+// reports whether the replica was opened again.
 func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	t.Helper()
 	r := n.shardOf(number).replica.Load()
@@ -336,7 +336,7 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 
-// The bounds of the setting are told.
+// Values of the setting out of bounds are refused.
 func TestFeedIdleIsChecked(t *testing.T) {
 	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {
 		cfg := memberConfig(t, t.TempDir(), 1, 1)

@@ -88,8 +88,8 @@ func TestUnreadHasFloors(t *testing.T) {
 	}
 }
 
-// Floors are taken once all nodes can apply them. Below, nothing of them is in a log; and
-// unread numbers that were there get theirs when they are told.
+// Floors are accepted once all nodes can apply them. Before, no log has any; and existing
+// unread numbers get floors when an operator sets them.
 func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
 	cfg.Place = nil

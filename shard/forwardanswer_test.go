@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// Of parts to which the answer makes no sense nothing is known: they are neither told
-// as applied nor as not applied.
+// Parts for which the answer makes no sense have an unknown outcome: they are reported
+// neither as applied nor as not applied.
 func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	mustLeaveNothing(t)
 	settled := func(ops int, outcome dedup.Outcome) []byte {

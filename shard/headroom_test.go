@@ -18,13 +18,13 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// holdHeadroom ends a node's own looks at its room: from here on the test says what is
-// full, and no look takes it back.
+// holdHeadroom stops a node's own checks of its room: the test decides from here on what
+// is full.
 func holdHeadroom(n *Node) {
 	n.headroom.Close()
 }
 
-// A new node without room cannot be put into its catalog, and says what it lacks.
+// A new node without room is not added to its catalog, and the error names what it lacks.
 func TestOpenOnAFullDisk(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.DiskReserve = 1 << 60

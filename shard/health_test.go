@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Health has the leader of each group here, what is full, and loses the leaders with the
-// majority.
+// Health has the leader of each local group and what is full. Without a majority it has
+// no leaders.
 func TestHealth(t *testing.T) {
 	all := openMembers(t, 3)
 	n := all[0]

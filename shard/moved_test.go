@@ -48,8 +48,8 @@ func TestMovedNodesAreFound(t *testing.T) {
 	}
 }
 
-// knowsAddrs tells whether a node's catalog, and each group that it leads, have
-// the address at which each node listens.
+// knowsAddrs reports whether a node's catalog, and each group that it leads, has every
+// node's present address.
 func knowsAddrs(n *Node, all []*Node) bool {
 	view := n.catalog.View()
 	for _, other := range all {

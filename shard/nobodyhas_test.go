@@ -12,9 +12,9 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// A shard of which no living node has a replica is named by a stale read, and left
-// out of a scan that asks for it. That gossip hears of none is not enough: who
-// answers is read from.
+// A stale read names a shard that no living node has a replica of, and a scan leaves it
+// out on request. Silence in gossip is not enough: a node that answers is still read
+// from.
 func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	all := openMembers(t, 3)
 	cfg := memberConfig(t, t.TempDir(), 4, 0)

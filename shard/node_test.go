@@ -47,8 +47,7 @@ func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 	return n
 }
 
-// fewShards adds one shard each of the keyspaces that tests of counters do not look
-// at.
+// fewShards adds one shard of each keyspace that tests of counters do not use.
 func fewShards(shards map[string]int) map[string]int {
 	few := map[string]int{KeyspaceUnread: 1, KeyspaceFeed: 1}
 	maps.Copy(few, shards)
@@ -272,7 +271,7 @@ func TestCreateKeyspace(t *testing.T) {
 	}
 }
 
-// What the catalog has taken is not told as if it had not been done.
+// A change that the catalog has applied is never reported as failed.
 func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	late, cancel := context.WithCancel(t.Context())
@@ -343,8 +342,8 @@ func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 	mustWrite(t, n, old, addTo(1, 0, 1))
 }
 
-// Close while writes are in flight, then open again: what was acknowledged is
-// there, and nothing beyond that and what is unknown.
+// Close while writes are in flight, then open again: all acknowledged writes are there,
+// and nothing else except writes of unknown outcome.
 func TestCloseWhileWritesAreInFlight(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, map[string]int{"posts": 3, "users": 1})

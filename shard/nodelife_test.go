@@ -227,8 +227,8 @@ func TestNodeClosesInOrder(t *testing.T) {
 	mustStop(t, n)
 }
 
-// A Close that does not end in time returns its context's error. The rest stops behind it:
-// the log stays open for a group that may still write to it.
+// A Close that does not end in time returns its context's error. The shutdown continues
+// in the background: the log stays open for a group that may still write to it.
 func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	n, err := Open(memberConfig(t, t.TempDir(), 1, 1))
 	mustDo(t, err)

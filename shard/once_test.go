@@ -48,8 +48,8 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	}
 }
 
-// A retry that completes a batch is a duplicate by its key, and not by its
-// producer; what is repeated after that is one by both.
+// A retry that completes a batch is a duplicate by its key, but not by its producer; a
+// later repeat is a duplicate by both.
 func TestARetryThatCompletesABatch(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
@@ -121,8 +121,9 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	}
 }
 
-// A key that its judge has forgotten, and that a shard whose log is behind still remembers,
-// counts there once that has forgotten it too; until then it is not told as counted.
+// The judging shard has forgotten a key that a shard whose log is behind still remembers.
+// The write counts there only once that shard has forgotten the key too; until then it is
+// not reported as counted.
 func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")

@@ -61,7 +61,7 @@ func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record O
 	return n, err
 }
 
-// A group whose files are lost is not begun anew: it would serve zeros.
+// A group whose files are lost is not started again: it would serve zeros.
 func TestLostLogIsRefused(t *testing.T) {
 	zero := func(path string) error {
 		info, err := os.Stat(path)
@@ -121,8 +121,9 @@ func TestLostLogIsRefused(t *testing.T) {
 	}
 }
 
-// A node whose log is lost, in part or whole, does not begin anew. Without the directory of
-// a replica, which has its snapshots, it has all that was never in one.
+// A node whose log is lost, in part or completely, does not start again. Without the
+// directory of a replica, which has its snapshots, the log still has all entries that
+// were never in a snapshot.
 func TestLostNodeLogIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A write of which a shard failed answers the ops of the others, each as if it
-// had been alone.
+// If one shard of a write fails, the ops of the others are answered as if each shard had
+// been alone.
 func TestPartialWritesAnswerTheRest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
@@ -40,7 +40,7 @@ func TestPartialWritesAnswerTheRest(t *testing.T) {
 	}
 }
 
-// A read of which a shard failed has the rows of the others.
+// If one shard of a read fails, the result has the rows of the others.
 func TestPartialReadsHaveTheRest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]

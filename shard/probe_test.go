@@ -111,7 +111,7 @@ func TestTwoSuffice(t *testing.T) {
 	}
 }
 
-// A leader goes on proving its place when the voter that it asks first is gone.
+// A leader continues to prove its leadership when the voter that it asks first is gone.
 func TestLeaderAsksAnotherVoter(t *testing.T) {
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)

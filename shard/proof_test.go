@@ -36,8 +36,8 @@ func answerTerms(n *Node, terms map[string]uint64) {
 	}
 }
 
-// leading returns a node that leads a shard of posts, its member of the shard's
-// group, its term, and the other voters, whom it knows as peers.
+// leading returns a node that leads a shard of posts, its replica, its term, and the
+// other voters, which it knows as peers.
 func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint64, others []string) {
 	t.Helper()
 	number := all[0].Keyspace("posts").firstGroup
@@ -84,8 +84,8 @@ func TestProveTerm(t *testing.T) {
 	}
 }
 
-// A leader that others have replaced, and that does not know it yet, tells nobody
-// that he is no member, and gives no backup.
+// A leader that was replaced without knowing it tells nobody that it is not a member, and
+// sends no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(id raft.ServerID) ([]byte, error) {

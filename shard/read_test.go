@@ -10,8 +10,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A token that no write was answered with is told at once: nobody will ever see
-// it.
+// A token that no write returned is refused at once: no read could ever satisfy it.
 func TestBadTokens(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	ks := n.Keyspace("posts")
@@ -53,8 +52,8 @@ func TestBadTokens(t *testing.T) {
 	}
 }
 
-// Any node of a cluster tells a token that is not of its writes, also of shards
-// that it does not lead or hold.
+// Any node of a cluster refuses a token of another cluster's writes, also for shards that
+// it neither leads nor has.
 func TestAnyNodeTellsABadToken(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")

@@ -21,8 +21,8 @@ func fullRow(id uint64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}}
 }
 
-// A producer that repeats a refused number with a delete is told of a repeat: an
-// op without cells cannot have been refused.
+// A producer that repeats a refused number with a delete gets a repeat's answer: an op
+// without cells cannot have been refused.
 func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("posts")
@@ -41,8 +41,8 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	}
 }
 
-// A repeat of a write of which some ops overflowed tells, for each shard, what it
-// still knows: nothing of those that were refused in places.
+// A repeat of a write in which some ops overflowed reports, for each shard, what that
+// still remembers: nothing if only some of its ops overflowed.
 func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]

@@ -14,9 +14,9 @@ import (
 	"github.com/countd/countd/shard/membership"
 )
 
-// A node that was removed while it was down is told so by a member, says it, and
-// keeps what it has. One that is still in the catalog, or never was, hears nothing
-// of the kind.
+// A node that was removed while it was down learns that from a member, reports it, and
+// keeps its files. A node that is still in the catalog, or never was, gets no such
+// answer.
 func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	all := openMembers(t, 4)
 	gone := all[3]

@@ -60,8 +60,8 @@ func (m *coldMember) mustNameCold() {
 	})
 }
 
-// coldCluster is three nodes with a replica each of a shard most rows of which are
-// cold, on all of them. The first leads it.
+// coldCluster returns three nodes with replicas of a shard, most rows of which are cold
+// on all of them. The first node leads it.
 func coldCluster(t *testing.T) []*coldMember {
 	t.Helper()
 	all := make([]*coldMember, 3)
@@ -122,8 +122,8 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	}
 }
 
-// A flipped bit in a block on one of three nodes: every read is answered, rightly, the
-// replica is made whole from another, and it is told.
+// A bit flips in a block on one of three nodes: every read is answered right, the replica
+// is repaired from another, and the damage is logged.
 func TestFlippedBitIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[1]
@@ -162,7 +162,7 @@ func TestFlippedBitIsRepaired(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 2)
 }
 
-// A node that cannot list what it has on disk starts all the same.
+// A node that cannot list its generations on disk starts nevertheless.
 func TestFlippedListIsOutlived(t *testing.T) {
 	all := coldCluster(t)
 	m := all[1]
@@ -213,8 +213,8 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	checkCold(t, m.Node, ks, 1)
 }
 
-// A follower that cannot apply an entry stands still, answers nothing that it has not
-// applied, and is repaired; its vote and its log are what they were.
+// A follower that cannot apply an entry is stuck: it answers with nothing that it has not
+// applied, and is repaired; its vote and its log stay the same.
 func TestStuckFollowerIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[2]
@@ -246,8 +246,8 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
 
-// Where all replicas have lost the same rows none takes another's place: what can be
-// read is, nothing is answered wrongly, and each keeps what it has.
+// If all replicas have lost the same rows, no repair happens: readable rows are served,
+// nothing is answered wrong, and each replica keeps what it has.
 func TestNothingToRepairFrom(t *testing.T) {
 	all := coldCluster(t)
 	number := all[0].here().group.Group()

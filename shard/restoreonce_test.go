@@ -241,7 +241,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 	}
 }
 
-// A node proposes nothing for a caller who has gone.
+// A node proposes nothing for a caller that has gone away.
 func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")

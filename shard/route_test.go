@@ -129,7 +129,7 @@ func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
 	}
 }
 
-// Who makes an even number of shards for ids that end in zeros is told.
+// Creating an even number of shards for ids that end in zeros returns a warning.
 func TestEvenShardsAreWarnedOf(t *testing.T) {
 	n := &Node{}
 	n.cfg.Cold.Layouts = map[string]IDLayout{"x": LayoutTwitter}
@@ -149,7 +149,7 @@ func TestEvenShardsAreWarnedOf(t *testing.T) {
 	}
 }
 
-// A keyspace that is spread by hash is restored, shard by shard, over what it holds.
+// A keyspace that is spread by hash is restored, shard by shard, over its existing rows.
 func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	n := openMembers(t, 1)[0]
 	ks, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "x", Columns: []string{"a"}, Shards: 3, Sharding: ShardingHash})

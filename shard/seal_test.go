@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Rows are packed in memory by themselves once they are old and nobody writes to them,
-// answer as before, and are packed again when a restart has read the snapshot.
+// Rows are packed in memory without an operator once they are old and nobody writes to
+// them. They answer as before, and are packed again when a restart reads the snapshot.
 func TestRowsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Node {

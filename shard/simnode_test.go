@@ -205,7 +205,8 @@ func (w *simWorld) delete(at int) {
 	n.disk, n.replica, n.drop = nil, nil, nil
 }
 
-// reopen is a repair: another replica's snapshot is put beside the own log and vote.
+// reopen is a repair: it stores another replica's snapshot beside this one's log and
+// vote.
 func (w *simWorld) reopen(at, from int) {
 	n, other := &w.nodes[at], &w.nodes[from]
 	r, o := n.replica, other.replica

@@ -77,7 +77,7 @@ type simRules struct {
 	filter bool
 }
 
-// simShape is what kind of world a seed makes, beside its rules.
+// simShape is the kind of world that a seed makes, besides its rules.
 type simShape struct {
 	from4         bool // the group begins in a cluster of version 4, which is upgraded
 	returns4      bool // before that, a node may return to the group that it left
@@ -127,8 +127,8 @@ const (
 	simMemberAnswer
 )
 
-// simMsg is a call on its way, or its answer. asker is who made the call, and gets the
-// answer if it still runs.
+// simMsg is a call in flight, or its answer. asker made the call, and gets the answer if
+// it still runs.
 type simMsg struct {
 	kind      simKind
 	ok        bool

@@ -59,7 +59,8 @@ func coldReportOf(t *testing.T, n *Node, keyspace string) (ColdReport, ColdKeysp
 	return ColdReport{}, ColdKeyspace{}
 }
 
-// Rows go when an operator says so, down to an id or an age, and it is told.
+// Rows move to disk when an operator requests it, up to an id or an age, and the job is
+// logged.
 func TestColdOrders(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
 	ks := n.Keyspace("posts")

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// fickleGroup loses its lead with the first entry in flight, which may be
-// committed or not, and takes no other.
+// fickleGroup loses its leadership with the first entry in flight, which may be committed
+// or not, and accepts no other.
 type fickleGroup struct {
 	propose.Group
 	lose func() // is called then, once
@@ -27,8 +27,7 @@ func (g *fickleGroup) Apply([]byte) raft.ApplyFuture {
 	return failedFuture{raft.ErrLeadershipLost}
 }
 
-// A part of which a try had an unknown outcome stays unknown, whatever the tries
-// behind it meet.
+// A part with a try of unknown outcome stays unknown, whatever later tries report.
 func TestUnknownTriesAreNotForgotten(t *testing.T) {
 	for name, met := range map[string]func(p *propose.Proposer){
 		"no leader": func(*propose.Proposer) {},

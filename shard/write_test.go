@@ -302,8 +302,8 @@ func (f *heldFuture) Error() error  { <-f.done; return f.err }
 func (*heldFuture) Index() uint64   { return 0 }
 func (f *heldFuture) Response() any { return f.response }
 
-// hinderedMax is how long a write that is hindered goes on trying: what is not hindered
-// is applied within that on a busy machine too.
+// hinderedMax is how long a hindered write keeps trying: an unhindered write is applied
+// within that time on a busy machine too.
 const hinderedMax = 4 * time.Second
 
 // hinder puts a heldGroup between a shard and its log, and returns it.
@@ -315,7 +315,7 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
 	return &h
 }
 
-// reconfigure starts the proposer of this node's replica of a shard anew.
+// reconfigure restarts the proposer of this node's replica of a shard.
 func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 	r := g.replica.Load()
 	r.proposer.Close()
@@ -324,8 +324,8 @@ func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 	r.proposer = propose.New(cfg)
 }
 
-// What a part is told after several tries: the worst that can have happened, and
-// what kept it rather than that time ran out.
+// The result of a part after several tries: the worst possible outcome, with the cause
+// instead of the timeout.
 func TestFateOfTries(t *testing.T) {
 	late := fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
 	for _, test := range []struct {
@@ -386,7 +386,7 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	all.Wait()
 }
 
-// fareTest is a write to several shards, and what it is told.
+// fareTest is a write to several shards and its expected result.
 type fareTest struct {
 	name             string
 	ids              []uint64

@@ -13,9 +13,10 @@ import (
 	"github.com/countd/countd/client"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/*.txt anew, after a change of the output that was meant")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt after an intended change of the output")
 
-// fitsScreen holds an output to a terminal of 80 columns and 24 lines, one of which the prompt has.
+// fitsScreen checks that an output fits a terminal of 80 columns and 24 lines, one of which is
+// the prompt.
 func fitsScreen(t *testing.T, text string) {
 	t.Helper()
 	if lines := strings.Count(text, "\n"); lines > 23 {

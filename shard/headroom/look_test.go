@@ -90,7 +90,8 @@ func TestCollectorsGoal(t *testing.T) {
 	}
 }
 
-// Before rows are refused, and while they are, what is no table is collected.
+// Before and while rows are refused, the garbage collector runs for memory that is not
+// tables.
 func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
 	live, tables, collections := uint64(900), uint64(100), 0
 	h := &Headroom{

@@ -219,8 +219,8 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
-// An entry is proposed in its group's turn, or when it is worth it by itself, beside
-// another too.
+// An entry is proposed in its group's turn, or at once if it is large enough, even while
+// another is in flight.
 func TestEntryIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		inFlight int
@@ -255,7 +255,8 @@ func TestEntryIsDue(t *testing.T) {
 	}
 }
 
-// Those who do not come again are not waited for for ever, nor those who withdraw.
+// The proposer does not wait for ever for callers that do not return, nor for those that
+// withdraw.
 func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	p, g := newFakeProposer(t)
 	mustSubmit(t, p, 1, 1, 0)

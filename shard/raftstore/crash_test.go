@@ -128,7 +128,7 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-// checkCrash opens a disk after a crash, looks at what is there, and writes on.
+// checkCrash opens a disk after a crash, checks its contents, and continues to write.
 func checkCrash(t *testing.T, h *history, c crash, fs vfs.FS, opened func()) {
 	t.Helper()
 	l, err := Open(testDir, Options{FS: fs, SegmentBytes: segmentBytesMin})

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fullLog returns a disk with a log of several segments, and what is in it.
+// fullLog returns a disk with a log of several segments, and the log's contents.
 func fullLog(t *testing.T, changes int) (*vfs.MemFS, model) {
 	t.Helper()
 	random, disk, m := rand.New(rand.NewPCG(9, 9)), newDisk(), model{}
@@ -74,8 +74,8 @@ func with(t *testing.T, disk *vfs.MemFS, path string, raw []byte) *vfs.MemFS {
 	return harmed
 }
 
-// refusedOrWhole opens a log of which one file was harmed. It must be refused with
-// the file named, and left as it is, or have everything.
+// refusedOrWhole opens a log with one damaged file. It must either be refused, with the
+// file named, and left unchanged, or be complete.
 func refusedOrWhole(t *testing.T, disk *vfs.MemFS, m model, path, harm string) (refused bool) {
 	t.Helper()
 	before := disk.String()
@@ -144,8 +144,8 @@ func TestHarmedFile(t *testing.T) {
 		for _, bytes := range []int{1, 100, 511, 512, 513, 5000, len(raw) - 512, len(raw) - 1} {
 			harms[fmt.Sprintf("cut to %d bytes", bytes)] = raw[:bytes]
 		}
-		// The last batch of all, which is lost whole or torn, cannot be told from one that was
-		// never acknowledged.
+		// If the last batch of all is lost or torn, it looks as if it had never been
+		// acknowledged.
 		number, _ := parseSegmentName(path[len(testDir)+1:])
 		found, err := scanSegment(raw, number, func([]byte, uint32) error { return nil })
 		mustDo(t, err)
@@ -185,7 +185,7 @@ func TestDamageFoundByARead(t *testing.T) {
 	}
 }
 
-// The fuzzed bytes are a segment of which every sector's checksum is right.
+// The fuzzed bytes are a segment in which every sector's checksum is valid.
 func FuzzScanSegment(f *testing.F) {
 	var framed framer
 	batch := func(items []byte) []byte {

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// stands asks a follower whether it misses its leader, and tells whether it then
-// stands for election. It fails the test if that comes too early.
+// stands runs a follower's failure detector and reports whether the follower then
+// campaigns. It fails the test if that is too early.
 func stands(t *testing.T, g *Replica) bool {
 	t.Helper()
 	before, heard := g.raft.ReloadableConfig().HeartbeatTimeout, g.raft.LastContact()

@@ -129,8 +129,8 @@ func TestRaftLoggersOfGroupsShareTheirLimit(t *testing.T) {
 	}
 }
 
-// The messages are those that raft writes about a peer that it cannot reach; all
-// others are told as before.
+// These are the messages that raft writes about an unreachable peer; all others are
+// logged as before.
 func TestRaftLoggerThinsFailuresOfPeers(t *testing.T) {
 	logged := &proctest.Buffer{}
 	l := &raftLogger{

@@ -158,7 +158,7 @@ func TestFollowerKnows(t *testing.T) {
 	}
 }
 
-// A follower that is opened again while its leader is idle learns what is committed.
+// A follower that is opened again while its leader is idle learns the commit index.
 func TestReopenedFollowerLearnsTheCommit(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	for n := range uint64(10) {

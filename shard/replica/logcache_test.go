@@ -77,7 +77,7 @@ func testLogCache(t *testing.T, kind storage.LogStore) {
 	check("an entry larger than the cache")
 }
 
-// A log that rests keeps no entries in memory, and reads what it had there from below.
+// An idle log keeps no entries in memory, and reads them from the store again.
 func TestLogCacheAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		under := raft.NewInmemStore()

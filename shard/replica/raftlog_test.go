@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What raft warns of in the ordinary course of things is for who looks closely; the
-// same of a disk is not.
+// raft's warnings about ordinary events are logged at debug level; its warnings about a
+// disk are not.
 func TestLevelOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		level hclog.Level

@@ -25,8 +25,8 @@ func testTransport(t *testing.T) (raftTransport, raft.StreamLayer) {
 	return trans, layer
 }
 
-// The newest of two snapshots is damaged in every way: the group must not
-// open, and must not touch what is there; nor may a running group use it.
+// The newer of two snapshots is damaged in every way: the group must not open and must
+// not change its files, and a running group must not use the snapshot.
 func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)

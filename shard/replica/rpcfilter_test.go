@@ -55,7 +55,7 @@ func headerOf(id string) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte("a" + id[1:])}
 }
 
-// entriesOf returns entries from first to last, of a term, each of which adds its index.
+// entriesOf returns the entries first to last of a term, each of which adds its index.
 func entriesOf(term, first, last uint64) []*raft.Log {
 	var entries []*raft.Log
 	for i := first; i <= last; i++ {

@@ -65,8 +65,8 @@ func (s *faultyStores) Get(key []byte) ([]byte, error) {
 
 func (*faultyStores) Close() error { return nil }
 
-// startFaulty starts a sole voter over a faulty store and collects what Fatal
-// is told.
+// startFaulty starts a sole voter over a faulty store, and collects the errors that Fatal
+// receives.
 func startFaulty(t *testing.T, change func(*Config)) (*Replica, *faultyStores, chan error) {
 	t.Helper()
 	told := make(chan error, 10)

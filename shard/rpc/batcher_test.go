@@ -159,8 +159,7 @@ func TestBatcherBounds(t *testing.T) {
 	})
 }
 
-// By a clock that stands still while anything is to be done: a slow machine sends in
-// time too.
+// With a clock that stops while there is work to do: a slow machine sends in time too.
 func TestBatcherDeadlines(t *testing.T) {
 	mustLeaveNothing(t)
 	run := func(name string, test func(t *testing.T, s *laneSends, l *Batcher[int, int])) {

@@ -63,7 +63,7 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 	}
 }
 
-// An error that says two things is told as the one that promises less.
+// An error with two meanings is reported as the one that promises less.
 func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 	for _, test := range []struct {
 		name string

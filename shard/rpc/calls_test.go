@@ -402,7 +402,7 @@ func TestCallsConfig(t *testing.T) {
 	}
 }
 
-// A panic of a handler ends the process: nobody knows what it has left behind.
+// A panic of a handler ends the process, because the state that it leaves is unknown.
 func TestCallsDoNotSurviveAPanic(t *testing.T) {
 	const asked = "COUNTD_TEST_PANIC"
 	if os.Getenv(asked) != "" {

@@ -91,7 +91,7 @@ func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 	}
 }
 
-// A group is never begun anew beside a log of the other store.
+// A group is never started again beside a log of the other store.
 func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
 		dir := t.TempDir()

@@ -79,7 +79,7 @@ func TestStreamCallsTellTheirFate(t *testing.T) {
 	f.OutliveCuts(t, a.onStreamOnly, proxy, b.leaveAndClose)
 }
 
-// A node that closes answers what it was sent.
+// A node that closes answers the calls that it has received.
 func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -125,8 +125,8 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	}
 }
 
-// A node that stands still and answers no pings has its stream closed: what it was asked
-// there is lost, like calls of gRPC, and not waited for until its deadline.
+// A node that hangs and answers no pings has its stream closed: calls to it fail, like
+// calls of gRPC, and do not wait for their deadline.
 func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -31,8 +31,8 @@ type (
 	}
 )
 
-// ctl runs countctl against a node, without a terminal. It must exit 0; what it
-// prints as JSON is returned.
+// ctl runs countctl against a node, without a terminal, and decodes the JSON that it
+// prints. It must exit 0.
 func ctl[T any](t *testing.T, n *clustertest.Node, args ...string) T {
 	t.Helper()
 	out := n.MustCtl(append(args, "-o", "json")...)
@@ -43,7 +43,7 @@ func ctl[T any](t *testing.T, n *clustertest.Node, args ...string) T {
 	return v
 }
 
-// refusesCtl holds a run of countctl to an exit code and to what it says.
+// refusesCtl runs countctl and checks its exit code and error.
 func refusesCtl(t *testing.T, n *clustertest.Node, code int, says string, args ...string) {
 	t.Helper()
 	if got := n.Ctl(args...); got.Code != code || !strings.Contains(got.Stderr, says) {

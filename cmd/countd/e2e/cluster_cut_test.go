@@ -72,8 +72,8 @@ func TestClusterCut(t *testing.T) {
 // refusedID is an id of a shard that only refusesAlone writes.
 func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
-// refusesAlone asks a node that is cut off to write and to read, without a key so
-// that what it answers is what became of it.
+// refusesAlone writes to and reads from a node that is cut off, without a key, so that
+// the answer is the outcome of this request.
 func refusesAlone(t *testing.T, n *clustertest.Node, round int) {
 	t.Helper()
 	id := refusedID(round % postsShards)

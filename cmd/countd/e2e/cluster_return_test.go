@@ -206,8 +206,8 @@ func (r *replicaReturn) orderBack() (taken bool) {
 	return taken
 }
 
-// mustNotLead has stale, returning and witness, which reach no other node, asked to
-// write and read. What they answer is held to what was acknowledged.
+// mustNotLead writes to and reads from stale, returning and witness, which reach no other
+// node. Their answers must agree with the acknowledged writes.
 func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Helper()
 	r.t.Logf("returning knows of the order after %v", r.c.AwaitOrdered(r.returning, r.group))

@@ -21,8 +21,8 @@ func short[T any](inShort, inLong T) T {
 	return inShort
 }
 
-// beside lets a test's short form run beside others: all of them mostly wait. The
-// long form has figures to give.
+// beside lets the short form of a test run in parallel with others: they mostly wait. The
+// long form runs alone, because it reports figures.
 func beside(t *testing.T) {
 	t.Helper()
 	if !*chaos {

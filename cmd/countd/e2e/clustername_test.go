@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// contact makes a node that has the gossip address of another one, which is gone, and
-// that was told to join nothing that is there.
+// contact returns a node with the gossip address of gone, a node that no longer runs. It
+// joins no member by itself.
 func contact(t *testing.T, gone *clustertest.Node, args ...string) *proctest.Node {
 	t.Helper()
 	site := proctest.FreeSite(t)
@@ -21,8 +21,8 @@ func contact(t *testing.T, gone *clustertest.Node, args ...string) *proctest.Nod
 	return proctest.NewNodeAt(t, bin, filepath.Join(t.TempDir(), "stray"), site, append([]string{"--node-id", "stray"}, args...)...)
 }
 
-// mustHaveNoCluster checks that a node waits, has asked nobody to admit it, and that no
-// other node counts it.
+// mustHaveNoCluster checks that a node is not ready, has not asked to be admitted, and is no
+// member of the others' cluster.
 func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*clustertest.Node) {
 	t.Helper()
 	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
@@ -41,7 +41,7 @@ func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*clustertes
 	}
 }
 
-// nameAt returns what a node says that its cluster is named.
+// nameAt returns the cluster's name as a node reports it.
 func nameAt(n *proctest.Node) string {
 	var status struct {
 		ClusterName string `json:"cluster_name"`
@@ -50,13 +50,12 @@ func nameAt(n *proctest.Node) string {
 	return status.ClusterName
 }
 
-// TestStrayNodeJoinsNothing: a cluster still looks for one of its nodes at an address
-// that another node has now, which was told to join nothing that is there. Then
+// TestStrayNodeJoinsNothing: a cluster still searches for one of its nodes at an address
+// that another node has now, whose --join names no running node. Then
 //
-//  1. that node stays alone, says in its log which cluster it refused, and is no node of
-//     that cluster;
-//  2. nor is one that was told another cluster's name, though it was told the address
-//     of a member;
+//  1. that node stays alone, logs which cluster it refused, and is no member of that
+//     cluster;
+//  2. nor is a node that joins a member's address with another cluster's name;
 //  3. restarts of one node after the other give the cluster a name, after which only nodes
 //     of that name join, and a member of another name is kept out until it has the right one.
 func TestStrayNodeJoinsNothing(t *testing.T) {
@@ -125,7 +124,7 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 	c.AwaitReady(c.Nodes()...)
 }
 
-// TestTwoClustersStayTwo: the nodes of two clusters are told of each other by mistake.
+// TestTwoClustersStayTwo: two clusters whose nodes are joined by mistake stay separate.
 func TestTwoClustersStayTwo(t *testing.T) {
 	t.Parallel()
 	red := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "n1", "--cluster-name", "red")
@@ -155,9 +154,9 @@ func TestWrongClusterNameExitsWithUsage(t *testing.T) {
 	mustBeNobodys(t, n.Dir)
 }
 
-// TestNodeWithoutJoinIsFound: of three nodes that form a cluster, the one that the others
-// were told of was told of nobody, and another one founds the cluster. It joins what it
-// has promised to form.
+// TestNodeWithoutJoinIsFound: three nodes form a cluster. The node that the others join
+// has no --join itself, and another node founds the cluster. The first joins the cluster
+// that it has promised to form.
 func TestNodeWithoutJoinIsFound(t *testing.T) {
 	t.Parallel()
 	known := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "c", "--bootstrap-expect", "3") // the lowest key founds

@@ -18,9 +18,9 @@ const (
 	coldWaitMax = 30 * time.Second
 )
 
-// TestKillWhileRowsGoCold kills a node at random points while old rows leave memory,
-// are written to, and are written out anew. What TestKillUnderWriters holds is held
-// here for rows that are cold.
+// TestKillWhileRowsGoCold kills a node at random points while old rows leave memory, are
+// written to, and are written to disk again. It checks what TestKillUnderWriters checks,
+// for cold rows.
 func TestKillWhileRowsGoCold(t *testing.T) {
 	beside(t)
 	rounds := max(3, *killRounds/2)

@@ -98,7 +98,7 @@ func (d *dropRun) run() {
 	d.at.MustCtl("keyspace", "drop", "songs", "--yes")
 }
 
-// write adds to songs through a node until the keyspace is unknown, or the node is gone.
+// write adds to songs through a node until the keyspace is unknown, or the node is down.
 func (d *dropRun) write(ctx context.Context, n *clustertest.Node, writer int, dropped *atomic.Bool, written *atomic.Int64) {
 	for i := 0; ; i++ {
 		was := dropped.Load()
@@ -146,7 +146,7 @@ func (d *dropRun) firstGroup() uint32 {
 	return first
 }
 
-// restore brings the backup back beside what the other keyspaces hold.
+// restore restores the backup while the other keyspaces keep their rows.
 func (d *dropRun) restore(dir string) {
 	d.at.MustCtl("restore", dir, "--force", "--yes")
 	for _, n := range d.c.Nodes() {
@@ -179,8 +179,8 @@ func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64
 	return bytes
 }
 
-// TestDropColumn drops a column with countctl and by the API, and restores backups of
-// before and after where columns have other numbers.
+// TestDropColumn drops a column with countctl and with the API, and restores backups from
+// before and after, in which columns have other numbers.
 func TestDropColumn(t *testing.T) {
 	beside(t)
 	n := proctest.NewNode(t, bin, t.TempDir())

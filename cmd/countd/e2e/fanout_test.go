@@ -15,11 +15,11 @@ const (
 	graphIDsStep = 1_000_000                                     // the ids of a graph lie this far from those of the next
 )
 
-// edge says that a user follows an author, who is a user as well.
+// edge is a follower and the followed author, who is a user too.
 type edge struct{ user, author uint64 }
 
-// followGraph returns who follows whom on Twitter, in three graphs that do not touch,
-// or as many made-up edges where that file is not there: one graph, unless whole.
+// followGraph returns three separate graphs of followers on Twitter, or only one of them
+// unless whole is set. Without that file it returns as many made-up edges.
 func followGraph(t *testing.T, whole bool) []edge {
 	t.Helper()
 	records, there := recordsOf(t, followSet)
@@ -49,7 +49,7 @@ func number(t *testing.T, text string) uint64 {
 	return n
 }
 
-// madeUpEdges returns records of graph, src and dst, of which few are followed by
+// madeUpEdges returns records of graph, src and dst, in which a few users are followed by
 // many.
 func madeUpEdges() (records [][]string) {
 	r := rand.New(rand.NewPCG(7, 5))
@@ -66,8 +66,7 @@ func madeUpEdges() (records [][]string) {
 	return records
 }
 
-// fanOut is what every user would be told if each post were written to each follower:
-// it does that.
+// fanOut is the model: it writes each post to each follower.
 type fanOut struct {
 	inboxes   map[uint64]map[uint64]*int64 // by user and author: posts unread
 	followers map[uint64]map[uint64]*int64 // the same by author and user
@@ -118,7 +117,7 @@ func (f *fanOut) post(author uint64) {
 	}
 }
 
-// unread returns what is new to a user of each author, and in all.
+// unread returns the number of a user's unread posts, by author and in total.
 func (f *fanOut) unread(user uint64) (detail map[string]int64, sum int64) {
 	detail = map[string]int64{}
 	for author, n := range f.inboxes[user] {
@@ -128,14 +127,14 @@ func (f *fanOut) unread(user uint64) (detail map[string]int64, sum int64) {
 	return detail, sum
 }
 
-// users returns all who ever followed somebody.
+// users returns all users who ever followed somebody.
 func (f *fanOut) users() []uint64 { return slices.Sorted(maps.Keys(f.inboxes)) }
 
-// authorsOf returns whom a user follows.
+// authorsOf returns a user's followees.
 func (f *fanOut) authorsOf(user uint64) []uint64 { return slices.Sorted(maps.Keys(f.inboxes[user])) }
 
-// authorsOfItems has the author with the most followers post the item with the most
-// events, and so on: the loud are those who are heard.
+// authorsOfItems assigns the item with the most events to the author with the most
+// followers, and so on: popular authors post the most.
 func (f *fanOut) authorsOfItems(events [][]string) map[string]uint64 {
 	authors := slices.Collect(maps.Keys(f.followers))
 	slices.SortFunc(authors, func(a, b uint64) int {

@@ -61,7 +61,7 @@ func TestReplayToFollowers(t *testing.T) {
 	t.Logf("%d users, %d posts: %d writes in the model, one a post in countd; %d answers compared", len(r.users), len(events), r.model.written, r.answers)
 }
 
-// followRun is a node and the model of what it must answer.
+// followRun is a node and the model of its answers.
 type followRun struct {
 	t       *testing.T
 	ctx     context.Context
@@ -159,7 +159,7 @@ func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
 	}
 }
 
-// compare holds what every user is told against the model.
+// compare compares every user's poll with the model.
 func (r *followRun) compare(round int) {
 	r.t.Helper()
 	want := make([]int64, len(r.users))
@@ -191,7 +191,7 @@ func (r *followRun) compare(round int) {
 	}
 }
 
-// compareOne looks at the feed of a user by followee, and polls the user alone.
+// compareOne reads the feed of a user by followee, and polls that user alone.
 func (r *followRun) compareOne(round int, user uint64) error {
 	detail, sum := r.model.unread(user)
 	var feed struct {
@@ -229,8 +229,8 @@ func (r *followRun) someUsers(n int) []uint64 {
 	return some
 }
 
-// move has some users change what they follow or have seen, each in one way, and holds
-// what they are told then against the model.
+// move makes some users change their followees or read posts, each in one way, and
+// compares the answers with the model.
 func (r *followRun) move(round int) {
 	r.t.Helper()
 	type change struct {

@@ -38,9 +38,9 @@ func someWrites(t *testing.T, n *proctest.Node, l *ledger) *writers {
 	return w
 }
 
-// writeUntilRefused writes much, in rows of its own, until that is refused or
-// the node is gone. Small writes alone may go on for long in a full disk, in
-// what a log has reserved.
+// writeUntilRefused writes large requests, in rows of its own, until they are refused or
+// the node is down. Small writes alone may continue for long on a full disk, in the space
+// that a log has reserved.
 func writeUntilRefused(n *proctest.Node) {
 	for {
 		status, err := n.Call(http.MethodPost, setPath, largeSet(), nil)

@@ -134,7 +134,7 @@ func (l *ledger) answered(ops []op, status int, applied, unknown []string) error
 		l.mu.requests++
 		l.noteLocked(l.mu.least, ops)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		// All ops of one id share a shard, so an id tells its ops' fate.
+		// All ops of one id share a shard, so one outcome per id is enough.
 		l.noteLocked(l.mu.least, only(ops, applied))
 		l.noteLocked(l.mu.maybe, only(ops, unknown))
 	default:
@@ -199,7 +199,7 @@ func (l *ledger) check(t *testing.T, n *proctest.Node) {
 	}
 }
 
-// writers send increments until the node is gone.
+// writers send increments until the node is down.
 type writers struct {
 	ledger *ledger
 	group  sync.WaitGroup

@@ -35,8 +35,8 @@ func newProducer(s *storm) *producer {
 	return &producer{storm: s, name: crand.Text(), next: 1, counted: map[cell]int64{}}
 }
 
-// run sends volleys until the storm ends, volleysLeast at least, or returns what
-// is wrong with an answer.
+// run sends volleys until the storm ends, but at least volleysLeast. It returns an error
+// for a wrong answer.
 func (p *producer) run() error {
 	for p.volleys < volleysLeast || p.storm.storming.Err() == nil {
 		if err := p.volley(); err != nil {

@@ -36,7 +36,7 @@ type request struct {
 	}
 }
 
-// answer is what tests look at in the answer of an increment.
+// answer has the members of an increment's answer that tests check.
 type answer struct {
 	Duplicate bool
 	Failed    int
@@ -58,8 +58,8 @@ func newRequest(ops []op, brims ...op) *request {
 	return r
 }
 
-// deliver sends a request until it is answered, and returns what is wrong with
-// that answer.
+// deliver sends a request until it is answered, and returns an error if that answer is
+// wrong.
 func (s *storm) deliver(r *request) error {
 	for end := time.Now().Add(settleMax); time.Now().Before(end); {
 		answeredBefore := r.sending()
@@ -129,7 +129,7 @@ func (r *request) sending() bool {
 	return r.mu.answered
 }
 
-// judge holds an answer against the request and what it was answered before.
+// judge compares an answer with the request and with its earlier answer.
 func (r *request) judge(status int, got answer, answeredBefore bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

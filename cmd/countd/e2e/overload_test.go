@@ -23,7 +23,7 @@ const (
 	overloadMemoryMax = 2 << 30
 )
 
-// benched is the part of a bench's report that the test looks at.
+// benched is the part of a bench's report that the test checks.
 type benched struct {
 	Requests          int64
 	RequestsPerSecond float64 `json:"requests_per_second"`
@@ -67,9 +67,9 @@ func bench(t *testing.T, n *proctest.Node, args ...string) benched {
 	return r
 }
 
-// onOwnCPU runs f, with a CPU for what it starts if the figures are to be read: a
-// client on the node's CPUs takes more of them the more it offers, and what the node
-// then does less would look like the node's doing.
+// onOwnCPU runs f. If the figures matter, processes that f starts run on another CPU than
+// the node: on the same CPU a client uses more of it the more load it offers, and the
+// node would seem slower.
 func onOwnCPU(t *testing.T, cpu int, f func()) {
 	t.Helper()
 	if *overloadFor == 0 {

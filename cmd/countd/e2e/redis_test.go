@@ -222,7 +222,8 @@ func useNodeClients(t *testing.T, addr string) {
 	}
 }
 
-// useRedisPy runs the example of docs/REDIS.md, and then what it says of transactions.
+// useRedisPy runs the example of docs/REDIS.md, and then checks what that says of
+// transactions.
 func useRedisPy(t *testing.T, addr string) {
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
 	if err != nil {
@@ -307,7 +308,7 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 	equal(t, "a user's count", count, err, []int64{sessions})
 	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
 	equal(t, "the notice after them", seq, err, sessions+1)
-	// A read sees what was written through its node, and the rest by and by.
+	// A read sees the writes made through its node, and others after a moment.
 	count, err = clients[0].Do(t.Context(), "COUNTD.INCR", "users:8:posts", 0).Int64Slice()
 	equal(t, "the posts", count, err, []int64{sessions})
 	eventually(t, "the user still follows the other", follows)

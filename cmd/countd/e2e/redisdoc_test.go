@@ -23,7 +23,8 @@ func TestRedisDocIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One connection: sessions are a connection's. Through one node reads see what it wrote.
+	// One connection, because sessions belong to a connection, and reads see what their
+	// node wrote.
 	client := redis.NewClient(&redis.Options{Addr: c.Nodes()[0].Redis, MaxRetries: -1, PoolSize: 1})
 	t.Cleanup(func() { client.Close() })
 	replayed := 0

@@ -35,7 +35,7 @@ func smallDisk(t *testing.T) *disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// No blocks are set aside for root, who may be running this.
+	// Reserve no blocks for root, as which this test may run.
 	err = run("mkfs.ext4", "-q", "-m", "0", image)
 	if err == nil {
 		err = run("mount", "-o", "loop", image, d.dir)
@@ -75,7 +75,7 @@ func (d *disk) free(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// fill takes what is free but for left bytes.
+// fill fills the disk except for left bytes.
 func (d *disk) fill(t *testing.T, left int64) {
 	t.Helper()
 	f, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_WRONLY, 0o600)

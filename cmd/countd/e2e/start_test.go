@@ -144,7 +144,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 	}
 }
 
-// A limit of memory that no node can keep to is told before anything is made.
+// A memory limit that no node can keep is refused before anything is created.
 func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
 	n.Start()

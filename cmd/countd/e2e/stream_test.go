@@ -110,8 +110,7 @@ func (s *stream) write(t *testing.T, records [][]string) {
 	}
 }
 
-// madeUpEvents returns n events in the order of time, of which few items take
-// most.
+// madeUpEvents returns n events ordered by time, most of them of a few items.
 func madeUpEvents(n int) [][]string {
 	r := rand.New(rand.NewPCG(7, 4))
 	items := rand.NewZipf(r, 1.1, 8, 400_000)

@@ -90,8 +90,8 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 	}
 }
 
-// TestLostFiles is TestDamagedFiles for a log that alone holds all counts and is
-// not there any more: a node that began its group anew would serve zeros.
+// TestLostFiles is TestDamagedFiles for a missing log that alone has all counts: a node
+// that began its group again would serve zeros.
 func TestLostFiles(t *testing.T) { eachLogStore(t, lostFiles) }
 
 func lostFiles(t *testing.T, logStore string) {
@@ -172,7 +172,7 @@ func part(file string) string {
 	return filepath.Base(dir)
 }
 
-// servesRightOrRefuses starts a node on a directory of which part was damaged.
+// servesRightOrRefuses starts a node on a partly damaged directory.
 func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	t.Helper()
 	n := proctest.NewNode(t, bin, dir)

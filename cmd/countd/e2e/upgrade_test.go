@@ -17,7 +17,7 @@ const (
 
 var oldCountd = flag.String("old-countd", "", "the countd that the tests of upgrades begin with (make upgrade OLD=<git ref>)")
 
-// upgrading is a cluster that begins with the program of before, under load.
+// upgrading is a cluster under load that starts with the previous program.
 type upgrading struct {
 	t *testing.T
 	*load
@@ -86,9 +86,9 @@ func TestUpgradeHeld(t *testing.T) {
 	u.end()
 }
 
-// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its
-// node, which the program of before deleted it from, and while a voter is down that
-// does not know so. That voter comes back with the program of before.
+// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its node,
+// where the previous program deleted it, and while a voter that does not know that is
+// down. That voter comes back with the previous program.
 func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	u := startUpgrading(t)
 	r := newReturn(t, u.c, 0)
