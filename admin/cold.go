@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // Cold returns the reports about rows on disk of the nodes that answer within a second.
@@ -29,7 +29,7 @@ func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
 }
 
 // OrderCold starts a tiering order on all nodes, if every node that answers can run it.
-func (a *Cluster) OrderCold(ctx context.Context, order shard.TieringJob) (*ColdOrdered, error) {
+func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*ColdOrdered, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (a *Cluster) OrderCold(ctx context.Context, order shard.TieringJob) (*ColdO
 	}
 	name := Names(n.Catalog())
 	id, answers, err := n.OrderCold(ctx, order)
-	if refused, ok := errors.AsType[*shard.ColdRefusedError](err); ok {
+	if refused, ok := errors.AsType[*tiering.ColdRefusedError](err); ok {
 		return nil, refusedf("%s: %s", name[refused.Node], refused.Reason)
 	}
 	if err != nil {

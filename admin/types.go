@@ -6,6 +6,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // The errors of this package. Its functions also return those of package shard.
@@ -143,7 +144,7 @@ type Group struct {
 	SealedBytes uint64    `json:"sealed_bytes"` // of its memory, included in Bytes
 	Replicas    []Replica `json:"replicas"`
 	// Misfit is a row at the leader whose id does not fit the leader's id layout.
-	Misfit *shard.Misfit `json:"id_layout_misfit,omitempty"`
+	Misfit *tiering.Misfit `json:"id_layout_misfit,omitempty"`
 }
 
 // Replica is one replica that was reported.
@@ -179,7 +180,7 @@ type Step struct {
 type ColdNode struct {
 	Node    string `json:"node"`
 	Answers bool   `json:"answers"`
-	*shard.ColdReport
+	*tiering.ColdReport
 }
 
 // ColdOrdered holds the answers of the nodes to a tiering order.
@@ -192,5 +193,5 @@ type ColdOrdered struct {
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
 	Answers bool   `json:"answers"` // without an answer the node begins nothing, unless it answered too late
-	shard.ColdAnswer
+	tiering.ColdAnswer
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // Admin shows the cluster to its operators and changes it as they ask; *admin.Cluster is
@@ -25,7 +26,7 @@ type Admin interface {
 	Cold(ctx context.Context) ([]admin.ColdNode, error)
 	// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
 	// It does not wait for the end.
-	OrderCold(ctx context.Context, order shard.TieringJob) (*admin.ColdOrdered, error)
+	OrderCold(ctx context.Context, order tiering.TieringJob) (*admin.ColdOrdered, error)
 	// OpenSnapshot takes a snapshot of a shard. It returns an admin.ElsewhereError when
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)

@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
@@ -24,7 +24,7 @@ func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 // orderCold starts the tiering order in the body on all nodes.
-func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb shard.ColdVerb) error {
+func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb tiering.ColdVerb) error {
 	order, err := r.decodeColdOrder(ctx.Request.Body(), verb)
 	if err != nil {
 		return err
@@ -39,15 +39,15 @@ func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb shard.Cold
 }
 
 // The members of orders, by verb. The position is that in seen.
-var coldMembers = map[shard.ColdVerb][]string{
-	shard.ColdMigrate: {"keyspace", "dry_run", "before", "older_than_seconds"},
-	shard.ColdWarm:    {"keyspace", "dry_run", "from", "to", "keep_seconds"},
-	shard.ColdStop:    {},
+var coldMembers = map[tiering.ColdVerb][]string{
+	tiering.ColdMigrate: {"keyspace", "dry_run", "before", "older_than_seconds"},
+	tiering.ColdWarm:    {"keyspace", "dry_run", "from", "to", "keep_seconds"},
+	tiering.ColdStop:    {},
 }
 
 // decodeColdOrder parses the parameters of an order.
-func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.TieringJob, error) {
-	o := shard.TieringJob{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
+func (r *request) decodeColdOrder(body []byte, verb tiering.ColdVerb) (tiering.TieringJob, error) {
+	o := tiering.TieringJob{Verb: verb, To: 1<<64 - 1, Keep: tiering.ColdKeepDefault}
 	c := r.objectIn(optional(body))
 	var s seen
 	for n := 0; c.Next(n, '}'); n++ {
@@ -61,7 +61,7 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.Tieri
 		c.coldMember(key, &o)
 	}
 	switch {
-	case verb == shard.ColdWarm:
+	case verb == tiering.ColdWarm:
 		s.need(c, 0, "keyspace")
 		if o.From > o.To {
 			c.Fail("to", "below from")
@@ -73,7 +73,7 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.Tieri
 }
 
 // coldMember reads one member of an order.
-func (c *cursor) coldMember(key string, o *shard.TieringJob) {
+func (c *cursor) coldMember(key string, o *tiering.TieringJob) {
 	switch key {
 	case "keyspace":
 		if o.Keyspace = c.name(key); o.Keyspace == "" {
@@ -90,9 +90,9 @@ func (c *cursor) coldMember(key string, o *shard.TieringJob) {
 	case "to":
 		o.To = c.coldID(key)
 	case "older_than_seconds":
-		o.OlderThan = c.seconds(key, shard.ColdOlderMin, shard.ColdOlderMax)
+		o.OlderThan = c.seconds(key, tiering.ColdOlderMin, tiering.ColdOlderMax)
 	case "keep_seconds":
-		o.Keep = c.seconds(key, time.Second, shard.ColdKeepMax)
+		o.Keep = c.seconds(key, time.Second, tiering.ColdKeepMax)
 	}
 }
 

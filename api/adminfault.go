@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // adminFaults maps errors of an Admin to faults, in addition to backendFaults.
@@ -29,7 +30,7 @@ func adminFault(err error) *fault {
 	if refused, ok := errors.AsType[*admin.RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
 	}
-	if silent, ok := errors.AsType[*shard.ColdSilentError](err); ok {
+	if silent, ok := errors.AsType[*tiering.ColdSilentError](err); ok {
 		return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNoQuorum, message: silent.Error()}
 	}
 	for _, a := range adminFaults {

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"math"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
-	"github.com/valyala/fasthttp"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // adminPaths holds the paths under /v1/admin: those without a name, and the suffixes of
@@ -31,7 +32,7 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 	nodeVerb := func(verb string, state catalog.NodeState) *resource {
 		return post("node_"+verb, func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.changeNode(ctx, r, state) })
 	}
-	coldVerb := func(verb shard.ColdVerb) *resource {
+	coldVerb := func(verb tiering.ColdVerb) *resource {
 		return post("cold_"+string(verb), func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.orderCold(ctx, r, verb) })
 	}
 	return adminPaths{
@@ -42,9 +43,9 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			"/v1/admin/plan":    get("plan", (*Server).adminPlan),
 			"/v1/admin/cold":    get("cold", (*Server).adminCold),
 
-			"/v1/admin/cold/migrate": coldVerb(shard.ColdMigrate),
-			"/v1/admin/cold/warm":    coldVerb(shard.ColdWarm),
-			"/v1/admin/cold/stop":    coldVerb(shard.ColdStop),
+			"/v1/admin/cold/migrate": coldVerb(tiering.ColdMigrate),
+			"/v1/admin/cold/warm":    coldVerb(tiering.ColdWarm),
+			"/v1/admin/cold/stop":    coldVerb(tiering.ColdStop),
 
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_version", takes: exempt, call: (*Server).adminVersion},

@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 func postsKeyspace() *shard.Keyspace {
@@ -377,8 +378,8 @@ func FuzzDecodeLists(f *testing.F) {
 			"columns":  func() error { _, _, err := r.decodeNewColumns(body); return err },
 			"row":      func() error { return r.decodeRowSet(body, 1) },
 			"ops":      func() error { r.backend = node; return r.decodeMixedOps(body) },
-			"migrate":  func() error { _, err := r.decodeColdOrder(body, shard.ColdMigrate); return err },
-			"warm":     func() error { _, err := r.decodeColdOrder(body, shard.ColdWarm); return err },
+			"migrate":  func() error { _, err := r.decodeColdOrder(body, tiering.ColdMigrate); return err },
+			"warm":     func() error { _, err := r.decodeColdOrder(body, tiering.ColdWarm); return err },
 		}
 		for name, decode := range decoders {
 			r.reset()

@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // fakeSnapshot is what a fakeNode gives for a snapshot, and takes for one.
@@ -102,20 +103,20 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 	}
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	return []admin.ColdNode{
-		{Node: "n1", Answers: true, ColdReport: &shard.ColdReport{
+		{Node: "n1", Answers: true, ColdReport: &tiering.ColdReport{
 			AfterSeconds: 15_552_000, DiskBytes: 52_000_000, CacheBytes: 33_554_432, CacheHits: 9000, Reads: 1000, ReadP50: 0.00028, ReadP99: 0.001792,
-			Scrub: shard.ColdScrub{EverySeconds: 604_800, Blocks: 12_000, Bytes: 48_000_000, PassBytes: 3_000_000, PassOf: 45_000_000, Passes: 1, LastPass: began},
-			Keyspaces: []shard.ColdKeyspace{
+			Scrub: tiering.ColdScrub{EverySeconds: 604_800, Blocks: 12_000, Bytes: 48_000_000, PassBytes: 3_000_000, PassOf: 45_000_000, Passes: 1, LastPass: began},
+			Keyspaces: []tiering.ColdKeyspace{
 				{Keyspace: "posts", Rows: 10_400_000, MemoryBytes: 8_000_000, ColdRows: 10_000_000, ColdBytes: 45_000_000, Generations: 1000, DueRows: 30_000},
 			},
-			Kept: []shard.ColdKept{{Keyspace: "posts", From: 3342819171543700, To: 3342819171549999, Until: began}},
-			Work: &shard.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: shard.ColdWarm, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
+			Kept: []tiering.ColdKept{{Keyspace: "posts", From: 3342819171543700, To: 3342819171549999, Until: began}},
+			Work: &tiering.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: tiering.ColdWarm, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
 		}},
 		{Node: "n2"},
 	}, nil
 }
 
-func (n *fakeNode) OrderCold(_ context.Context, order shard.TieringJob) (*admin.ColdOrdered, error) {
+func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*admin.ColdOrdered, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -130,9 +131,9 @@ func (n *fakeNode) OrderCold(_ context.Context, order shard.TieringJob) (*admin.
 	}
 	n1 := admin.ColdOrderedNode{Node: "n1", Answers: true}
 	switch order.Verb {
-	case shard.ColdMigrate:
+	case tiering.ColdMigrate:
 		n1.Rows = 30_000
-	case shard.ColdWarm:
+	case tiering.ColdWarm:
 		n1.Rows, n1.Bytes = 400_000, 8_000_000
 	}
 	ordered := &admin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []admin.ColdOrderedNode{n1, {Node: "n2"}}}

@@ -79,7 +79,7 @@ func eachCold(n int, deadline time.Time, read func(ctx context.Context, i int) e
 func (r *localReplica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	err := eachCold(len(keys), deadline, read)
 	if errors.Is(err, cold.ErrDamaged) {
-		r.noteDamage(err)
+		r.damage.Note(err)
 	}
 	return coldFailure(err)
 }
@@ -88,7 +88,7 @@ func (r *localReplica) eachFeed(keys []uint64, deadline time.Time, read func(ctx
 // damaged. A table that was replaced by a snapshot meanwhile has let go of its own.
 func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(raftfsm.TableCounts) == table {
-		r.noteDamage(err)
+		r.damage.Note(err)
 	}
 	return coldFailure(err)
 }

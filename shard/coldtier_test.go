@@ -13,77 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/tiering"
 )
-
-func TestIDLayouts(t *testing.T) {
-	now := time.Date(2013, 12, 1, 0, 0, 0, 0, time.UTC)
-	at := func(l IDLayout, age time.Duration) uint64 { return l.firstAt(now.Add(-age)) }
-	for _, c := range []struct {
-		layout string
-		id     uint64
-		want   bool // a row of that id is older than a day
-	}{
-		{"weibo", 3342819171543700, true}, // of 2011
-		{"weibo", at(LayoutWeibo, 25*time.Hour), true},
-		{"weibo", at(LayoutWeibo, 23*time.Hour), false},
-		{"weibo", at(LayoutWeibo, 0), false},
-		{"weibo", 4356289951672851, false},    // of 2019, which is yet to come
-		{"weibo", 109091785468, false},        // of an older form
-		{"weibo", 5624750572560875869, false}, // of another
-		{"weibo", 404279823394832384, false},  // of Twitter, 2013
-		{"weibo", 1385856000000000, false},    // microseconds since 1970
-		{"weibo", 1, false},
-		{"weibo", 999_999_999, false},
-		{"weibo", 1_000_000_000, false},
-		{"twitter", 1000, false},
-		{"twitter", 9_999_999_999, false},
-		{"twitter", 3342819171543700, false}, // of Weibo, 2011
-		{"twitter", 29700859247, false},      // of before there was a layout
-		{"20:0:1s", 1, false},
-		{"twitter", at(LayoutTwitter, 25*time.Hour), true},
-		{"twitter", at(LayoutTwitter, 23*time.Hour), false},
-		{"none", 1, false},
-		{"20:515483463:1s", 3342819171543700 >> 2, true},
-		{"0:0:1s", uint64(now.Unix()) - 90_000, true},
-		{"0:0:1s", uint64(now.Unix()) - 80_000, false},
-	} {
-		l, err := ParseIDLayout(c.layout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := l.String(); got != c.layout {
-			t.Errorf("%s is written %s", c.layout, got)
-		}
-		for _, shards := range []int{1, 4, 64} {
-			key := c.id / uint64(shards)
-			if got := l.old(now, 24*time.Hour, newRoute(shards, ""))(key, key); got != c.want {
-				t.Errorf("%s: id %d of %d shards is old: %v", c.layout, c.id, shards, got)
-			}
-		}
-	}
-	old := LayoutWeibo.old(now, 24*time.Hour, newRoute(3, ""))
-	timed := LayoutWeibo.firstKey(newRoute(3, ""))
-	for _, c := range []struct {
-		first, last uint64
-		want        bool
-	}{
-		{0, timed - 1, false},
-		{0, timed, false},
-		{timed - 1, at(LayoutWeibo, 48*time.Hour) / 3, false},
-		{timed, at(LayoutWeibo, 48*time.Hour) / 3, true},
-		{timed, at(LayoutWeibo, 0) / 3, false},
-	} {
-		if got := old(c.first, c.last); got != c.want {
-			t.Errorf("keys %d to %d of 3 shards are old: %v", c.first, c.last, got)
-		}
-	}
-	for _, text := range []string{"", "x", "64:0:1s", "1:x:1s", "1:0:1ns", "1:0:2h", "1:0", "-1:0:1s"} {
-		if l, err := ParseIDLayout(text); err == nil {
-			t.Errorf("%q is %v", text, l)
-		}
-	}
-}
 
 const coldTestRows = 25_000
 
@@ -102,7 +33,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	r := g[0].replica.Load()
 	for range 2 {
 		fsm := r.fsm.(*raftfsm.Counters)
-		for idle := fsm.Watch(anyAge); idle.Segments() > 0; {
+		for idle := fsm.Watch(tiering.AnyAge); idle.Segments() > 0; {
 			_, err := fsm.FreezeSome(idle, idle.Segments())
 			mustDo(t, err)
 		}
@@ -121,30 +52,29 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 // can have given more of the ids; other rows are not, nor such as are numbered from 1 on.
 func TestMisfitIsReported(t *testing.T) {
 	now := time.Now()
-	recent := func(l IDLayout) uint64 { return l.firstAt(now.Add(-time.Hour)) + 3 }
+	recent := func(l tiering.IDLayout) uint64 { return l.FirstAt(now.Add(-time.Hour)) + 3 }
 	for _, c := range []struct {
-		layout IDLayout
+		layout tiering.IDLayout
 		id     uint64
 		fits   string // "" for an id of the layout
 	}{
-		{LayoutWeibo, recent(LayoutWeibo), ""},
-		{LayoutWeibo, recent(LayoutTwitter), "twitter"},
-		{LayoutTwitter, recent(LayoutTwitter), ""},
-		{LayoutTwitter, recent(LayoutWeibo), "weibo"},
-		{LayoutWeibo, uint64(now.UnixMilli()), "none"},
-		{LayoutWeibo, 1<<64 - 1, "none"},
-		{LayoutWeibo, 12, ""},
-		{IDLayout{}, 1<<64 - 1, ""},
+		{tiering.LayoutWeibo, recent(tiering.LayoutWeibo), ""},
+		{tiering.LayoutWeibo, recent(tiering.LayoutTwitter), "twitter"},
+		{tiering.LayoutTwitter, recent(tiering.LayoutTwitter), ""},
+		{tiering.LayoutTwitter, recent(tiering.LayoutWeibo), "weibo"},
+		{tiering.LayoutWeibo, uint64(now.UnixMilli()), "none"},
+		{tiering.LayoutWeibo, 1<<64 - 1, "none"},
+		{tiering.LayoutWeibo, 12, ""},
+		{tiering.IDLayout{}, 1<<64 - 1, ""},
 	} {
 		for _, route := range []route{newRoute(1, ""), newRoute(7, ""), newRoute(7, ShardingHash)} {
-			n := &Node{}
-			n.cfg.Cold.Layouts = map[string]IDLayout{"posts": c.layout}
+			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.keyOf(c.id)
 			fsm := raftfsm.NewCounters()
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
-			got := n.misfit(&shardReplica{keyspace: "posts", shard: shard, route: route}, &localReplica{fsm: fsm, counters: fsm})
-			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits, 1}) {
+			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.perKey(), Offset: route.idOf(shard, 0), FSM: fsm})
+			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != tiering.Misfit{ID: c.id, Layout: c.layout.String(), Fits: c.fits, Rows: 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
 			}
 		}
@@ -154,9 +84,9 @@ func TestMisfitIsReported(t *testing.T) {
 // What is advised is never worse than the layout as it is.
 func TestMisfitsAreCounted(t *testing.T) {
 	now := time.Now()
-	ids := func(l IDLayout, n int) (ids []uint64) {
+	ids := func(l tiering.IDLayout, n int) (ids []uint64) {
 		for i := range n {
-			ids = append(ids, l.firstAt(now.Add(-time.Hour))+uint64(i)<<l.Shift)
+			ids = append(ids, l.FirstAt(now.Add(-time.Hour))+uint64(i)<<l.Shift)
 		}
 		return ids
 	}
@@ -170,16 +100,15 @@ func TestMisfitsAreCounted(t *testing.T) {
 		rows int
 		fits string
 	}{
-		{"some of another", slices.Concat(ids(LayoutWeibo, 50), ids(LayoutTwitter, 7)), 7, ""},
-		{"most of another", slices.Concat(ids(LayoutWeibo, 7), ids(LayoutTwitter, 50)), 50, "twitter"},
-		{"most of none", slices.Concat(ids(LayoutWeibo, 7), untimed), 60, ""},
+		{"some of another", slices.Concat(ids(tiering.LayoutWeibo, 50), ids(tiering.LayoutTwitter, 7)), 7, ""},
+		{"most of another", slices.Concat(ids(tiering.LayoutWeibo, 7), ids(tiering.LayoutTwitter, 50)), 50, "twitter"},
+		{"most of none", slices.Concat(ids(tiering.LayoutWeibo, 7), untimed), 60, ""},
 		{"all of none", untimed, 60, "none"},
-		{"of one, and of none", slices.Concat(ids(LayoutTwitter, 50), untimed), 110, "twitter"},
-		{"many rows", slices.Concat(ids(LayoutTwitter, 20_000), ids(LayoutWeibo, 20_000), untimed), 20_060, ""},
+		{"of one, and of none", slices.Concat(ids(tiering.LayoutTwitter, 50), untimed), 110, "twitter"},
+		{"many rows", slices.Concat(ids(tiering.LayoutTwitter, 20_000), ids(tiering.LayoutWeibo, 20_000), untimed), 20_060, ""},
 	} {
 		for _, route := range []route{newRoute(1, ""), newRoute(1, ShardingHash)} {
-			n := &Node{}
-			n.cfg.Cold.Layouts = map[string]IDLayout{"posts": LayoutWeibo}
+			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
 			fsm := raftfsm.NewCounters()
 			for batch := range slices.Chunk(c.ids, 1000) {
 				var ops []engine.Op
@@ -189,15 +118,15 @@ func TestMisfitsAreCounted(t *testing.T) {
 				_, err := fsm.Table().Apply(ops, 0, nil, nil)
 				mustDo(t, err)
 			}
-			g := &shardReplica{keyspace: "posts", route: route}
+			shard := &tiering.Shard{Keyspace: "posts", PerKey: route.perKey(), FSM: fsm}
 			for range 2 {
-				got := n.misfit(g, &localReplica{fsm: fsm, counters: fsm})
+				got := tiers.Misfit(shard)
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
 					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
 				}
-				fsm.Watch(anyAge)
+				fsm.Watch(tiering.AnyAge)
 				for from, more := uint64(0), true; more; { // the second time most rows are packed
-					_, from, more, _ = fsm.Seal(from, anyAge)
+					_, from, more, _ = fsm.Seal(from, tiering.AnyAge)
 				}
 			}
 		}
@@ -227,7 +156,7 @@ func openColdNodeAt(t *testing.T, dir string, i int, after time.Duration, addr s
 		cfg.ClusterAddr = addr
 	}
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}
-	cfg.Cold = ColdConfig{Dir: filepath.Join(dir, "cold"), After: after, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	cfg.Cold = tiering.ColdConfig{Dir: filepath.Join(dir, "cold"), After: after, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
 	n, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -399,8 +328,8 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	inMemory := func(id uint64) bool { return fsm.Table().Get(id, make([]int64, 1)) }
 	write(func(i uint64) uint64 { return i + 1 })
 	write(coldID)
-	n.tiering.moveCold()
-	n.tiering.moveCold()
+	n.tiering.MoveCold()
+	n.tiering.MoveCold()
 	for i := range uint64(coldTestRows) {
 		if !inMemory(i + 1) {
 			t.Fatalf("row %d, of an id without an age, left memory", i+1)
@@ -410,9 +339,9 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 		t.Errorf("%d rows of old ids left memory", rows)
 	}
 	write(func(i uint64) uint64 { return coldID(coldTestRows + i) })
-	fsm.Watch(anyAge)
-	idle := fsm.Watch(anyAge)
-	idle.PutLast(timedIDMin)
+	fsm.Watch(tiering.AnyAge)
+	idle := fsm.Watch(tiering.AnyAge)
+	idle.PutLast(1_000_000_000)
 	_, err = fsm.FreezeSome(idle, 1)
 	mustDo(t, err)
 	if inMemory(coldID(coldTestRows)) || !inMemory(1) {
@@ -464,7 +393,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	}
 	carried := there().group.Snapshots().NewestBytes()
 	eventually(t, "a snapshot of its own names them", func() bool { // raft puts it off while members change
-		other.tiering.moveCold()
+		other.tiering.MoveCold()
 		return there().group.Snapshots().NewestBytes() < carried*4/5
 	})
 	checkCold(t, other, other.Keyspace("posts"), 1)
@@ -537,7 +466,7 @@ func TestDamagedColdRows(t *testing.T) {
 func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 2) // waits for a second node
 	cfg.Place, cfg.Shards = nil, map[string]int{"posts": 1, "users": 1}
-	cfg.Cold = ColdConfig{After: 24 * time.Hour, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	cfg.Cold = tiering.ColdConfig{After: 24 * time.Hour, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
@@ -557,8 +486,8 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	g, err := n.groupsOf(ks)
 	mustDo(t, err)
 	rounds := func() uint64 {
-		n.tiering.moveCold()
-		n.tiering.moveCold()
+		n.tiering.MoveCold()
+		n.tiering.MoveCold()
 		return g[0].replica.Load().fsm.State().ColdRows
 	}
 	if rows := rounds(); rows > 0 {
@@ -572,38 +501,12 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	}
 }
 
-// The goroutine that moves rows pauses for seven times as long as the move took, except
-// while memory is tight or the node is stopping.
-func TestMovingRowsRests(t *testing.T) {
-	n := &Node{stopping: make(chan struct{})}
-	n.tiering.wire(n)
-	began := time.Now()
-	n.tiering.rest(10 * time.Millisecond)
-	if took := time.Since(began); took < 70*time.Millisecond {
-		t.Errorf("a rest of %v", took)
-	}
-	ended := make(chan struct{})
-	go func() { // ends with the rests
-		defer close(ended)
-		n.headroom.MemoryTight.Store(true)
-		n.tiering.rest(time.Hour)
-		n.headroom.MemoryTight.Store(false)
-		close(n.stopping)
-		n.tiering.rest(time.Hour)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(15 * time.Second):
-		t.Error("there is a rest while memory is tight, or the node is stopping")
-	}
-}
-
 // Near the memory limit rows leave memory whatever their age, of all shards alike and
 // the least ids first, and stop when there is room.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 2, "users": 1}
-	cfg.Cold = ColdConfig{After: 24 * time.Hour} // no id has a time
+	cfg.Cold = tiering.ColdConfig{After: 24 * time.Hour} // no id has a time
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
@@ -625,54 +528,29 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		}
 		return all
 	}
-	n.tiering.moveCold()
-	if n.tiering.moveCold(); cold()[0]+cold()[1] > 0 {
+	n.tiering.MoveCold()
+	if n.tiering.MoveCold(); cold()[0]+cold()[1] > 0 {
 		t.Errorf("rows are cold without need: %v", cold())
 	}
-	var all []*leaving
-	for _, g := range groups {
-		r := g.replica.Load()
-		fsm := r.fsm.(*raftfsm.Counters)
-		fsm.Watch(anyAge)
-		all = append(all, &leaving{g: g, r: r, fsm: fsm, idle: fsm.Watch(anyAge)})
+	all := n.tiering.Leaving(func(s *tiering.Shard) bool { return s.Keyspace == "posts" })
+	for _, l := range all {
+		l.Watch(tiering.AnyAge)
+		l.Watch(tiering.AnyAge)
 	}
 	asked := 0
-	n.tiering.relieve(all, func() bool { asked++; return asked <= len(all) })
+	n.tiering.Relieve(all, func() bool { asked++; return asked <= len(all) })
 	for i, got := range cold() {
 		if got == 0 || got > rows/4 {
 			t.Errorf("%d rows of shard %d are cold", got, i)
 		}
-		if all[i].r.fsm.TableOf(raftfsm.TableCounts).Get(0, make([]int64, 1)) {
+		if all[i].FSM.Table().Get(0, make([]int64, 1)) {
 			t.Errorf("the first row of shard %d is in memory", i)
 		}
 	}
-	n.tiering.relieve(all, func() bool { return true })
+	n.tiering.Relieve(all, func() bool { return true })
 	for i, got := range cold() {
 		if got < rows/4 {
 			t.Errorf("%d rows of shard %d are cold", got, i)
 		}
 	}
-}
-
-// A pause, which leaves the processor to requests, ends once memory is tight.
-func TestRestEndsWhenMemoryIsTight(t *testing.T) {
-	n := &Node{stopping: make(chan struct{})}
-	n.tiering.wire(n)
-	rested := make(chan struct{})
-	go func() { // ends with the rest
-		defer close(rested)
-		n.tiering.rest(time.Hour)
-	}()
-	select {
-	case <-rested:
-		t.Fatal("the pause ended at once")
-	case <-time.After(10 * time.Millisecond):
-	}
-	n.headroom.MemoryTight.Store(true)
-	select {
-	case <-rested:
-	case <-time.After(10 * headroom.Tick):
-		t.Error("the pause did not end")
-	}
-	close(n.stopping)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // LogStore names what all groups of a node keep their logs in.
@@ -63,9 +64,9 @@ type Config struct {
 	// CollectorPercent is what the process brings the collector's goal down to before
 	// memory is short, whatever it is now; 0 where it stays as it is set.
 	CollectorPercent uint64
-	DiskReserve      uint64        // bytes of disk that writes leave free; 0 for none
-	Cold             ColdConfig    // zero for rows that stay in memory
-	FeedIdle         time.Duration // for how long nobody asks for a feed until it leaves memory; 0 for never
+	DiskReserve      uint64             // bytes of disk that writes leave free; 0 for none
+	Cold             tiering.ColdConfig // zero for rows that stay in memory
+	FeedIdle         time.Duration      // for how long nobody asks for a feed until it leaves memory; 0 for never
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened
@@ -159,10 +160,10 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if err := c.Limits.Check(); err != nil {
 		return c, id, err
 	}
-	if err := c.Cold.check(); err != nil {
+	if err := c.Cold.Check(); err != nil {
 		return c, id, err
 	}
-	if err := CheckFeedIdle(c.FeedIdle); err != nil {
+	if err := tiering.CheckFeedIdle(c.FeedIdle); err != nil {
 		return c, id, fmt.Errorf("feeds that are idle leave memory after: %w", err)
 	}
 	if c.MemoryLimit > 0 && c.MemoryLimit < headroom.MemoryLimitMin {

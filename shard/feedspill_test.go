@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // openFeedNode opens a node whose feeds leave memory when a test says so.
@@ -41,8 +42,8 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 // spillAll moves all feeds of a node out of memory.
 func spillAll(t *testing.T, n *Node) {
 	t.Helper()
-	for _, r := range n.feeds.replicas() {
-		if _, err := r.fsm.(*raftfsm.Feed).Spill(0, math.MaxInt64, n.tiering.mayFreeze); err != nil {
+	for _, r := range n.feeds() {
+		if _, err := r.FSM.Spill(0, math.MaxInt64, n.tiering.MayFreeze); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,8 +51,8 @@ func spillAll(t *testing.T, n *Node) {
 
 // onDisk counts the feeds that a node has on disk, and all of them.
 func onDisk(n *Node) (spilled, users uint64) {
-	for _, r := range n.feeds.replicas() {
-		s := r.fsm.State()
+	for _, r := range n.feeds() {
+		s := r.FSM.State()
 		spilled, users = spilled+s.ColdRows, users+s.Rows
 	}
 	return spilled, users
@@ -130,11 +131,15 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
 	spillAll(t, n)
 	before := digests(n)
-	for _, r := range n.feeds.replicas() {
-		backup, err := n.OpenSnapshot(t.Context(), r.group.Group())
+	for _, g := range n.groups.Load().all {
+		if g.kind != codec.KindFeed {
+			continue
+		}
+		r := g.replica.Load().feed
+		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, raftfsm.SnapshotVisitor{})
-		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
+		if state := r.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 		}
 		mustDo(t, backup.Close())
@@ -217,7 +222,7 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	mustDo(t, n.cold.Drop(number))
 	return func() bool {
 		here := n.shardOf(number).replica.Load()
-		return here != nil && here != r && !here.damaged.Load()
+		return here != nil && here != r && !here.damage.Found()
 	}
 }
 
@@ -256,7 +261,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 			touch(r)
 			eventually(t, "another replica is there", func() bool {
 				here := n.shardOf(r.group.Group()).replica.Load()
-				return here != nil && here != r && !here.damaged.Load()
+				return here != nil && here != r && !here.damage.Found()
 			})
 			eventually(t, "it serves", func() bool { return n.Ready() == nil })
 			eventually(t, "repairs may begin", func() bool {
@@ -277,35 +282,35 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, n)
 	tight := false
-	clock := &spillRound{relieve: func() bool { return tight }}
+	clock := &tiering.Round{Relieve: func() bool { return tight }}
 	checkDisk := func(what string, least, most uint64) {
 		t.Helper()
 		if spilled, _ := onDisk(n); spilled < least || spilled > most {
 			t.Errorf("%s: %d feeds are on disk", what, spilled)
 		}
 	}
-	n.feeds.round(clock, time.Hour)
+	n.spill.Round(clock, time.Hour)
 	var feeds Feeds
 	mustDo(t, n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{1, 2, 3}, &ReadOptions{Deadline: soon()}, &feeds))
-	n.feeds.round(clock, 999*time.Hour)
+	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("nobody is idle for long enough", 0, 0)
 	tight = true
-	n.feeds.round(clock, 999*time.Hour)
+	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("memory is tight", 2, feedTestUsers/4)
 	again, _ := onDisk(n)
-	clock.cycles = headroom.RuntimeMetric("/gc/cycles/total:gc-cycles")
+	clock.Cycles = headroom.RuntimeMetric("/gc/cycles/total:gc-cycles")
 	tight = false
-	n.feeds.round(clock, 999*time.Hour)
+	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("there is room", again, again)
-	n.feeds.round(clock, 1200*time.Hour)
+	n.spill.Round(clock, 1200*time.Hour)
 	checkDisk("all are idle for long", feedTestUsers, feedTestUsers)
 	checkFeeds(t, n, ReadOptions{}, nil)
-	n.feeds.round(clock, 1201*time.Hour)
+	n.spill.Round(clock, 1201*time.Hour)
 	tight = true
-	clock.cycles = 0
-	n.feeds.round(clock, 1201*time.Hour)
+	clock.Cycles = 0
+	n.spill.Round(clock, 1201*time.Hour)
 	spilled, _ := onDisk(n)
-	n.feeds.round(clock, 1201*time.Hour+feedBusy/2)
+	n.spill.Round(clock, 1201*time.Hour+tiering.FeedBusy/2)
 	checkDisk("those that were just asked for stay", spilled, spilled)
 }
 
@@ -318,27 +323,27 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	closeCold(t, n)
 	n = openFeedNode(t, dir, 1, "")
 	bytes := int64(0)
-	for _, r := range n.feeds.replicas() {
-		r.fsm.(*raftfsm.Feed).Tick(uint32(n.feeds.time() / time.Second))
+	for _, r := range n.feeds() {
+		r.FSM.Tick(uint32(n.spill.Time() / time.Second))
 		var ages raftfsm.FeedAges
-		r.fsm.(*raftfsm.Feed).Ages(&ages)
+		r.FSM.Ages(&ages)
 		bytes += ages.Bytes()
 	}
-	n.feeds.relieve(n.feeds.replicas(), bytes/3)
+	n.spill.Relieve(n.feeds(), bytes/3)
 	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.feeds.relieve(n.feeds.replicas(), 10*bytes)
+	n.spill.Relieve(n.feeds(), 10*bytes)
 	if spilled, _ := onDisk(n); spilled != feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.feeds.relieve(n.feeds.replicas(), 10*bytes) // there is nothing left
+	n.spill.Relieve(n.feeds(), 10*bytes) // there is nothing left
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 
 // Values of the setting out of bounds are refused.
 func TestFeedIdleIsChecked(t *testing.T) {
-	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {
+	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, tiering.FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {
 		cfg := memberConfig(t, t.TempDir(), 1, 1)
 		cfg.FeedIdle = idle
 		n, err := Open(cfg)

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // follow makes the node's keyspaces and groups those of the catalog: it knows
@@ -120,27 +121,34 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 // newReplica returns a replica before its first entry, and where its rows may be
 // besides: those of counters alone leave memory. So do feeds, to a place of their own.
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
+	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
+	r.damage.Logger = logger
 	switch g.kind {
 	case codec.KindFeed:
-		fsm := raftfsm.NewFeedOver(n.feeds.place(g.number))
-		fsm.Tick(uint32((n.feeds.time() - feedBusy) / time.Second)) // nobody has asked yet
-		return &localReplica{fsm: fsm, feed: fsm}, nil, nil
+		r.feed = n.spill.NewFeed(g.number)
+		r.fsm, r.spill = r.feed, &tiering.Feed{FSM: r.feed, Logger: logger}
+		return r, nil, nil
 	case codec.KindUnread:
-		fsm := raftfsm.NewUnread()
-		return &localReplica{fsm: fsm, unread: fsm}, nil, nil
+		r.unread = raftfsm.NewUnread()
+		r.fsm = r.unread
+		return r, nil, nil
 	case codec.KindBoard:
-		fsm := raftfsm.NewBoard()
-		return &localReplica{fsm: fsm, board: fsm}, nil, nil
+		r.board = raftfsm.NewBoard()
+		r.fsm = r.board
+		return r, nil, nil
 	case codec.KindCounters:
 	default:
-		return &localReplica{fsm: raftfsm.New(g.kind)}, nil, nil
+		r.fsm = raftfsm.New(g.kind)
+		return r, nil, nil
 	}
-	rows, err := n.cold.Group(g.number)
+	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.perKey(), Offset: g.route.idOf(g.shard, 0), Damage: &r.damage}
+	rows, err := n.tiering.OpenCounters(r.tier)
 	if err != nil {
 		return nil, nil, err
 	}
-	fsm := raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.tiering.oldToSeal(g)})
-	return &localReplica{fsm: fsm, counters: fsm}, rows, nil
+	r.counters = r.tier.FSM
+	r.fsm = r.counters
+	return r, rows, nil
 }
 
 // openReplica opens this node's replica of a group. A new one begins with the group's
@@ -151,13 +159,12 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	if err != nil {
 		return err
 	}
-	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
 	if r.feed != nil {
 		cfg.StateBytes = r.feed.SnapshotBytes
 	}
-	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
+	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.dirs.mayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())
@@ -166,6 +173,9 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	defer g.opening.Store(nil)
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+	}
+	if r.tier != nil {
+		r.tier.Replica = r.group
 	}
 	r.proposer = propose.New(n.proposerConfig(g, r))
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.prover.askFresh(ctx, r.group, r.fsm.Applied) }
@@ -227,7 +237,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 
 // close answers what waits, then stops the replica.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
-	r.closing.Store(true)
+	r.damage.Close()
 	drained := make(chan struct{})
 	go func() { r.proposer.Close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
 	select {

@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
+	"github.com/countd/countd/shard/tiering"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
 // Its goroutines: runReconcile, RunRemoved of membership, and run of maintenance, tiering,
-// feedSpill, votersRoom, failureDetector, sweeper and scrub, which Open starts and Close
+// Spill, votersRoom, failureDetector, sweeper and scrub, which Open starts and Close
 // stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
 // for; those of asking, which end at the deadline of what they ask.
@@ -63,11 +64,9 @@ type Node struct {
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
-	cold      *cold.Store
-	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
-	tiering   tiering
-	scrub     scrub
-	feeds     feedSpill
+	cold    *cold.Store
+	tiering *tiering.Tiering
+	spill   *tiering.Spill
 
 	headroom headroom.Headroom
 	room     headroom.DiskRoom
@@ -98,12 +97,14 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.dirs.path = cfg.Dir
 	n.prover = prover{key: cfg.NodeKey, registry: &n.registry, catalog: n.catalog, asking: &n.asking, peers: map[string]provingPeer{}}
-	n.tiering.wire(n)
-	n.feeds = feedSpill{
-		registry: &n.registry, idle: cfg.FeedIdle, began: time.Now(), catalog: n.catalog, headroom: &n.headroom,
-		mayFreeze: n.tiering.mayFreeze, stopping: n.stopping,
-	}
-	n.scrub.registry, n.scrub.every, n.scrub.logger, n.scrub.stopping = &n.registry, cfg.Cold.ScrubEvery, cfg.Logger, n.stopping
+	n.tiering = tiering.New(tiering.Config{
+		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.counters,
+		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
+	})
+	n.spill = tiering.NewSpill(tiering.SpillConfig{
+		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Feeds: n.feeds,
+		Store: func() *cold.Store { return n.cold }, Stats: n.tiering.Stats, MayFreeze: n.tiering.MayFreeze, Stopping: n.stopping,
+	})
 	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
@@ -121,7 +122,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
-	n.tiering.limited = n.mux.Limited()
+	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.catalogClient = catalogClient{
 		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: &n.prover,
 		diskError: n.headroom.DiskError, follow: n.follow, draining: &n.draining,
@@ -153,7 +154,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
-	if err := n.openCold(); err != nil {
+	if n.cold, err = n.tiering.OpenStore(cfg.Dir+"-cold", n.fatal); err != nil {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
@@ -213,9 +214,9 @@ func (n *Node) start() error {
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
-	n.running.Go(n.tiering.run)
-	n.running.Go(n.scrub.run)
-	n.running.Go(n.feeds.run)
+	n.running.Go(n.tiering.Run)
+	n.running.Go(n.tiering.Scrub.Run)
+	n.running.Go(n.spill.Run)
 	return nil
 }
 

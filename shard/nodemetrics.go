@@ -31,13 +31,14 @@ func (n *Node) registerMetrics() error {
 		metric.Counter("countd_cursor_rows_dropped_total",
 			"Idle users whose cursors this node's replicas have dropped since the process started.",
 			n.cursorsDropped),
+		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows that cannot be read.",
+			func() float64 { return float64(n.damagedShards()) }),
 	}
 	all = append(all, metric.RenamedGauge("countd_snapshots_deferred", "countd_snapshots_put_off",
 		"Groups whose snapshot is due but waits for room on the disk.", nil, n.snapshotsDeferred)...)
 	all = append(all, n.kindMetrics()...)
-	all = append(all, newTierCollector(n))
-	all = append(all, n.feedMetrics()...)
-	all = append(all, n.coldMetrics()...)
+	all = append(all, n.spill.Metrics()...)
+	all = append(all, n.tiering.Metrics()...)
 	return metric.Register(n.cfg.Metrics, all...)
 }
 

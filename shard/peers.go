@@ -8,22 +8,20 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodStanding   = "standing"   // groups → the place of each replica, at once
-	methodProbe      = "probe"      // groups and numbers → the same, of these replicas alone
-	methodConfirm    = "confirm"    // groups led there → how far they are, proved by a majority
-	methodRead       = "read"       // parts of reads → rows
-	methodScan       = "scan"       // one shard's next rows
-	methodPropose    = "propose"    // parts of writes for one group → what became of each
-	methodRelay      = "relay"      // the same, to be handed to the node that leads the group
-	methodRelayRead  = "relayread"  // a node and parts of reads for it → rows
-	methodChange     = "change"     // a command for the catalog → its result
-	methodKnow       = "know"       // an index of the catalog's log → that the node knows it
-	methodReport     = "report"     // → what the node says of itself, as JSON
-	methodColdReport = "coldreport" // → what the node says of its rows on disk, as JSON
-	methodColdOrder  = "coldorder"  // what is to become of them → what the node says to it, both as JSON
-	methodRoom       = "room"       // → whether the node's disk is at its reserve
-	methodBoard      = "board"      // the board's group, a read of it → the board, as JSON
-	methodSnapshot   = "snapshot"   // a shard and an index → a snapshot of then or later, in pieces
+	methodStanding  = "standing"  // groups → the place of each replica, at once
+	methodProbe     = "probe"     // groups and numbers → the same, of these replicas alone
+	methodConfirm   = "confirm"   // groups led there → how far they are, proved by a majority
+	methodRead      = "read"      // parts of reads → rows
+	methodScan      = "scan"      // one shard's next rows
+	methodPropose   = "propose"   // parts of writes for one group → what became of each
+	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
+	methodRelayRead = "relayread" // a node and parts of reads for it → rows
+	methodChange    = "change"    // a command for the catalog → its result
+	methodKnow      = "know"      // an index of the catalog's log → that the node knows it
+	methodReport    = "report"    // → what the node says of itself, as JSON
+	methodRoom      = "room"      // → whether the node's disk is at its reserve
+	methodBoard     = "board"     // the board's group, a read of it → the board, as JSON
+	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of then or later, in pieces
 )
 
 const (
@@ -66,8 +64,6 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodChange, n.catalogClient.serveChange)
 	n.calls.Handle(methodKnow, n.catalogClient.serveKnow)
 	n.calls.Handle(methodReport, n.serveReport)
-	n.calls.Handle(methodColdReport, n.serveColdReport)
-	n.calls.Handle(methodColdOrder, n.serveColdOrder)
 	n.calls.Handle(methodRoom, n.votersRoom().serve)
 	n.calls.Handle(methodBoard, n.reader.serveBoard)
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)

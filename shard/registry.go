@@ -3,10 +3,9 @@ package shard
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // registry holds the shards that this node knows and its replicas of their groups, the
@@ -23,32 +22,21 @@ type registry struct {
 	changing  sync.Mutex
 }
 
-// leaving is what of one shard is on its way out of memory.
-type leaving struct {
-	g     *shardReplica
-	r     *localReplica
-	fsm   *raftfsm.Counters
-	idle  *raftfsm.Idle
-	rows  int // that became cold, or were written anew
-	began time.Time
-}
-
-// watch finds what is idle of the rows that old says so of, and returns how many that are.
-func (l *leaving) watch(old func(first, last uint64) bool) int {
-	l.idle = l.fsm.Watch(old)
-	l.r.due.Store(int64(l.idle.Due()))
-	return l.idle.Due()
-}
-
-// anyShard is of all shards.
-func anyShard(*shardReplica) bool { return true }
-
-// leaving returns the replicas here of shards that are asked for, those of counters:
-// others stay in memory.
-func (s *registry) leaving(of func(*shardReplica) bool) (all []*leaving) {
+// counters returns this node's replicas of shards of counters, as tiering sees them.
+func (s *registry) counters() (all []*tiering.Shard) {
 	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil && r.counters != nil && of(g) {
-			all = append(all, &leaving{g: g, r: r, fsm: r.counters, began: time.Now()})
+		if r := g.replica.Load(); r != nil && r.tier != nil {
+			all = append(all, r.tier)
+		}
+	}
+	return all
+}
+
+// feeds returns this node's replicas of feeds.
+func (s *registry) feeds() (all []*tiering.Feed) {
+	for _, g := range s.groups.Load().all {
+		if r := g.replica.Load(); r != nil && r.spill != nil {
+			all = append(all, r.spill)
 		}
 	}
 	return all
@@ -109,7 +97,7 @@ func (s *registry) Damaged(number uint32) bool {
 		return false
 	}
 	r := g.replica.Load()
-	return r != nil && r.damaged.Load()
+	return r != nil && r.damage.Found()
 }
 
 // damagedShards counts the replicas here that are damaged.

@@ -35,22 +35,13 @@ const (
 	repairPieceBytes = 256 << 10
 )
 
-// noteDamage remembers that cold rows or feeds of this replica cannot be read, and tells
-// of it once. A replica that is being closed has let go of them.
-func (r *localReplica) noteDamage(err error) {
-	if r.closing.Load() || r.damaged.Swap(true) {
-		return
-	}
-	r.logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
-}
-
 // repairIfDamaged begins to repair a replica that needs it, unless it leads, when it is
 // to be handed over first, or another is being repaired. runReconcile calls it.
 func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
-		r.noteDamage(err)
+		r.damage.Note(err)
 	}
-	if !r.damaged.Load() || !n.mayRepair(g, r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
+	if !r.damage.Found() || !n.mayRepair(g, r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
 		return
 	}
 	r.repairAt = time.Now().Add(repairAgainAfter)
@@ -191,7 +182,7 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
 	r := g.replica.Load()
-	if r.damaged.Load() {
+	if r.damage.Found() {
 		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
 	}
 	meta, state, err := r.group.SnapshotFrom(from)

@@ -55,7 +55,7 @@ func (m *coldMember) mustNameCold() {
 	r := m.here()
 	carried := r.group.Snapshots().NewestBytes()
 	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
-		m.tiering.moveCold()
+		m.tiering.MoveCold()
 		return r.group.Snapshots().NewestBytes() < carried*4/5
 	})
 }
@@ -96,7 +96,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	t.Helper()
 	eventually(t, "another replica is there", func() bool {
 		here := m.here()
-		return here != nil && here != damaged && !here.damaged.Load() && here.fsm.Stuck() == nil
+		return here != nil && here != damaged && !here.damage.Found() && here.fsm.Stuck() == nil
 	})
 	eventually(t, "all agree", func() bool {
 		want := all[0].here().fsm.State()
@@ -151,7 +151,7 @@ func TestFlippedBitIsRepaired(t *testing.T) {
 	if n := countRows(t, m.Node, ks); n != coldTestRows {
 		t.Errorf("a scan gives %d rows", n)
 	}
-	if !damaged.damaged.Load() {
+	if !damaged.damage.Found() {
 		t.Fatalf("a flipped bit in %s is not found", flipped)
 	}
 	mustBeRepaired(t, all, m, damaged)
@@ -270,7 +270,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 			if err := m.Get(m.Keyspace("posts"), []uint64{coldID(5)}, 4, opt, row); !errors.Is(err, ErrNoQuorum) {
 				t.Fatalf("%s reads %v, %v", m.cfg.NodeName, row, err)
 			}
-			if !was[i].damaged.Load() {
+			if !was[i].damage.Found() {
 				return false
 			}
 		}

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // shardReplica is one shard of a keyspace as this node knows it, whether or not it
@@ -38,7 +38,6 @@ type localReplica struct {
 	fsm      raftfsm.Machine
 	proposer *propose.Proposer
 	fresh    freshness
-	logger   *slog.Logger // tells which replica it is
 	// The fsm by its kind, for what only that kind can do: at most one is set.
 	counters *raftfsm.Counters
 	unread   *raftfsm.Unread
@@ -47,12 +46,11 @@ type localReplica struct {
 	// VotersFull is set while this node leads the group and too few voters have
 	// room on their disks for writes.
 	votersFull atomic.Bool
-	damaged    atomic.Bool // some of its cold rows could not be read; it stays so
-	closing    atomic.Bool
-	mustReopen atomic.Bool  // it is opened again: runReconcile's to do
-	repairAt   time.Time    // no repair begins earlier: runReconcile's
-	moved      uint64       // rows that left memory since the last snapshot for that: tiering.run's
-	due        atomic.Int64 // rows that the last look of tiering.run found were to leave memory
+	damage     tiering.Damage
+	tier       *tiering.Shard // counters as tiering sees them; nil for other kinds
+	spill      *tiering.Feed  // feeds likewise
+	mustReopen atomic.Bool    // it is opened again: runReconcile's to do
+	repairAt   time.Time      // no repair begins earlier: runReconcile's
 }
 
 // led returns the replica if this node leads the group and may serve.

@@ -141,7 +141,7 @@ func (d *replicaDirs) forget(of func(group uint32) bool) error {
 	return nil
 }
 
-// anyShard returns the directory of a replica of any group but the catalog's, "" for
+// AnyShard returns the directory of a replica of any group but the catalog's, "" for
 // none.
 func (d *replicaDirs) anyShard() string {
 	d.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -31,7 +32,7 @@ type ReplicaReport struct {
 	GroupStatus
 	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // rising; none of the catalog's group
 	Entries []replica.EntryMark `json:"entries,omitempty"` // rising: see entryWindow
-	Misfit  *Misfit             `json:"misfit,omitempty"`  // one of them; nil for none
+	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // one of them; nil for none
 }
 
 // newLife returns a word that no other life of a process has.
@@ -54,7 +55,7 @@ func (n *Node) Report() NodeReport {
 		} else if g := n.shardOf(status.ID); g != nil {
 			if here := g.replica.Load(); here != nil {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
-				replica.Misfit = n.misfit(g, here)
+				replica.Misfit = n.tiering.Misfit(here.tier)
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)

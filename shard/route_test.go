@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // Rows lie where the bijection says, on disks already.
@@ -132,7 +133,7 @@ func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
 // Creating an even number of shards for ids that end in zeros returns a warning.
 func TestEvenShardsAreWarnedOf(t *testing.T) {
 	n := &Node{}
-	n.cfg.Cold.Layouts = map[string]IDLayout{"x": LayoutTwitter}
+	n.cfg.Cold.Layouts = map[string]tiering.IDLayout{"x": tiering.LayoutTwitter}
 	for _, c := range []struct {
 		k    Keyspace
 		want bool

@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/tiering"
 )
 
 func noPause(int) error { return nil }
@@ -23,8 +23,8 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.stop()
 	m.start() // what was in Pebble's log is in its files now
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
-	mustDo(t, m.scrub.pass(noPause))
-	if s := m.scrub.report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.damagedShards() != 0 {
+	mustDo(t, m.tiering.Scrub.Pass(noPause))
+	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.damagedShards() != 0 {
 		t.Fatalf("a pass over what is whole: %+v", s)
 	}
 	m.stop()
@@ -32,53 +32,21 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.start()
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	damaged := m.here()
-	mustDo(t, m.scrub.pass(noPause))
-	if s := m.scrub.report(); s.Damaged == 0 || !damaged.damaged.Load() {
+	mustDo(t, m.tiering.Scrub.Pass(noPause))
+	if s := m.tiering.Scrub.Report(); s.Damaged == 0 || !damaged.damage.Found() {
 		t.Fatalf("a flipped bit is not found: %+v", s)
 	}
 	mustBeRepaired(t, all, m, damaged)
 	eventually(t, "no stored snapshot names what is damaged", func() bool {
 		mustWrite(t, m.Node, m.Keyspace("posts"), addTo(coldID(3), 0, 1)) // something to take a snapshot of
-		found := m.scrub.report().Damaged
-		mustDo(t, m.scrub.pass(noPause))
-		return m.scrub.report().Damaged == found
+		found := m.tiering.Scrub.Report().Damaged
+		mustDo(t, m.tiering.Scrub.Pass(noPause))
+		return m.tiering.Scrub.Report().Damaged == found
 	})
 	if n := m.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
-}
-
-// A pass is spread over its time, never faster than the disk's share, and ends with the
-// node.
-func TestScrubPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := &Node{stopping: make(chan struct{})}
-		n.scrub.stopping = n.stopping
-		const every = 50 * time.Millisecond
-		n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 100<<10, 200<<10 })
-		began := time.Now()
-		pause := n.scrub.pause(began, every)
-		mustDo(t, pause(scrubPieceBytes-1))
-		if took := time.Since(began); took > 0 {
-			t.Errorf("less than a piece took %v", took)
-		}
-		mustDo(t, pause(1))
-		if took := time.Since(began); took < every/2 {
-			t.Errorf("half of a pass of %v took %v", every, took)
-		}
-		began = time.Now()
-		mustDo(t, pause(1<<20))
-		if took := time.Since(began); took < time.Second/8 {
-			t.Errorf("1 MiB took %v", took)
-		}
-		n.scrub.tell(func(s *ColdScrub) { s.PassBytes = 200 << 10 })
-		pause = n.scrub.pause(time.Now(), time.Hour)
-		close(n.stopping)
-		if err := pause(scrubPieceBytes); !errors.Is(err, ErrDraining) {
-			t.Errorf("a node that is stopping: %v", err)
-		}
-	})
 }
 
 // openDamagedNode is a node with a flipped bit in one block of its cold rows.
@@ -111,8 +79,8 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	g, err := n.groupsOf(ks)
 	mustDo(t, err)
 	fsm := g[0].replica.Load().fsm.(*raftfsm.Counters)
-	fsm.Watch(anyAge)
-	idle := fsm.Watch(anyAge)
+	fsm.Watch(tiering.AnyAge)
+	idle := fsm.Watch(tiering.AnyAge)
 	if refused == 0 || refused > 900 || idle.Segments() < 2 {
 		t.Fatalf("%d of 1000 writes met damage, %d segments are to be written anew", refused, idle.Segments())
 	}
@@ -150,7 +118,7 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 func TestWarmPassesDamage(t *testing.T) {
 	n := openDamagedNode(t)
 	_, before := coldReportOf(t, n, "posts")
-	work := order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
 	_, posts := coldReportOf(t, n, "posts")
 	if posts.ColdRows == 0 || posts.ColdRows >= before.ColdRows || work.Rows != before.ColdRows-posts.ColdRows || posts.DamagedShards != 1 {
 		t.Errorf("%+v: %+v, before %+v", work, posts, before)

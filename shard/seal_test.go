@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // Rows are packed in memory without an operator once they are old and nobody writes to
@@ -20,7 +21,7 @@ func TestRowsAreSealed(t *testing.T) {
 	open := func() *Node {
 		cfg := memberConfig(t, filepath.Join(dir, "groups"), 1, 1)
 		cfg.Shards = map[string]int{"posts": 1, "users": 1}
-		cfg.Cold = ColdConfig{Dir: filepath.Join(dir, "cold"), SealAfter: time.Second, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+		cfg.Cold = tiering.ColdConfig{Dir: filepath.Join(dir, "cold"), SealAfter: time.Second, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
 		n, err := Open(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +61,7 @@ func TestRowsAreSealed(t *testing.T) {
 	mustWrite(t, n, n.Keyspace("posts"), ops...)
 	hot := posts(n)
 	check(n, 1)
-	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.tiering.sealed.Load() < s.SealedRows {
+	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.tiering.Sealed.Load() < s.SealedRows {
 		t.Errorf("%+v, was %+v", s, hot)
 	}
 	g, _ := n.groupsOf(n.Keyspace("posts"))
@@ -85,13 +86,13 @@ func TestRowsAreSealed(t *testing.T) {
 func TestWhatIsSealed(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}
-	cfg.Cold = ColdConfig{After: 180 * 24 * time.Hour, SealAfter: 24 * time.Hour, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	cfg.Cold = tiering.ColdConfig{After: 180 * 24 * time.Hour, SealAfter: 24 * time.Hour, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
 	mustDo(t, n.WaitReady(t.Context()))
 	holdHeadroom(n)
-	young := func(i uint64) uint64 { return LayoutWeibo.firstAt(time.Now().Add(-time.Hour)) + i<<10 }
+	young := func(i uint64) uint64 { return tiering.LayoutWeibo.FirstAt(time.Now().Add(-time.Hour)) + i<<10 }
 	write := func(keyspace string, idOf func(uint64) uint64) {
 		ops := make([]engine.Op, coldTestRows)
 		for i := range ops {
@@ -108,22 +109,18 @@ func TestWhatIsSealed(t *testing.T) {
 		return g[0]
 	}
 	sealed := func(keyspace string) uint64 { return of(keyspace).replica.Load().fsm.State().SealedRows }
-	rounds := func() (relieved bool) { n.tiering.sealOld(); return n.tiering.sealOld() }
+	rounds := func() (relieved bool) { n.tiering.SealOld(); return n.tiering.SealOld() }
 
 	// All that is old is about to go to disk.
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
-	keep := func(kept ...ColdKept) {
-		n.tiering.queue.mu.Lock()
-		defer n.tiering.queue.mu.Unlock()
-		n.tiering.queue.mu.kept = kept
-	}
-	keep(ColdKept{"posts", coldID(0), coldID(coldTestRows), time.Now().Add(time.Hour)})
+	order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(coldTestRows), Keep: time.Hour})
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d that stay in memory as an operator asked", sealed("posts"), coldTestRows)
 	}
-	keep()
+	_, _, err = n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdStop})
+	mustDo(t, err)
 	n.headroom.DiskFull.Store(true) // nothing goes there
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
@@ -139,15 +136,16 @@ func TestWhatIsSealed(t *testing.T) {
 		t.Errorf("%d users are packed", sealed("users"))
 	}
 	for keyspace, want := range map[string]bool{"posts": true, "users": false, "unread": false, "feed": false, "board": false} {
-		if got := n.tiering.oldToSeal(of(keyspace)) != nil; got != want {
+		s := of(keyspace).replica.Load().tier
+		if got := s != nil && n.tiering.OldToSeal(s) != nil; got != want {
 			t.Errorf("a snapshot of %s is packed as it is read: %v", keyspace, got)
 		}
 	}
-	if old := n.tiering.oldToSeal(of("posts")); !old(young(0), young(1)) {
+	if old := n.tiering.OldToSeal(of("posts").replica.Load().tier); !old(young(0), young(1)) {
 		t.Error("young rows of a snapshot are not packed while memory is tight")
 	}
 	n.headroom.MemoryTight.Store(false)
-	if old := n.tiering.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
+	if old := n.tiering.OldToSeal(of("posts").replica.Load().tier); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
 		t.Error("old are other rows than those of a day")
 	}
 }
@@ -157,7 +155,7 @@ func TestTierMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards, cfg.Metrics = map[string]int{"posts": 1, "users": 1}, registry
-	cfg.Cold = ColdConfig{SealAfter: time.Second, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	cfg.Cold = tiering.ColdConfig{SealAfter: time.Second, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // Status describes the cluster's nodes as this node knows them, and its own
@@ -34,7 +35,7 @@ func (n *Node) Status() Status {
 		status.Rows, status.Bytes = state.Rows, state.Bytes
 		status.ColdRows, status.ColdBytes = state.ColdRows, state.ColdBytes
 		status.SealedRows, status.SealedBytes = state.SealedRows, state.SealedBytes
-		status.ColdDamaged = r.damaged.Load()
+		status.ColdDamaged = r.damage.Found()
 		s.Groups = append(s.Groups, status)
 	}
 	slices.SortFunc(s.Groups, func(a, b GroupStatus) int { return cmp.Compare(a.ID, b.ID) })
@@ -101,3 +102,14 @@ func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 // LeadsCatalog reports whether this node leads the catalog's group and may
 // speak for it.
 func (n *Node) LeadsCatalog() bool { return n.meta.Ready() == nil }
+
+// OrderCold has all nodes do what an operator asks of rows on disk.
+func (n *Node) OrderCold(ctx context.Context, o tiering.TieringJob) (id string, answers map[string]tiering.ColdAnswer, err error) {
+	return n.tiering.Order(ctx, o)
+}
+
+// ColdReports asks every node of its rows on disk, and returns what those say, by key,
+// that answer within rpc.AskTimeout.
+func (n *Node) ColdReports(ctx context.Context) map[string]tiering.ColdReport {
+	return n.tiering.Reports(ctx)
+}

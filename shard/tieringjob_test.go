@@ -13,10 +13,11 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // order has a node follow an order, and waits for its end.
-func order(t *testing.T, n *Node, o TieringJob) *ColdWork {
+func order(t *testing.T, n *Node, o tiering.TieringJob) *tiering.ColdWork {
 	t.Helper()
 	id, answers, err := n.OrderCold(t.Context(), o)
 	mustDo(t, err)
@@ -26,11 +27,11 @@ func order(t *testing.T, n *Node, o TieringJob) *ColdWork {
 	return endOf(t, n, id)
 }
 
-func endOf(t *testing.T, n *Node, id string) *ColdWork {
+func endOf(t *testing.T, n *Node, id string) *tiering.ColdWork {
 	t.Helper()
-	var work *ColdWork
+	var work *tiering.ColdWork
 	eventually(t, "the order has ended", func() bool {
-		work, _ = n.tiering.queue.report()
+		work, _ = n.tiering.Queue.Report()
 		return work != nil && work.ID == id && !work.Running
 	})
 	return work
@@ -46,7 +47,7 @@ func fillHot(t *testing.T, n *Node, ks *Keyspace) {
 	mustWrite(t, n, ks, ops...)
 }
 
-func coldReportOf(t *testing.T, n *Node, keyspace string) (ColdReport, ColdKeyspace) {
+func coldReportOf(t *testing.T, n *Node, keyspace string) (tiering.ColdReport, tiering.ColdKeyspace) {
 	t.Helper()
 	for _, r := range n.ColdReports(t.Context()) {
 		for _, k := range r.Keyspaces {
@@ -56,7 +57,7 @@ func coldReportOf(t *testing.T, n *Node, keyspace string) (ColdReport, ColdKeysp
 		}
 	}
 	t.Fatalf("no node tells of %s", keyspace)
-	return ColdReport{}, ColdKeyspace{}
+	return tiering.ColdReport{}, tiering.ColdKeyspace{}
 }
 
 // Rows move to disk when an operator requests it, up to an id or an age, and the job is
@@ -65,22 +66,22 @@ func TestColdOrders(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
-	_, answers, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
+	_, answers, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
 	mustDo(t, err)
 	if rows := answers["n1.0"].Rows; rows < coldTestRows/2 || rows >= coldTestRows {
 		t.Errorf("%d rows are old", rows)
 	}
-	work := order(t, n, TieringJob{Verb: ColdMigrate, Keyspace: "posts", Before: coldID(coldTestRows / 2)})
+	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "posts", Before: coldID(coldTestRows / 2)})
 	_, posts := coldReportOf(t, n, "posts")
 	if work.Rows == 0 || work.Rows != posts.ColdRows || posts.ColdRows > coldTestRows/2 || posts.Generations != 1 || posts.Rows != coldTestRows {
 		t.Errorf("below an id: %+v, %+v", work, posts)
 	}
-	order(t, n, TieringJob{Verb: ColdMigrate, OlderThan: 24 * time.Hour})
+	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, OlderThan: 24 * time.Hour})
 	r, posts := coldReportOf(t, n, "posts")
 	if posts.ColdRows < coldTestRows/2 || r.Work.Failed != "" || posts.ColdBytes == 0 || r.DiskBytes == 0 {
 		t.Errorf("older than a day: %+v, %+v", posts, r)
 	}
-	if again := order(t, n, TieringJob{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
+	if again := order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
 		t.Errorf("again: %+v", again)
 	}
 	checkCold(t, n, ks, 1)
@@ -105,8 +106,8 @@ func TestWarmOrder(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
-	order(t, n, TieringJob{Verb: ColdMigrate, Before: 1<<64 - 1})
-	work := order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
+	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
 	if r, posts := coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
 		t.Errorf("warmed: %+v, %+v", work, posts)
 	}
@@ -120,11 +121,11 @@ func TestWarmedRowsAreKept(t *testing.T) {
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
 	cold := func() uint64 { _, posts := coldReportOf(t, n, "posts"); return posts.ColdRows }
-	rounds := func() uint64 { n.tiering.moveCold(); n.tiering.moveCold(); return cold() }
+	rounds := func() uint64 { n.tiering.MoveCold(); n.tiering.MoveCold(); return cold() }
 	if rounds() == 0 {
 		t.Fatal("no row is cold")
 	}
-	warm := TieringJob{Verb: ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
+	warm := tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
 	order(t, n, warm)
 	left := cold()
 	if got := rounds(); got != left || left == 0 {
@@ -137,7 +138,7 @@ func TestWarmedRowsAreKept(t *testing.T) {
 	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) != 1 || r.Kept[0].From != coldID(0) {
 		t.Errorf("kept: %+v", r.Kept)
 	}
-	order(t, n, TieringJob{Verb: ColdMigrate})
+	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate})
 	if r, posts := coldReportOf(t, n, "posts"); len(r.Kept) != 0 || posts.ColdRows <= left {
 		t.Errorf("migrated: %+v, %+v", posts, r.Kept)
 	}
@@ -153,15 +154,15 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	fillHot(t, n, n.Keyspace("posts"))
 	for name, test := range map[string]struct {
-		order TieringJob
+		order tiering.TieringJob
 		field string
 		err   error
 	}{
-		"no such keyspace":           {TieringJob{Verb: ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
-		"rows of another kind":       {TieringJob{Verb: ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
-		"ids without time":           {TieringJob{Verb: ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
-		"rows that are old nowhere":  {TieringJob{Verb: ColdMigrate}, "older_than_seconds", nil},
-		"the same, as a dry run too": {TieringJob{Verb: ColdMigrate, DryRun: true}, "older_than_seconds", nil},
+		"no such keyspace":           {tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
+		"rows of another kind":       {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
+		"ids without time":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
+		"rows that are old nowhere":  {tiering.TieringJob{Verb: tiering.ColdMigrate}, "older_than_seconds", nil},
+		"the same, as a dry run too": {tiering.TieringJob{Verb: tiering.ColdMigrate, DryRun: true}, "older_than_seconds", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := n.OrderCold(t.Context(), test.order)
@@ -171,19 +172,19 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	refused := func(what string, o TieringJob) {
+	refused := func(what string, o tiering.TieringJob) {
 		t.Helper()
-		var refused *ColdRefusedError
+		var refused *tiering.ColdRefusedError
 		if _, _, err := n.OrderCold(t.Context(), o); !errors.As(err, &refused) || refused.Node != "n1.0" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	order(t, n, TieringJob{Verb: ColdMigrate, Before: 1<<64 - 1})
+	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
 	holdHeadroom(n)
 	n.headroom.DiskFull.Store(true)
-	refused("a full disk", TieringJob{Verb: ColdMigrate, Before: 9})
+	refused("a full disk", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9})
 	n.headroom.DiskFull.Store(false)
-	all := TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
+	all := tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
 	n.headroom.MemoryLimit = headroom.MemoryLimitMin
 	n.headroom.Live = func() uint64 { return headroom.MemoryLimitMin / 2 }
 	n.headroom.Collector = func() uint64 { return 100 }
@@ -194,13 +195,13 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		t.Errorf("memory that is tight meanwhile: %+v", work)
 	}
 	n.headroom.MemoryTight.Store(false)
-	id, _, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Before: 9}) // takes coldAskedQuiet
+	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // takes coldAskedQuiet
 	mustDo(t, err)
 	refused("an order after another", all)
-	if again, _, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Before: 9}); err != nil || again != id {
+	if again, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}); err != nil || again != id {
 		t.Errorf("the same order again: %q, %v, first %q", again, err, id)
 	}
-	_, _, err = n.OrderCold(t.Context(), TieringJob{Verb: ColdStop})
+	_, _, err = n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdStop})
 	mustDo(t, err)
 	if work := endOf(t, n, id); work.Rows > 0 {
 		t.Errorf("an order that is stopped: %+v", work)
@@ -208,8 +209,8 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) > 0 {
 		t.Errorf("kept after a stop: %+v", r.Kept)
 	}
-	for i := range uint64(coldKeptMax) {
-		order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
+	for i := range uint64(tiering.KeptMax) {
+		order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
 	}
 	refused("more ranges than may be kept", all)
 }
@@ -223,17 +224,17 @@ func TestColdOrderDeadline(t *testing.T) {
 	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "n7.0", Name: "n7", State: catalog.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax,
 	}}}))
-	for _, verb := range []ColdVerb{ColdMigrate, ColdWarm} {
-		_, _, err := n.OrderCold(over, TieringJob{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
-		var silent *ColdSilentError
+	for _, verb := range []tiering.ColdVerb{tiering.ColdMigrate, tiering.ColdWarm} {
+		_, _, err := n.OrderCold(over, tiering.TieringJob{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
+		var silent *tiering.ColdSilentError
 		if !errors.As(err, &silent) || !slices.Equal(silent.Nodes, []string{"n7"}) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
-	if work, kept := n.tiering.queue.report(); work != nil || len(kept) > 0 {
+	if work, kept := n.tiering.Queue.Report(); work != nil || len(kept) > 0 {
 		t.Errorf("begun: %+v, %+v", work, kept)
 	}
-	if _, answers, err := n.OrderCold(over, TieringJob{Verb: ColdStop}); err != nil || len(answers) != 1 {
+	if _, answers, err := n.OrderCold(over, tiering.TieringJob{Verb: tiering.ColdStop}); err != nil || len(answers) != 1 {
 		t.Errorf("a stop: %+v, %v", answers, err)
 	}
 }

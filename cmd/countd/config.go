@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/internal/days"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
@@ -36,7 +37,7 @@ type config struct {
 	Shards      shardCounts
 	MemoryLimit memoryShare
 	DiskReserve uint64
-	Cold        shard.ColdConfig
+	Cold        tiering.ColdConfig
 	Limits      shard.Limits
 	CursorIdle  time.Duration
 	FeedIdle    time.Duration
@@ -64,7 +65,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: shard.FeedIdleDefault, Cold: coldDefault(),
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, Cold: coldDefault(),
 		Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
@@ -150,7 +151,7 @@ func (c *config) validate() error {
 	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
 		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))
 	}
-	if err := shard.CheckFeedIdle(c.FeedIdle); err != nil {
+	if err := tiering.CheckFeedIdle(c.FeedIdle); err != nil {
 		return c.bad("feed-idle", err.Error())
 	}
 	if _, err := c.memoryLimit(); err != nil {

@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // coldCacheMin holds some blocks for each of the readers.
 const coldCacheMin = 1 << 20
 
-func coldDefault() shard.ColdConfig {
-	return shard.ColdConfig{
-		After: shard.ColdAfterDefault, SealAfter: shard.SealAfterDefault, ScrubEvery: shard.ScrubEveryDefault, CacheBytes: shard.ColdCacheBytesDefault,
-		Layouts: map[string]shard.IDLayout{"posts": shard.LayoutWeibo},
+func coldDefault() tiering.ColdConfig {
+	return tiering.ColdConfig{
+		After: tiering.ColdAfterDefault, SealAfter: tiering.SealAfterDefault, ScrubEvery: tiering.ScrubEveryDefault, CacheBytes: tiering.ColdCacheBytesDefault,
+		Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo},
 	}
 }
 
@@ -41,7 +41,7 @@ func (c *config) badCold() (name, problem string) {
 
 // layoutsFlag maps a keyspace to the layout of its ids. As a flag it accepts NAME=LAYOUT,
 // several separated by commas, and adds to its value.
-type layoutsFlag map[string]shard.IDLayout
+type layoutsFlag map[string]tiering.IDLayout
 
 func (f layoutsFlag) Type() string { return "KEYSPACE=LAYOUT" }
 
@@ -63,7 +63,7 @@ func (f layoutsFlag) Set(text string) error {
 		if !ok || !catalog.ValidName(name) {
 			return fmt.Errorf("want KEYSPACE=LAYOUT, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
 		}
-		l, err := shard.ParseIDLayout(layout)
+		l, err := tiering.ParseIDLayout(layout)
 		if err != nil {
 			return err
 		}

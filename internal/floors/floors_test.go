@@ -57,22 +57,24 @@ const rule = `
 	shard/metric:
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
+	# Which rows and feeds are in memory, and which on disk.
+	shard/tiering: shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold
 	# Who is a member of groups led here, as the catalog wants it.
 	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
-	admin: shard raftfsm raftfsm/catalog
+	admin: shard shard/tiering raftfsm raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: docs admin unread shard raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
+	api: docs admin unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis cluster shard shard/rpc raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.

@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"sync/atomic"
@@ -8,73 +8,80 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/metric"
 )
 
-// coldMetrics are of the rows on disk.
-func (n *Node) coldMetrics() []prometheus.Collector {
+// Metrics are of the rows on disk.
+func (t *Tiering) Metrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
+	held := func(value func(engine.Stats) uint64) func() float64 {
+		return func() float64 {
+			total := uint64(0)
+			for _, s := range t.cfg.Shards() {
+				total += value(s.FSM.State().Stats)
+			}
+			return float64(total)
+		}
+	}
 	return []prometheus.Collector{
+		newTierCollector(t),
 		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
-			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
+			held(func(s engine.Stats) uint64 { return s.Rows })),
 		metric.Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
-			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
+			held(func(s engine.Stats) uint64 { return s.ColdRows })),
 		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
-			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_sealed_total", "Rows that the check of each minute packed in memory; rows packed again count again.", count(&n.tiering.sealed)),
+			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
+		metric.Counter("countd_sealed_total", "Rows that the check of each minute packed in memory; rows packed again count again.", count(&t.Sealed)),
 		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
-			func() float64 { return float64(n.tiering.due.Load()) }),
-		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&n.tiering.moved)),
-		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator moved back into memory.", count(&n.tiering.warmed)),
-		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows that cannot be read.",
-			func() float64 { return float64(n.damagedShards()) }),
+			func() float64 { return float64(t.due.Load()) }),
+		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&t.moved)),
+		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator moved back into memory.", count(&t.warmed)),
 
 		metric.Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
-			func() float64 { return float64(n.coldDiskBytes()) }),
+			func() float64 { return float64(t.diskBytes()) }),
 		metric.Gauge("countd_cold_cache_bytes", "Memory of the cache of blocks of cold rows.",
-			n.stored(func(s *cold.Stats) float64 { return float64(s.CacheBytes) })),
+			t.stored(func(s *cold.Stats) float64 { return float64(s.CacheBytes) })),
 		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that a read found in the cache.",
-			n.stored(func(s *cold.Stats) float64 { return float64(s.Hits) })),
+			t.stored(func(s *cold.Stats) float64 { return float64(s.Hits) })),
 		metric.Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
-			n.stored(func(s *cold.Stats) float64 { return float64(s.Misses) })),
+			t.stored(func(s *cold.Stats) float64 { return float64(s.Misses) })),
 		metric.Counter("countd_cold_block_read_seconds_total", "Total time of the reads of blocks from disk.",
-			n.stored(func(s *cold.Stats) float64 { return s.ReadSeconds })),
+			t.stored(func(s *cold.Stats) float64 { return s.ReadSeconds })),
 		metric.Counter("countd_cold_refused_total", "Reads of cold rows refused because too many were waiting.",
-			n.stored(func(s *cold.Stats) float64 { return float64(s.Refused) })),
+			t.stored(func(s *cold.Stats) float64 { return float64(s.Refused) })),
 		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
-			n.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
-		coldReads{n},
+			t.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
+		coldReads{t},
 
 		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
-			func() float64 { return float64(n.scrub.report().Blocks) }),
+			func() float64 { return float64(t.Scrub.Report().Blocks) }),
 		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows that were read to find damage.",
-			func() float64 { return float64(n.scrub.report().Bytes) }),
+			func() float64 { return float64(t.Scrub.Report().Bytes) }),
 		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows ended; 0 if none has since the start.",
-			n.lastScrubbed),
+			t.lastScrubbed),
 		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which a scrub found damage.",
-			func() float64 { return float64(n.scrub.report().Damaged) }),
+			func() float64 { return float64(t.Scrub.Report().Damaged) }),
 	}
 }
 
 // stored returns what reads a number of the store of cold rows, 0 before there is one,
 // which there is not before Open is nearly done.
-func (n *Node) stored(value func(*cold.Stats) float64) func() float64 {
+func (t *Tiering) stored(value func(*cold.Stats) float64) func() float64 {
 	return func() float64 {
-		stats := n.coldStats()
+		stats := t.Stats()
 		return value(&stats)
 	}
 }
 
-func (n *Node) lastScrubbed() float64 {
-	if last := n.scrub.report().LastPass; !last.IsZero() {
+func (t *Tiering) lastScrubbed() float64 {
+	if last := t.Scrub.Report().LastPass; !last.IsZero() {
 		return float64(last.Unix())
 	}
 	return 0
 }
 
 // coldReads is how long reads of cold rows took that were not in the cache.
-type coldReads struct{ node *Node }
+type coldReads struct{ tiering *Tiering }
 
 // Of the bounds that the store has, those are told that a disk or its queue may come to.
 const (
@@ -88,7 +95,7 @@ var coldReadsDesc = prometheus.NewDesc("countd_cold_read_seconds",
 func (coldReads) Describe(to chan<- *prometheus.Desc) { to <- coldReadsDesc }
 
 func (c coldReads) Collect(to chan<- prometheus.Metric) {
-	reads, buckets := c.node.coldStats().Reads, map[float64]uint64{}
+	reads, buckets := c.tiering.Stats().Reads, map[float64]uint64{}
 	reads.Doublings(func(bound time.Duration, n uint64) {
 		if coldReadBoundMin <= bound && bound <= coldReadBoundMax {
 			buckets[bound.Seconds()] = n

@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -35,11 +36,11 @@ type ColdScrub struct {
 	Damaged      uint64    `json:"damaged_generations"` // that passes found, each time
 }
 
-// scrub reads all cold rows once in a while, so that a disk that loses some is found out
+// Scrub reads all cold rows once in a while, so that a disk that loses some is found out
 // while other replicas have them. Its bytes are spread over the time that a pass may
 // take.
-type scrub struct {
-	registry *registry
+type Scrub struct {
+	shards   func() []*Shard
 	every    time.Duration // 0 for never
 	logger   *slog.Logger
 	stopping <-chan struct{}
@@ -50,21 +51,21 @@ type scrub struct {
 	}
 }
 
-func (s *scrub) report() ColdScrub {
+func (s *Scrub) Report() ColdScrub {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.ColdScrub
 }
 
 // tell changes what is reported.
-func (s *scrub) tell(change func(*ColdScrub)) {
+func (s *Scrub) tell(change func(*ColdScrub)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.mu.ColdScrub)
 }
 
-// run makes passes. Open starts it, Close stops and waits for it.
-func (s *scrub) run() {
+// Run makes passes. Open starts it, Close stops and waits for it.
+func (s *Scrub) Run() {
 	every := s.every
 	if every == 0 {
 		return
@@ -72,7 +73,7 @@ func (s *scrub) run() {
 	s.tell(func(s *ColdScrub) { s.EverySeconds = every.Seconds() })
 	for {
 		began := time.Now()
-		if s.pass(s.pause(began, every)) != nil {
+		if s.Pass(s.pause(began, every)) != nil {
 			return
 		}
 		select {
@@ -85,7 +86,7 @@ func (s *scrub) run() {
 
 // pause returns what to call after each block of a pass: it waits as long as
 // spreads the pass over its time, and returns an error once the node is stopping.
-func (s *scrub) pause(began time.Time, every time.Duration) func(bytes int) error {
+func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) error {
 	piece := 0
 	return func(bytes int) error {
 		if piece += bytes; piece < scrubPieceBytes {
@@ -93,7 +94,7 @@ func (s *scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 		}
 		pause := time.Duration(piece) * time.Second / scrubBytesPerSecondMax
 		piece = 0
-		if now := s.report(); now.PassOf > 0 {
+		if now := s.Report(); now.PassOf > 0 {
 			due := time.Duration(float64(every) * min(1, float64(now.PassBytes)/float64(now.PassOf)))
 			pause = max(pause, due-time.Since(began))
 		}
@@ -101,20 +102,20 @@ func (s *scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 		case <-time.After(pause):
 			return nil
 		case <-s.stopping:
-			return ErrDraining
+			return errs.ErrDraining
 		}
 	}
 }
 
-// pass reads all cold rows once, shard by shard in any order: where the process
+// Pass reads all cold rows once, shard by shard in any order: where the process
 // never lives for a whole pass, each has its turn all the same. It returns the error of
 // pause.
-func (s *scrub) pass(pause func(bytes int) error) error {
-	all := s.registry.leaving(anyShard)
+func (s *Scrub) Pass(pause func(bytes int) error) error {
+	all := s.shards()
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	of := uint64(0)
 	for _, l := range all {
-		of += l.fsm.State().ColdBytes
+		of += l.FSM.State().ColdBytes
 	}
 	s.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 0, of })
 	for _, l := range all {
@@ -127,8 +128,8 @@ func (s *scrub) pass(pause func(bytes int) error) error {
 }
 
 // shard reads the cold rows of a replica, and has it repaired if they are damaged.
-func (s *scrub) shard(l *leaving, pause func(bytes int) error) error {
-	rows := l.r.group.Cold()
+func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
+	rows := l.Replica.Cold()
 	if rows == nil {
 		return nil
 	}
@@ -154,17 +155,17 @@ func (s *scrub) shard(l *leaving, pause func(bytes int) error) error {
 
 // noteDamaged reports a damaged generation. One that only stored snapshots name takes
 // none of the replica's rows with it: the next snapshot names it no more.
-func (s *scrub) noteDamaged(l *leaving, number uint64, retained bool, err error) {
-	if l.r.closing.Load() { // it has let go of its rows
+func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
+	if l.Damage.closing.Load() { // it has let go of its rows
 		return
 	}
 	s.tell(func(s *ColdScrub) { s.Damaged++ })
 	if retained {
-		l.r.noteDamage(err)
+		l.Damage.Note(err)
 		return
 	}
-	s.logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.g.number, "generation", number, "err", err)
-	if err := l.r.group.TakeSnapshot(); err != nil {
-		l.r.group.NoteSnapshot(err)
+	s.logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.Group, "generation", number, "err", err)
+	if err := l.Replica.TakeSnapshot(); err != nil {
+		l.Replica.NoteSnapshot(err)
 	}
 }

@@ -1,10 +1,9 @@
-package shard
+package tiering
 
 import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec"
 )
 
 const (
@@ -20,45 +19,45 @@ const (
 	sealReliefShare = 16
 )
 
-// oldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
+// OldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
 // nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
-// all alike. While memory is tight those are all rows, as for sealOld: a node that was
+// all alike. While memory is tight those are all rows, as for SealOld: a node that was
 // full of packed rows, young ones too, could not hold them unpacked when it restarts.
-func (t *tiering) oldToSeal(g *shardReplica) func(first, last uint64) bool {
-	layout, after := t.cfg.Layouts[g.keyspace], t.cfg.SealAfter
-	if g.kind != codec.KindCounters || layout.Unit == 0 || after == 0 {
+func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
+	layout, after := t.cfg.Cold.Layouts[s.Keyspace], t.cfg.Cold.SealAfter
+	if layout.Unit == 0 || after == 0 {
 		return nil
 	}
 	return func(first, last uint64) bool {
-		return t.headroom.MemoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
+		return t.cfg.Headroom.MemoryTight.Load() || layout.old(time.Now(), after, s.PerKey)(first, last)
 	}
 }
 
-// dueToSeal is oldToSeal for a table that is there, without what is about to go to disk.
-func (t *tiering) dueToSeal(g *shardReplica) func(first, last uint64) bool {
-	old, now := t.oldToSeal(g), time.Now()
-	if old == nil || !t.mayMove() || !t.mayFreeze() {
+// dueToSeal is OldToSeal for a table that is there, without what is about to go to disk.
+func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
+	old, now := t.OldToSeal(s), time.Now()
+	if old == nil || !t.mayMove() || !t.MayFreeze() {
 		return old
 	}
-	leaves := t.queue.unlessKept(g, t.cfg.Layouts[g.keyspace].old(now, t.cfg.After, g.route))
+	leaves := t.Queue.unlessKept(s, t.cfg.Cold.Layouts[s.Keyspace].old(now, t.cfg.Cold.After, s.PerKey))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
-// sealOld is the other half of a round of tiering.run: it packs old rows, of segments that
+// SealOld is the other half of a round of tiering.run: it packs old rows, of segments that
 // were not written to since the round before, and whatever their age while memory is
 // tight. It reports whether that were so many that memory may not be tight any more.
-func (t *tiering) sealOld() (relieved bool) {
+func (t *Tiering) SealOld() (relieved bool) {
 	end := time.Now().Add(sealRoundMax)
-	all, packed, held := t.registry.groups.Load().all, uint64(0), uint64(0)
+	all, packed, held := t.cfg.Shards(), uint64(0), uint64(0)
 	for i := range all {
 		at := (t.sealNext + i) % len(all)
-		r := all[at].replica.Load()
-		old := t.dueToSeal(all[at])
-		if r == nil || old == nil {
+		s := all[at]
+		old := t.dueToSeal(s)
+		if old == nil {
 			continue
 		}
-		rows, done := t.seal(r.counters, old, end)
-		stats := r.counters.Table().Stats()
+		rows, done := t.seal(s.FSM, old, end)
+		stats := s.FSM.Table().Stats()
 		packed, held = packed+rows, held+stats.Rows-min(stats.Rows, stats.ColdRows)
 		if !done {
 			t.sealNext = at
@@ -71,16 +70,16 @@ func (t *tiering) sealOld() (relieved bool) {
 // seal goes through the rows of a replica, a segment at a time with pauses between,
 // until it has looked at all, a time is over or the node stops. It returns how many
 // rows it packed, and false if it has not looked at all.
-func (t *tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
+func (t *Tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := old
-		if t.headroom.MemoryTight.Load() {
-			due = anyAge
+		if t.cfg.Headroom.MemoryTight.Load() {
+			due = AnyAge
 		}
 		var rows int
 		var took time.Duration
 		rows, from, more, took = fsm.Seal(from, due)
-		t.sealed.Add(uint64(rows))
+		t.Sealed.Add(uint64(rows))
 		packed += uint64(rows)
 		t.rest(took)
 		if t.isStopping() || time.Now().After(end) {

@@ -1,10 +1,9 @@
-package shard
+package tiering
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/codec"
 )
 
 // The tiers that a row may be in. One that was written to since it left memory, or was
@@ -18,16 +17,16 @@ const (
 // tierCollector tells what is where, by keyspace. It asks the replicas when it is asked,
 // and has no state of its own.
 type tierCollector struct {
-	node        *Node
+	tiering     *Tiering
 	rows, bytes *prometheus.Desc
 }
 
-func newTierCollector(n *Node) *tierCollector {
+func newTierCollector(t *Tiering) *tierCollector {
 	labels := []string{"keyspace", "tier"}
 	return &tierCollector{
-		node:  n,
-		rows:  prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
-		bytes: prometheus.NewDesc("countd_tier_bytes", "Size of these rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
+		tiering: t,
+		rows:    prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
+		bytes:   prometheus.NewDesc("countd_tier_bytes", "Size of these rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
 	}
 }
 
@@ -43,7 +42,7 @@ func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
 	tell := func(desc *prometheus.Desc, value uint64, keyspace, tier string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), keyspace, tier)
 	}
-	for keyspace, s := range c.node.heldByKeyspace() {
+	for keyspace, s := range c.tiering.heldByKeyspace() {
 		tell(c.rows, s.Rows-min(s.Rows, s.ColdRows+s.SealedRows), keyspace, tierHot)
 		tell(c.rows, s.SealedRows, keyspace, tierSealed)
 		tell(c.rows, s.ColdRows, keyspace, tierCold)
@@ -53,17 +52,15 @@ func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// heldByKeyspace sums what the node's replicas of counters hold.
-func (n *Node) heldByKeyspace() map[string]engine.Stats {
+// heldByKeyspace sums what the node's shards hold.
+func (t *Tiering) heldByKeyspace() map[string]engine.Stats {
 	held := map[string]engine.Stats{}
-	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == codec.KindCounters {
-			sum, stats := held[g.keyspace], r.fsm.State().Stats
-			sum.Rows, sum.Bytes = sum.Rows+stats.Rows, sum.Bytes+stats.Bytes
-			sum.ColdRows, sum.ColdBytes = sum.ColdRows+stats.ColdRows, sum.ColdBytes+stats.ColdBytes
-			sum.SealedRows, sum.SealedBytes = sum.SealedRows+stats.SealedRows, sum.SealedBytes+stats.SealedBytes
-			held[g.keyspace] = sum
-		}
+	for _, s := range t.cfg.Shards() {
+		sum, stats := held[s.Keyspace], s.FSM.State().Stats
+		sum.Rows, sum.Bytes = sum.Rows+stats.Rows, sum.Bytes+stats.Bytes
+		sum.ColdRows, sum.ColdBytes = sum.ColdRows+stats.ColdRows, sum.ColdBytes+stats.ColdBytes
+		sum.SealedRows, sum.SealedBytes = sum.SealedRows+stats.SealedRows, sum.SealedBytes+stats.SealedBytes
+		held[s.Keyspace] = sum
 	}
 	return held
 }

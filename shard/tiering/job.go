@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"context"
@@ -10,13 +10,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
 // This file is what operators ask of the rows on disk of all nodes: each node has its
 // own, and decides by itself what it can do. What an order begins goes on by itself
-// (tieringqueue.go).
+// (queue.go).
 
 const (
 	// ColdKeepDefault is for how long warmed rows stay in memory, however old.
@@ -81,9 +83,9 @@ func (e *ColdSilentError) Error() string {
 }
 
 // unanswered returns a ColdSilentError of the nodes that have no answer.
-func (n *Node) unanswered(answers map[string]ColdAnswer) error {
+func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	e := &ColdSilentError{}
-	for key, node := range n.catalog.View().Nodes {
+	for key, node := range t.cfg.Catalog.View().Nodes {
 		if _, answered := answers[key]; !answered {
 			e.Nodes = append(e.Nodes, node.Name)
 		}
@@ -92,23 +94,23 @@ func (n *Node) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// OrderCold has all nodes follow an order, if all that answer can. It returns what each
+// Order has all nodes follow an order, if all that answer can. It returns what each
 // says, by node key, and does not wait for the end. A node that is at this order goes on
 // with it, so that it may be repeated. An order for what cannot be meant is an
 // ArgumentError. A ctx that ends while the nodes are asked what it comes to is a
 // ColdSilentError: nothing has begun then. Once all are told to begin it may take rpc.AskTimeout longer than ctx, so
 // that no short one has some begin and others not.
-func (n *Node) OrderCold(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
-	if err := n.checkCold(&o); err != nil {
+func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
+	if err := t.checkCold(&o); err != nil {
 		return "", nil, err
 	}
 	o.ID = o.name()
 	if o.Verb != ColdStop {
 		look := o
 		look.DryRun = true
-		answers = n.askCold(ctx, look)
+		answers = t.askCold(ctx, look)
 		if ctx.Err() != nil {
-			return "", nil, n.unanswered(answers)
+			return "", nil, t.unanswered(answers)
 		}
 		for _, key := range slices.Sorted(maps.Keys(answers)) {
 			if why := answers[key].Refused; why != "" {
@@ -116,13 +118,13 @@ func (n *Node) OrderCold(ctx context.Context, o TieringJob) (id string, answers 
 			}
 		}
 		if never(answers) {
-			return "", nil, &ArgumentError{Field: "older_than_seconds", Problem: "no row is ever old by --cold-after 0: give it, or before"}
+			return "", nil, &errs.ArgumentError{Field: "older_than_seconds", Problem: "no row is ever old by --cold-after 0: give it, or before"}
 		}
 		if o.DryRun {
 			return "", answers, nil
 		}
 	}
-	return o.ID, n.askCold(context.WithoutCancel(ctx), o), nil
+	return o.ID, t.askCold(context.WithoutCancel(ctx), o), nil
 }
 
 // name is what an order asks for, in short.
@@ -148,33 +150,33 @@ func never(answers map[string]ColdAnswer) bool {
 }
 
 // checkCold returns an error for an order that no node could follow.
-func (n *Node) checkCold(o *TieringJob) error {
+func (t *Tiering) checkCold(o *TieringJob) error {
 	if o.Keyspace == "" {
 		return nil
 	}
-	ks := n.Keyspace(o.Keyspace)
+	ks, there := t.cfg.Catalog.View().Keyspaces[o.Keyspace]
 	switch {
-	case ks == nil:
-		return ErrUnknownKeyspace
-	case ks.Kind != KindCounters:
-		return &ArgumentError{Field: "keyspace", Problem: fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
-	case o.OlderThan > 0 && n.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
-		return &ArgumentError{Field: "older_than_seconds", Problem: fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
+	case !there:
+		return errs.ErrUnknownKeyspace
+	case ks.Kind != codec.KindCounters.String():
+		return &errs.ArgumentError{Field: "keyspace", Problem: fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
+	case o.OlderThan > 0 && t.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
+		return &errs.ArgumentError{Field: "older_than_seconds", Problem: fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
 	}
 	return nil
 }
 
 // askCold returns what the nodes answer that do within rpc.AskTimeout.
-func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
+func (t *Tiering) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
 	request, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // it holds numbers and texts
 	}
-	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (a ColdAnswer, err error) {
-		if node == n.cfg.NodeKey {
-			return n.tiering.followCold(o), nil
+	return rpc.AskAll(ctx, maps.Keys(t.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) (a ColdAnswer, err error) {
+		if node == t.cfg.Key {
+			return t.followCold(o), nil
 		}
-		raw, err := n.calls.Call(ctx, node, methodColdOrder, request)
+		raw, err := t.calls.Call(ctx, node, methodColdOrder, request)
 		if err == nil {
 			err = json.Unmarshal(raw, &a)
 		}
@@ -182,18 +184,18 @@ func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer 
 	})
 }
 
-func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error) {
+func (t *Tiering) serveOrder(_ context.Context, request []byte) ([]byte, error) {
 	var o TieringJob
 	if err := json.Unmarshal(request, &o); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
-	return json.Marshal(n.tiering.followCold(o))
+	return json.Marshal(t.followCold(o))
 }
 
 // followCold begins what is ordered here, or says what it would come to.
-func (t *tiering) followCold(o TieringJob) ColdAnswer {
+func (t *Tiering) followCold(o TieringJob) ColdAnswer {
 	if o.Verb == ColdStop {
-		t.queue.stop()
+		t.Queue.stop()
 		return ColdAnswer{}
 	}
 	a := t.costOf(&o)
@@ -201,23 +203,23 @@ func (t *tiering) followCold(o TieringJob) ColdAnswer {
 		a.Refused = t.cannotFollow(&o, a.Bytes)
 	}
 	if a.Refused == "" && !o.DryRun {
-		a.Refused = t.queue.begin(o, a.Rows)
+		a.Refused = t.Queue.begin(o, a.Rows)
 	}
 	return a
 }
 
 // costOf says how many rows an order is about here.
-func (t *tiering) costOf(o *TieringJob) (a ColdAnswer) {
+func (t *Tiering) costOf(o *TieringJob) (a ColdAnswer) {
 	switch o.Verb {
 	case ColdMigrate:
-		a.Never = o.Before == 0 && o.OlderThan == 0 && t.cfg.After == 0
-		for _, l := range t.registry.leaving(o.isFor) {
-			a.Rows += uint64(l.fsm.Aged(t.agedBy(o, l.g)))
+		a.Never = o.Before == 0 && o.OlderThan == 0 && t.cfg.Cold.After == 0
+		for _, l := range t.Leaving(o.isFor) {
+			a.Rows += uint64(l.FSM.Aged(t.agedBy(o, l.Shard)))
 		}
 	case ColdWarm:
-		for _, l := range t.registry.leaving(o.isFor) {
-			from, to := o.keys(l.g.route)
-			rows, bytes := l.fsm.WarmCost(from, to)
+		for _, l := range t.Leaving(o.isFor) {
+			from, to := o.keys(l.PerKey)
+			rows, bytes := l.FSM.WarmCost(from, to)
 			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
 		}
 	default:
@@ -228,19 +230,19 @@ func (t *tiering) costOf(o *TieringJob) (a ColdAnswer) {
 
 // cannotFollow says why a node cannot follow an order that takes so many bytes of
 // memory, or "".
-func (t *tiering) cannotFollow(o *TieringJob, bytes uint64) string {
-	if refused := t.queue.refuses(o); refused != "" {
+func (t *Tiering) cannotFollow(o *TieringJob, bytes uint64) string {
+	if refused := t.Queue.refuses(o); refused != "" {
 		return refused
 	}
 	switch {
-	case t.draining.Load():
+	case t.cfg.Draining.Load():
 		return "it is stopping"
-	case o.Verb == ColdMigrate && !t.catalog.View().ColdRows():
+	case o.Verb == ColdMigrate && !t.cfg.Catalog.View().ColdRows():
 		return "rows stay in memory until the cluster version is 3"
-	case o.Verb == ColdMigrate && t.headroom.DiskFull.Load():
+	case o.Verb == ColdMigrate && t.cfg.Headroom.DiskFull.Load():
 		return "its disk has no room"
 	case o.Verb == ColdWarm:
-		if lacks := t.headroom.Lacks(bytes); lacks > 0 {
+		if lacks := t.cfg.Headroom.Lacks(bytes); lacks > 0 {
 			return fmt.Sprintf("%d bytes more are needed than fit below seven eighths of its memory limit", lacks)
 		}
 	}
@@ -248,24 +250,24 @@ func (t *tiering) cannotFollow(o *TieringJob, bytes uint64) string {
 }
 
 // isFor reports whether an order is about a shard.
-func (o *TieringJob) isFor(g *shardReplica) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
+func (o *TieringJob) isFor(s *Shard) bool { return o.Keyspace == "" || o.Keyspace == s.Keyspace }
 
 // keys returns the range of keys that ids From … To have in a shard.
-func (o *TieringJob) keys(r route) (from, to uint64) {
-	return o.From / r.perKey(), o.To / r.perKey()
+func (o *TieringJob) keys(perKey uint64) (from, to uint64) {
+	return o.From / perKey, o.To / perKey
 }
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
-func (t *tiering) agedBy(o *TieringJob, g *shardReplica) func(first, last uint64) bool {
-	after := t.cfg.After
+func (t *Tiering) agedBy(o *TieringJob, s *Shard) func(first, last uint64) bool {
+	after := t.cfg.Cold.After
 	switch {
 	case o.Before > 0:
-		below := o.Before / g.route.perKey()
+		below := o.Before / s.PerKey
 		return func(_, last uint64) bool { return last < below }
 	case o.OlderThan > 0:
 		after = o.OlderThan
 	case after == 0:
 		return func(uint64, uint64) bool { return false }
 	}
-	return t.cfg.Layouts[g.keyspace].old(time.Now(), after, g.route)
+	return t.cfg.Cold.Layouts[s.Keyspace].old(time.Now(), after, s.PerKey)
 }

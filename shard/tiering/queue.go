@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -16,15 +17,15 @@ const (
 	coldAskedQuiet = 2 * time.Second
 	// coldStepSegments is how much moves between two looks whether it is to go on.
 	coldStepSegments = 16
-	// coldKeptMax bounds the ranges of ids that are kept in memory.
-	coldKeptMax = 64
+	// KeptMax bounds the ranges of ids that are kept in memory.
+	KeptMax = 64
 )
 
 var errColdStopped = errors.New("it was stopped")
 
-// tieringQueue holds the job that an operator ordered until tiering.run has done it, one at a
+// Queue holds the job that an operator ordered until tiering.run has done it, one at a
 // time, and the ranges that earlier jobs keep in memory.
-type tieringQueue struct {
+type Queue struct {
 	asked chan struct{} // a token while there is work that was not begun
 
 	mu struct {
@@ -57,28 +58,28 @@ type ColdKept struct {
 }
 
 // refuses says why an order cannot be taken now, or "".
-func (d *tieringQueue) refuses(o *TieringJob) string {
+func (d *Queue) refuses(o *TieringJob) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.refusesLocked(o)
 }
 
-func (d *tieringQueue) refusesLocked(o *TieringJob) string {
+func (d *Queue) refusesLocked(o *TieringJob) string {
 	switch {
 	case d.mu.work != nil && d.mu.work.Running:
 		if d.mu.work.ID == o.ID {
 			return ""
 		}
 		return "it is at an earlier order: wait for that, or stop it"
-	case o.Verb == ColdWarm && len(d.keptLocked()) >= coldKeptMax:
-		return fmt.Sprintf("it keeps %d ranges of ids in memory, which is the most", coldKeptMax)
+	case o.Verb == ColdWarm && len(d.keptLocked()) >= KeptMax:
+		return fmt.Sprintf("it keeps %d ranges of ids in memory, which is the most", KeptMax)
 	}
 	return ""
 }
 
 // begin takes an order, unless it is the one that is followed, or says why not. A
 // migration ends what an earlier order has of its rows kept in memory.
-func (d *tieringQueue) begin(o TieringJob, rows uint64) (refused string) {
+func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if refused := d.refusesLocked(&o); refused != "" || d.mu.work != nil && d.mu.work.Running {
@@ -104,7 +105,7 @@ func (o *TieringJob) ends(k ColdKept) bool {
 }
 
 // keptLocked returns the ranges whose time is not over.
-func (d *tieringQueue) keptLocked() (kept []ColdKept) {
+func (d *Queue) keptLocked() (kept []ColdKept) {
 	now := time.Now()
 	for _, k := range d.mu.kept {
 		if now.Before(k.Until) {
@@ -115,13 +116,13 @@ func (d *tieringQueue) keptLocked() (kept []ColdKept) {
 }
 
 // unlessKept is old but for rows that are kept.
-func (d *tieringQueue) unlessKept(g *shardReplica, old func(first, last uint64) bool) func(first, last uint64) bool {
+func (d *Queue) unlessKept(s *Shard, old func(first, last uint64) bool) func(first, last uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	kept := d.keptLocked()
 	return func(first, last uint64) bool {
 		for _, k := range kept {
-			if k.Keyspace == g.keyspace && first <= k.To/g.route.perKey() && last >= k.From/g.route.perKey() {
+			if k.Keyspace == s.Keyspace && first <= k.To/s.PerKey && last >= k.From/s.PerKey {
 				return false
 			}
 		}
@@ -130,26 +131,26 @@ func (d *tieringQueue) unlessKept(g *shardReplica, old func(first, last uint64) 
 }
 
 // stop has the work end where it is, and warmed rows be as others.
-func (d *tieringQueue) stop() {
+func (d *Queue) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.ends, d.mu.kept = true, nil
 }
 
-func (d *tieringQueue) toEnd() bool {
+func (d *Queue) toEnd() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.ends
 }
 
 // moved tells that more rows have.
-func (d *tieringQueue) moved(rows int) {
+func (d *Queue) moved(rows int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.work.Rows += uint64(rows)
 }
 
-func (d *tieringQueue) end(err error) {
+func (d *Queue) end(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.work.Running = false; err != nil {
@@ -157,8 +158,8 @@ func (d *tieringQueue) end(err error) {
 	}
 }
 
-// report returns the newest work, nil for none, and what is kept in memory.
-func (d *tieringQueue) report() (work *ColdWork, kept []ColdKept) {
+// Report returns the newest work, nil for none, and what is kept in memory.
+func (d *Queue) Report() (work *ColdWork, kept []ColdKept) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.work != nil {
@@ -169,33 +170,33 @@ func (d *tieringQueue) report() (work *ColdWork, kept []ColdKept) {
 }
 
 // workCold does the job in the queue.
-func (t *tiering) workCold() {
-	t.queue.mu.Lock()
-	o := t.queue.mu.order
-	t.queue.mu.Unlock()
+func (t *Tiering) workCold() {
+	t.Queue.mu.Lock()
+	o := t.Queue.mu.order
+	t.Queue.mu.Unlock()
 	began, follow := time.Now(), t.warmRows
 	if o.Verb == ColdMigrate {
 		follow = t.migrate
 	}
 	err := follow(&o)
-	t.queue.end(err)
-	work, _ := t.queue.report()
-	t.logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
+	t.Queue.end(err)
+	work, _ := t.Queue.Report()
+	t.cfg.Logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
 // migrate moves rows out of memory near which nobody writes now.
-func (t *tiering) migrate(o *TieringJob) error {
-	all := t.registry.leaving(o.isFor)
+func (t *Tiering) migrate(o *TieringJob) error {
+	all := t.Leaving(o.isFor)
 	for _, l := range all {
-		l.fsm.Watch(t.agedBy(o, l.g))
+		l.FSM.Watch(t.agedBy(o, l.Shard))
 	}
 	if err := t.awaitQuiet(); err != nil {
 		return err
 	}
 	var damaged error
 	for _, l := range all {
-		l.idle = l.fsm.Watch(t.agedBy(o, l.g))
+		l.idle = l.FSM.Watch(t.agedBy(o, l.Shard))
 		if err := t.migrateShard(l); errors.Is(err, cold.ErrDamaged) {
 			damaged = err
 		} else if err != nil {
@@ -206,44 +207,44 @@ func (t *tiering) migrate(o *TieringJob) error {
 	return damaged
 }
 
-func (t *tiering) migrateShard(l *leaving) error {
+func (t *Tiering) migrateShard(l *Leaving) error {
 	for l.idle.Segments() > 0 {
 		switch {
-		case t.queue.toEnd():
+		case t.Queue.toEnd():
 			return errColdStopped
-		case t.draining.Load():
-			return ErrDraining
-		case t.headroom.DiskFull.Load():
-			return ErrDiskFull
+		case t.cfg.Draining.Load():
+			return errs.ErrDraining
+		case t.cfg.Headroom.DiskFull.Load():
+			return errs.ErrDiskFull
 		}
 		before := l.rows
 		err := t.freeze(l, coldStepSegments, t.rest)
-		t.queue.moved(l.rows - before)
+		t.Queue.moved(l.rows - before)
 		if err != nil {
 			return err
 		}
 	}
-	if l.r.damaged.Load() {
-		return fmt.Errorf("group %d: %w", l.g.number, cold.ErrDamaged)
+	if l.Damage.Found() {
+		return fmt.Errorf("group %d: %w", l.Group, cold.ErrDamaged)
 	}
 	return nil
 }
 
 // awaitQuiet waits for coldAskedQuiet.
-func (t *tiering) awaitQuiet() error {
+func (t *Tiering) awaitQuiet() error {
 	select {
 	case <-time.After(coldAskedQuiet):
 		return nil
-	case <-t.stopping:
-		return ErrDraining
+	case <-t.cfg.Stopping:
+		return errs.ErrDraining
 	}
 }
 
 // warmRows brings rows back into memory. Damaged ones stay where they are, and others
 // come.
-func (t *tiering) warmRows(o *TieringJob) error {
+func (t *Tiering) warmRows(o *TieringJob) error {
 	var damaged error
-	for _, l := range t.registry.leaving(o.isFor) {
+	for _, l := range t.Leaving(o.isFor) {
 		if err := t.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
 			damaged = err
 		} else if err != nil {
@@ -253,27 +254,27 @@ func (t *tiering) warmRows(o *TieringJob) error {
 	return damaged
 }
 
-func (t *tiering) warmShard(o *TieringJob, l *leaving) error {
+func (t *Tiering) warmShard(o *TieringJob, l *Leaving) error {
 	var damaged error
-	next, to := o.keys(l.g.route)
+	next, to := o.keys(l.PerKey)
 	for more := true; more; {
 		switch {
-		case t.queue.toEnd():
+		case t.Queue.toEnd():
 			return errColdStopped
-		case t.draining.Load():
-			return ErrDraining
-		case t.headroom.MemoryTight.Load():
-			return ErrMemoryFull
+		case t.cfg.Draining.Load():
+			return errs.ErrDraining
+		case t.cfg.Headroom.MemoryTight.Load():
+			return errs.ErrMemoryFull
 		}
 		var rows int
 		var err error
 		began := time.Now()
-		rows, next, more, err = l.fsm.Warm(next, to)
-		t.queue.moved(rows)
+		rows, next, more, err = l.FSM.Warm(next, to)
+		t.Queue.moved(rows)
 		t.warmed.Add(uint64(rows))
 		if errors.Is(err, cold.ErrDamaged) {
-			l.r.noteDamage(err)
-			damaged = fmt.Errorf("group %d: %w", l.g.number, cold.ErrDamaged) // the log says which
+			l.Damage.Note(err)
+			damaged = fmt.Errorf("group %d: %w", l.Group, cold.ErrDamaged) // the log says which
 		} else if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"fmt"
@@ -94,8 +94,8 @@ func (l IDLayout) String() string {
 	return fmt.Sprintf("%d:%d:%v", l.Shift, l.Epoch, l.Unit)
 }
 
-// firstAt returns the least id of a time or later, 2^64-1 if there is none.
-func (l IDLayout) firstAt(t time.Time) uint64 {
+// FirstAt returns the least id of a time or later, 2^64-1 if there is none.
+func (l IDLayout) FirstAt(t time.Time) uint64 {
 	units := t.UnixNano()/int64(l.Unit) - l.Epoch
 	if units <= 0 {
 		return 0
@@ -109,7 +109,7 @@ func (l IDLayout) firstAt(t time.Time) uint64 {
 // first returns the least id that a layout can have given.
 func (l IDLayout) first() (first uint64) {
 	if l == LayoutWeibo {
-		first = l.firstAt(weiboBegins)
+		first = l.FirstAt(weiboBegins)
 	} else if units := uint64(layoutBegins / l.Unit); units <= math.MaxUint64>>l.Shift {
 		first = units << l.Shift
 	} else {
@@ -119,20 +119,20 @@ func (l IDLayout) first() (first uint64) {
 }
 
 // last returns the greatest id, or a little more, that a layout can have given until now.
-func (l IDLayout) last(now time.Time) uint64 { return l.firstAt(now.Add(layoutAhead)) }
+func (l IDLayout) last(now time.Time) uint64 { return l.FirstAt(now.Add(layoutAhead)) }
 
 // firstKey returns the least key of a shard all of whose ids the layout can have given.
-func (l IDLayout) firstKey(r route) uint64 {
-	return (l.first()-1)/r.perKey() + 1
+func (l IDLayout) firstKey(perKey uint64) uint64 {
+	return (l.first()-1)/perKey + 1
 }
 
 // old returns which ranges of keys of a shard hold ids of before the age only. An id that
 // the layout cannot have given is never old.
-func (l IDLayout) old(now time.Time, age time.Duration, r route) func(first, last uint64) bool {
+func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
 	}
-	begins, young := l.firstKey(r), l.firstAt(now.Add(-age))/r.perKey()
+	begins, young := l.firstKey(perKey), l.FirstAt(now.Add(-age))/perKey
 	return func(first, last uint64) bool { return first >= begins && last < young }
 }
 
@@ -147,17 +147,18 @@ type Misfit struct {
 	Rows int    `json:"rows"` // in memory, about
 }
 
-// misfit returns nil if the layout can have given the ids of all rows in memory, but for
-// those below timedIDMin, which have no time under any layout.
-func (n *Node) misfit(g *shardReplica, r *localReplica) *Misfit {
-	layout := n.cfg.Cold.Layouts[g.keyspace]
-	if r.counters == nil || layout.Unit == 0 {
+// Misfit returns nil if the layout can have given the ids of all rows in memory of a shard,
+// nil for one of another kind than counters, but for those below timedIDMin, which have no
+// time under any layout.
+func (t *Tiering) Misfit(s *Shard) *Misfit {
+	if s == nil || t.cfg.Cold.Layouts[s.Keyspace].Unit == 0 {
 		return nil
 	}
-	table, now := r.counters.Table(), time.Now()
-	key, below := table.InMemory(timedIDMin/g.route.perKey()+1, layout.firstKey(g.route)-1)
+	layout, fsm := t.cfg.Cold.Layouts[s.Keyspace], s.FSM
+	table, now := fsm.Table(), time.Now()
+	key, below := table.InMemory(timedIDMin/s.PerKey+1, layout.firstKey(s.PerKey)-1)
 	above := 0
-	if end := layout.last(now)/g.route.perKey() + 1; end <= math.MaxUint64/g.route.perKey() {
+	if end := layout.last(now)/s.PerKey + 1; end <= math.MaxUint64/s.PerKey {
 		first, rows := table.InMemory(end, math.MaxUint64)
 		if above = rows; below == 0 {
 			key = first
@@ -166,16 +167,16 @@ func (n *Node) misfit(g *shardReplica, r *localReplica) *Misfit {
 	if below+above == 0 {
 		return nil
 	}
-	m := &Misfit{ID: g.route.idOf(g.shard, key), Layout: layout.String(), Rows: below + above}
-	m.Fits = betterLayout(table, g.route, layout, int(r.fsm.State().ColdRows), now)
+	m := &Misfit{ID: key*s.PerKey + s.Offset, Layout: layout.String(), Rows: below + above}
+	m.Fits = betterLayout(table, s.PerKey, layout, int(fsm.State().ColdRows), now)
 	return m
 }
 
 // betterLayout returns Misfit.Fits of a table with so many rows on disk, whose ids the
 // layout has given.
-func betterLayout(table *engine.Table, r route, layout IDLayout, onDisk int, now time.Time) (name string) {
+func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk int, now time.Time) (name string) {
 	fit := func(l IDLayout) int {
-		_, rows := table.InMemory(l.firstKey(r), l.last(now)/r.perKey())
+		_, rows := table.InMemory(l.firstKey(perKey), l.last(now)/perKey)
 		return rows
 	}
 	most := fit(layout) + onDisk
@@ -200,8 +201,8 @@ type ColdConfig struct {
 	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
 }
 
-// check returns an error for what cannot be meant.
-func (c *ColdConfig) check() error {
+// Check returns an error for what cannot be meant.
+func (c *ColdConfig) Check() error {
 	for _, d := range []struct {
 		what string
 		is   time.Duration
@@ -213,18 +214,4 @@ func (c *ColdConfig) check() error {
 		}
 	}
 	return nil
-}
-
-func (n *Node) openCold() error {
-	dir := n.cfg.Cold.Dir
-	if dir == "" {
-		dir = n.cfg.Dir + "-cold"
-	}
-	var err error
-	n.cold, err = cold.Open(cold.Config{Dir: dir, CacheBytes: n.cfg.Cold.CacheBytes, Logger: n.cfg.Logger, Fatal: n.fatal})
-	if err == nil {
-		n.coldStore.Store(n.cold)
-		n.feeds.store = n.cold
-	}
-	return err
 }

@@ -1,4 +1,4 @@
-package shard
+package tiering
 
 import (
 	"context"
@@ -8,6 +8,12 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/shard/rpc"
+)
+
+// The methods of calls between nodes.
+const (
+	methodColdReport = "coldreport" // → what the node says of its rows on disk, as JSON
+	methodColdOrder  = "coldorder"  // what is to become of them → what the node says to it, both as JSON
 )
 
 // ColdReport is what a node says of its rows on disk. Sums are since its start.
@@ -39,14 +45,14 @@ type ColdKeyspace struct {
 	DamagedShards int    `json:"damaged_shards"`
 }
 
-// ColdReports asks every node of its rows on disk, and returns what those say, by key,
+// Reports asks every node of its rows on disk, and returns what those say, by key,
 // that answer within rpc.AskTimeout.
-func (n *Node) ColdReports(ctx context.Context) map[string]ColdReport {
-	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (r ColdReport, err error) {
-		if node == n.cfg.NodeKey {
-			return n.coldReport(), nil
+func (t *Tiering) Reports(ctx context.Context) map[string]ColdReport {
+	return rpc.AskAll(ctx, maps.Keys(t.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) (r ColdReport, err error) {
+		if node == t.cfg.Key {
+			return t.report(), nil
 		}
-		raw, err := n.calls.Call(ctx, node, methodColdReport, nil)
+		raw, err := t.calls.Call(ctx, node, methodColdReport, nil)
 		if err == nil {
 			err = json.Unmarshal(raw, &r)
 		}
@@ -54,36 +60,36 @@ func (n *Node) ColdReports(ctx context.Context) map[string]ColdReport {
 	})
 }
 
-func (n *Node) serveColdReport(context.Context, []byte) ([]byte, error) {
-	return json.Marshal(n.coldReport())
+func (t *Tiering) serveReport(context.Context, []byte) ([]byte, error) {
+	return json.Marshal(t.report())
 }
 
-func (n *Node) coldReport() ColdReport {
-	s := n.coldStats()
+func (t *Tiering) report() ColdReport {
+	s := t.Stats()
 	r := ColdReport{
-		AfterSeconds: n.cfg.Cold.After.Seconds(), DiskBytes: n.coldDiskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
+		AfterSeconds: t.cfg.Cold.After.Seconds(), DiskBytes: t.diskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
-		Refused: s.Refused, Damaged: s.Damaged, Scrub: n.scrub.report(), Keyspaces: n.tiering.coldKeyspaces(),
+		Refused: s.Refused, Damaged: s.Damaged, Scrub: t.Scrub.Report(), Keyspaces: t.coldKeyspaces(),
 	}
-	work, kept := n.tiering.queue.report()
+	work, kept := t.Queue.Report()
 	r.Work, r.Kept = work, append([]ColdKept{}, kept...)
 	return r
 }
 
-func (t *tiering) coldKeyspaces() []ColdKeyspace {
+func (t *Tiering) coldKeyspaces() []ColdKeyspace {
 	byName := map[string]*ColdKeyspace{}
-	for _, l := range t.registry.leaving(anyShard) {
-		k := byName[l.g.keyspace]
+	for _, l := range t.Leaving(AnyShard) {
+		k := byName[l.Keyspace]
 		if k == nil {
-			k = &ColdKeyspace{Keyspace: l.g.keyspace}
-			byName[l.g.keyspace] = k
+			k = &ColdKeyspace{Keyspace: l.Keyspace}
+			byName[l.Keyspace] = k
 		}
-		state := l.fsm.State()
+		state := l.FSM.State()
 		k.Rows, k.MemoryBytes = k.Rows+state.Rows, k.MemoryBytes+state.Bytes
 		k.ColdRows, k.ColdBytes = k.ColdRows+state.ColdRows, k.ColdBytes+state.ColdBytes
-		k.Generations += l.fsm.Generations()
-		k.DueRows += uint64(l.r.due.Load())
-		if l.r.damaged.Load() {
+		k.Generations += l.FSM.Generations()
+		k.DueRows += uint64(l.due.Load())
+		if l.Damage.Found() {
 			k.DamagedShards++
 		}
 	}
@@ -94,17 +100,17 @@ func (t *tiering) coldKeyspaces() []ColdKeyspace {
 	return all
 }
 
-// coldDiskBytes is what the store of cold rows takes on disk, 0 before there is one.
-func (n *Node) coldDiskBytes() uint64 {
-	if store := n.coldStore.Load(); store != nil {
+// diskBytes is what the store of cold rows takes on disk, 0 before there is one.
+func (t *Tiering) diskBytes() uint64 {
+	if store := t.store.Load(); store != nil {
 		return store.DiskBytes()
 	}
 	return 0
 }
 
-// coldStats is what that store tells of reads, zero before there is one.
-func (n *Node) coldStats() (s cold.Stats) {
-	if store := n.coldStore.Load(); store != nil {
+// Stats is what that store tells of reads, zero before there is one.
+func (t *Tiering) Stats() (s cold.Stats) {
+	if store := t.store.Load(); store != nil {
 		s = store.Stats()
 	}
 	return s

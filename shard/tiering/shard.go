@@ -1,0 +1,55 @@
+package tiering
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/replica"
+)
+
+// Shard is this node's replica of one shard of counters. Its fields are set before it is
+// listed, and not changed then.
+type Shard struct {
+	Group    uint32
+	Keyspace string
+	PerKey   uint64 // how many ids share a key over all shards of the keyspace
+	Offset   uint64 // the id of a key is key*PerKey + Offset
+	FSM      *raftfsm.Counters
+	Replica  *replica.Replica
+	Damage   *Damage
+
+	due   atomic.Int64 // rows that the last look of Run found were to leave memory
+	moved uint64       // rows that left memory since the last snapshot for that: Run's
+}
+
+// Feed is this node's replica of one shard of feeds. Its fields are set before it is
+// listed.
+type Feed struct {
+	FSM    *raftfsm.Feed
+	Logger *slog.Logger // names the replica
+}
+
+// Damage remembers that rows or feeds of a replica could not be read from disk. It stays
+// so until the replica is opened again.
+type Damage struct {
+	Logger *slog.Logger // names the replica
+
+	found   atomic.Bool
+	closing atomic.Bool
+}
+
+// Note remembers err, and logs it the first time. It does nothing after Close: a replica
+// that is being closed has let go of its rows.
+func (d *Damage) Note(err error) {
+	if d.closing.Load() || d.found.Swap(true) {
+		return
+	}
+	d.Logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
+}
+
+// Found reports whether Note was called.
+func (d *Damage) Found() bool { return d.found.Load() }
+
+// Close has Note do nothing from now on.
+func (d *Damage) Close() { d.closing.Store(true) }

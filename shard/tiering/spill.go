@@ -1,0 +1,199 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/metric"
+)
+
+const (
+	// FeedIdleDefault is when a feed leaves memory: who has not polled for a week is
+	// not expected within the hour.
+	FeedIdleDefault = 7 * 24 * time.Hour
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds are told
+	// the time in seconds, of which 32 bits count for longer.
+	FeedIdleMin = time.Second
+	FeedIdleMax = 100 * 365 * 24 * time.Hour
+
+	// spillTick is how often feeds are told the time, in seconds, and memory is looked
+	// after. It is as often as headroom looks twice.
+	spillTick = time.Second
+	// All feeds are looked at each part of the idle time, and no less often than
+	// feedLookMax: that takes some 10 ns a user.
+	feedLookShare = 8
+	feedLookMax   = 10 * time.Minute
+	// feedReliefShare is what leaves memory while that is tight beyond what must, as a share
+	// of the feeds in it: room for those that come back. What somebody has asked for within
+	// FeedBusy stays: clients that poll do so more often.
+	feedReliefShare = 16
+	FeedBusy        = time.Minute
+)
+
+// Round is what Spill.run knows between two ticks.
+type Round struct {
+	looked  time.Duration // by Spill.time, when feeds were looked at for the last time
+	Cycles  uint64        // of the collector, when memory was relieved for the last time
+	Relieve func() bool   // memory is tight
+}
+
+// Spill moves feeds out of memory, to the store of cold rows. It has no lock: run
+// alone changes what it holds.
+//
+// Its goroutine: run, which Node starts and waits for.
+type Spill struct {
+	SpillConfig
+	began time.Time // feeds are told the time since
+}
+
+// SpillConfig configures a Spill. Every field must be set but Store.
+type SpillConfig struct {
+	Idle      time.Duration // how long nobody asks for a feed until it leaves memory; 0 for never
+	Catalog   *catalog.Catalog
+	Headroom  *headroom.Headroom
+	Store     func() *cold.Store // called once feeds are opened
+	Feeds     func() []*Feed     // that this node has now
+	Stats     func() cold.Stats  // of that store, zero before it is there
+	MayFreeze func() bool
+	Stopping  <-chan struct{}
+}
+
+// NewSpill returns a Spill whose time begins now.
+func NewSpill(cfg SpillConfig) *Spill { return &Spill{SpillConfig: cfg, began: time.Now()} }
+
+// NewFeed returns the state machine of a shard of feeds, for none of which anybody has
+// asked yet.
+func (s *Spill) NewFeed(group uint32) *raftfsm.Feed {
+	place := raftfsm.FeedPlace{}
+	if s.Idle > 0 {
+		place = raftfsm.FeedPlace{Store: s.Store(), Group: group, Tight: s.tight}
+	}
+	fsm := raftfsm.NewFeedOver(place)
+	fsm.Tick(uint32((s.Time() - FeedBusy) / time.Second))
+	return fsm
+}
+
+// Time is the time that feeds are told, which begins at FeedBusy.
+func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
+
+// Run moves feeds of idle users out of memory and, near the memory limit, those of
+// users idle for the longest. Open starts it, Close stops and waits for it.
+func (s *Spill) Run() {
+	round := &Round{looked: s.Time(), Relieve: s.tight}
+	tick := time.NewTicker(spillTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.Round(round, s.Time())
+		case <-s.Stopping:
+			return
+		}
+	}
+}
+
+// tight reports whether feeds are to leave memory because that is short. Before the
+// cluster's version allows rows to be cold none does: a node that asks for a feed might
+// not know that it is to ask once more.
+func (s *Spill) tight() bool {
+	return s.Headroom.MemoryTight.Load() && s.Catalog.View().ColdRows()
+}
+
+// Round is one tick of run, at a time of feeds.
+func (s *Spill) Round(round *Round, now time.Duration) {
+	all := s.Feeds()
+	for _, r := range all {
+		r.FSM.Tick(uint32(now / time.Second))
+	}
+	if !s.Catalog.View().ColdRows() {
+		return
+	}
+	if now-round.looked >= min(s.Idle/feedLookShare, feedLookMax) {
+		round.looked = now
+		for _, r := range all {
+			s.spill(r, s.Idle, math.MaxInt64)
+		}
+	}
+	// What has left memory counts once the collector has looked.
+	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
+		round.Cycles = cycles
+		s.Relieve(all, int64(s.Headroom.MemoryOver.Load()))
+	}
+}
+
+// Relieve moves so many bytes of feeds out of memory, and a share besides, of users of
+// all shards who are idle for the longest.
+func (s *Spill) Relieve(all []*Feed, over int64) {
+	var ages raftfsm.FeedAges
+	shards := make([]raftfsm.FeedAges, len(all))
+	for i, r := range all {
+		r.FSM.Ages(&shards[i])
+		for age, bytes := range shards[i] {
+			ages[age] += bytes
+		}
+	}
+	total := ages.Bytes()
+	share := min(1, float64(over)/float64(max(1, total))+1.0/feedReliefShare)
+	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
+	for i, r := range all {
+		if bytes := float64(shards[i].Bytes()); bytes > 0 {
+			s.spill(r, max(idle, min(FeedBusy, s.Idle)), int64(share*bytes)+1)
+		}
+	}
+}
+
+// spill moves feeds of a replica out of memory that are idle for so long, about so many
+// bytes of them at the most.
+func (s *Spill) spill(r *Feed, idle time.Duration, bytesMax int64) {
+	began := time.Now()
+	users, err := r.FSM.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
+	if err != nil && !errors.Is(err, cold.ErrClosed) {
+		r.Logger.Warn("feeds stay in memory, and it is tried again", "err", err)
+	}
+	if users > 0 {
+		r.Logger.Info("feeds have left memory", "users", users, "after", time.Since(began).Round(time.Millisecond).String())
+	}
+}
+
+// CheckFeedIdle returns an error for a Config.FeedIdle that cannot be meant.
+func CheckFeedIdle(idle time.Duration) error {
+	if idle != 0 && (idle < FeedIdleMin || idle > FeedIdleMax) {
+		return fmt.Errorf("%v is neither 0 nor %v to %v", idle, FeedIdleMin, FeedIdleMax)
+	}
+	return nil
+}
+
+// Metrics are of what became of feeds.
+func (s *Spill) Metrics() []prometheus.Collector {
+	sum := func(value func(*raftfsm.Feed) uint64) func() float64 {
+		return func() float64 {
+			total := uint64(0)
+			for _, r := range s.Feeds() {
+				total += value(r.FSM)
+			}
+			return float64(total)
+		}
+	}
+	return []prometheus.Collector{
+		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.",
+			sum(func(f *raftfsm.Feed) uint64 { return f.State().ColdRows })),
+		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
+			sum(func(f *raftfsm.Feed) uint64 { return f.State().ColdBytes })),
+		metric.Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.",
+			sum(func(f *raftfsm.Feed) uint64 { spilled, _ := f.Moved(); return spilled })),
+		metric.Counter("countd_feeds_returned_total", "Feeds that returned to memory.",
+			sum(func(f *raftfsm.Feed) uint64 { _, returned := f.Moved(); return returned })),
+		metric.Counter("countd_feed_reads_total", "Feeds that were read from disk.",
+			func() float64 { return float64(s.Stats().RecordReads) }),
+		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds from disk.",
+			func() float64 { return s.Stats().RecordSeconds }),
+	}
+}
