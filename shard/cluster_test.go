@@ -311,7 +311,7 @@ func TestReplicaMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 	for _, n := range all {
 		if n.cfg.NodeKey == from {
-			if replica, here := n.dirs.number(number); here {
+			if replica, here := n.dirs.Number(number); here {
 				t.Errorf("the files of replica %d are still there", replica)
 			}
 		}

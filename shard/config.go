@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
@@ -69,7 +70,7 @@ type Config struct {
 	FeedIdle         time.Duration      // for how long nobody asks for a feed until it leaves memory; 0 for never
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
-	Opened Opened
+	Opened dirs.Opened
 	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
 	Place func(view *catalog.View, shards int) [][]string
 	// Handlers answer further calls of other nodes, by name. nil for none.

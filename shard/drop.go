@@ -155,7 +155,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 		for _, r := range left {
 			if err == nil {
 				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
-				err = n.giveUp(r.Group, r.Number)
+				err = n.dirs.GiveUp(r.Group, r.Number)
 			}
 		}
 		if err != nil {
@@ -175,7 +175,7 @@ func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []raftstore.Rep
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	table := n.groups.Load()
-	return table.dropped, n.dirs.replicas(func(group uint32) bool {
+	return table.dropped, n.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil
 	})
 }

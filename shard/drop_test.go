@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/dirs"
 )
 
 func mustMake(t *testing.T, n *Node, name string, shards int, columns ...string) *Keyspace {
@@ -72,7 +73,7 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 	t.Helper()
 	for _, name := range dirsOf(t, n.cfg.Dir, first, shards) {
 		left, err := os.ReadDir(filepath.Join(n.cfg.Dir, name))
-		if !strings.HasSuffix(name, removedSuffix) || err != nil || len(left) > 0 {
+		if !strings.HasSuffix(name, dirs.RemovedSuffix) || err != nil || len(left) > 0 {
 			return false
 		}
 	}
@@ -489,7 +490,7 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	n.removeDropped(newer)
 	eventually(t, "nothing is being deleted", func() bool { return !n.removing.Load() })
 	for s := range ks.Shards {
-		if _, here := n.dirs.number(ks.firstGroup + uint32(s)); !here {
+		if _, here := n.dirs.Number(ks.firstGroup + uint32(s)); !here {
 			t.Errorf("shard %d was deleted while it was open", s)
 		}
 	}

@@ -91,7 +91,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	mustDo(t, err)
 	eventually(t, "nobody else holds it", func() bool {
 		return !slices.ContainsFunc(all, func(n *Node) bool {
-			_, here := n.dirs.number(number)
+			_, here := n.dirs.Number(number)
 			return here != slices.Contains(target, n.cfg.NodeKey)
 		})
 	})

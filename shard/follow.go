@@ -97,7 +97,7 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 // forgotten how it voted. The catalog here is behind then, or the group was made
 // before replicas had numbers, and the node waits until the catalog gives it a new one.
 func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
-	if number, here := n.dirs.number(group); here {
+	if number, here := n.dirs.Number(group); here {
 		return number, true
 	}
 	placement := view.Groups[group]
@@ -110,7 +110,7 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
 		return 0, false
 	}
-	mayBegin, first := n.dirs.mayBegin(group, number)
+	mayBegin, first := n.dirs.MayBegin(group, number)
 	if first {
 		n.cfg.Logger.Warn("this node is to have a replica of a group and deleted the one with this Raft id before: it waits until the catalog gives it another",
 			"group", group, "replica", replica.RaftID(n.cfg.NodeKey, number))
@@ -166,12 +166,12 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
-	if mayBegin, _ := n.dirs.mayBegin(g.number, number); mayBegin {
+	if mayBegin, _ := n.dirs.MayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())
 	}
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
-	if r.group, err = n.openHere(cfg); err != nil {
+	if r.group, err = n.dirs.Open(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
 	if r.tier != nil {
@@ -229,7 +229,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 		return n.openReplica(g, number, view)
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)
-	if err := n.giveUp(g.number, number); err != nil {
+	if err := n.dirs.GiveUp(g.number, number); err != nil {
 		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
 	}
 	return nil

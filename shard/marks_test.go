@@ -72,7 +72,7 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 // amount, checksum and all, and returns its index.
 func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	t.Helper()
-	replica, _ := n.dirs.number(number)
+	replica, _ := n.dirs.Number(number)
 	cfg := n.groupConfig(number, replica, "posts", nil)
 	var err error
 	if cfg.NodeLog != nil {

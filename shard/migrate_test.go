@@ -41,7 +41,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	elsewhere := []string{away, was[1], was[2]}
 	place(was, elsewhere)
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, elsewhere) })
-	if _, here := back.dirs.number(number); !here {
+	if _, here := back.dirs.Number(number); !here {
 		t.Fatal("a replica without a number was deleted")
 	}
 	// As an older program would have.
@@ -49,7 +49,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	g := back.shardOf(number)
 	old := g.replica.Swap(nil)
 	mustDo(t, old.close(t.Context(), false))
-	mustDo(t, back.giveUp(number, 0))
+	mustDo(t, back.dirs.GiveUp(number, 0))
 	back.changing.Unlock()
 	place(elsewhere, was)
 	eventually(t, "the leader adds it", func() bool {
@@ -71,7 +71,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	if id := back.Replica(number).ID(); id == raft.ServerID(was[0]) {
 		t.Errorf("it is %s again", id)
 	}
-	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].dirs.number(number); return !here })
+	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].dirs.Number(number); return !here })
 	rows := make([]int64, 1)
 	mustDo(t, back.Get(ks, []uint64{0}, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows))
 	if rows[0] != 7 {

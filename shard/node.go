@@ -95,7 +95,8 @@ func Open(cfg Config) (*Node, error) {
 		rounds: propose.NewRounds(nil),
 		beats:  replica.NewBeats(),
 	}
-	n.dirs.path = cfg.Dir
+	n.dirs.Path, n.dirs.Opened = cfg.Dir, cfg.Opened
+	n.dirs.OnlyNode = func() bool { return n.meta != nil && n.meta.SoleVoter() && n.alone() }
 	n.prover = prover{key: cfg.NodeKey, registry: &n.registry, catalog: n.catalog, asking: &n.asking, peers: map[string]provingPeer{}}
 	n.tiering = tiering.New(tiering.Config{
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.counters,
@@ -176,18 +177,19 @@ func Open(cfg Config) (*Node, error) {
 // start opens the catalog and the groups that it names, as far as it is known
 // here, and starts what follows it from then on.
 func (n *Node) start() error {
+	n.dirs.Log, n.dirs.Cold = n.log, n.cold
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
 	if n.cfg.Bootstrap {
 		cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
 	}
 	var err error
-	if err = n.finishGivenUp(); err != nil {
+	if err = n.dirs.FinishGivenUp(); err != nil {
 		return err
 	}
-	if n.meta, err = n.openHere(cfg); err != nil {
+	if n.meta, err = n.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.dirs.forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
+	if err := n.dirs.Forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
@@ -222,7 +224,7 @@ func (n *Node) start() error {
 
 func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm groupFSM) replica.Config {
 	return replica.Config{
-		Dir:      n.dirs.dir(group, number),
+		Dir:      n.dirs.Dir(group, number),
 		Group:    group,
 		NodeID:   n.cfg.NodeKey,
 		Replica:  number,

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
@@ -46,7 +46,7 @@ func (m *memoryRecord) set(group uint32, in bool) error {
 	return m.err
 }
 
-func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record Opened) (*Node, error) {
+func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record dirs.Opened) (*Node, error) {
 	t.Helper()
 	n, err := Open(Config{
 		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
@@ -90,7 +90,7 @@ func TestLostLogIsRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			const store = storage.LogStoreBoltDB
-			dir, record := t.TempDir(), Opened(nil)
+			dir, record := t.TempDir(), dirs.Opened(nil)
 			if test.recorded {
 				record = newMemoryRecord()
 			}
@@ -150,7 +150,7 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 		{"nothing", true, func(string, string) error { return nil }, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir, record := t.TempDir(), Opened(nil)
+			dir, record := t.TempDir(), dirs.Opened(nil)
 			if test.recorded {
 				record = newMemoryRecord()
 			}
@@ -228,92 +228,6 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// The files of a deleted replica are gone, wherever a crash comes, and its number is
-// remembered: the node never begins it again.
-func TestDeletedReplica(t *testing.T) {
-	for _, number := range []uint64{0, 7} {
-		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
-			t.Run(fmt.Sprintf("%d, %s", number, name), func(t *testing.T) {
-				record := newMemoryRecord()
-				mustDo(t, record.GroupOpened(5))
-				n := &Node{cfg: Config{Dir: t.TempDir(), Opened: record}}
-				n.dirs.path = n.cfg.Dir
-				mustDo(t, n.finishGivenUp())
-				dir := n.dirs.dir(5, number)
-				mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
-				mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
-				if crash {
-					mustDo(t, n.dirs.moveAside(5, number))
-					mustDo(t, n.finishGivenUp())
-				} else {
-					mustDo(t, n.giveUp(5, number))
-				}
-				left, err := filepath.Glob(filepath.Join(n.cfg.Dir, "*", "*"))
-				if err != nil || len(left) > 0 || record.WasOpened(5) {
-					t.Errorf("left %v, %v; recorded %v", left, err, record.WasOpened(5))
-				}
-				mayBegin := func(group uint32, number uint64) bool { may, _ := n.dirs.mayBegin(group, number); return may }
-				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
-					t.Error("a number that was deleted may begin again, or another may not")
-				}
-				// The next replica's files are lost: these are not what giveUp left.
-				mustDo(t, record.GroupOpened(5))
-				if err := n.finishGivenUp(); err != nil || !record.WasOpened(5) {
-					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
-				}
-				mustDo(t, os.Mkdir(n.dirs.dir(5, number+3), 0o750))
-				mustDo(t, n.giveUp(5, number+3))
-				mustDo(t, n.finishGivenUp())
-				if record.WasOpened(5) || mayBegin(5, number+3) || !mayBegin(5, number+4) {
-					t.Errorf("deleted again: recorded %v", record.WasOpened(5))
-				}
-				if left, err := os.ReadDir(n.cfg.Dir); err != nil || len(left) != 1 {
-					t.Errorf("left %v, %v, want the mark of the last one", left, err)
-				}
-			})
-		}
-	}
-}
-
-// Directories that no node leaves are refused: a copy of an older one was put back.
-func TestReplicaDirsThatContradict(t *testing.T) {
-	for name, dirs := range map[string][]string{
-		"two replicas":                    {"00005", "00005.3"},
-		"deleted and there":               {"00005.3", "00005.3.removed"},
-		"older than it":                   {"00005", "00005.3.removed"},
-		"both, beside others that do not": {"00004", "00004.removed", "00005", "00005.3"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := replicaDirs{path: t.TempDir()}
-			for _, dir := range dirs {
-				mustDo(t, os.Mkdir(filepath.Join(d.path, dir), 0o750))
-			}
-			if _, err := d.load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
-				t.Errorf("loaded with %v", err)
-			}
-		})
-	}
-}
-
-// An older program began a replica again where it had deleted one. That one is opened,
-// and is the last of its number.
-func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
-	d := replicaDirs{path: t.TempDir()}
-	mustDo(t, errors.Join(os.Mkdir(filepath.Join(d.path, "00005"), 0o750), os.Mkdir(filepath.Join(d.path, "00005.removed"), 0o750)))
-	unfinished, err := d.load()
-	number, here := d.number(5)
-	if err != nil || len(unfinished) > 0 || !here || number != 0 {
-		t.Fatalf("replica %d, %v, unfinished %v, %v", number, here, unfinished, err)
-	}
-	if may, _ := d.mayBegin(5, 0); may {
-		t.Error("its number may begin once more")
-	}
-	mustDo(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
-	if _, err := d.load(); err != nil {
-		t.Error(err)
-	}
-}
-
 // A replica that comes back to a node is another one: it has another Raft id, begins
 // without the group's first members, and waits until the leader adds it.
 func TestReplicaThatComesBackIsAnother(t *testing.T) {
@@ -348,20 +262,4 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 		t.Errorf("it is %s and was %s, or begins with the group", g.ID(), first)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
-}
-
-// A data directory of any name is a directory, not a pattern.
-func TestDeletedReplicaInAnyDirectory(t *testing.T) {
-	d := replicaDirs{path: filepath.Join(t.TempDir(), "a[*")}
-	for _, number := range []uint64{3, 4} {
-		mustDo(t, os.MkdirAll(filepath.Join(d.dir(5, number), "snapshots"), 0o750))
-		if _, err := d.load(); err != nil {
-			t.Fatal(err)
-		}
-		mustDo(t, d.moveAside(5, number))
-		mustDo(t, d.clear(5, number))
-	}
-	if left, err := os.ReadDir(d.path); err != nil || len(left) != 1 {
-		t.Errorf("left %v, %v, want the mark of the last one", left, err)
-	}
 }

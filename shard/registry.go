@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -14,7 +15,7 @@ import (
 type registry struct {
 	meta      *replica.Replica // of the catalog's group
 	metaFresh freshness        // of meta
-	dirs      replicaDirs
+	dirs      dirs.Dirs
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]

@@ -377,12 +377,12 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	from, deleted := groups[0], groups[1]
 	r := deleted.replica.Swap(nil)
 	mustDo(t, r.close(t.Context(), false))
-	mustDo(t, n.giveUp(deleted.number, r.group.Number()))
+	mustDo(t, n.dirs.GiveUp(deleted.number, r.group.Number()))
 	// The shards of a test are alike, so that one sends what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}
-	if unfinished, err := n.dirs.load(); err != nil || len(unfinished) > 0 {
+	if unfinished, err := n.dirs.Load(); err != nil || len(unfinished) > 0 {
 		t.Errorf("the next start finds %v, %v", unfinished, err)
 	}
 }

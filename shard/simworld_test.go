@@ -22,7 +22,7 @@ import (
 // NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced,
 // Contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
 //
-//	simWorld.follow       Node.replicaToHold, openReplica, replicaDirs.mayBegin
+//	simWorld.follow       Node.replicaToHold, openReplica, Dirs.MayBegin
 //	simWorld.startDrop    Node.dropIfRemoved, dropReplica, Membership.WasRemoved
 //	simWorld.serveMember  Membership.ServeMember
 //	simWorld.reopen       Node.fetchSnapshot, Replica.Receive and Node.reopen, of a repair
@@ -62,7 +62,7 @@ type simRules struct {
 	asksAll bool
 	// retireProves: a leader proves that it leads before it retires a number.
 	retireProves bool
-	// neverTwice: a node remembers the numbers that it deleted (replicaDirs).
+	// neverTwice: a node remembers the numbers that it deleted (Dirs).
 	neverTwice bool
 	// inForce: only a member that has applied the configuration in force counts when
 	// members change.

@@ -1,4 +1,11 @@
-package shard
+// Package dirs owns the directories of this node's replicas: it opens a replica, deletes
+// one, and remembers which numbers were deleted.
+//
+// It never decides which replicas a node holds.
+//
+// Invariant: a replica whose files are lost is refused, and a number that was deleted is
+// never begun again, whatever crashes.
+package dirs
 
 import (
 	"errors"
@@ -9,12 +16,14 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
 )
 
-// replicaDirs keeps the directories of a node's replicas, one for each group that the
+// Dirs keeps the directories of a node's replicas, one for each group that the
 // node has a replica of:
 //
 //	00012            the replica of group 12 with number 0
@@ -26,32 +35,39 @@ import (
 // snapshot may still name a replica whose votes this node has forgotten. So a number
 // that was deleted is never begun again. Programs of before replicas had numbers did
 // that, and left 00012 beside 00012.removed.
-type replicaDirs struct {
-	path string
+//
+// mu guards the maps and what is renamed, made or removed in path; no replica is opened or
+// closed under it.
+type Dirs struct {
+	Path     string
+	Opened   Opened         // the durable record; nil for none
+	Log      *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
+	Cold     *cold.Store    // nil before it is opened
+	OnlyNode func() bool    // this node is known to be the only one of its cluster
 
 	mu struct {
 		sync.Mutex
 		here    map[uint32]uint64 // by group: the number of the replica
 		deleted map[uint32]uint64 // by group: the highest number of those deleted
-		refused map[uint32]bool   // by group: whether mayBegin reported false last
+		refused map[uint32]bool   // by group: whether MayBegin reported false last
 	}
 }
 
-// removedSuffix marks the directory of a replica that was deleted, or is to be.
-const removedSuffix = ".removed"
+// RemovedSuffix marks the directory of a replica that was deleted, or is to be.
+const RemovedSuffix = ".removed"
 
-// load reads which directories are there. It returns those that a crash left
+// Load reads which directories are there. It returns those that a crash left
 // half deleted.
-func (d *replicaDirs) load() (unfinished []raftstore.ReplicaID, err error) {
+func (d *Dirs) Load() (unfinished []raftstore.ReplicaID, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.here, d.mu.deleted, d.mu.refused = map[uint32]uint64{}, map[uint32]uint64{}, map[uint32]bool{}
-	entries, err := os.ReadDir(d.path)
+	entries, err := os.ReadDir(d.Path)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
+		name, removed := strings.CutSuffix(e.Name(), RemovedSuffix)
 		r, ok := parseReplicaDir(name)
 		if !ok || !e.IsDir() {
 			continue
@@ -60,14 +76,14 @@ func (d *replicaDirs) load() (unfinished []raftstore.ReplicaID, err error) {
 			if number, has := d.mu.deleted[r.Group]; !has || r.Number > number {
 				d.mu.deleted[r.Group] = r.Number
 			}
-			if left, err := os.ReadDir(filepath.Join(d.path, e.Name())); err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(filepath.Join(d.Path, e.Name())); err != nil || len(left) > 0 {
 				unfinished = append(unfinished, r)
 			}
 			continue
 		}
 		if other, has := d.mu.here[r.Group]; has {
 			return nil, fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
-				storage.ErrDamaged, d.dir(r.Group, other), d.dir(r.Group, r.Number), r.Group)
+				storage.ErrDamaged, d.Dir(r.Group, other), d.Dir(r.Group, r.Number), r.Group)
 		}
 		d.mu.here[r.Group] = r.Number
 	}
@@ -78,19 +94,19 @@ func (d *replicaDirs) load() (unfinished []raftstore.ReplicaID, err error) {
 		}
 		if has && number <= deleted {
 			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
-				storage.ErrDamaged, number, group, d.dir(group, number))
+				storage.ErrDamaged, number, group, d.Dir(group, number))
 		}
 	}
 	return unfinished, nil
 }
 
-// dir returns the directory of a replica.
-func (d *replicaDirs) dir(group uint32, number uint64) string {
+// Dir returns the directory of a replica.
+func (d *Dirs) Dir(group uint32, number uint64) string {
 	name := fmt.Sprintf("%05d", group)
 	if number > 0 {
 		name += "." + strconv.FormatUint(number, 10)
 	}
-	return filepath.Join(d.path, name)
+	return filepath.Join(d.Path, name)
 }
 
 // parseReplicaDir reads the name of a directory that dir returned.
@@ -104,16 +120,16 @@ func parseReplicaDir(name string) (r raftstore.ReplicaID, ok bool) {
 	return r, err == nil
 }
 
-// number returns the number of the group's replica, and whether there is one.
-func (d *replicaDirs) number(group uint32) (number uint64, here bool) {
+// Number returns the number of the group's replica, and whether there is one.
+func (d *Dirs) Number(group uint32) (number uint64, here bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	number, here = d.mu.here[group]
 	return number, here
 }
 
-// replicas returns the replicas here of the groups for which of returns true.
-func (d *replicaDirs) replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) {
+// Replicas returns the replicas here of the groups for which of returns true.
+func (d *Dirs) Replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.here {
@@ -124,16 +140,16 @@ func (d *replicaDirs) replicas(of func(group uint32) bool) (all []raftstore.Repl
 	return all
 }
 
-// forget removes the empty directories that tell of deleted replicas of some groups. It is
+// Forget removes the empty directories that tell of deleted replicas of some groups. It is
 // for groups that no catalog of this node can name any more.
-func (d *replicaDirs) forget(of func(group uint32) bool) error {
+func (d *Dirs) Forget(of func(group uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.deleted {
 		if _, here := d.mu.here[group]; here || !of(group) {
 			continue
 		}
-		if err := os.Remove(d.dir(group, number) + removedSuffix); err != nil {
+		if err := os.Remove(d.Dir(group, number) + RemovedSuffix); err != nil {
 			return fmt.Errorf("cannot forget a deleted replica of group %d: %w", group, err)
 		}
 		delete(d.mu.deleted, group)
@@ -143,20 +159,20 @@ func (d *replicaDirs) forget(of func(group uint32) bool) error {
 
 // AnyShard returns the directory of a replica of any group but the catalog's, "" for
 // none.
-func (d *replicaDirs) anyShard() string {
+func (d *Dirs) anyShard() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.here {
-		if group != catalogGroup {
-			return d.dir(group, number)
+		if group != catalog.Group {
+			return d.Dir(group, number)
 		}
 	}
 	return ""
 }
 
-// mayBegin reports whether no replica of the group with this or a higher number was
+// MayBegin reports whether no replica of the group with this or a higher number was
 // deleted. firstNo is set for the first call for a group that reports false.
-func (d *replicaDirs) mayBegin(group uint32, number uint64) (may, firstNo bool) {
+func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	deleted, has := d.mu.deleted[group]
@@ -167,7 +183,7 @@ func (d *replicaDirs) mayBegin(group uint32, number uint64) (may, firstNo bool) 
 }
 
 // noteBegun notes a replica whose directory is being made.
-func (d *replicaDirs) noteBegun(group uint32, number uint64) {
+func (d *Dirs) noteBegun(group uint32, number uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.here[group] = number
@@ -175,9 +191,9 @@ func (d *replicaDirs) noteBegun(group uint32, number uint64) {
 
 // moveAside gives the directory of a closed replica its other name, durably. After a
 // crash either all of it is there or it is among the unfinished of load.
-func (d *replicaDirs) moveAside(group uint32, number uint64) error {
-	dir := d.dir(group, number)
-	if err := errors.Join(os.RemoveAll(dir+removedSuffix), os.Rename(dir, dir+removedSuffix), atomicfile.SyncDir(d.path)); err != nil {
+func (d *Dirs) moveAside(group uint32, number uint64) error {
+	dir := d.Dir(group, number)
+	if err := errors.Join(os.RemoveAll(dir+RemovedSuffix), os.Rename(dir, dir+RemovedSuffix), atomicfile.SyncDir(d.Path)); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -188,19 +204,19 @@ func (d *replicaDirs) moveAside(group uint32, number uint64) error {
 }
 
 // clear deletes what moveAside moved, and leaves the empty directory.
-func (d *replicaDirs) clear(group uint32, number uint64) error {
-	dir := d.dir(group, number) + removedSuffix
+func (d *Dirs) clear(group uint32, number uint64) error {
+	dir := d.Dir(group, number) + RemovedSuffix
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
-	all, readErr := os.ReadDir(d.path)
+	all, readErr := os.ReadDir(d.Path)
 	err = errors.Join(err, readErr, atomicfile.SyncDir(dir))
 	for _, e := range all {
-		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
+		name, removed := strings.CutSuffix(e.Name(), RemovedSuffix)
 		r, ok := parseReplicaDir(name)
 		if removed && ok && r.Group == group && r.Number < number {
-			err = errors.Join(err, os.Remove(filepath.Join(d.path, e.Name()))) // empty: it was finished before
+			err = errors.Join(err, os.Remove(filepath.Join(d.Path, e.Name()))) // empty: it was finished before
 		}
 	}
 	return err

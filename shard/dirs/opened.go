@@ -1,4 +1,4 @@
-package shard
+package dirs
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
@@ -21,35 +22,35 @@ import (
 // acknowledges anything in it. It is taken out once the directory of its replica has
 // been moved aside to be deleted. So a group in the record has a log. One that is not
 // either never had a replica here, or its replica was deleted: that one's number is
-// retired, and the next replica has another Raft id (see replicaDirs).
+// retired, and the next replica has another Raft id (see Dirs).
 type Opened interface {
 	WasOpened(group uint32) bool
 	GroupOpened(group uint32) error
 	GroupRemoved(group uint32) error
 }
 
-// openHere opens this node's replica of a group, or begins one if there is none
+// Open opens this node's replica of a group, or begins one if there is none
 // and never was.
-func (n *Node) openHere(cfg replica.Config) (*replica.Replica, error) {
+func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	blank, err := isBlank(&cfg)
 	if err == nil && blank {
-		err = n.mayBegin(&cfg)
+		err = d.checkBlank(&cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	n.dirs.noteBegun(cfg.Group, cfg.Replica)
-	if record := n.cfg.Opened; record != nil {
+	d.noteBegun(cfg.Group, cfg.Replica)
+	if record := d.Opened; record != nil {
 		cfg.Begun = func() error { return record.GroupOpened(cfg.Group) }
 	}
 	return replica.Open(cfg)
 }
 
-// mayBegin returns ErrDamaged for a replica whose log is blank and was not. It
+// checkBlank returns ErrDamaged for a replica whose log is blank and was not. It
 // removes what a crash left of a log that was just being made.
-func (n *Node) mayBegin(cfg *replica.Config) error {
-	advice := n.afterLoss()
-	record := n.cfg.Opened
+func (d *Dirs) checkBlank(cfg *replica.Config) error {
+	advice := d.afterLoss()
+	record := d.Opened
 	what := cfg.LogPath()
 	if cfg.NodeLog != nil {
 		what += ", of the replica in " + cfg.Dir + ","
@@ -57,8 +58,8 @@ func (n *Node) mayBegin(cfg *replica.Config) error {
 	if record != nil && record.WasOpened(cfg.Group) {
 		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", storage.ErrDamaged, what, advice)
 	}
-	if cfg.Group == catalogGroup {
-		if other := n.dirs.anyShard(); other != "" {
+	if cfg.Group == catalog.Group {
+		if other := d.anyShard(); other != "" {
 			return fmt.Errorf("%w: %s is missing or empty, and groups that only the catalog knows are there (%s); %s",
 				storage.ErrDamaged, what, other, advice)
 		}
@@ -74,9 +75,9 @@ func (n *Node) mayBegin(cfg *replica.Config) error {
 
 // afterLoss says what to do about a log that is gone. Wiping the only node of a
 // cluster would destroy what is left.
-func (n *Node) afterLoss() string {
+func (d *Dirs) afterLoss() string {
 	const restore = "bring this node's directory back from a copy"
-	if n.meta != nil && n.meta.SoleVoter() && n.alone() {
+	if d.OnlyNode() {
 		return restore + ": it is the only node of its cluster, nobody else has what it held"
 	}
 	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
@@ -112,45 +113,45 @@ func isBlank(cfg *replica.Config) (bool, error) {
 	}
 }
 
-// giveUp deletes a closed replica's files. A crash leaves all of them or what
-// finishGivenUp deletes.
-func (n *Node) giveUp(group uint32, number uint64) error {
-	if err := n.dirs.moveAside(group, number); err != nil {
+// GiveUp deletes a closed replica's files. A crash leaves all of them or what
+// FinishGivenUp deletes.
+func (d *Dirs) GiveUp(group uint32, number uint64) error {
+	if err := d.moveAside(group, number); err != nil {
 		return err
 	}
-	return n.finishGivingUp(group, number)
+	return d.finishGivingUp(group, number)
 }
 
-// finishGivingUp takes the group out of the record, and deletes what giveUp moved
+// finishGivingUp takes the group out of the record, and deletes what GiveUp moved
 // aside.
-func (n *Node) finishGivingUp(group uint32, number uint64) error {
-	if n.cfg.Opened != nil {
-		if err := n.cfg.Opened.GroupRemoved(group); err != nil {
+func (d *Dirs) finishGivingUp(group uint32, number uint64) error {
+	if d.Opened != nil {
+		if err := d.Opened.GroupRemoved(group); err != nil {
 			return err
 		}
 	}
-	if n.log != nil {
-		if err := n.log.Drop(raftstore.ReplicaID{Group: group, Number: number}); err != nil {
+	if d.Log != nil {
+		if err := d.Log.Drop(raftstore.ReplicaID{Group: group, Number: number}); err != nil {
 			return err
 		}
 	}
-	if n.cold != nil {
-		if err := n.cold.Drop(group); err != nil {
+	if d.Cold != nil {
+		if err := d.Cold.Drop(group); err != nil {
 			return err
 		}
 	}
-	return n.dirs.clear(group, number)
+	return d.clear(group, number)
 }
 
-// finishGivenUp finds the replicas that are here, and ends what a crash cut short of
-// giveUp.
-func (n *Node) finishGivenUp() error {
-	unfinished, err := n.dirs.load()
+// FinishGivenUp finds the replicas that are here, and ends what a crash cut short of
+// GiveUp.
+func (d *Dirs) FinishGivenUp() error {
+	unfinished, err := d.Load()
 	if err != nil {
 		return err
 	}
 	for _, r := range unfinished {
-		if err := n.finishGivingUp(r.Group, r.Number); err != nil {
+		if err := d.finishGivingUp(r.Group, r.Number); err != nil {
 			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.Number, r.Group, err)
 		}
 	}

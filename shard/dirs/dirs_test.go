@@ -1,0 +1,127 @@
+package dirs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+// The files of a deleted replica are gone, wherever a crash comes, and its number is
+// remembered: the node never begins it again.
+func TestDeletedReplica(t *testing.T) {
+	for _, number := range []uint64{0, 7} {
+		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
+			t.Run(fmt.Sprintf("%d, %s", number, name), func(t *testing.T) {
+				record := memoryRecord{}
+				mustDo(t, record.GroupOpened(5))
+				d := Dirs{Path: t.TempDir(), Opened: record}
+				mustDo(t, d.FinishGivenUp())
+				dir := d.Dir(5, number)
+				mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
+				mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
+				if crash {
+					mustDo(t, d.moveAside(5, number))
+					mustDo(t, d.FinishGivenUp())
+				} else {
+					mustDo(t, d.GiveUp(5, number))
+				}
+				left, err := filepath.Glob(filepath.Join(d.Path, "*", "*"))
+				if err != nil || len(left) > 0 || record.WasOpened(5) {
+					t.Errorf("left %v, %v; recorded %v", left, err, record.WasOpened(5))
+				}
+				mayBegin := func(group uint32, number uint64) bool { may, _ := d.MayBegin(group, number); return may }
+				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
+					t.Error("a number that was deleted may begin again, or another may not")
+				}
+				// The next replica's files are lost: these are not what GiveUp left.
+				mustDo(t, record.GroupOpened(5))
+				if err := d.FinishGivenUp(); err != nil || !record.WasOpened(5) {
+					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
+				}
+				mustDo(t, os.Mkdir(d.Dir(5, number+3), 0o750))
+				mustDo(t, d.GiveUp(5, number+3))
+				mustDo(t, d.FinishGivenUp())
+				if record.WasOpened(5) || mayBegin(5, number+3) || !mayBegin(5, number+4) {
+					t.Errorf("deleted again: recorded %v", record.WasOpened(5))
+				}
+				if left, err := os.ReadDir(d.Path); err != nil || len(left) != 1 {
+					t.Errorf("left %v, %v, want the mark of the last one", left, err)
+				}
+			})
+		}
+	}
+}
+
+// Directories that no node leaves are refused: a copy of an older one was put back.
+func TestReplicaDirsThatContradict(t *testing.T) {
+	for name, dirs := range map[string][]string{
+		"two replicas":                    {"00005", "00005.3"},
+		"deleted and there":               {"00005.3", "00005.3.removed"},
+		"older than it":                   {"00005", "00005.3.removed"},
+		"both, beside others that do not": {"00004", "00004.removed", "00005", "00005.3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Dirs{Path: t.TempDir()}
+			for _, dir := range dirs {
+				mustDo(t, os.Mkdir(filepath.Join(d.Path, dir), 0o750))
+			}
+			if _, err := d.Load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
+				t.Errorf("loaded with %v", err)
+			}
+		})
+	}
+}
+
+// An older program began a replica again where it had deleted one. That one is opened,
+// and is the last of its number.
+func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
+	d := Dirs{Path: t.TempDir()}
+	mustDo(t, errors.Join(os.Mkdir(filepath.Join(d.Path, "00005"), 0o750), os.Mkdir(filepath.Join(d.Path, "00005.removed"), 0o750)))
+	unfinished, err := d.Load()
+	number, here := d.Number(5)
+	if err != nil || len(unfinished) > 0 || !here || number != 0 {
+		t.Fatalf("replica %d, %v, unfinished %v, %v", number, here, unfinished, err)
+	}
+	if may, _ := d.MayBegin(5, 0); may {
+		t.Error("its number may begin once more")
+	}
+	mustDo(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
+	if _, err := d.Load(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A data directory of any name is a directory, not a pattern.
+func TestDeletedReplicaInAnyDirectory(t *testing.T) {
+	d := Dirs{Path: filepath.Join(t.TempDir(), "a[*")}
+	for _, number := range []uint64{3, 4} {
+		mustDo(t, os.MkdirAll(filepath.Join(d.Dir(5, number), "snapshots"), 0o750))
+		if _, err := d.Load(); err != nil {
+			t.Fatal(err)
+		}
+		mustDo(t, d.moveAside(5, number))
+		mustDo(t, d.clear(5, number))
+	}
+	if left, err := os.ReadDir(d.Path); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v, want the mark of the last one", left, err)
+	}
+}
+
+// memoryRecord is an Opened in memory.
+type memoryRecord map[uint32]bool
+
+func (m memoryRecord) WasOpened(group uint32) bool     { return m[group] }
+func (m memoryRecord) GroupOpened(group uint32) error  { m[group] = true; return nil }
+func (m memoryRecord) GroupRemoved(group uint32) error { delete(m, group); return nil }
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
