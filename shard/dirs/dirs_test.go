@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -18,17 +19,17 @@ func TestDeletedReplica(t *testing.T) {
 		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
 			t.Run(fmt.Sprintf("%d, %s", number, name), func(t *testing.T) {
 				record := memoryRecord{}
-				mustDo(t, record.GroupOpened(5))
+				must.Do(t, record.GroupOpened(5))
 				d := Dirs{Path: t.TempDir(), Opened: record}
-				mustDo(t, d.FinishGivenUp())
+				must.Do(t, d.FinishGivenUp())
 				dir := d.Dir(5, number)
-				mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
-				mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
+				must.Do(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
+				must.Do(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
 				if crash {
-					mustDo(t, d.moveAside(5, number))
-					mustDo(t, d.FinishGivenUp())
+					must.Do(t, d.moveAside(5, number))
+					must.Do(t, d.FinishGivenUp())
 				} else {
-					mustDo(t, d.GiveUp(5, number))
+					must.Do(t, d.GiveUp(5, number))
 				}
 				left, err := filepath.Glob(filepath.Join(d.Path, "*", "*"))
 				if err != nil || len(left) > 0 || record.WasOpened(5) {
@@ -39,13 +40,13 @@ func TestDeletedReplica(t *testing.T) {
 					t.Error("a number that was deleted may begin again, or another may not")
 				}
 				// The next replica's files are lost: these are not what GiveUp left.
-				mustDo(t, record.GroupOpened(5))
+				must.Do(t, record.GroupOpened(5))
 				if err := d.FinishGivenUp(); err != nil || !record.WasOpened(5) {
 					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
 				}
-				mustDo(t, os.Mkdir(d.Dir(5, number+3), 0o750))
-				mustDo(t, d.GiveUp(5, number+3))
-				mustDo(t, d.FinishGivenUp())
+				must.Do(t, os.Mkdir(d.Dir(5, number+3), 0o750))
+				must.Do(t, d.GiveUp(5, number+3))
+				must.Do(t, d.FinishGivenUp())
 				if record.WasOpened(5) || mayBegin(5, number+3) || !mayBegin(5, number+4) {
 					t.Errorf("deleted again: recorded %v", record.WasOpened(5))
 				}
@@ -68,7 +69,7 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Dirs{Path: t.TempDir()}
 			for _, dir := range dirs {
-				mustDo(t, os.Mkdir(filepath.Join(d.Path, dir), 0o750))
+				must.Do(t, os.Mkdir(filepath.Join(d.Path, dir), 0o750))
 			}
 			if _, err := d.Load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
 				t.Errorf("loaded with %v", err)
@@ -81,7 +82,7 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 // and is the last of its number.
 func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
 	d := Dirs{Path: t.TempDir()}
-	mustDo(t, errors.Join(os.Mkdir(filepath.Join(d.Path, "00005"), 0o750), os.Mkdir(filepath.Join(d.Path, "00005.removed"), 0o750)))
+	must.Do(t, errors.Join(os.Mkdir(filepath.Join(d.Path, "00005"), 0o750), os.Mkdir(filepath.Join(d.Path, "00005.removed"), 0o750)))
 	unfinished, err := d.Load()
 	number, here := d.Number(5)
 	if err != nil || len(unfinished) > 0 || !here || number != 0 {
@@ -90,7 +91,7 @@ func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
 	if may, _ := d.MayBegin(5, 0); may {
 		t.Error("its number may begin once more")
 	}
-	mustDo(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
+	must.Do(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
 	if _, err := d.Load(); err != nil {
 		t.Error(err)
 	}
@@ -100,12 +101,12 @@ func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
 func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	d := Dirs{Path: filepath.Join(t.TempDir(), "a[*")}
 	for _, number := range []uint64{3, 4} {
-		mustDo(t, os.MkdirAll(filepath.Join(d.Dir(5, number), "snapshots"), 0o750))
+		must.Do(t, os.MkdirAll(filepath.Join(d.Dir(5, number), "snapshots"), 0o750))
 		if _, err := d.Load(); err != nil {
 			t.Fatal(err)
 		}
-		mustDo(t, d.moveAside(5, number))
-		mustDo(t, d.clear(5, number))
+		must.Do(t, d.moveAside(5, number))
+		must.Do(t, d.clear(5, number))
 	}
 	if left, err := os.ReadDir(d.Path); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v, want the mark of the last one", left, err)
@@ -118,10 +119,3 @@ type memoryRecord map[uint32]bool
 func (m memoryRecord) WasOpened(group uint32) bool     { return m[group] }
 func (m memoryRecord) GroupOpened(group uint32) error  { m[group] = true; return nil }
 func (m memoryRecord) GroupRemoved(group uint32) error { delete(m, group); return nil }
-
-func mustDo(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

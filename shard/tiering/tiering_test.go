@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
 )
@@ -138,16 +139,16 @@ func TestScrubPause(t *testing.T) {
 		s.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 100<<10, 200<<10 })
 		began := time.Now()
 		pause := s.pause(began, every)
-		mustDo(t, pause(scrubPieceBytes-1))
+		must.Do(t, pause(scrubPieceBytes-1))
 		if took := time.Since(began); took > 0 {
 			t.Errorf("less than a piece took %v", took)
 		}
-		mustDo(t, pause(1))
+		must.Do(t, pause(1))
 		if took := time.Since(began); took < every/2 {
 			t.Errorf("half of a pass of %v took %v", every, took)
 		}
 		began = time.Now()
-		mustDo(t, pause(1<<20))
+		must.Do(t, pause(1<<20))
 		if took := time.Since(began); took < time.Second/8 {
 			t.Errorf("1 MiB took %v", took)
 		}
@@ -158,11 +159,4 @@ func TestScrubPause(t *testing.T) {
 			t.Errorf("a node that is stopping: %v", err)
 		}
 	})
-}
-
-func mustDo(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
