@@ -60,8 +60,11 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		settled, err := g.forward.Do(ctx, f)
-		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && wr.lost(g) {
+		switch late := errors.Is(err, ErrOverloaded) && errors.Is(err, context.DeadlineExceeded); {
+		case late && wr.lost(g):
 			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
+		case late:
+			err = fmt.Errorf("%w: %w", ErrTooLate, err)
 		}
 		if err != nil {
 			q.Err = fateOf(err)

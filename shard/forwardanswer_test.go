@@ -5,8 +5,10 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
@@ -77,5 +79,37 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 	if err := fateOf(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
+	}
+}
+
+// What became of a part that was not sent is known, also if its deadline comes before the
+// try or in the midst of it.
+func TestForwardNotSentIsNotUnknown(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 2)
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax}
+	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+	g := &shardReplica{number: 1000} // nobody holds it
+	g.forward = n.writer.newForwardBatcher(g)
+	t.Cleanup(g.forward.Close)
+	p := &part{}
+	op := addTo(1, 0, 1)
+	p.writer.Reset(nil, &RequestID{})
+	p.writer.Op(1, &op)
+	forward := func(left time.Duration) error {
+		w := &Write{Deadline: time.Now().Add(left)}
+		return n.writer.forward(g, p, w).Wait(time.NewTimer(left))
+	}
+	for i := range 200 {
+		if err := forward(time.Duration(i) * time.Microsecond); !errors.Is(err, ErrNoLeader) {
+			t.Fatalf("to nobody, with %d µs left: %v", i, err)
+		}
+	}
+	g.hint.Store(&other.Key)
+	if err := forward(0); !errors.Is(err, ErrOverloaded) || !errors.Is(err, ErrTooLate) {
+		t.Errorf("to a leader, with no time left: %v", err)
 	}
 }

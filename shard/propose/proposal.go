@@ -40,7 +40,8 @@ func (q *Proposal) large() bool { return len(q.section) > smallBytesMax }
 
 // Wait returns the request's error once it is settled. At the deadline it
 // withdraws a request that is still queued (ErrOverloaded) and gives one that
-// was proposed up (ErrOutcomeUnknown).
+// was proposed up (ErrOutcomeUnknown). What became of a Pending one is its caller's to
+// say, who knows whether it was sent.
 func (q *Proposal) Wait(deadline *time.Timer) error {
 	select {
 	case <-q.done: // as most of a request's later parts are; the timer costs more to look at
@@ -53,7 +54,11 @@ func (q *Proposal) Wait(deadline *time.Timer) error {
 	case <-deadline.C:
 		deadline.Reset(0) // for the request's other groups
 	}
-	if q.owner != nil && q.owner.withdraw(q) {
+	if q.owner == nil {
+		<-q.done
+		return q.answer()
+	}
+	if q.owner.withdraw(q) {
 		return fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate)
 	}
 	select {
@@ -130,7 +135,7 @@ func Settled(err error) *Proposal {
 }
 
 // Pending returns a proposal that another node has. Its caller sets the answer, then
-// calls Settle.
+// calls Settle, at the deadline at the latest: Wait waits for that.
 func Pending() *Proposal { return &Proposal{done: make(chan struct{})} }
 
 // Settle ends the waits for a Pending proposal.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -423,6 +424,22 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 		t.Errorf("count %d: they were applied", got)
 	}
 	mustBeIdle(t, p)
+}
+
+// What became of a proposal that another node has is for its caller to say, who may say
+// so a moment behind the deadline.
+func TestDeadlineOfAPendingProposal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := Pending()
+		go func() {
+			time.Sleep(2 * time.Second)
+			q.Err = errs.ErrNoLeader
+			q.Settle()
+		}()
+		if err := waitFor(nil, q, time.Second); !errors.Is(err, errs.ErrNoLeader) {
+			t.Errorf("told %v", err)
+		}
+	})
 }
 
 func TestProposerTellsErrorsApart(t *testing.T) {

@@ -17,6 +17,7 @@ type BatcherConfig[Q, A any] struct {
 	// Send sends a batch of questions and returns the answer of each, in their
 	// order; an error is the answer of all. ctx ends with the last deadline of
 	// the batch, when nobody waits for it any more, and when the batcher closes.
+	// Send returns then: the last asker waits for it.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
 	Size func(Q) int // bytes of a question; nil for questions that all are small
 
@@ -86,7 +87,8 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 // Do asks q and waits for the answer. q is the batcher's until its batch is
 // answered, which may be after do has returned. At the end of ctx a question
 // that still waits is withdrawn, never sent and refused with ErrOverloaded; one
-// that was sent is given up with ErrCallLost. Both hold the context's error.
+// that was sent is given up: with ErrCallLost or, by the last asker of its batch, with
+// what Send returns, which knows whether anything was sent. All hold the context's error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
@@ -108,6 +110,10 @@ func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	default:
 		if it.batch.waiting.Add(-1) == 0 { // the last asker ends the send
 			it.batch.cancel()
+			if <-it.done; it.err == nil {
+				return it.answer, nil
+			}
+			return none, fmt.Errorf("%w: %w", it.err, ctx.Err())
 		}
 		return none, fmt.Errorf("%w: %w", ErrCallLost, ctx.Err())
 	}

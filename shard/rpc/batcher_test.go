@@ -227,6 +227,25 @@ func TestBatcherDeadlines(t *testing.T) {
 	})
 }
 
+// A question that its batch did not send, for want of a connection, say, is not lost when
+// its asker gives it up: the send ends with the last asker, and says what became of it.
+func TestBatcherGivenUpBeforeItIsSent(t *testing.T) {
+	began := make(chan struct{})
+	cfg := newLaneSends().config()
+	cfg.Send = func(ctx context.Context, _ []int) ([]int, error) {
+		close(began)
+		<-ctx.Done()
+		return nil, ErrNotSent
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	answer := ask(t, testLane(t, cfg), ctx, 1)
+	<-began
+	cancel()
+	if got := <-answer; !errors.Is(got.err, ErrNotSent) {
+		t.Errorf("error %v", got.err)
+	}
+}
+
 func TestBatcherClose(t *testing.T) {
 	s := newLaneSends()
 	l := testLane(t, s.config())
