@@ -491,6 +491,9 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	call, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
 	done, err := s.cfg.Sink.Apply(call, &b)
+	// After an error too, ops may have been rejected: their position has passed in their shard,
+	// so that nobody will hear of them again.
+	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
 	if err != nil {
 		return wrap("apply a batch", err)
 	}
@@ -499,7 +502,7 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 		s.status.running()
 	}
 	s.at = b.Next
-	return s.lateRejections(ctx, b.Ops, messages, done.Rejected)
+	return late
 }
 
 // lateRejections writes dead letters for ops that the Sink rejected although Check had not:

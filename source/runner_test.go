@@ -184,6 +184,37 @@ func TestLateRejection(t *testing.T) {
 	}
 }
 
+// rejectingSink applies, loses the answer of the first batch with ops, and yet knows that it
+// rejected an op.
+type rejectingSink struct {
+	sink.Sink
+	failed bool
+}
+
+func (s *rejectingSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	done, err := s.Sink.Apply(ctx, b)
+	if err == nil && len(b.Ops) > 0 && !s.failed {
+		s.failed, err = true, errBroken
+	}
+	return done, err
+}
+
+func TestLateRejectionWithError(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(sinktest.FullRow, 1), like(1, 1))
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &rejectingSink{Sink: c.Node()}})
+	r.times.backoffMin = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
+	cancel()
+	<-ended
+	if len(q.letters) != 1 || c.Sums()[1] != 1 {
+		t.Errorf("letters %v, sums %v", q.letters, c.Sums())
+	}
+}
+
 func TestStopOnError(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), "poison", like(3, 1))
