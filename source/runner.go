@@ -30,7 +30,7 @@ type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
 	Partition uint32
-	// Late is set for a partition that was found after the source had begun. It begins at the
+	// Late is set where Begin has recorded the partitions of the time. Another begins at the
 	// earliest: its first messages are younger than the source.
 	Late   bool
 	Broker Broker
@@ -152,7 +152,11 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return wrap("read the queue's bounds", err)
 	}
-	start, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, sink.Start{Position: s.startAt(first, end), Identity: identity})
+	begin := s.cfg.Source.startAt(partition, first, end)
+	if s.cfg.Late {
+		begin = first
+	}
+	start, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, sink.Start{Position: begin, Identity: identity})
 	if err != nil {
 		return wrap("record the start", err)
 	}
@@ -169,17 +173,6 @@ func (s *session) begin(ctx context.Context) error {
 	s.status.setPosition(s.at, end, time.Time{})
 	s.reader, err = b.Read(ctx, partition, s.at)
 	return wrap("read", err)
-}
-
-// startAt returns where a partition begins that was never read.
-func (s *session) startAt(first, end Position) Position {
-	if p, ok := s.cfg.Source.Start.At[s.cfg.Partition]; ok {
-		return p
-	}
-	if s.cfg.Source.Start.Latest && !s.cfg.Late {
-		return end
-	}
-	return first
 }
 
 // findPosition sets at from the shards.

@@ -290,15 +290,9 @@ func TestLostData(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	for _, c := range []struct {
-		start string
-		late  bool
-		want  uint64
-	}{{"earliest", false, 2}, {"latest", false, 4}, {"latest", true, 2}, {"{0: 3}", false, 3}} {
-		r := NewRunner(RunnerConfig{Source: testConfig(t, "start: "+c.start), Late: c.late})
-		s := &session{Runner: r}
-		if got := s.startAt(Position{Lo: 2}, Position{Lo: 4}); got.Lo != c.want {
-			t.Errorf("%s: got %v", c.start, got)
+	for start, want := range map[string]uint64{"earliest": 2, "latest": 4, "{0: 3}": 3, "{1: 3}": 2} {
+		if got := testConfig(t, "start: "+start).startAt(0, Position{Lo: 2}, Position{Lo: 4}); got.Lo != want {
+			t.Errorf("%s: got %v", start, got)
 		}
 	}
 }

@@ -1,0 +1,208 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// Begin records where each partition of a source begins, before any is read. A partition
+// that is found later begins at its first message, whatever the configuration says.
+func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
+	partitions, err := b.Partitions(ctx)
+	if err != nil {
+		return wrap("list the partitions", err)
+	}
+	identity, err := b.Identity(ctx)
+	if err != nil {
+		return wrap("find the queue", err)
+	}
+	for _, p := range partitions {
+		first, end, err := b.Bounds(ctx, p)
+		if err == nil {
+			_, err = s.Start(ctx, number, p, sink.Start{Position: cfg.startAt(p, first, end), Identity: identity})
+		}
+		if err != nil {
+			return wrap(fmt.Sprintf("begin partition %d", p), err)
+		}
+	}
+	return nil
+}
+
+// startAt returns where a partition begins that was never read.
+func (c *Config) startAt(partition uint32, first, end Position) Position {
+	if p, ok := c.Start.At[partition]; ok {
+		return p
+	}
+	if c.Start.Latest {
+		return end
+	}
+	return first
+}
+
+// ConsumerConfig is what a consumer needs. All but Logger is.
+type ConsumerConfig struct {
+	Number uint64 // of the source
+	Source *Config
+	Broker Broker
+	Sink   sink.Sink
+	// Owns reports whether this node reads a partition. Nodes that disagree for a while are
+	// harmless.
+	Owns   func(partition uint32) bool
+	Logger *slog.Logger
+}
+
+// Consumer reads the partitions of a source that this node owns. Run's goroutine starts a
+// goroutine for each, and ends and waits for all.
+type Consumer struct {
+	cfg   ConsumerConfig
+	times consumerTimes
+
+	mu struct {
+		sync.Mutex
+		partitions []uint32 // of the queue, as last listed
+		failed     error    // of the last attempt to list them
+		runners    map[uint32]*running
+	}
+}
+
+// consumerTimes are how often a consumer looks. Tests shorten them.
+type consumerTimes struct {
+	owners     time.Duration // at what the node owns
+	partitions time.Duration // at the queue's partitions
+}
+
+// running is a runner, and how to end it.
+type running struct {
+	*Runner
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func (r *running) hasEnded() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// NewConsumer returns a consumer. Run starts it. Begin was called for the source.
+func NewConsumer(cfg ConsumerConfig) *Consumer {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second}}
+	c.mu.runners = map[uint32]*running{}
+	return c
+}
+
+// Run reads until ctx ends.
+func (c *Consumer) Run(ctx context.Context) {
+	defer c.stopAll()
+	var listed time.Time
+	for {
+		if listed.IsZero() || time.Since(listed) >= c.times.partitions {
+			if c.list(ctx) == nil {
+				listed = time.Now()
+			}
+		}
+		c.assign(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.times.owners):
+		}
+	}
+}
+
+// list asks the broker for the partitions. A partition that is gone keeps its runner, which
+// says why it does not go on.
+func (c *Consumer) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, defaultTimes.call)
+	defer cancel()
+	partitions, err := c.cfg.Broker.Partitions(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.failed = err
+	for _, p := range partitions {
+		if !slices.Contains(c.mu.partitions, p) {
+			c.mu.partitions = append(c.mu.partitions, p)
+		}
+	}
+	return err
+}
+
+// assign starts runners for the partitions that the node owns now, and ends the others.
+func (c *Consumer) assign(ctx context.Context) {
+	c.mu.Lock()
+	var ending []*running
+	for _, p := range c.mu.partitions {
+		r, owns := c.mu.runners[p], c.cfg.Owns(p)
+		switch {
+		case owns && (r == nil || r.hasEnded()): // it ends while the source is paused
+			c.mu.runners[p] = c.start(ctx, p)
+		case !owns && r != nil:
+			delete(c.mu.runners, p)
+			ending = append(ending, r)
+		}
+	}
+	c.mu.Unlock()
+	stop(ending)
+}
+
+func (c *Consumer) start(ctx context.Context, partition uint32) *running {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &running{
+		Runner: NewRunner(RunnerConfig{
+			Number: c.cfg.Number, Source: c.cfg.Source, Partition: partition, Late: true,
+			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger,
+		}),
+		cancel: cancel,
+		ended:  make(chan struct{}),
+	}
+	go func() {
+		defer close(r.ended)
+		r.Run(ctx)
+	}()
+	return r
+}
+
+// stop ends runners and waits for them.
+func stop(all []*running) {
+	for _, r := range all {
+		r.cancel()
+	}
+	for _, r := range all {
+		<-r.ended
+	}
+}
+
+func (c *Consumer) stopAll() {
+	c.mu.Lock()
+	var all []*running
+	for _, r := range c.mu.runners {
+		all = append(all, r)
+	}
+	clear(c.mu.runners)
+	c.mu.Unlock()
+	stop(all)
+}
+
+// Status returns the states of the partitions that this node reads, and why the partitions
+// cannot be listed, if they cannot.
+func (c *Consumer) Status() (map[uint32]Status, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[uint32]Status, len(c.mu.runners))
+	for p, r := range c.mu.runners {
+		all[p] = r.Status()
+	}
+	return all, c.mu.failed
+}
