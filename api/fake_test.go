@@ -153,6 +153,8 @@ func (n *fakeNode) CatchUp(context.Context) error {
 	return nil
 }
 
+func (n *fakeNode) Holds(*shard.Keyspace) bool { return true }
+
 func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -51,9 +51,10 @@ func newPage(of readOf, ids []uint64, width int, route route) *page {
 func (pg *page) release() {
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		if p.here = nil; pg.of == readFeeds {
-			p.rows = nil
+		if pg.of == readFeeds && p.here == nil && len(p.keys) > 0 {
+			p.rows = nil // what a call answered, of any size
 		}
+		p.here = nil
 	}
 	pagePool.Put(pg)
 }

@@ -1,6 +1,10 @@
 package shard
 
-import "github.com/countd/countd/raftfsm"
+import (
+	"slices"
+
+	"github.com/countd/countd/raftfsm"
+)
 
 // This file has what Node answers for all shards, wherever they are.
 
@@ -39,6 +43,12 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 // Board returns the notices and dots that all users share.
 func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
 	return n.reader.boardView(ks, opt)
+}
+
+// Holds reports whether this node has a replica of each shard of the keyspace. Its replicas
+// may still be too far behind to answer a read.
+func (n *Node) Holds(ks *Keyspace) bool {
+	return !slices.ContainsFunc(n.groups.Load().byFirst[ks.firstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
 // Scan returns up to limit rows, width counts each, of ids above after (from

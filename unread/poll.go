@@ -1,6 +1,7 @@
 package unread
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/countd/countd/raftfsm"
@@ -50,19 +51,48 @@ func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 			scratchPool.Put(s)
 		}
 	}()
+	if n.waits(opt) {
+		return n.pollTogether(p, s, opt)
+	}
 	if err := n.pollCounts(p, opt); err != nil {
 		return err
 	}
 	if err := n.pollBoard(p, s, opt); err != nil {
 		return err
 	}
-	p.Feeds = p.Feeds[:0]
-	for from := 0; from < len(p.Users); from += feedUsersMax {
-		if err := n.pollFeeds(p, p.Users[from:min(from+feedUsersMax, len(p.Users))], s, opt); err != nil {
-			return err
+	return n.pollFeeds(p, s, opt)
+}
+
+// waits reports whether the parts of a poll are likely to wait for other nodes. Parts that
+// only read memory here take less time than the goroutines would.
+func (n *Numbers) waits(opt *shard.ReadOptions) bool {
+	if opt.Consistency == shard.Linearizable {
+		return true
+	}
+	for _, name := range [...]string{shard.KeyspaceUnread, shard.KeyspaceBoard, shard.KeyspaceFeed, PostsKeyspace} {
+		if ks := n.node.Keyspace(name); ks != nil && !n.node.Holds(ks) {
+			return true
 		}
 	}
-	return nil
+	return false
+}
+
+// pollTogether is Poll with its parts at the same time. They share nothing but p.Users and
+// opt, which they only read.
+func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	var counts, board error
+	var others sync.WaitGroup // ends at the deadline
+	others.Go(func() { counts = n.pollCounts(p, opt) })
+	others.Go(func() { board = n.pollBoard(p, s, opt) })
+	feeds := n.pollFeeds(p, s, opt)
+	others.Wait()
+	switch {
+	case counts != nil:
+		return counts
+	case board != nil:
+		return board
+	}
+	return feeds
 }
 
 func (n *Numbers) pollCounts(p *Poll, opt *shard.ReadOptions) error {
@@ -148,8 +178,19 @@ func (p *Poll) show(board *raftfsm.BoardView, row []int64) {
 	}
 }
 
-// pollFeeds appends the feeds of users.
-func (n *Numbers) pollFeeds(p *Poll, users []uint64, s *scratch, opt *shard.ReadOptions) error {
+// pollFeeds fills in the feeds.
+func (n *Numbers) pollFeeds(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	p.Feeds = p.Feeds[:0]
+	for users := range slices.Chunk(p.Users, feedUsersMax) {
+		if err := n.pollFeedsOf(p, users, s, opt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pollFeedsOf appends the feeds of users.
+func (n *Numbers) pollFeedsOf(p *Poll, users []uint64, s *scratch, opt *shard.ReadOptions) error {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return err

@@ -2,11 +2,13 @@ package unread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,6 +131,72 @@ func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	}
 	if seen == 0 || all.Notices[2*3+1] != 2 || all.Notices[2*5+1] != 0 {
 		t.Errorf("this shows too little: %v", all.Notices)
+	}
+}
+
+// meeting is a node whose reads of the three parts of a poll wait for each other.
+type meeting struct {
+	*shard.Node
+	holds   bool
+	parts   sync.WaitGroup // of the three
+	stopped chan struct{}
+}
+
+func (m *meeting) Holds(*shard.Keyspace) bool { return m.holds }
+
+func (m *meeting) meet() error {
+	m.parts.Done()
+	met := make(chan struct{})
+	go func() { m.parts.Wait(); close(met) }() // ends with the test, which adds what is missing
+	select {
+	case <-met:
+		return nil
+	case <-m.stopped:
+		return errors.New("the parts do not meet")
+	}
+}
+
+func (m *meeting) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+	if ks.Kind == shard.KindUnread {
+		return m.meet()
+	}
+	return m.Node.Get(ks, ids, width, opt, rows)
+}
+
+func (m *meeting) Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+	if err := m.meet(); err != nil {
+		return nil, err
+	}
+	return m.Node.Board(ks, opt)
+}
+
+func (m *meeting) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error {
+	if err := m.meet(); err != nil {
+		return err
+	}
+	return m.Node.Feeds(ks, users, opt, into)
+}
+
+// The parts of a poll that waits for other nodes wait at the same time.
+func TestPartsOfAPollWaitTogether(t *testing.T) {
+	n := openNode(t)
+	for name, c := range map[string]struct {
+		holds       bool
+		consistency shard.Consistency
+	}{
+		"shards elsewhere": {false, shard.Stale},
+		"linearizable":     {true, shard.Linearizable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &meeting{Node: n, holds: c.holds, stopped: make(chan struct{})}
+			m.parts.Add(3)
+			late := time.AfterFunc(10*time.Second, func() { close(m.stopped) })
+			defer late.Stop()
+			p := Poll{Users: []uint64{1}, Dots: []string{"x"}}
+			if err := New(m).Poll(&p, &shard.ReadOptions{Consistency: c.consistency, Deadline: soon()}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -30,6 +30,7 @@ var ErrNoNotice = errors.New("no such notice")
 // the methods.
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
+	Holds(ks *shard.Keyspace) bool
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error

@@ -49,6 +49,8 @@ func newFakeNode() *fakeNode {
 
 func (n *fakeNode) Keyspaces() []*shard.Keyspace { return n.keyspaces }
 
+func (n *fakeNode) Holds(*shard.Keyspace) bool { return true }
+
 func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
