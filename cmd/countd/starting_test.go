@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// Before there is a node: 1. the servers know no keyspace, so that they refuse the calls that
+// have one; 2. all other calls are refused like those of a shard without a leader, with what
+// the node waits for.
+func TestStartingRefuses(t *testing.T) {
+	var s starting
+	s.waitFor(func() string { return "the start" })
+	s.waitFor(func() string { return "two more nodes" })
+	if len(s.Keyspaces()) > 0 || s.Keyspace("posts") != nil || len(s.Status().Nodes) > 0 {
+		t.Error("it knows a keyspace or a node")
+	}
+	ctx := context.Background()
+	for name, call := range map[string]func() error{
+		"ready":      s.Ready,
+		"catch up":   func() error { return s.CatchUp(ctx) },
+		"create":     func() error { _, err := s.CreateKeyspace(ctx, shard.Keyspace{}); return err },
+		"columns":    func() error { _, err := s.AddColumns(ctx, "posts", nil, nil); return err },
+		"everywhere": func() error { _, err := s.SetEverywhere(ctx, "posts", true); return err },
+		"drop":       func() error { _, err := s.DropKeyspace(ctx, "posts"); return err },
+		"column":     func() error { _, err := s.DropColumn(ctx, "posts", "like"); return err },
+		"opened":     func() error { _, err := s.opened(); return err },
+	} {
+		if err := call(); !errors.Is(err, shard.ErrNoLeader) || !strings.Contains(err.Error(), "waits for two more nodes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
