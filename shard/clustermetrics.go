@@ -32,9 +32,9 @@ func (n *Node) registerCluster() error {
 	)
 }
 
-func (n *Node) groupsLed() float64 {
+func (s *registry) groupsLed() float64 {
 	led := 0
-	for _, g := range n.Replicas() {
+	for _, g := range s.Replicas() {
 		if g.Ready() == nil {
 			led++
 		}

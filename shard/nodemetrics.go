@@ -43,24 +43,24 @@ func (n *Node) registerMetrics() error {
 }
 
 // kindMetrics returns the size of the node's replicas by kind.
-func (n *Node) kindMetrics() (all []prometheus.Collector) {
+func (s *registry) kindMetrics() (all []prometheus.Collector) {
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed, codec.KindBoard} {
 		labels := prometheus.Labels{"kind": kind.String()}
 		all = append(all, metric.RenamedGauge("countd_replica_rows", "countd_held_rows",
 			"Rows of the node's replicas, by kind: rows of counts and of cursors; users with a feed; channels and dots.",
-			labels, n.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Rows }))...)
+			labels, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Rows }))...)
 		all = append(all, metric.RenamedGauge("countd_replica_bytes", "countd_held_bytes",
 			"Memory of the node's replicas, by kind.",
-			labels, n.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Bytes }))...)
+			labels, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Bytes }))...)
 	}
 	return all
 }
 
 // sumReplicas returns a function that sums value over the local replicas of kind.
-func (n *Node) sumReplicas(kind codec.Kind, value func(engine.Stats) uint64) func() float64 {
+func (s *registry) sumReplicas(kind codec.Kind, value func(engine.Stats) uint64) func() float64 {
 	return func() float64 {
 		total := uint64(0)
-		for _, g := range n.groups.Load().all {
+		for _, g := range s.groups.Load().all {
 			if r := g.replica.Load(); r != nil && g.kind == kind {
 				total += value(r.fsm.State().Stats)
 			}
@@ -69,9 +69,9 @@ func (n *Node) sumReplicas(kind codec.Kind, value func(engine.Stats) uint64) fun
 	}
 }
 
-func (n *Node) cursorsDropped() float64 {
+func (s *registry) cursorsDropped() float64 {
 	dropped := uint64(0)
-	for _, g := range n.groups.Load().all {
+	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.unread != nil {
 			dropped += r.unread.Dropped()
 		}
@@ -79,9 +79,9 @@ func (n *Node) cursorsDropped() float64 {
 	return float64(dropped)
 }
 
-func (n *Node) logAheadSeconds() float64 {
+func (s *registry) logAheadSeconds() float64 {
 	ahead := 0.0
-	for _, g := range n.groups.Load().all {
+	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
 			ahead = max(ahead, time.Until(r.fsm.LogTime()).Seconds())
 		}
@@ -89,9 +89,9 @@ func (n *Node) logAheadSeconds() float64 {
 	return ahead
 }
 
-func (n *Node) logBehindSeconds() float64 {
+func (s *registry) logBehindSeconds() float64 {
 	behind := time.Duration(0)
-	for _, g := range n.groups.Load().all {
+	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
 			behind = max(behind, r.proposer.Behind())
 		}
@@ -99,9 +99,9 @@ func (n *Node) logBehindSeconds() float64 {
 	return behind.Seconds()
 }
 
-func (n *Node) snapshotsDeferred() float64 {
+func (s *registry) snapshotsDeferred() float64 {
 	putOff := 0
-	for _, g := range n.groups.Load().all {
+	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.group.WithoutRoom() {
 			putOff++
 		}
@@ -110,8 +110,8 @@ func (n *Node) snapshotsDeferred() float64 {
 }
 
 // remembered sums what the groups remember of requests.
-func (n *Node) remembered() (keys, producers int) {
-	for _, g := range n.groups.Load().all {
+func (s *registry) remembered() (keys, producers int) {
+	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
 			k, p := r.fsm.Remembered()
 			keys, producers = keys+k, producers+p

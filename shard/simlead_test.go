@@ -84,7 +84,7 @@ func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answ
 	return member, true
 }
 
-// behind is Node.behind. A world may take less than CaughtUpEntries for caught up: its
+// behind is Membership.behind. A world may take less than CaughtUpEntries for caught up: its
 // logs are short.
 func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	applied := uint64(0)

@@ -51,7 +51,7 @@ func boltDamage(format string, args ...any) error {
 // checkBoltFile refuses a database file of which any page in use is damaged,
 // as far as that can be told without the checksums inside the values. A file
 // that is not there or empty is none: whether there should be one is for
-// Node.openHere.
+// Dirs.Open.
 func checkBoltFile(path string) error {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -23,7 +23,7 @@ const (
 
 var errColdStopped = errors.New("it was stopped")
 
-// Queue holds the job that an operator ordered until tiering.run has done it, one at a
+// Queue holds the job that an operator ordered until Tiering.Run has done it, one at a
 // time, and the ranges that earlier jobs keep in memory.
 type Queue struct {
 	asked chan struct{} // a token while there is work that was not begun

@@ -43,7 +43,7 @@ func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
-// SealOld is the other half of a round of tiering.run: it packs old rows, of segments that
+// SealOld is the other half of a round of Run: it packs old rows, of segments that
 // were not written to since the round before, and whatever their age while memory is
 // tight. It reports whether that were so many that memory may not be tight any more.
 func (t *Tiering) SealOld() (relieved bool) {
