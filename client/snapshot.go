@@ -27,8 +27,8 @@ type Restored struct {
 	Group  uint32 `json:"group"`
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"`
-	// CursorsSetBack is the number of cursors that were beyond the end of the board and now
-	// stand at it. Rows and Digest then differ from those of the snapshot.
+	// CursorsSetBack is the number of cursors that were beyond the end of the board and were
+	// set back to it. Rows and Digest then differ from those of the snapshot.
 	CursorsSetBack uint64 `json:"cursors_set_back"`
 }
 

@@ -128,8 +128,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the ops that the server refused one by one, and those that a try
-// without an answer may have refused.
+// failRefused reports the single ops that the server refused, and those that an unanswered
+// try may have refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {

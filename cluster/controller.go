@@ -138,7 +138,7 @@ func (c *Controller) noteLost(step Step) {
 		return
 	}
 	c.lost.Add(1)
-	c.logger.Warn("a node was gone for longer than --replace-after and is removed from the cluster for good: its replicas are made anew elsewhere, and it can come back only with a new data directory",
+	c.logger.Warn("a node was gone for longer than --replace-after and is removed from the cluster for good: its replicas are rebuilt elsewhere, and it can come back only with a new data directory",
 		"node", lost.Node, "step", step.String())
 }
 

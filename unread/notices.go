@@ -61,8 +61,8 @@ func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 }
 
 // ReadNotices moves a user's cursor in a channel up to a notice, but not past the
-// latest and never back. A nil upTo is the latest. Like BeginNotices, it makes a
-// missing channel, so that the user stands before its first notice.
+// latest and never back. A nil upTo is the latest. Like BeginNotices, it creates
+// a missing channel, so that the user has a position before its first notice.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) {
 		if upTo == nil {
@@ -72,7 +72,8 @@ func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard
 	})
 }
 
-// BeginNotices sets the cursor of a user who has none in a channel behind a notice.
+// BeginNotices sets the cursor of a user who has none in a channel to a notice, as if the
+// user had read up to it.
 func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
 }

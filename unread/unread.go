@@ -109,7 +109,7 @@ func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number u
 }
 
 // writeBoard writes one op on the board. It returns the channel's last notice or
-// how often the dot was fired; of a repeat, what it was answered first.
+// how often the dot was fired; for a repeat, the value of its first answer.
 func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, err error) {
 	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
 	if err != nil {
@@ -130,10 +130,9 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 	return w.Rows[1], nil
 }
 
-// makeName makes a channel or dot that is not there, and returns the board that has it
-// and the token of that write. It is a write of its own, without an identity: done
-// again it changes nothing. In a cluster whose version has no such write it makes
-// nothing.
+// makeName creates a missing channel or dot, and returns the board with it and the token of
+// that write. It is a write of its own, without an identity, because a repeat changes
+// nothing. If the cluster version has no such write, it creates nothing.
 func (n *Numbers) makeName(kind raftfsm.BoardOpKind, name string, deadline time.Time) (*raftfsm.BoardView, shard.Token, error) {
 	w := shard.Write{Deadline: deadline}
 	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: kind, Name: name}); err != nil && !errors.Is(err, shard.ErrVersion) {

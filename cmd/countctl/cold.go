@@ -200,7 +200,7 @@ func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, on
 func (o *coldOutput) without() string {
 	switch {
 	case o.verb == "stop":
-		return "a job that it may be running goes on"
+		return "a job that it may be running continues"
 	case o.ID == "":
 		return "its rows are not among these"
 	}
@@ -217,7 +217,7 @@ func (c *cli) awaitCold(ctx context.Context, server *client.Client, out *coldOut
 		return out.look(seen), nil
 	})
 	out.Done = err == nil
-	return goesOn(err, "the nodes go on with it; countctl cold stop ends it")
+	return goesOn(err, "the nodes continue the job; countctl cold stop ends it")
 }
 
 // look records the progress of the nodes, and returns what it waits for.

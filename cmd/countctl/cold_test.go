@@ -68,7 +68,7 @@ func TestColdWarm(t *testing.T) {
 	}
 	i.ok("cold", "stop")
 	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = false })
-	if got := i.run("cold", "stop"); got.code != exitOK || !strings.Contains(got.err, "n3 does not answer: a job that it may be running goes on") || !strings.Contains(got.out, "stopped") {
+	if got := i.run("cold", "stop"); got.code != exitOK || !strings.Contains(got.err, "n3 does not answer: a job that it may be running continues") || !strings.Contains(got.out, "stopped") {
 		t.Errorf("a stop, and a silent node: exit %d, %s%s", got.code, got.out, got.err)
 	}
 	if got := i.run("cold", "warm", "posts", "--dry-run"); !strings.Contains(got.err, "n3 does not answer: its rows are not among these") {

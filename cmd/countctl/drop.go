@@ -103,7 +103,7 @@ func (c *cli) confirmByName(what, name string) error {
 	if err := c.mayAsk(what); err != nil || c.yes {
 		return err
 	}
-	answer, err := c.ask(fmt.Sprintf("%s Type %s to go on: ", what, name))
+	answer, err := c.ask(fmt.Sprintf("%s Type %s to continue: ", what, name))
 	if err != nil || strings.TrimSpace(answer) != name {
 		return fmt.Errorf("nothing was done; type %s, or give --yes", name)
 	}

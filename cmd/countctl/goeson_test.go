@@ -33,7 +33,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 				}
 			})
 			got := i.run(test.args...)
-			if got.code != exitFail || !strings.Contains(got.err, "interrupted, but the order goes on") || !strings.Contains(got.err, test.says) {
+			if got.code != exitFail || !strings.Contains(got.err, "interrupted, but the cluster continues") || !strings.Contains(got.err, test.says) {
 				t.Errorf("exit %d, %s", got.code, got.err)
 			}
 		})

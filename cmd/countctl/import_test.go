@@ -216,10 +216,10 @@ func TestImportGoesOnWhereItStopped(t *testing.T) {
 		err  string
 	}{
 		{"refused", func(context.CancelFunc) *countdtest.Fault { return &countdtest.Fault{Status: 500, Code: "internal"} },
-			"run it again to go on after line"},
+			"run it again to continue after line"},
 		{"busy for too long", func(context.CancelFunc) *countdtest.Fault {
 			return &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"}
-		}, "run it again to go on after line"},
+		}, "run it again to continue after line"},
 		{"interrupted", func(cancel context.CancelFunc) *countdtest.Fault { cancel(); return nil }, "was interrupted; run it again"},
 	}
 	for _, c := range cases {

@@ -68,7 +68,7 @@ func readState(path string) (csvimport.State, bool, error) {
 func explainImport(err error, path string, f importFlags, s csvimport.Summary) error {
 	next := "run it again to start from the beginning"
 	if f.state != "" {
-		next = fmt.Sprintf("run it again to go on after line %s", grouped(max(s.Position.Line, 1)))
+		next = fmt.Sprintf("run it again to continue after line %s", grouped(max(s.Position.Line, 1)))
 	}
 	var row *csvimport.RowError
 	switch {
@@ -112,7 +112,7 @@ func explainAdd(err error, path string, f importFlags, s csvimport.Summary) erro
 	line := grouped(max(s.Position.Line, 1))
 	next := fmt.Sprintf("rows up to line %s are added, and later ones may be", line)
 	if f.state != "" {
-		next = fmt.Sprintf("run it again to go on after line %s", line)
+		next = fmt.Sprintf("run it again to continue after line %s", line)
 	}
 	var row *csvimport.RowError
 	var refused *client.Error

@@ -112,7 +112,7 @@ func explainRedis(err error) error {
 	if errors.As(err, &bad) {
 		return fmt.Errorf("%w; mend it, or skip bad values with --on-error skip", err)
 	}
-	return fmt.Errorf("%w; run it again to go on", err)
+	return fmt.Errorf("%w; run it again to continue", err)
 }
 
 // runRedis copies and compares, as requested.

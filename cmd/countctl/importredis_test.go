@@ -171,7 +171,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 	i := against(t, server)
 	state := filepath.Join(t.TempDir(), "p")
 	args := append([]string{"import", from.url, "-o", "json", "--state", state, "--batch", "50"}, sourcePatterns...)
-	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, "run it again to go on") {
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, "run it again to continue") {
 		t.Fatalf("exit %d, %s", got.code, got.err)
 	}
 	before := sets.Load()

@@ -21,10 +21,10 @@ const (
 var errNotYet = errors.New("not done in time; the cluster continues")
 
 // goesOnError is returned by a command that was interrupted while the cluster carries out
-// its order.
-type goesOnError struct{ how string } // the order goes on, and is taken back
+// its order; how is how the order continues and is cancelled.
+type goesOnError struct{ how string }
 
-func (e *goesOnError) Error() string { return "interrupted, but the order goes on: " + e.how }
+func (e *goesOnError) Error() string { return "interrupted, but the cluster continues: " + e.how }
 
 // goesOn adds to err how an order continues after an interrupted wait.
 func goesOn(err error, format string, args ...any) error {

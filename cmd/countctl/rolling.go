@@ -233,7 +233,7 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) 
 	for i, n := range left {
 		names[i] = n.ID
 	}
-	r.say("go on with: countctl rolling-restart --nodes %s --exec '%s'", strings.Join(names, ","), r.exec)
+	r.say("continue with: countctl rolling-restart --nodes %s --exec '%s'", strings.Join(names, ","), r.exec)
 }
 
 // away returns what a restarted node still lacks.

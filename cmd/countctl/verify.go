@@ -124,7 +124,7 @@ stuck.`,
 		},
 	}
 	durationFlag(cmd.Flags(), &wait, "wait", wait, "how long to search for an index that replicas have in common")
-	cmd.Flags().BoolVar(&watch, "watch", false, "go on until two differ or you interrupt it")
+	cmd.Flags().BoolVar(&watch, "watch", false, "continue until two replicas differ or you interrupt it")
 	durationFlag(cmd.Flags(), &every, "every", every, "with --watch, the pause between two comparisons")
 	return cmd
 }

@@ -106,9 +106,9 @@ func (f *Fates) GoOn(t *testing.T) {
 }
 
 // OutliveCuts starts the callers and cuts their line again and again: 1. no request is
-// handled twice; 2. one that was answered was handled; 3. one of which it is said that it
-// was not sent never was; 4. calls go through again once the line holds. closeNode ends
-// what may still be handled.
+// handled twice; 2. an answered request was handled; 3. a request reported as not sent was never
+// handled; 4. calls succeed again once the line holds. closeNode ends the requests that may
+// still be in progress.
 func (f *Fates) OutliveCuts(t *testing.T, call Call, line *cable.Proxy, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)

@@ -82,13 +82,13 @@ func (v *View) MayHold(group uint32, node string) bool {
 // NumbersReplicas reports whether the cluster version numbers replicas.
 func (v *View) NumbersReplicas() bool { return v.ClusterVersion >= versionOfReplicaNumbers }
 
-// NumberEntry begins to number the replicas of a group that was made before the
-// catalog did so. Members are the nodes whose replicas keep the bare node key as
+// NumberEntry starts the numbering of the replicas of a group that was created before
+// the catalog had numbers. Members are the nodes whose replicas keep the bare node key as
 // their id, which is number 0. The bare key of any other node is retired.
 //
 // The group's leader proposes it once it knows that each of Members has applied the
-// configuration that is in force. A replica that began anew under its old id, as was
-// possible before, then holds all that the group committed before it began.
+// configuration in force. A replica that began again, blank, under its old id, as was
+// possible before, then has all that the group committed before it began.
 type NumberEntry struct {
 	Group   uint32   `json:"group"`
 	Members []string `json:"members"`

@@ -12,9 +12,9 @@ const fifoBlockLen = 128
 // be read while records are pushed and popped. A record must not change after a
 // capture. It holds no pointers, because the collector frees a block as a whole.
 type fifo[T any] struct {
-	// blocks[0] holds the record of number first, the last one that of number
-	// end-1. A number divided by fifoBlockLen says the block, what remains the
-	// place in it.
+	// blocks[0] has the record of number first, the last block that of number end-1.
+	// The quotient of a number and fifoBlockLen is its block, the remainder its index
+	// there.
 	blocks     []*[fifoBlockLen]T
 	first, end uint64
 }

@@ -50,7 +50,7 @@ func openRejects(path string, header []string, through int64) (*rejects, error) 
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("cannot go on with %s: %w", path, err)
+		return nil, fmt.Errorf("cannot continue with %s: %w", path, err)
 	}
 	r.f, r.csv = f, csv.NewWriter(f)
 	return r, nil
