@@ -33,7 +33,7 @@ const (
 // settledMax bounds the bytes that say what became of the part: of each op a row and a
 // refusal, of each two bytes of the section at most one cut, and an error.
 func (f *forwarded) settledMax() int {
-	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
+	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + positionAnswerMax + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
 }
 
 // forwardedSizeMin is a part of a section of one byte.
@@ -182,6 +182,11 @@ func parseAllSettled(answer []byte, parts []*forwarded) ([]*propose.Proposal, er
 		q := parseSettled(&r, f.width)
 		if f.arrival && q.Err == nil {
 			q.Result.SetArrived(int64(r.UintTo(math.MaxInt64)))
+		} else if f.ofSource() && q.Err == nil {
+			q.Result.SetPosition(parsePositionAnswer(&r))
+		}
+		if q.Err == nil && q.Outcome() == dedup.Moved && !f.ofSource() {
+			r.Fail("the outcome of a source")
 		}
 		if q.Err == nil && q.Ops != f.ops {
 			r.Fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.ops))
@@ -233,7 +238,7 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	index := r.Uint()
 	flagged := r.Uint()
 	outcome := dedup.Outcome(flagged &^ settledCuts)
-	if flagged&^settledCuts > uint64(dedup.PartlyRefused) {
+	if flagged&^settledCuts > uint64(dedup.Moved) {
 		r.Fail(fmt.Sprintf("outcome %d", flagged))
 	}
 	q.Ops = int(r.UintTo(propose.QueueOpsMax))

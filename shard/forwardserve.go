@@ -50,6 +50,8 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 		err := orDropped(wr.catalog.View(), number, q.Wait(timer))
 		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
 			answer = binary.AppendUvarint(answer, uint64(q.Arrived()))
+		} else if err == nil && parts[i].ofSource() {
+			answer = appendPositionAnswer(answer, q)
 		}
 	}
 	return answer, nil

@@ -15,6 +15,7 @@ import (
 // are any, and makes the error.
 func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	ps.overflows(w)
+	ps.answerSections(w)
 	err := ps.failure(w)
 	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
 	for s := range ps.byShard {

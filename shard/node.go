@@ -67,6 +67,7 @@ type Node struct {
 	cold    *cold.Store
 	tiering *tiering.Tiering
 	spill   *tiering.Spill
+	sources *sourceSink
 
 	headroom headroom.Headroom
 	room     headroom.DiskRoom
@@ -98,6 +99,7 @@ func Open(cfg Config) (*Node, error) {
 	n.dirs.Path, n.dirs.Opened = cfg.Dir, cfg.Opened
 	n.dirs.OnlyNode = func() bool { return n.meta != nil && n.meta.SoleVoter() && n.alone() }
 	n.prover = prover{key: cfg.NodeKey, registry: &n.registry, catalog: n.catalog, asking: &n.asking, peers: map[string]provingPeer{}}
+	n.sources = newSourceSink(nodeSources{n})
 	n.tiering = tiering.New(tiering.Config{
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.counters,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
@@ -216,6 +218,7 @@ func (n *Node) start() error {
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(sourceForgetter{&n.registry, n.catalog.View, n.router.clusterHash, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.Run)
 	n.running.Go(n.tiering.Scrub.Run)
 	n.running.Go(n.spill.Run)

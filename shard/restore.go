@@ -93,17 +93,27 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	if err := r.empty(o.Force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
+	if err := r.closePositions(); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
 	facts, err := raftfsm.VisitSnapshot(stream, r.group.kind, raftfsm.SnapshotVisitor{
 		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
 		Board:   r.board,
+		Positions: func(all []dedup.PositionRecord, digest uint64) error {
+			r.positions, r.changed.Digest = all, r.changed.Digest-digest
+			return nil
+		},
 	})
 	if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
 		return facts, failed
 	}
 	if err != nil {
 		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	}
+	if err := r.openPositions(); err != nil {
+		return facts, err
 	}
 	facts.Rows += r.changed.Rows
 	facts.Digest += r.changed.Digest
@@ -120,9 +130,10 @@ type restore struct {
 	group    *shardReplica
 	route    route
 
-	places  []int                     // of each column of the snapshot: its number here, or leftOut
-	end     *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
-	changed raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
+	places    []int                     // of each column of the snapshot: its number here, or leftOut
+	end       *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
+	positions []dedup.PositionRecord    // of the snapshot
+	changed   raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
 
 	seq     uint64 // of the last write
 	sent    int    // writes

@@ -21,7 +21,7 @@ type router struct {
 	calls       *rpc.Calls
 	alive       func(node string) bool // nil if nothing tells
 	draining    *atomic.Bool
-	clusterHash uint32 // of tokens
+	clusterHash uint32 // of tokens, and of the numbers of sources
 }
 
 // groupsOf returns the keyspace's groups, by shard.

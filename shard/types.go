@@ -336,6 +336,12 @@ type Write struct {
 	Repeated bool
 	Token    Token
 
+	// sections are the identities of the parts of a write for a source, by shard over all
+	// Spaces, or of a restore; nil for a shard without a part. A part needs no ops. answers
+	// tells what became of each: the error of the write does not.
+	sections []*RequestID
+	answers  []sourceAnswer
+
 	first []int // by keyspace of Spaces: the place of its first shard among all
 	met   int64 // when the judge of the key met it first, Unix milliseconds; 0 if not known
 }

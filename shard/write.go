@@ -124,6 +124,7 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, ks, groups)
+	ps.addSections(w)
 	if ps.floored() && !wr.catalog.View().TakesFloors() {
 		return ErrNoFloors
 	}
@@ -365,7 +366,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 		s, key := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), w.idOf(s))
 			if len(w.Spaces) == 0 {
 				p.writer.SetFloors(ks.floors)
 			} else {

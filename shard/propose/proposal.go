@@ -91,6 +91,11 @@ func (q *Proposal) Outcome() dedup.Outcome { return q.Result.Outcome(q.number) }
 // time in Unix milliseconds; else 0.
 func (q *Proposal) Arrived() int64 { return q.Result.Arrived(q.number) }
 
+// Position returns where the partition of a section of a source is.
+func (q *Proposal) Position() (answer dedup.PositionAnswer, ok bool) {
+	return q.Result.Position(q.number)
+}
+
 // Row returns the first width counts of the row of the proposal's op i.
 func (q *Proposal) Row(i, width int) []int64 {
 	at := (q.First + i) * q.Result.Width

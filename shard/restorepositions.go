@@ -1,0 +1,92 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+// takesPositions reports whether the shard can have positions of sources.
+func (r *restore) takesPositions() bool {
+	return (r.group.kind == codec.KindCounters || r.group.kind == codec.KindUnread) && r.node.catalog.View().TakesSources()
+}
+
+// closePositions has the shard refuse all sections of sources until openPositions: one
+// that is applied between two rows of the restore would be in some rows and not in others.
+// A restore that fails leaves the shard closed.
+func (r *restore) closePositions() error {
+	if !r.takesPositions() {
+		return nil
+	}
+	return r.setPositions(dedup.RestoredPositions{Closed: true})
+}
+
+// openPositions sets the positions to those of the snapshot. A source that the snapshot does
+// not know, or whose partition was sought since, begins at its recorded start, and one that
+// is deleted has none.
+func (r *restore) openPositions() error {
+	if !r.takesPositions() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	// A source that had begun here before the shard was closed is in the catalog by now.
+	if err := r.node.CatchUp(ctx); err != nil {
+		return fmt.Errorf("cannot read which sources there are: %w", err)
+	}
+	all := positionsAfterRestore(r.node.catalog.View(), r.positions)
+	r.changed.Digest += dedup.DigestOf(all)
+	return r.setPositions(dedup.RestoredPositions{All: all})
+}
+
+// positionsAfterRestore returns the positions of a shard whose rows are those of a snapshot
+// with these positions, ascending.
+func positionsAfterRestore(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
+	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
+	for _, p := range snapshot {
+		known[p.PositionKey] = p.Checkpoint
+	}
+	for _, source := range view.Sources {
+		for _, partition := range slices.Sorted(maps.Keys(source.Partitions)) {
+			p, key := source.Partitions[partition], dedup.PositionKey{Source: source.Number, Partition: partition}
+			at, there := known[key]
+			if !there || at.Epoch != p.Epoch {
+				at = dedup.Checkpoint{Epoch: p.Epoch, At: p.Start}
+			}
+			all = append(all, dedup.PositionRecord{PositionKey: key, Checkpoint: at})
+		}
+	}
+	slices.SortFunc(all, func(a, b dedup.PositionRecord) int { return a.Compare(b.PositionKey) })
+	return all
+}
+
+// setPositions writes the shard's positions, after all writes of the restore so far.
+func (r *restore) setPositions(p dedup.RestoredPositions) error {
+	r.seq++
+	id := dedup.ByRestorePositions(r.seq, p)
+	var err error
+	tryUntil(r.ctx, func() bool {
+		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
+		defer cancel()
+		w := &Write{ID: id, sections: make([]*RequestID, r.keyspace.Shards)}
+		w.sections[r.group.shard] = &id
+		w.Deadline, _ = ctx.Deadline()
+		if err = r.node.Write(r.keyspace, w); err == nil {
+			err = w.answers[r.group.shard].err
+		}
+		if errors.Is(err, ErrExpired) {
+			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
+		}
+		return err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load()
+	})
+	if err != nil {
+		return fmt.Errorf("cannot set the positions of sources: %w", err)
+	}
+	return nil
+}

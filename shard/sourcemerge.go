@@ -1,0 +1,186 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/source/sink"
+)
+
+// sourceCellsMax bounds the cells of an op, as a log entry does.
+const sourceCellsMax = engine.ColumnsMax
+
+// takesMessages reports whether messages may have ops on a keyspace.
+func takesMessages(k *Keyspace) bool { return k.Kind == KindCounters || k.Kind == KindUnread }
+
+// rejectedOps returns the ops that no shard would take, ascending.
+func rejectedOps(keyspaces []*Keyspace, ops []sink.Op) (rejected []sink.Rejection) {
+	byName := make(map[string]*Keyspace, len(keyspaces))
+	for _, k := range keyspaces {
+		byName[k.Name] = k
+	}
+	for i := range ops {
+		if reason := whyRejected(byName[ops[i].Keyspace], &ops[i]); reason != "" {
+			rejected = append(rejected, sink.Rejection{Op: i, Reason: reason})
+		}
+	}
+	return rejected
+}
+
+// whyRejected returns why an op on a keyspace, nil for one that does not exist, cannot be
+// applied, or "". The rules are those of POST /v1/ops.
+func whyRejected(k *Keyspace, op *sink.Op) string {
+	switch {
+	case k == nil:
+		return fmt.Sprintf("keyspace %q: no such keyspace", op.Keyspace)
+	case !takesMessages(k):
+		return fmt.Sprintf("keyspace %q: neither of counters nor of unread numbers", op.Keyspace)
+	case op.Kind != sink.Add && op.Kind != sink.Set:
+		return "neither add nor set"
+	case op.Kind == sink.Set && k.Kind != KindCounters:
+		return "set: counts of unread numbers are not set"
+	case op.Kind == sink.Set && op.HasFloor:
+		return "floor: of an add only"
+	case len(op.Cells) < 1 || len(op.Cells) > sourceCellsMax:
+		return fmt.Sprintf("%d columns are not 1…%d", len(op.Cells), sourceCellsMax)
+	}
+	seen := uint64(0)
+	for _, c := range op.Cells {
+		column := k.Column(c.Column)
+		if column < 0 {
+			return fmt.Sprintf("column %q: keyspace %s has no such column", c.Column, k.Name)
+		}
+		if seen&(1<<column) != 0 {
+			return fmt.Sprintf("column %q: is there twice", c.Column)
+		}
+		seen |= 1 << column
+	}
+	return ""
+}
+
+// sourceMerge puts ops of messages into a write, one op for all deltas of a row where that
+// gives the same counts.
+type sourceMerge struct {
+	w      *sourceWrite
+	spaces map[string]sourceSpace
+	last   map[mergeKey]int // the latest op on a row, by number in w
+	from   [][]int          // by op of w, the ops of the batch that are in it
+
+	// of the op that resolve returned the shard of
+	space sourceSpace
+	cells []engine.Cell
+}
+
+// sourceSpace is a keyspace of a write.
+type sourceSpace struct {
+	*Keyspace
+	number uint8 // among the keyspaces
+	first  int   // place of its first shard
+	route  route
+}
+
+// mergeKey names a row of a write.
+type mergeKey struct {
+	space uint8
+	id    uint64
+}
+
+func newSourceMerge(w *sourceWrite) *sourceMerge {
+	m := &sourceMerge{w: w, spaces: make(map[string]sourceSpace, len(w.spaces)), last: map[mergeKey]int{}}
+	first := 0
+	for i, k := range w.spaces {
+		m.spaces[k.Name] = sourceSpace{k, uint8(i), first, k.route()}
+		first += k.Shards
+	}
+	return m
+}
+
+// used reports whether there is anything to send.
+func (m *sourceMerge) used(w *sourceWrite) bool {
+	for _, section := range w.sections {
+		if section != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// resolve returns the place of an op's shard, and keeps its cells for add.
+func (m *sourceMerge) resolve(op *sink.Op) (slot int, err error) {
+	space, known := m.spaces[op.Keyspace]
+	if !known {
+		return 0, fmt.Errorf("%w: %s", ErrUnknownKeyspace, op.Keyspace)
+	}
+	m.space, m.cells = space, m.cells[:0]
+	for _, c := range op.Cells {
+		column := space.Column(c.Column)
+		if column < 0 {
+			return 0, fmt.Errorf("%w: %s of keyspace %s", ErrUnknownColumn, c.Column, op.Keyspace)
+		}
+		if op.HasFloor {
+			m.cells = append(m.cells, engine.Cell{Column: engine.FloorMark | uint8(column), Value: op.Floor})
+		}
+		m.cells = append(m.cells, engine.Cell{Column: uint8(column), Value: c.Value})
+	}
+	shard, _ := space.route.keyOf(op.ID)
+	return space.first + shard, nil
+}
+
+// add adds the op that was resolved last, which has a number in the batch.
+func (m *sourceMerge) add(op *sink.Op, number int) {
+	key := mergeKey{m.space.number, op.ID}
+	kind := engine.OpAdd
+	if op.Kind == sink.Set {
+		kind = engine.OpSet
+	}
+	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.ops[i], m.cells) {
+		m.from[i] = append(m.from[i], number)
+		return
+	}
+	m.last[key] = len(m.w.ops)
+	m.w.ops = append(m.w.ops, engine.Op{ID: op.ID, Kind: kind, Cells: append([]engine.Cell(nil), m.cells...)})
+	m.w.in = append(m.w.in, m.space.number)
+	m.from = append(m.from, []int{number})
+}
+
+// mergeCells adds deltas to those of an op. It changes nothing and returns false if the
+// counts could differ from those of two ops: deltas of both signs, which a floor takes one
+// by one, a floor of the op, a value that is set, or a sum that overflows.
+func mergeCells(op *engine.Op, cells []engine.Cell) bool {
+	if op.Kind != engine.OpAdd || len(op.Cells)+len(cells) > 2*sourceCellsMax {
+		return false
+	}
+	for _, has := range op.Cells {
+		if has.Column&engine.FloorMark != 0 {
+			return false
+		}
+		for _, c := range cells {
+			if c.Column == has.Column && !sameSign(has.Value, c.Value) {
+				return false
+			}
+		}
+	}
+next:
+	for _, c := range cells {
+		for i := range op.Cells {
+			if op.Cells[i].Column == c.Column {
+				op.Cells[i].Value += c.Value
+				continue next
+			}
+		}
+		op.Cells = append(op.Cells, c)
+	}
+	return true
+}
+
+// sameSign reports whether two deltas of one sign have a sum.
+func sameSign(a, b int64) bool {
+	if a >= 0 {
+		return b >= 0 && a <= math.MaxInt64-b
+	}
+	return b < 0 && a >= math.MinInt64-b
+}
+
+// Compile-time check that a log entry takes the columns of any op.
+const _ = uint(64 - sourceCellsMax)

@@ -1,0 +1,566 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/source/sink"
+)
+
+// sourceCluster is the shards and the catalog of a cluster, as state machines without Raft,
+// and a queue. Two nodes read it, each with a Sink and a catalog that lags. Whatever is
+// sent may be lost, applied without an answer, or applied at any later time.
+//
+// A reader's life, a seek, or a source made anew has an ordinal, and the test's network
+// writes the deltas of its sections to the column of that number. So each row tells how
+// often each life has applied each message.
+type sourceCluster struct {
+	t        *rapid.T
+	catalog  *catalog.Catalog
+	views    []*catalog.View
+	shards   map[uint32]raftfsm.Machine
+	queue    []queued
+	late     []func()
+	ordinals map[ordinalKey]int
+	seq      uint64 // of restores
+	backups  map[uint32][]byte
+	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
+	letters  map[letter]bool
+	faulty   bool
+}
+
+// queued is a message: one op on a row of its own, and one on a row that many share.
+type queued struct {
+	keyspace string
+	made     uint32 // the keyspace's first group when the message was sent; 0 for none
+}
+
+type ordinalKey struct {
+	source uint64
+	epoch  uint32
+}
+
+type letter struct{ message, ordinal int }
+
+const messageID = 100 // id of the row of the first message
+
+func (c *sourceCluster) command(command *catalog.Command) *catalog.Result {
+	entry, err := catalog.AppendEntry(nil, command)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r := c.catalog.Apply(codectest.Next(c.catalog, entry)).(*catalog.Result)
+	view := c.catalog.View()
+	c.views = append(c.views, view)
+	for _, k := range view.Keyspaces {
+		for g := k.FirstGroup; g < k.FirstGroup+uint32(k.Shards); g++ {
+			if kind, _ := codec.KindOf(k.Kind); c.shards[g] == nil {
+				c.shards[g] = raftfsm.New(kind)
+			}
+		}
+	}
+	return r
+}
+
+func (c *sourceCluster) create(name, kind string, shards int) {
+	columns := make([]string, engine.ColumnsMax)
+	for i := range columns {
+		columns[i] = fmt.Sprintf("c%d", i)
+	}
+	replicas := make([][]string, shards)
+	for i := range replicas {
+		replicas[i] = []string{"a.1"}
+	}
+	if r := c.command(&catalog.Command{Create: &catalog.CreateEntry{
+		Keyspace: catalog.Keyspace{Name: name, Kind: kind, Columns: columns, Shards: shards}, Replicas: replicas,
+	}}); r.Refused != "" {
+		c.t.Fatal(r.Refused)
+	}
+}
+
+const modelSource = "likes"
+
+func (c *sourceCluster) source() catalog.Source { return c.catalog.View().Sources[modelSource] }
+
+func (c *sourceCluster) ordinal(source uint64, epoch uint32) int {
+	key := ordinalKey{source, epoch}
+	if _, known := c.ordinals[key]; !known {
+		c.ordinals[key] = len(c.ordinals)
+	}
+	return c.ordinals[key]
+}
+
+// sourceNode is a node that reads the queue. It is a sourceWorld.
+type sourceNode struct {
+	c      *sourceCluster
+	seen   int // of the cluster's views
+	sink   *sourceSink
+	reads  bool // it has Positions
+	source uint64
+	from   sink.Position
+}
+
+func (n *sourceNode) view() *catalog.View { return n.c.views[n.seen] }
+
+func (n *sourceNode) catchUp(context.Context) error {
+	n.seen = len(n.c.views) - 1
+	return nil
+}
+
+func (n *sourceNode) keyspaces() (all []*Keyspace) {
+	for _, k := range n.view().KeyspacesByName() {
+		all = append(all, &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup})
+	}
+	return all
+}
+
+func (n *sourceNode) change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
+	r := n.c.command(command)
+	return r, n.catchUp(context.Background())
+}
+
+var errModelLost = errors.New("the answer is lost")
+
+func (n *sourceNode) send(_ context.Context, w *sourceWrite) {
+	w.answers = make([]sourceAnswer, len(w.sections))
+	first, slot := make([]int, len(w.spaces)), 0
+	var shards []sourceShard
+	for i, k := range w.spaces {
+		first[i] = slot
+		slot += k.Shards
+		for s := range k.Shards {
+			shards = append(shards, sourceShard{k, s, k.firstGroup + uint32(s)})
+		}
+	}
+	for slot, section := range w.sections {
+		if section == nil {
+			continue
+		}
+		var ops []engine.Op
+		for i := range w.ops {
+			k := w.spaces[w.in[i]]
+			s, key := k.route().keyOf(w.ops[i].ID)
+			if first[w.in[i]]+s != slot {
+				continue
+			}
+			column := uint8(n.c.ordinal(section.Source, section.Epoch))
+			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: w.ops[i].Cells[0].Value}}})
+		}
+		w.answers[slot] = n.c.deliver(shards[slot].group, dedup.BySource(*section), ops)
+	}
+}
+
+// deliver applies a section to a shard, or loses it, its answer, or both for a while.
+func (c *sourceCluster) deliver(group uint32, id dedup.RequestID, ops []engine.Op) sourceAnswer {
+	fate := 0
+	if c.faulty {
+		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.t, "fate")
+	}
+	switch fate {
+	case 1: // never arrives
+		return sourceAnswer{err: errModelLost}
+	case 2: // arrives, and the answer is lost
+		c.apply(group, id, ops)
+		return sourceAnswer{err: errModelLost}
+	case 3: // arrives later
+		c.late = append(c.late, func() { c.apply(group, id, ops) })
+		return sourceAnswer{err: errModelLost}
+	case 4: // arrives, and once more later
+		c.late = append(c.late, func() { c.apply(group, id, ops) })
+	}
+	return c.apply(group, id, ops)
+}
+
+func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op) sourceAnswer {
+	m := c.shards[group]
+	if c.catalog.View().Dropped(group) {
+		return sourceAnswer{err: ErrUnknownKeyspace}
+	}
+	kind := codec.KindCounters
+	if _, is := m.(*raftfsm.Unread); is {
+		kind = codec.KindUnread
+	}
+	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
+	var w raftfsm.RequestWriter
+	w.Reset(nil, &id)
+	for i := range ops {
+		if kind == codec.KindUnread {
+			w.TableOp(raftfsm.TableCounts, ops[i].ID, &ops[i])
+		} else {
+			w.Op(ops[i].ID, &ops[i])
+		}
+	}
+	r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result)
+	at, _ := r.Position(0)
+	return sourceAnswer{outcome: r.Outcome(0), at: at}
+}
+
+// step has a node do the next thing that a reader does. It returns true when the node has
+// read the whole queue.
+func (n *sourceNode) step(batch int) (done bool) {
+	c, ctx := n.c, context.Background()
+	source, there := n.view().Sources[modelSource]
+	if !there {
+		n.reads = false
+		return false
+	}
+	if !n.reads || n.source != source.Number {
+		n.reads, n.source = false, source.Number
+		start, err := n.sink.Start(ctx, n.source, 0, sink.Start{Identity: "queue"})
+		if err != nil {
+			return false
+		}
+		all, err := n.sink.Positions(ctx, n.source, 0)
+		if err != nil {
+			return false
+		}
+		n.from, n.reads = start.Position, true
+		known := false
+		for _, p := range all {
+			if p.Known && (!known || p.Position.Less(n.from)) {
+				n.from, known = p.Position, true
+			}
+		}
+		return false
+	}
+	next := sink.Position{Lo: min(uint64(len(c.queue)), n.from.Lo+uint64(batch))}
+	b := &sink.Batch{Source: n.source, From: n.from, Next: next}
+	for m := n.from.Lo; m < next.Lo; m++ {
+		q := c.queue[m]
+		for _, id := range []uint64{messageID + m, m % 4} {
+			b.Ops = append(b.Ops, sink.Op{Position: sink.Position{Lo: m}, Keyspace: q.keyspace, ID: id, Cells: []sink.Cell{{Column: "c0", Value: 1}}})
+		}
+	}
+	rejected, err := n.sink.Check(ctx, b.Ops)
+	if err != nil {
+		return false
+	}
+	dead := map[sink.Position]bool{}
+	for _, r := range rejected {
+		at := b.Ops[r.Op].Position
+		dead[at] = true
+		c.letters[letter{int(at.Lo), c.ordinal(n.source, n.view().Sources[modelSource].Partitions[0].Epoch)}] = true
+	}
+	b.Ops = slices.DeleteFunc(b.Ops, func(op sink.Op) bool { return dead[op.Position] })
+	_, err = n.sink.Apply(ctx, b)
+	switch {
+	case err == nil:
+		n.from = next
+		return next.Lo == uint64(len(c.queue)) && len(b.Ops) == 0
+	case errors.Is(err, sink.ErrMoved), errors.Is(err, sink.ErrStopped):
+		n.reads = false
+	}
+	return false
+}
+
+// restoreBegins closes a shard, restoreRows sets its rows to those of its backup, and
+// restoreEnds opens it.
+func (c *sourceCluster) restoreBegins(group uint32) {
+	c.seq++
+	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{Closed: true}), nil)
+	c.restores[group] = 1
+}
+
+// contents returns the rows and positions of a snapshot of a shard.
+func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64][]int64, positions []dedup.PositionRecord) {
+	m := c.shards[group]
+	kind := codec.KindCounters
+	if _, is := m.(*raftfsm.Unread); is {
+		kind = codec.KindUnread
+	}
+	all = map[uint64][]int64{}
+	_, err := raftfsm.VisitSnapshot(bytes.NewReader(snapshot), kind, raftfsm.SnapshotVisitor{
+		Rows: func(p *engine.Page) error {
+			for i, key := range p.IDs {
+				all[key] = slices.Clone(p.Row(i))
+			}
+			return nil
+		},
+		Positions: func(all []dedup.PositionRecord, _ uint64) error { positions = all; return nil },
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return all, positions
+}
+
+func (c *sourceCluster) restoreRows(group uint32) {
+	var ops []engine.Op
+	was, _ := c.contents(group, codectest.Persisted(c.t, c.shards[group]))
+	for key := range was {
+		ops = append(ops, engine.Op{ID: key, Kind: engine.OpDelete})
+	}
+	now, _ := c.contents(group, c.backups[group])
+	for key, row := range now {
+		var cells []engine.Cell
+		for column, v := range row {
+			if v != 0 {
+				cells = append(cells, engine.Cell{Column: uint8(column), Value: v})
+			}
+		}
+		ops = append(ops, engine.Op{ID: key, Kind: engine.OpSet, Cells: cells})
+	}
+	c.apply(group, dedup.RequestID{}, ops)
+	c.restores[group] = 2
+}
+
+func (c *sourceCluster) restoreEnds(group uint32) {
+	_, positions := c.contents(group, c.backups[group])
+	c.seq++
+	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{All: positionsAfterRestore(c.catalog.View(), positions)}), nil)
+	delete(c.restores, group)
+}
+
+// count returns how often a life has applied what a row counts.
+func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
+	r := newRoute(k.Shards, k.Sharding)
+	s, key := r.keyOf(id)
+	var row [engine.ColumnsMax]int64
+	switch m := c.shards[k.FirstGroup+uint32(s)].(type) {
+	case *raftfsm.Counters:
+		m.Table().Get(key, row[:])
+	case *raftfsm.Unread:
+		m.Table().Get(key, row[:])
+	}
+	return row[ordinal]
+}
+
+// newSourceCluster returns a cluster with two keyspaces and a source.
+func newSourceCluster(t *rapid.T) *sourceCluster {
+	c := &sourceCluster{
+		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[ordinalKey]int{},
+		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{},
+	}
+	c.command(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
+		Key: "a.1", Name: "a", Zone: "z", HTTPAddr: "a:1", ClusterAddr: "a:2", GossipAddr: "a:3", Version: "1", VersionMax: catalog.ClusterVersionMax,
+	}}})
+	c.command(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}})
+	c.create("posts", KindCounters, 2)
+	c.create(KeyspaceUnread, KindUnread, 1)
+	c.put()
+	return c
+}
+
+func (c *sourceCluster) put() {
+	c.command(&catalog.Command{PutSource: &catalog.PutSourceEntry{Name: modelSource, Config: json.RawMessage("{}"), Cluster: 1}})
+}
+
+// node returns a node that knows the catalog as it is.
+func (c *sourceCluster) node() *sourceNode {
+	n := &sourceNode{c: c, seen: len(c.views) - 1}
+	n.sink = newSourceSink(n)
+	return n
+}
+
+// A message for a keyspace that exists is no dead letter, though the reader's node has yet to
+// learn of the keyspace, and all shards that the node did not know begin where the batch does.
+func TestReaderWithAnOldCatalog(t *testing.T) {
+	c := newSourceCluster(nil)
+	n := c.node()
+	c.queue = []queued{{keyspace: "posts"}, {keyspace: "extra"}}
+	n.step(1)
+	n.step(1)
+	c.create("extra", KindCounters, 2)
+	n.step(1)
+	if len(c.letters) > 0 || n.from != (sink.Position{Lo: 2}) {
+		t.Fatalf("at %v with dead letters %v", n.from, c.letters)
+	}
+	for m, q := range c.queue {
+		if got := c.count(c.catalog.View().Keyspaces[q.keyspace], messageID+uint64(m), 0); got != 1 {
+			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+}
+
+func TestSourcesModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newSourceCluster(t)
+		c.faulty = true
+		nodes := make([]*sourceNode, 2)
+		restart := func(i int) {
+			nodes[i] = c.node()
+		}
+		restart(0)
+		restart(1)
+		publish := func(n int) {
+			for range n {
+				q := queued{keyspace: rapid.SampledFrom([]string{"posts", "posts", KeyspaceUnread, "extra"}).Draw(t, "keyspace")}
+				if k, there := c.catalog.View().Keyspaces[q.keyspace]; there {
+					q.made = k.FirstGroup
+				}
+				c.queue = append(c.queue, q)
+			}
+		}
+		publish(5)
+		group := func() uint32 {
+			var all []uint32
+			for g := range c.shards {
+				if !c.catalog.View().Dropped(g) {
+					all = append(all, g)
+				}
+			}
+			slices.Sort(all)
+			return rapid.SampledFrom(all).Draw(t, "group")
+		}
+		node := func() int { return rapid.IntRange(0, 1).Draw(t, "node") }
+		read := func(*rapid.T) { nodes[node()].step(rapid.IntRange(0, 5).Draw(t, "batch")) }
+		t.Repeat(map[string]func(*rapid.T){
+			"read":       read,
+			"read again": read,
+			"read on":    read,
+			"read more":  read,
+			"publish":    func(t *rapid.T) { publish(rapid.IntRange(1, 4).Draw(t, "messages")) },
+			"crash":      func(*rapid.T) { restart(node()) },
+			"learn":      func(*rapid.T) { _ = nodes[node()].catchUp(context.Background()) },
+			"late": func(*rapid.T) {
+				if len(c.late) > 0 {
+					i := rapid.IntRange(0, len(c.late)-1).Draw(t, "which")
+					c.late[i]()
+					c.late = slices.Delete(c.late, i, i+1)
+				}
+			},
+			"keyspace": func(*rapid.T) {
+				if k, there := c.catalog.View().Keyspaces["extra"]; there {
+					if rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
+						return
+					}
+					c.command(&catalog.Command{Drop: &catalog.DropEntry{Keyspace: "extra", FirstGroup: k.FirstGroup}})
+				} else {
+					c.create("extra", KindCounters, 2)
+				}
+			},
+			"seek": func(*rapid.T) {
+				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
+					return
+				}
+				to := rapid.IntRange(0, len(c.queue)).Draw(t, "to")
+				c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Paused: true}})
+				c.command(&catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: uint64(to)}}}})
+				c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource}})
+			},
+			"delete": func(*rapid.T) {
+				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
+					return
+				}
+				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Number: c.source().Number}})
+				c.put()
+			},
+			"forget": func(*rapid.T) {
+				g := group()
+				for _, source := range c.shards[g].Sources() {
+					if c.catalog.View().SourceDeleted(1, source) {
+						c.apply(g, dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}), nil)
+					}
+				}
+			},
+			"move": func(*rapid.T) { // to another node, by a snapshot
+				g := group()
+				kind := codec.KindCounters
+				if _, is := c.shards[g].(*raftfsm.Unread); is {
+					kind = codec.KindUnread
+				}
+				m := raftfsm.New(kind)
+				if err := codectest.Restore(m, codectest.Persisted(t, c.shards[g])); err != nil {
+					t.Fatal(err)
+				}
+				c.shards[g] = m
+			},
+			"backup": func(*rapid.T) {
+				if g := group(); c.restores[g] == 0 {
+					c.backups[g] = codectest.Persisted(t, c.shards[g])
+				}
+			},
+			"restore": func(*rapid.T) {
+				g := group()
+				switch _, backed := c.backups[g]; {
+				case c.restores[g] == 1:
+					c.restoreRows(g)
+				case c.restores[g] == 2:
+					c.restoreEnds(g)
+				case backed:
+					c.restoreBegins(g)
+				}
+			},
+			"": func(*rapid.T) { c.check(false) },
+		})
+		for g, stage := range c.restores {
+			if !c.catalog.View().Dropped(g) {
+				if stage == 1 {
+					c.restoreRows(g)
+				}
+				c.restoreEnds(g)
+			}
+		}
+		c.faulty = false
+		for i := 0; ; i++ {
+			_ = nodes[0].catchUp(context.Background())
+			if nodes[0].step(3) {
+				break
+			}
+			if i > 2*len(c.queue)+50 {
+				t.Fatal("the reader does not reach the end of the queue")
+			}
+		}
+		for _, late := range c.late {
+			late()
+		}
+		c.check(true)
+	})
+}
+
+// check fails if a life of the source has applied a message twice, or, once it has read
+// everything, has not applied one that it has not put into the dead letters.
+func (c *sourceCluster) check(whole bool) {
+	source := c.source()
+	start, last := source.Partitions[0].Start, -1
+	if whole {
+		last = c.ordinal(source.Number, source.Partitions[0].Epoch)
+	}
+	hot := map[string]map[uint64]int64{}
+	for m, q := range c.queue {
+		k, there := c.catalog.View().Keyspaces[q.keyspace]
+		if !there {
+			continue
+		}
+		for ordinal := range len(c.ordinals) {
+			if n := c.count(k, messageID+uint64(m), ordinal); n > 1 {
+				c.t.Fatalf("message %d was applied %d times by life %d", m, n, ordinal)
+			}
+		}
+		if !whole || uint64(m) < start.Lo {
+			continue
+		}
+		n := c.count(k, messageID+uint64(m), last)
+		if n == 0 && !c.letters[letter{m, last}] {
+			c.t.Fatalf("message %d for %s is neither counted nor a dead letter", m, q.keyspace)
+		}
+		if n == 0 && q.made == k.FirstGroup {
+			c.t.Fatalf("message %d for %s is a dead letter, and the keyspace was there before it", m, q.keyspace)
+		}
+		if hot[q.keyspace] == nil {
+			hot[q.keyspace] = map[uint64]int64{}
+		}
+		hot[q.keyspace][uint64(m)%4] += n
+	}
+	for name, rows := range hot {
+		for id, want := range rows {
+			if got := c.count(c.catalog.View().Keyspaces[name], id, last); whole && got != want {
+				c.t.Fatalf("row %d of %s has %d, its messages were applied %d times", id, name, got, want)
+			}
+		}
+	}
+}

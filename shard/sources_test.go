@@ -1,0 +1,240 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// numbered is a queue of messages: message m adds 1 to row m mod 7 of posts and to the
+// unread number of user m mod 5.
+type numbered int
+
+const (
+	numberedPosts = 7
+	numberedUsers = 5
+)
+
+func (q numbered) ops(from, to uint64) (ops []sink.Op) {
+	for m := from; m < to; m++ {
+		at, like := sink.Position{Lo: m}, []sink.Cell{{Column: "like", Value: 1}}
+		ops = append(ops, sink.Op{Position: at, Keyspace: "posts", ID: m % numberedPosts, Cells: like},
+			sink.Op{Position: at, Keyspace: KeyspaceUnread, ID: m % numberedUsers, Cells: like})
+	}
+	return ops
+}
+
+// read is a reader, which begins anew after every error, until all shards have everything.
+func (q numbered) read(ctx context.Context, s sink.Sink, source uint64, batch uint64) error {
+	for ctx.Err() == nil {
+		err := q.session(ctx, s, source, batch)
+		if err == nil || errors.Is(err, sink.ErrStopped) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return ctx.Err()
+}
+
+func (q numbered) session(ctx context.Context, s sink.Sink, source uint64, batch uint64) error {
+	start, err := s.Start(ctx, source, 0, sink.Start{Identity: "numbered"})
+	if err != nil {
+		return err
+	}
+	all, err := s.Positions(ctx, source, 0)
+	if err != nil {
+		return err
+	}
+	from, known := start.Position, false
+	for _, p := range all {
+		if p.Known && (!known || p.Position.Less(from)) {
+			from, known = p.Position, true
+		}
+	}
+	for {
+		b := &sink.Batch{Source: source, From: from, Next: sink.Position{Lo: min(uint64(q), from.Lo+batch)}}
+		b.Ops = q.ops(from.Lo, b.Next.Lo)
+		if rejected, err := s.Check(ctx, b.Ops); err != nil || len(rejected) > 0 {
+			return errors.Join(err, errors.New("rejected"))
+		}
+		if _, err := s.Apply(ctx, b); err != nil {
+			return err
+		}
+		if from = b.Next; len(b.Ops) == 0 {
+			return nil
+		}
+	}
+}
+
+// wantCounts reads all rows of a queue: message m has been applied times(m) times.
+func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) {
+	t.Helper()
+	posts, users := [numberedPosts]int64{}, [numberedUsers]int64{}
+	for m := range uint64(q) {
+		posts[m%numberedPosts] += times(m)
+		users[m%numberedUsers] += times(m)
+	}
+	for _, rows := range []struct {
+		keyspace string
+		want     []int64
+	}{{"posts", posts[:]}, {KeyspaceUnread, users[:]}} {
+		ks := n.Keyspace(rows.keyspace)
+		for id, want := range rows.want {
+			got := make([]int64, len(ks.Columns))
+			mustDo(t, n.Get(ks, []uint64{uint64(id)}, len(got), &ReadOptions{Consistency: Linearizable, Deadline: soon()}, got))
+			if got[ks.Column("like")] != want {
+				t.Errorf("row %d of %s has %d, want %d", id, rows.keyspace, got[ks.Column("like")], want)
+			}
+		}
+	}
+}
+
+// Three nodes apply a queue: two of them read it at once while leaders move and a shard is
+// restored from a backup. Each message is counted once, and once more after a seek back, and
+// once more by a source that is made under the name of a deleted one.
+func TestSourceIsAppliedOnce(t *testing.T) {
+	all := openMembers(t, 3)
+	n := all[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 2*eventuallyMax)
+	defer cancel()
+	const queue = numbered(1500)
+	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`))
+	mustDo(t, err)
+	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`)); !errors.Is(err, ErrSourceExists) {
+		t.Errorf("made twice: %v", err)
+	}
+
+	part := numbered(500)
+	mustDo(t, part.read(ctx, all[1].Sink(), source.Number, 64))
+	part.wantCounts(t, all[2], func(uint64) int64 { return 1 })
+	shard := n.Keyspace("posts").firstGroup + 1
+	backup, _ := taken(t, all, shard)
+
+	var moves, reads sync.WaitGroup
+	moving, stop := context.WithCancel(ctx)
+	moves.Go(func() {
+		for i := 0; moving.Err() == nil; i++ {
+			for _, from := range all {
+				for _, g := range from.groups.Load().all {
+					if r, err := g.led(); err == nil && r != nil && int(g.number)%3 == i%3 {
+						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // it may be busy
+					}
+				}
+			}
+			select {
+			case <-moving.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	for i, batch := range []uint64{17, 50} {
+		reads.Go(func() {
+			if err := queue.read(ctx, all[i].Sink(), source.Number, batch); err != nil {
+				t.Errorf("reader %d: %v", i, err)
+			}
+		})
+	}
+	reads.Wait()
+	if _, err := n.RestoreShard(ctx, shard, bytes.NewReader(backup), RestoreOptions{Force: true}); err != nil {
+		t.Errorf("restore: %v", err)
+	}
+	mustDo(t, queue.read(ctx, all[2].Sink(), source.Number, 100)) // the restored shard alone
+	stop()
+	moves.Wait()
+	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
+
+	back := map[uint32]sink.Position{0: {Lo: 1000}}
+	if _, err := n.SeekSource(ctx, "numbers", back); !errors.Is(err, ErrNotPaused) {
+		t.Errorf("a seek of a running source: %v", err)
+	}
+	_, err = n.PauseSource(ctx, "numbers", true)
+	mustDo(t, err)
+	if err := queue.session(ctx, all[1].Sink(), source.Number, 10); err != nil {
+		t.Errorf("a paused source at its end: %v", err)
+	}
+	_, err = n.SeekSource(ctx, "numbers", back)
+	mustDo(t, err)
+	_, err = n.PauseSource(ctx, "numbers", false)
+	mustDo(t, err)
+	for _, reader := range all[1:] {
+		reads.Go(func() {
+			if err := queue.read(ctx, reader.Sink(), source.Number, 33); err != nil {
+				t.Errorf("after the seek: %v", err)
+			}
+		})
+	}
+	reads.Wait()
+	queue.wantCounts(t, n, func(m uint64) int64 { return 1 + min(1, int64(m/1000)) })
+
+	mustDo(t, n.DeleteSource(ctx, "numbers"))
+	if err := n.DeleteSource(ctx, "numbers"); !errors.Is(err, ErrUnknownSource) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	eventually(t, "no shard has positions of the deleted source", func() bool {
+		for _, n := range all {
+			for _, g := range n.groups.Load().all {
+				if r := g.replica.Load(); r != nil && len(r.fsm.Sources()) > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	if err := queue.read(ctx, all[1].Sink(), source.Number, 33); !errors.Is(err, sink.ErrStopped) {
+		t.Errorf("a reader of a deleted source: %v", err)
+	}
+	again, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`))
+	mustDo(t, err)
+	if again.Number == source.Number {
+		t.Errorf("number %d was given twice", again.Number)
+	}
+	reads.Go(func() { // with the shards that it leads
+		if err := all[2].Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := queue.read(ctx, all[1].Sink(), again.Number, 50); err != nil {
+		t.Errorf("beside a node that stops: %v", err)
+	}
+	reads.Wait()
+	queue.wantCounts(t, n, func(m uint64) int64 { return 2 + min(1, int64(m/1000)) })
+	eventually(t, "digests agree", func() bool { return digestsAgree(all[:2]) })
+}
+
+// What a node does not know, it asks for before it refuses an op.
+func TestCheckAsksForTheCatalog(t *testing.T) {
+	n := openMembers(t, 1)[0]
+	like := []sink.Cell{{Column: "like", Value: 1}}
+	ops := []sink.Op{
+		{Keyspace: "posts", ID: 1, Cells: like},
+		{Keyspace: "nothing", ID: 1, Cells: like},
+		{Keyspace: KeyspaceBoard, ID: 1, Cells: like},
+		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "nothing"}}},
+		{Keyspace: "posts", ID: 1},
+		{Keyspace: "posts", ID: 1, Cells: append(like, like...)},
+		{Keyspace: KeyspaceUnread, ID: 1, Kind: sink.Set, Cells: like},
+		{Keyspace: "posts", ID: 1, Kind: sink.Set, HasFloor: true, Cells: like},
+		{Keyspace: KeyspaceUnread, ID: 1, Cells: like},
+	}
+	rejected, err := n.Sink().Check(t.Context(), ops)
+	mustDo(t, err)
+	var got []int
+	for _, r := range rejected {
+		if r.Reason == "" {
+			t.Errorf("op %d is rejected without a reason", r.Op)
+		}
+		got = append(got, r.Op)
+	}
+	if len(got) != 7 || got[0] != 1 || got[6] != 7 {
+		t.Errorf("rejected %v, want 1 to 7", got)
+	}
+}
