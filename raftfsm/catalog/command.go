@@ -49,9 +49,8 @@ type Result struct {
 // Bound names a bound of a whole cluster.
 type Bound string
 
-// The bounds that Result tells of.
+// The bounds that Result.Bound names.
 const (
-	// The bounds that Result.Bound names.
 	BoundKeyspaces  Bound = "keyspaces"  // KeyspacesMax
 	BoundGroups     Bound = "groups"     // GroupsMax
 	BoundSources    Bound = "sources"    // SourcesMax

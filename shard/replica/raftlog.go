@@ -15,12 +15,12 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// raftLogger gives raft's messages to slog, one step quieter than raft means
-// them: its Info tells of every snapshot and state change, its Warn of every
-// normal election and its Error of every heartbeat to a peer that is down.
-// What an operator must act on reaches him through Config.Fatal.
+// raftLogger writes raft's messages to slog, one level lower than raft gives them: raft
+// logs every snapshot and state change at Info, every normal election at Warn and every
+// heartbeat to a peer that is down at Error. Config.Fatal reports what an operator must act
+// on.
 //
-// That a peer cannot be reached is told once it has lasted, and then seldom.
+// It logs that a peer cannot be reached once that has lasted, and then seldom.
 type raftLogger struct {
 	slog     *slog.Logger
 	name     string
