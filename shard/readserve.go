@@ -46,6 +46,9 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	var answer []byte
 	for _, a := range answers {
 		answer = rpc.AppendError(answer, a.err)
+		if a.err != nil {
+			continue
+		}
 		for _, count := range a.rows {
 			answer = binary.AppendVarint(answer, count)
 		}

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"encoding/binary"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/shard/wire"
 )
 
 func noPause(int) error { return nil }
@@ -111,6 +114,31 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 	if err != nil || len(r.IDs) != 0 || !slices.Equal(r.Unreadable, []int{0}) {
 		t.Errorf("%d ids, unreadable shards %d, %v", len(r.IDs), r.Unreadable, err)
 	}
+}
+
+// What another node is told of a damaged row is why, and nothing behind that.
+func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
+	n := openDamagedNode(t)
+	ks := n.Keyspace("posts")
+	g, err := n.groupsOf(ks)
+	mustDo(t, err)
+	row := make([]int64, 4)
+	for i := uint64(0); i < 20_000; i += 20 {
+		if n.Get(ks, []uint64{coldID(i)}, 4, &ReadOptions{Deadline: soon()}, row) == nil {
+			continue
+		}
+		_, key := g[0].route.keyOf(coldID(i))
+		q := newRemoteRead(g[0], &ReadOptions{Consistency: Stale})
+		q.width, q.keys, q.cold = 4, []uint64{key}, true
+		answer, err := n.reader.serveReads(t.Context(), appendRead(binary.AppendUvarint(nil, 1), q))
+		mustDo(t, err)
+		r := wire.Reader{Rest: answer}
+		if told := rpc.ReadError(&r); !errors.Is(told, ErrNoQuorum) || r.End() != nil {
+			t.Errorf("told %v, then %d bytes", told, len(r.Rest))
+		}
+		return
+	}
+	t.Error("no row is damaged")
 }
 
 // A damaged block keeps its own neighbours on disk, and all others come as an operator
