@@ -156,8 +156,7 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.Board
 // readShards fills each shard's part: from memory where this node's replica may answer,
 // and the others at once, from disk or from other nodes.
 func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
-	var waits sync.WaitGroup
-	var errs []error // of shards that were not read from memory
+	var rest *waitingParts // nil, and not allocated, while memory has all
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		if len(p.keys) == 0 {
@@ -167,24 +166,34 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 		if r != nil && pg.fromMemory(p, r) {
 			continue
 		}
-		if errs == nil {
-			errs = make([]error, len(groups))
+		if rest == nil {
+			rest = &waitingParts{errs: make([]error, len(groups))}
 		}
-		if errs[s] = err; err != nil {
+		waiting := rest
+		if waiting.errs[s] = err; err != nil {
 			continue
 		}
-		waits.Go(func() { // ends at the deadline
+		waiting.Go(func() { // ends at the deadline
 			rows, err := rd.fetch(groups[s], r, pg.of, p.keys, pg.width, opt)
-			if errs[s] = err; err == nil {
+			if waiting.errs[s] = err; err == nil {
 				p.rows = rows
 			}
 		})
 	}
-	waits.Wait()
-	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+	if rest == nil {
 		return nil
 	}
-	return &ReadError{ByShard: errs, hash: groups[0].route.hash}
+	rest.Wait()
+	if !slices.ContainsFunc(rest.errs, func(err error) bool { return err != nil }) {
+		return nil
+	}
+	return &ReadError{ByShard: rest.errs, hash: groups[0].route.hash}
+}
+
+// waitingParts are the parts of a page that memory here does not hold.
+type waitingParts struct {
+	sync.WaitGroup
+	errs []error // by shard; each goroutine sets its own
 }
 
 // fetch reads keys of a shard that memory here does not hold: from disk if this node's
