@@ -91,6 +91,7 @@ func New(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
 	}
 	c.AwaitReady(c.Nodes()...)
 	c.AwaitVoters(min(opts.Nodes, nodesDefault))
+	c.AwaitAgreement(settleTimeout, c.Nodes()...) // a replica that has applied nothing answers no read by itself
 	return c
 }
 

@@ -2,14 +2,15 @@ package proctest
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
+	"path/filepath"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -228,31 +229,62 @@ func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 // Log returns the output of the process in this life.
 func (n *Node) Log() string { return n.live.log.String() }
 
-// portsGiven counts the ports that were tried: none is returned twice, because its owner may
-// not listen on it yet. Each test process begins at another port.
-var (
-	portsGiven atomic.Uint32
-	portsFrom  = rand.IntN(1 << 16)
+// A test process takes ports from blocks of its own: another that runs beside it may have
+// looked at the same free port, and not listen on it yet. None is returned twice.
+const (
+	portsLow, portsHigh = 15_000, 32_000
+	portsInBlock        = 50
 )
+
+var ports struct {
+	sync.Mutex
+	left  []int      // of the newest block
+	locks []*os.File // of all blocks, held until the process ends
+}
 
 // FreePorts returns count free loopback addresses. They are below the range that the system
 // uses for outgoing connections, so that a node finds its port free again after a restart.
 func FreePorts(t testing.TB, count int) []string {
 	t.Helper()
-	const low, high, triesMax = 15_000, 32_000, 1_000
+	ports.Lock()
+	defer ports.Unlock()
 	var addrs []string
-	for range triesMax {
-		if len(addrs) == count {
-			return addrs
+	for len(addrs) < count {
+		if len(ports.left) == 0 {
+			takePorts(t)
 		}
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(low+(portsFrom+int(portsGiven.Add(1)))%(high-low)))
-		l, err := net.Listen("tcp", addr)
-		if err != nil || slices.Contains(addrs, addr) {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports.left[0]))
+		ports.left = ports.left[1:]
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// takePorts takes a block that no other test process of this machine has.
+func takePorts(t testing.TB) {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("countd-test-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const blocks = (portsHigh - portsLow) / portsInBlock
+	for _, block := range rand.Perm(blocks) {
+		lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(block)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			lock.Close()
 			continue
 		}
-		l.Close()
-		addrs = append(addrs, addr)
+		ports.locks = append(ports.locks, lock)
+		for i := range portsInBlock {
+			ports.left = append(ports.left, portsLow+block*portsInBlock+i)
+		}
+		return
 	}
-	t.Fatalf("no %d free ports after %d tries", count, triesMax)
-	return nil
+	t.Fatalf("all %d blocks of ports are taken", blocks)
 }
