@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/hex"
 	"sort"
 	"strings"
 
@@ -209,11 +210,11 @@ func unescaped(path []byte) ([]byte, bool) {
 			if i+2 >= len(path) {
 				return nil, false
 			}
-			high, low := hexDigit(path[i+1]), hexDigit(path[i+2])
-			if high < 0 || low < 0 {
+			var decoded [1]byte
+			if _, err := hex.Decode(decoded[:], path[i+1:i+3]); err != nil {
 				return nil, false
 			}
-			if b = byte(high<<4 | low); b == '/' {
+			if b = decoded[0]; b == '/' {
 				b = 0
 			}
 			i += 2
@@ -221,17 +222,4 @@ func unescaped(path []byte) ([]byte, bool) {
 		plain = append(plain, b)
 	}
 	return plain, true
-}
-
-// hexDigit returns the value of a hexadecimal digit, or -1.
-func hexDigit(b byte) int {
-	switch {
-	case b >= '0' && b <= '9':
-		return int(b - '0')
-	case b >= 'a' && b <= 'f':
-		return int(b-'a') + 10
-	case b >= 'A' && b <= 'F':
-		return int(b-'A') + 10
-	}
-	return -1
 }

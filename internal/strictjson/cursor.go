@@ -6,6 +6,7 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"strings"
@@ -226,15 +227,9 @@ func hexRune(data []byte) (rune, bool) {
 	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return 0, false
 	}
-	var r rune
-	for _, b := range data[2:6] {
-		digit := hexDigit(b)
-		if digit < 0 {
-			return 0, false
-		}
-		r = r<<4 | rune(digit)
-	}
-	return r, true
+	var r [2]byte
+	_, err := hex.Decode(r[:], data[2:6])
+	return rune(r[0])<<8 | rune(r[1]), err == nil
 }
 
 // Number returns the run of bytes that can be part of a number. The parse functions check
@@ -397,17 +392,4 @@ func digits(text []byte) int {
 		n++
 	}
 	return n
-}
-
-// hexDigit returns the value of a hexadecimal digit, or -1.
-func hexDigit(b byte) int {
-	switch {
-	case b >= '0' && b <= '9':
-		return int(b - '0')
-	case b >= 'a' && b <= 'f':
-		return int(b-'a') + 10
-	case b >= 'A' && b <= 'F':
-		return int(b-'A') + 10
-	}
-	return -1
 }
