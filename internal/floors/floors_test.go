@@ -98,13 +98,14 @@ const rule = `
 	# Callers, and what they were told.
 	internal/calltest: internal/cable internal/must
 	shard/rpc/rpctest: shard/rpc internal/calltest internal/must
+	shard/rafttest:
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
-	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must shard/rpc/rpctest
+	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

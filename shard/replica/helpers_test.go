@@ -7,11 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/shard/rafttest"
 )
 
 const eventuallyMax = must.BecomeMax
 
-var mustDo, eventually, changed = must.Do, must.Become, must.Flipped
+var (
+	mustDo, eventually, changed       = must.Do, must.Become, must.Flipped
+	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
+)
 
 // cpuTime is what this process has used, which a busy machine changes less than
 // the time that goes by.

@@ -10,12 +10,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rafttest"
 )
 
 // faultyStores is a log in memory that can fail or hang.
 type faultyStores struct {
 	*raft.InmemStore
-	stable memoryStable
+	stable rafttest.Stable
 	mu     sync.Mutex    // orders stable's calls
 	hang   chan struct{} // StoreLogs waits until it is closed, if set
 	err    error
@@ -24,7 +25,7 @@ type faultyStores struct {
 func (s *faultyStores) set(hang chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hang, s.err, s.stable.err = hang, err, err
+	s.hang, s.err, s.stable.Err = hang, err, err
 }
 
 func (s *faultyStores) faults() (chan struct{}, error) {

@@ -1,13 +1,11 @@
 package replica
 
 import (
-	"bytes"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/countd/countd/shard/storage"
 )
@@ -47,29 +45,4 @@ func mustOpenStores(t *testing.T, store storage.LogStore, dir string) storage.St
 
 func testEntry(index uint64, data string) *raft.Log {
 	return &raft.Log{Index: index, Term: 3, Type: raft.LogCommand, Data: []byte(data), AppendedAt: time.Unix(int64(index), 0)}
-}
-
-// memoryStable keeps raft's few values in memory.
-type memoryStable struct {
-	values map[string][]byte
-	err    error
-}
-
-func (m *memoryStable) Set(key, value []byte) error {
-	if m.err != nil {
-		return m.err
-	}
-	if m.values == nil {
-		m.values = map[string][]byte{}
-	}
-	m.values[string(key)] = bytes.Clone(value)
-	return nil
-}
-
-func (m *memoryStable) Get(key []byte) ([]byte, error) {
-	v, ok := m.values[string(key)]
-	if !ok {
-		return nil, raftboltdb.ErrKeyNotFound
-	}
-	return bytes.Clone(v), nil
 }

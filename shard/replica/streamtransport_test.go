@@ -31,11 +31,6 @@ func servedReplicaOf(t *testing.T, a *stream.Streams, group uint32, id raft.Serv
 	}()
 }
 
-// taking is the answer of a follower that takes a call.
-func taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
-	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
-}
-
 // transportTo returns the transport of a group whose appends go to the node there.
 func transportTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
 	t.Helper()
@@ -165,20 +160,3 @@ func TestAppendsOfAnOlderCluster(t *testing.T) {
 type offered func(net.Conn) error
 
 func (f offered) Offer(conn net.Conn) error { return f(conn) }
-
-// testAppend is a call with everything in it.
-func testAppend() *raft.AppendEntriesRequest {
-	return &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
-		Term:      1 << 40, PrevLogEntry: 300, PrevLogTerm: 1<<40 - 1, LeaderCommitIndex: 299,
-		Entries: []*raft.Log{
-			{Index: 301, Term: 1 << 40, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: time.Unix(1, 999_999_999).UTC()},
-			{Index: 302, Term: 1 << 40, Type: raft.LogConfiguration, Data: []byte{0}, Extensions: []byte("more"), AppendedAt: time.Unix(-1, 0).UTC()},
-			{Index: 303, Term: 1 << 40, Type: raft.LogNoop},
-		},
-	}
-}
-
-func testHeartbeat() *raft.AppendEntriesRequest {
-	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
-}

@@ -6,37 +6,11 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/countd/countd/shard/rafttest"
 )
 
 var errBrokenDisk = errors.New("the disk is broken")
-
-// memoryStable is a stableBytes whose writes can be made to fail.
-type memoryStable struct {
-	values map[string][]byte
-	sets   int
-	err    error
-}
-
-func (m *memoryStable) Set(key, value []byte) error {
-	if m.err != nil {
-		return m.err
-	}
-	m.sets++
-	if m.values == nil {
-		m.values = map[string][]byte{}
-	}
-	m.values[string(key)] = bytes.Clone(value)
-	return nil
-}
-
-func (m *memoryStable) Get(key []byte) ([]byte, error) {
-	v, ok := m.values[string(key)]
-	if !ok {
-		return nil, raftboltdb.ErrKeyNotFound
-	}
-	return bytes.Clone(v), nil
-}
 
 // vote saves a vote as raft's persistVote does.
 func vote(s raft.StableStore, term uint64, candidate string) error {
@@ -62,7 +36,7 @@ func mustHaveVote(t *testing.T, s raft.StableStore, term uint64, candidate strin
 }
 
 func TestVoteIsStoredAtOnce(t *testing.T) {
-	m := &memoryStable{}
+	m := &rafttest.Stable{}
 	s := NewVotes(m, 7, "raft.db", noFatal(t))
 	if _, err := s.GetUint64(keyVoteTerm); err == nil || err.Error() != "not found" {
 		t.Errorf("no vote yet: %v; raft compares the text", err)
@@ -70,12 +44,12 @@ func TestVoteIsStoredAtOnce(t *testing.T) {
 	if err := s.SetUint64(keyTerm, 4); err != nil {
 		t.Fatal(err)
 	}
-	m.sets = 0
+	m.Sets = 0
 	if err := vote(s, 4, "n1"); err != nil {
 		t.Fatal(err)
 	}
-	if m.sets != 1 {
-		t.Errorf("a vote took %d writes", m.sets)
+	if m.Sets != 1 {
+		t.Errorf("a vote took %d writes", m.Sets)
 	}
 	mustHaveVote(t, s, 4, "n1")
 	term, err := s.GetUint64(keyTerm)
@@ -109,17 +83,17 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 }
 
 func TestFailedVoteStopsTheGroup(t *testing.T) {
-	m := &memoryStable{}
+	m := &rafttest.Stable{}
 	stop, told := countFatal(t)
 	s := NewVotes(m, 7, "raft.db", stop)
 	if err := vote(s, 4, "n1"); err != nil {
 		t.Fatal(err)
 	}
-	m.err = errBrokenDisk
+	m.Err = errBrokenDisk
 	if err := vote(s, 5, "n2"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("a vote on a broken disk: %v", err)
 	}
-	m.err = nil // once is enough: what reached the disk is not known
+	m.Err = nil // once is enough: what reached the disk is not known
 	if err := vote(s, 5, "n3"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("the next vote: %v", err)
 	}
@@ -129,13 +103,13 @@ func TestFailedVoteStopsTheGroup(t *testing.T) {
 	if *told != 1 {
 		t.Errorf("told %d times", *told)
 	}
-	if m.sets != 1 {
-		t.Errorf("%d writes", m.sets)
+	if m.Sets != 1 {
+		t.Errorf("%d writes", m.Sets)
 	}
 }
 
 func TestDamagedStableValueIsRefused(t *testing.T) {
-	whole := &memoryStable{}
+	whole := &rafttest.Stable{}
 	s := NewVotes(whole, 7, "raft.db", noFatal(t))
 	if err := errors.Join(s.SetUint64(keyTerm, 4), vote(s, 4, "n1")); err != nil {
 		t.Fatal(err)
@@ -144,16 +118,16 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 		string(keyTerm): func(s raft.StableStore) error { _, err := s.GetUint64(keyTerm); return err },
 		string(keyVote): func(s raft.StableStore) error { _, err := s.Get(keyVoteFor); return err },
 	}
-	for key, stored := range whole.values {
+	for key, stored := range whole.Values {
 		for i := range stored {
-			damaged := &memoryStable{values: map[string][]byte{key: changed(stored, i)}}
+			damaged := &rafttest.Stable{Values: map[string][]byte{key: changed(stored, i)}}
 			stop, told := countFatal(t)
 			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) || *told != 1 {
 				t.Errorf("%s, byte %d: %v, told %d times", key, i, err, *told)
 			}
 		}
 		for n := range stored {
-			damaged := &memoryStable{values: map[string][]byte{key: stored[:n]}}
+			damaged := &rafttest.Stable{Values: map[string][]byte{key: stored[:n]}}
 			stop, _ := countFatal(t)
 			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) {
 				t.Errorf("%s cut to %d bytes: %v", key, n, err)
@@ -161,7 +135,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 		}
 	}
 	// A value under another's key.
-	swapped := &memoryStable{values: map[string][]byte{string(keyTerm): whole.values[string(keyVote)]}}
+	swapped := &rafttest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
 	stop, _ := countFatal(t)
 	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {
 		t.Errorf("the vote as term: %v", err)
@@ -170,7 +144,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 
 func TestUnknownStableKeyIsRefused(t *testing.T) {
 	stop, told := countFatal(t)
-	s := NewVotes(&memoryStable{}, 7, "raft.db", stop)
+	s := NewVotes(&rafttest.Stable{}, 7, "raft.db", stop)
 	if err := s.SetUint64([]byte("NewVoteTerm"), 1); err == nil || *told != 1 {
 		t.Errorf("%v, told %d times", err, *told)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/shard/rafttest"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/rpc/rpctest"
 )
@@ -15,6 +16,8 @@ import (
 type callNodes = rpctest.Nodes
 
 var (
+	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
+
 	mustDo, eventually          = must.Do, must.Become
 	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
 )

@@ -35,11 +35,6 @@ func servedReplicaOf(t *testing.T, a *Streams, group uint32, id raft.ServerID, f
 	}()
 }
 
-// taking is the answer of a follower that takes a call.
-func taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
-	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
-}
-
 // streamTo returns streams to the node there, on which call sends appends of groups that
 // stop closes.
 func streamTo(t *testing.T, there *rpc.Mux) (streams *Streams, stop func(), call func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error)) {

@@ -6,30 +6,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
-
-// testAppend is a call with everything in it.
-func testAppend() *raft.AppendEntriesRequest {
-	return &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
-		Term:      1 << 40, PrevLogEntry: 300, PrevLogTerm: 1<<40 - 1, LeaderCommitIndex: 299,
-		Entries: []*raft.Log{
-			{Index: 301, Term: 1 << 40, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: time.Unix(1, 999_999_999).UTC()},
-			{Index: 302, Term: 1 << 40, Type: raft.LogConfiguration, Data: []byte{0}, Extensions: []byte("more"), AppendedAt: time.Unix(-1, 0).UTC()},
-			{Index: 303, Term: 1 << 40, Type: raft.LogNoop},
-		},
-	}
-}
-
-func testHeartbeat() *raft.AppendEntriesRequest {
-	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
-}
 
 func TestAppendArrivesAsItWasSent(t *testing.T) {
 	for name, args := range map[string]*raft.AppendEntriesRequest{

@@ -1,0 +1,64 @@
+// Package rafttest is what tests of the packages that speak raft share: calls between
+// replicas, and a store whose writes can be made to fail. It never starts a replica.
+// Invariant: each call returns memory of its own.
+package rafttest
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// Append returns a call with everything in it.
+func Append() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
+		Term:      1 << 40, PrevLogEntry: 300, PrevLogTerm: 1<<40 - 1, LeaderCommitIndex: 299,
+		Entries: []*raft.Log{
+			{Index: 301, Term: 1 << 40, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: time.Unix(1, 999_999_999).UTC()},
+			{Index: 302, Term: 1 << 40, Type: raft.LogConfiguration, Data: []byte{0}, Extensions: []byte("more"), AppendedAt: time.Unix(-1, 0).UTC()},
+			{Index: 303, Term: 1 << 40, Type: raft.LogNoop},
+		},
+	}
+}
+
+// Heartbeat returns a call without entries.
+func Heartbeat() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
+}
+
+// Taking is the answer of a follower that takes a call.
+func Taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
+	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
+}
+
+// Stable keeps raft's few values in memory. It is not safe for concurrent use.
+type Stable struct {
+	Values map[string][]byte
+	Sets   int   // that succeeded
+	Err    error // of each Set, unless nil
+}
+
+// Set is raft.StableStore's.
+func (s *Stable) Set(key, value []byte) error {
+	if s.Err != nil {
+		return s.Err
+	}
+	s.Sets++
+	if s.Values == nil {
+		s.Values = map[string][]byte{}
+	}
+	s.Values[string(key)] = bytes.Clone(value)
+	return nil
+}
+
+// Get is raft.StableStore's.
+func (s *Stable) Get(key []byte) ([]byte, error) {
+	v, ok := s.Values[string(key)]
+	if !ok {
+		return nil, raftboltdb.ErrKeyNotFound
+	}
+	return bytes.Clone(v), nil
+}
