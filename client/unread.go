@@ -45,7 +45,7 @@ type UnreadResult struct {
 	Written
 }
 
-// ResetResult holds the counts after a reset, and those that it cleared. For a repeated
+// ResetResult holds the counts after a reset, and what the reset cleared. For a repeated
 // request Cleared is zero, because only the first answer reports it.
 type ResetResult struct {
 	UserCounts

@@ -117,7 +117,7 @@ func (w *Writer) renew(old *session) {
 	}
 }
 
-// renumber moves a batch, none of which was applied, to the current session.
+// renumber moves a batch to the current session. Nothing of the batch was applied.
 func (w *Writer) renumber(b *batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,8 +128,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the single ops that the server refused, and those that an unanswered
-// try may have refused.
+// failRefused reports the single ops that the server refused, and the ops that an
+// unanswered try may have refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {

@@ -4,7 +4,7 @@ import "context"
 
 // Cold stores rows of one table outside of memory. engine/cold implements it.
 type Cold interface {
-	// Write stores each page, none of which is empty, as one generation. When it returns,
+	// Write stores each page as one generation. No page is empty. When it returns,
 	// the generations are durable and were verified by reading them back. The caller
 	// releases them.
 	Write(pages []*Page) ([]Generation, error)

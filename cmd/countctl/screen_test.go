@@ -15,8 +15,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt after an intended change of the output")
 
-// fitsScreen checks that an output fits a terminal of 80 columns and 24 lines, one of which is
-// the prompt.
+// fitsScreen checks that an output fits a terminal of 80 columns and 24 lines. The prompt
+// takes one line.
 func fitsScreen(t *testing.T, text string) {
 	t.Helper()
 	if lines := strings.Count(text, "\n"); lines > 23 {

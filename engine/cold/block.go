@@ -46,8 +46,7 @@ const (
 	codeNone   = 0xFF
 )
 
-// ErrDamaged is returned for rows on disk that are missing, or differ from those that
-// were written.
+// ErrDamaged is returned for rows that are missing on disk, or differ from what was written.
 var ErrDamaged = errors.New("cold rows are damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

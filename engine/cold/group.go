@@ -231,7 +231,7 @@ func (g *Group) removeLocked(number uint64) error {
 
 // Hold keeps all generations on disk until the caller calls release, once. A reader of a
 // stored snapshot may need each generation that it names, even if the snapshot is deleted
-// meanwhile. The next Sweep removes those that are no longer needed.
+// meanwhile. The next Sweep removes what is no longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // This file reads all rows on disk to find damage before a reader needs them. It bypasses
 // the cache and the statistics of reads.
 
-// Numbers returns the generations on disk in ascending order: those that the table uses,
-// and those that only stored snapshots name.
+// Numbers returns the generations on disk in ascending order: the table uses some,
+// and only stored snapshots name the others.
 func (g *Group) Numbers() []uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
