@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -67,9 +68,9 @@ func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Ki
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	ctx, cancel := context.WithTimeout(ctx, prover.ConfirmTimeout)
 	defer cancel()
-	if err := n.prover.proveTerm(ctx, g, term); err != nil {
+	if err := n.prover.ProveTerm(ctx, g, term); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

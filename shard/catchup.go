@@ -25,7 +25,7 @@ func (n *Node) CatchUp(ctx context.Context) error {
 	var err error
 	asked := tryUntil(ctx, func() bool {
 		var index uint64
-		if index, err = n.metaFresh.confirm(ctx); err == nil {
+		if index, err = n.metaFresh.Confirm(ctx); err == nil {
 			err = n.catalogClient.know(ctx, index)
 		}
 		return err == nil || errors.Is(err, ErrDraining)
@@ -42,9 +42,9 @@ func (n *Node) CatchUp(ctx context.Context) error {
 func (c *catalogClient) askCatalog(ctx context.Context) (index uint64, err error) {
 	term := c.registry.meta.ReadyTerm()
 	if c.registry.meta.Ready() != nil {
-		return c.prover.askLeader(ctx, c.registry.meta)
+		return c.prover.AskLeader(ctx, c.registry.meta)
 	}
-	if err := c.prover.proveTerm(ctx, c.registry.meta, term); err != nil {
+	if err := c.prover.ProveTerm(ctx, c.registry.meta, term); err != nil {
 		return 0, err
 	}
 	// A change is acknowledged when the leader has applied it, and a new leader

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -21,7 +22,7 @@ type catalogClient struct {
 	registry  *registry
 	catalog   *catalog.Catalog
 	calls     *rpc.Calls
-	prover    *prover
+	prover    *prover.Prover
 	diskError func() error // not nil while the disk is full
 	follow    func() error // makes the registry that of the catalog
 	draining  *atomic.Bool

@@ -358,19 +358,8 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
-	f.Add(appendProbes(nil, []termProbe{{group: 1, term: 7}, {group: 64, term: 1 << 40}}, false))
-	f.Add(appendProbes(nil, []termProbe{{1, 7, 0, 3}, {64, 1 << 40, 1 << 60, 2}}, true))
 	f.Add(membership.AppendReplicas(nil, []raftstore.ReplicaID{{Group: 1, Number: 7}, {Group: 64, Number: 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, numbered := range []bool{false, true} {
-			r := wire.Reader{Rest: b}
-			if asked, err := parseProbes(&r, numbered); err == nil {
-				s := wire.Reader{Rest: appendProbes(nil, asked, numbered)}
-				if again, err := parseProbes(&s, numbered); err != nil || !slices.Equal(again, asked) {
-					t.Fatalf("%+v became %+v, %v", asked, again, err)
-				}
-			}
-		}
 		if replicas, err := membership.ParseReplicas(b); err == nil {
 			if again, err := membership.ParseReplicas(membership.AppendReplicas(nil, replicas)); err != nil || !slices.Equal(again, replicas) {
 				t.Fatalf("%+v became %+v, %v", replicas, again, err)

@@ -178,7 +178,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 		r.tier.Replica = r.group
 	}
 	r.proposer = propose.New(n.proposerConfig(g, r))
-	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.prover.askFresh(ctx, r.group, r.fsm.Applied) }
+	r.fresh.Ask = func(ctx context.Context) (uint64, error) { return n.prover.AskFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil
 }
@@ -239,7 +239,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
 	drained := make(chan struct{})
-	go func() { r.proposer.Close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
+	go func() { r.proposer.Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
 	select {
 	case <-drained:
 	case <-ctx.Done():

@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
@@ -56,7 +57,7 @@ type Node struct {
 	beats         *replica.Beats
 	rounds        *propose.Rounds
 	catalog       *catalog.Catalog
-	prover        prover
+	prover        *prover.Prover
 	catalogClient catalogClient
 	maintenance   maintenance
 	membership    *membership.Membership
@@ -98,7 +99,12 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.dirs.Path, n.dirs.Opened = cfg.Dir, cfg.Opened
 	n.dirs.OnlyNode = func() bool { return n.meta != nil && n.meta.SoleVoter() && n.alone() }
-	n.prover = prover{key: cfg.NodeKey, registry: &n.registry, catalog: n.catalog, asking: &n.asking, peers: map[string]provingPeer{}}
+	n.prover = prover.New(prover.Config{
+		Key: cfg.NodeKey, Find: n.provable, Asking: &n.asking,
+		Call: func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
+			return n.streams.Call(ctx, node, method, request, answerBytes)
+		},
+	})
 	n.sources = newSourceSink(nodeSources{n})
 	n.tiering = tiering.New(tiering.Config{
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.counters,
@@ -127,7 +133,7 @@ func Open(cfg Config) (*Node, error) {
 	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.catalogClient = catalogClient{
-		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: &n.prover,
+		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: n.prover,
 		diskError: n.headroom.DiskError, follow: n.follow, draining: &n.draining,
 	}
 	n.maintenance = maintenance{
@@ -135,7 +141,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.membership = membership.New(membership.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
-		Prove: n.prover.proveTerm, Change: n.catalogClient.mustChange, Wake: n.wakeReconcile,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.mustChange, Wake: n.wakeReconcile,
 		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -165,7 +171,6 @@ func Open(cfg Config) (*Node, error) {
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
 		Calls: n.calls,
 	})
-	n.prover.streams = n.streams
 	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
 	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, &n.asking, n.whileLed, n.whileAnswers}
 	if err := n.start(); err != nil {
@@ -197,7 +202,7 @@ func (n *Node) start() error {
 	if err := n.registerCluster(); err != nil {
 		return err
 	}
-	n.metaFresh.ask = n.catalogClient.askCatalog
+	n.metaFresh.Ask = n.catalogClient.askCatalog
 	n.serveCalls()
 	if n.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -364,12 +369,12 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	wg.Wait()
 	if n.meta != nil {
-		n.metaFresh.close()
+		n.metaFresh.Close()
 		errs = append(errs, n.meta.Close(ctx, true))
 	}
 	n.headroom.Close()
 	n.closePeers()
-	n.prover.close()
+	n.prover.Close()
 	n.streams.Leave()
 	n.calls.Close()
 	n.asking.Wait()

@@ -8,9 +8,6 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodStanding  = "standing"  // groups → the place of each replica, at once
-	methodProbe     = "probe"     // groups and numbers → the same, of these replicas alone
-	methodConfirm   = "confirm"   // groups led there → how far they are, proved by a majority
 	methodRead      = "read"      // parts of reads → rows
 	methodScan      = "scan"      // one shard's next rows
 	methodPropose   = "propose"   // parts of writes for one group → what became of each
@@ -52,9 +49,7 @@ func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.Handle(method, handle)
 	}
-	n.calls.Handle(methodStanding, n.prover.serveUnnumberedProbes)
-	n.calls.Handle(methodProbe, n.prover.serveProbes)
-	n.calls.Handle(methodConfirm, n.prover.serveConfirm)
+	n.prover.Handle(n.calls)
 	n.calls.Handle(methodRead, n.reader.serveReads)
 	n.calls.Handle(methodScan, n.reader.serveScan)
 	n.calls.Handle(methodPropose, n.writer.serveParts)

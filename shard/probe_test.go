@@ -1,11 +1,14 @@
 package shard
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/wire"
 )
 
 // ledReplica returns the node that leads a shard of posts, and its replica.
@@ -33,14 +36,14 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
 	lagging := r.fsm.Applied()
-	index, err := leader.prover.askFresh(t.Context(), r.group, func() uint64 { return lagging })
+	index, err := leader.prover.AskFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if err != nil || index != lagging {
 		t.Errorf("before any write: index %d, %v, want %d", index, err, lagging)
 	}
 	w := once(&Write{Deadline: soon()})
 	w.Ops = append(w.Ops, addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
-	index, err = leader.prover.askFresh(t.Context(), r.group, func() uint64 { return lagging })
+	index, err = leader.prover.AskFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if want := w.Token.Index(r.group.Group()); err != nil || index < want {
 		t.Errorf("after a write: index %d, %v, want %d", index, err, want)
 	}
@@ -74,19 +77,41 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a replica that was there":     {leader, replica.RaftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		s := c.asked.prover.answerProbe(termProbe{group: number, term: c.term, asked: c.asked.Replica(number).Number()}, c.asker)
-		if (s.term == term) != c.counted || (s.term == disagrees) == c.counted || (s.index > 0) != c.proves {
-			t.Errorf("%s: %+v", name, s)
+		answered, index := probe(t, c.asked, c.asker, number, c.term, c.asked.Replica(number).Number())
+		if (answered == term) != c.counted || (answered == disagrees) == c.counted || (index > 0) != c.proves {
+			t.Errorf("%s: term %d, index %d", name, answered, index)
 		}
 	}
-	for name, asked := range map[string]termProbe{
-		"a group that is not here":          {group: 9999},
-		"another replica of the asked node": {group: number, term: term, asked: 999},
+	for name, c := range map[string]struct {
+		group uint32
+		asked uint64
+	}{
+		"a group that is not here":          {9999, 0},
+		"another replica of the asked node": {number, 999},
 	} {
-		if s := leader.prover.answerProbe(asked, other); s.term != disagrees || s.index != 0 {
-			t.Errorf("%s: %+v", name, s)
+		if answered, index := probe(t, leader, other, c.group, term, c.asked); answered != disagrees || index != 0 {
+			t.Errorf("%s: term %d, index %d", name, answered, index)
 		}
 	}
+}
+
+// disagrees is the term of a replica that is not counted.
+const disagrees = ^uint64(0)
+
+// probe has a replica of a node ask another node's, by its number, for term and index.
+func probe(t *testing.T, n *Node, asker raft.ServerID, group uint32, term, asked uint64) (answered, index uint64) {
+	t.Helper()
+	node, number := catalog.ParseReplicaID(string(asker))
+	request := binary.AppendUvarint(wire.AppendBytes(nil, []byte(node)), 1)
+	for _, field := range []uint64{uint64(group), term, number, asked} {
+		request = binary.AppendUvarint(request, field)
+	}
+	answer, err := n.calls.Answer(t.Context(), "probe", request)
+	mustDo(t, err)
+	r := wire.Reader{Rest: answer}
+	answered, index = r.Uint(), r.Uint()
+	mustDo(t, r.End())
+	return answered, index
 }
 
 func TestTwoSuffice(t *testing.T) {
@@ -113,24 +138,13 @@ func TestTwoSuffice(t *testing.T) {
 
 // A leader continues to prove its leadership when the voter that it asks first is gone.
 func TestLeaderAsksAnotherVoter(t *testing.T) {
-	all := openMembers(t, 3)
-	leader, r := ledReplica(t, all, 0)
-	term := r.group.Term()
-	other := all[0]
-	if other == leader {
-		other = all[1]
-	}
-	there := other.Replica(r.group.Group()).ID()
-	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
-	for round := range 3 {
-		if agreed := leader.prover.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {
-			t.Errorf("round %d: %d agreed", round, agreed)
+	n, g, term, others := leading(t, openMembers(t, 3))
+	for _, there := range others {
+		p := proverTold(t, n, map[string]uint64{there: term})
+		for round := range 3 {
+			if err := p.ProveTerm(t.Context(), g, term); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
 		}
-	}
-	if agreed := leader.prover.agreeing(t.Context(), r.group, term, others, 2); agreed != 1 {
-		t.Errorf("of two: %d agreed", agreed)
-	}
-	if agreed := leader.prover.agreeing(t.Context(), r.group, 0, others, 1); agreed != 0 {
-		t.Errorf("for an earlier term: %d agreed", agreed)
 	}
 }

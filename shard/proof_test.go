@@ -11,39 +11,44 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
-// answerTerms has other nodes answer a node that asks for their terms: with the
-// one that is given, or not at all where none is.
-func answerTerms(n *Node, terms map[string]uint64) {
-	n.prover.mu.Lock()
-	defer n.prover.mu.Unlock()
-	for node, answered := range n.prover.peers {
-		answered.probes = rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
-			Send: func(_ context.Context, asked []termProbe) ([]termAnswer, error) {
-				term, known := terms[node]
-				if !known {
-					return nil, errors.New("it is away")
-				}
-				return slices.Repeat([]termAnswer{{term: term}}, len(asked)), nil
-			},
-			InFlight: 1, Items: 1024, CallItems: 1024,
-		})
-		n.prover.peers[node] = answered
-	}
+// proverTold returns a prover of a node's replicas to which other nodes answer the term
+// that is given, or nothing where none is.
+func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
+	t.Helper()
+	p := prover.New(prover.Config{
+		Key: n.cfg.NodeKey, Find: n.provable, Asking: &n.asking,
+		Call: func(_ context.Context, node, _ string, request []byte, _ int) ([]byte, error) {
+			term, known := terms[node]
+			if !known {
+				return nil, errors.New("it is away")
+			}
+			r := wire.Reader{Rest: request}
+			r.Bytes() // who asks
+			var answer []byte
+			for range r.Uint() {
+				answer = binary.AppendUvarint(answer, term)
+				answer = binary.AppendUvarint(answer, 0)
+			}
+			return answer, nil
+		},
+	})
+	t.Cleanup(p.Close)
+	return p
 }
 
 // leading returns a node that leads a shard of posts, its replica, its term, and the
-// other voters, which it knows as peers.
+// other voters.
 func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint64, others []string) {
 	t.Helper()
 	number := all[0].Keyspace("posts").firstGroup
 	n, followers := roles(t, all, number)
 	for _, f := range followers {
-		n.prover.peer(f.cfg.NodeKey)
 		others = append(others, f.cfg.NodeKey)
 	}
 	g = n.Replica(number)
@@ -73,13 +78,12 @@ func TestProveTerm(t *testing.T) {
 				terms[other] = c.terms[i]
 			}
 		}
-		answerTerms(n, terms)
-		if err := n.prover.proveTerm(t.Context(), g, term); !errors.Is(err, c.want) {
+		if err := proverTold(t, n, terms).ProveTerm(t.Context(), g, term); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	answerTerms(n, map[string]uint64{others[0]: term - 1, others[1]: term - 1})
-	if err := n.prover.proveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
+	p := proverTold(t, n, map[string]uint64{others[0]: term - 1, others[1]: term - 1})
+	if err := p.ProveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("a term that it does not lead in any more: %v, want %v", err, ErrNoLeader)
 	}
 }
@@ -88,24 +92,27 @@ func TestProveTerm(t *testing.T) {
 // sends no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
-	ask := func(id raft.ServerID) ([]byte, error) {
+	ask := func(m *membership.Membership, id raft.ServerID) ([]byte, error) {
 		request := binary.AppendUvarint(nil, uint64(g.Group()))
-		return n.membership.ServeMember(t.Context(), wire.AppendBytes(request, []byte(id)))
+		return m.ServeMember(t.Context(), wire.AppendBytes(request, []byte(id)))
 	}
 	asked := map[raft.ServerID]byte{"n9.0": 0, replica.RaftID(n.cfg.NodeKey, 999): 0}
 	for _, id := range g.Voters() {
 		asked[id] = 1
 	}
 	for id, want := range asked {
-		if answer, err := ask(id); err != nil || !slices.Equal(answer, []byte{want}) {
+		if answer, err := ask(n.membership, id); err != nil || !slices.Equal(answer, []byte{want}) {
 			t.Errorf("whether %s is a member: %v, %v", id, answer, err)
 		}
 	}
 	mustDo(t, n.Write(n.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
-	answerTerms(n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
-	if answer, err := ask("n9.0"); !errors.Is(err, ErrNoQuorum) {
+	replaced := proverTold(t, n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
+	m := membership.New(membership.Config{Key: n.cfg.NodeKey, Catalog: n.catalog, Replicas: &n.registry, Prove: replaced.ProveTerm})
+	if answer, err := ask(m, "n9.0"); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)
 	}
+	defer func(real *prover.Prover) { n.prover = real }(n.prover)
+	n.prover = replaced
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if s, err := n.OpenSnapshot(ctx, g.Group()); !errors.Is(err, ErrOverloaded) {

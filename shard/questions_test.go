@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/wire"
@@ -35,14 +36,13 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Allowed: allowed, Calls: n.calls})
 	n.reader.streams = n.streams
 	t.Cleanup(n.streams.Close)
-	p := prover{key: "a", streams: n.streams}
+	p := prover.New(prover.Config{Key: "a", Call: n.streams.Call, Asking: &n.asking})
 	answers := func(answer []byte) rpc.Handler {
 		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 	}
 	other := &streamCalls{}
 	calls, mux := nodes.Node(t, "b", map[string]rpc.Handler{
-		methodProbe:   answers([]byte{7, 9}),
-		methodConfirm: answers(binary.AppendUvarint(rpc.AppendError(nil, nil), 9)),
+		"confirm": answers(binary.AppendUvarint(rpc.AppendError(nil, nil), 9)),
 		methodRead: func(_ context.Context, request []byte) ([]byte, error) {
 			r := wire.Reader{Rest: request}
 			r.Uint()
@@ -70,17 +70,10 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		ask   func() error
 		small bool
 	}{
-		"probe": {small: true, ask: func() error {
-			answers, err := p.sendProbes("b")(within10s(t), []termProbe{{group: 1, asker: 1, asked: 2}})
-			if err == nil && answers[0] != (termAnswer{7, 9}) {
-				t.Errorf("answers %+v", answers)
-			}
-			return err
-		}},
 		"confirm": {small: true, ask: func() error {
-			answers, err := p.sendConfirm("b")(within10s(t), []uint32{1})
-			if err == nil && answers[0].index != 9 {
-				t.Errorf("answers %+v", answers)
+			index, err := p.Confirm(within10s(t), "b", 1)
+			if err == nil && index != 9 {
+				t.Errorf("index %d", index)
 			}
 			return err
 		}},

@@ -316,11 +316,11 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 		if staleness == 0 {
 			staleness = MaxStalenessDefault
 		}
-		if c := r.fresh.since(arrived.Add(-staleness)); c != nil {
-			if c.asked.Before(arrived.Add(-staleness / renewShare)) {
-				r.fresh.renew()
+		if c := r.fresh.Since(arrived.Add(-staleness)); c != nil {
+			if c.Asked.Before(arrived.Add(-staleness / renewShare)) {
+				r.fresh.Renew()
 			}
-			if r.follow(c.index, opt.Deadline) {
+			if r.follow(c.Index, opt.Deadline) {
 				return nil
 			}
 			return errs.ErrBehind
@@ -328,7 +328,7 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	index, err := r.fresh.confirm(ctx)
+	index, err := r.fresh.Confirm(ctx)
 	if err == nil && !r.follow(index, opt.Deadline) {
 		err = errs.ErrBehind
 	}

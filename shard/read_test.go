@@ -120,8 +120,8 @@ func TestScanWaitsForABusyReplica(t *testing.T) {
 	groups, err := n.groupsOf(ks)
 	mustDo(t, err)
 	fresh, asked := &groups[0].replica.Load().fresh, 0
-	ask := fresh.ask
-	fresh.ask = func(ctx context.Context) (uint64, error) {
+	ask := fresh.Ask
+	fresh.Ask = func(ctx context.Context) (uint64, error) {
 		index, err := ask(ctx)
 		if asked++; asked == 1 {
 			index++ // that is to come

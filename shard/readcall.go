@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -135,13 +136,13 @@ func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int
 		return answer.rows, answer.err
 	}
 	b := rd.batchers(node)
-	rows, err := ask(b.memory, q, confirmTimeout)
+	rows, err := ask(b.memory, q, prover.ConfirmTimeout)
 	if !errors.Is(err, errs.ErrColdRows) {
 		return rows, err
 	}
 	again := *q
 	again.cold = true
-	return ask(b.disk, &again, confirmTimeout+coldReadMax)
+	return ask(b.disk, &again, prover.ConfirmTimeout+coldReadMax)
 }
 
 // boardAt reads the board from one node.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -25,7 +26,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 		return nil, err
 	}
 	now := time.Now()
-	deadline, end := now.Add(readWaitMax), now.Add(confirmTimeout+coldReadMax)
+	deadline, end := now.Add(readWaitMax), now.Add(prover.ConfirmTimeout+coldReadMax)
 	if d, ok := ctx.Deadline(); ok {
 		end = d
 		if d.Before(deadline) {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/shard/dirs"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -14,7 +15,7 @@ import (
 // changing.
 type registry struct {
 	meta      *replica.Replica // of the catalog's group
-	metaFresh freshness        // of meta
+	metaFresh prover.Freshness // of meta
 	dirs      dirs.Dirs
 
 	// keyspaces and groups are replaced whole, under changing.
@@ -74,6 +75,19 @@ func (s *registry) Replica(number uint32) *replica.Replica {
 		}
 	}
 	return nil
+}
+
+// provable returns this node's replica of a group as the prover sees it, false for none.
+func (s *registry) provable(number uint32) (prover.Local, bool) {
+	if number == catalogGroup {
+		return prover.Local{Group: s.meta, Fresh: &s.metaFresh}, true
+	}
+	if g := s.shardOf(number); g != nil {
+		if r := g.replica.Load(); r != nil {
+			return prover.Local{Group: r.group, Applied: r.fsm.Applied, Fresh: &r.fresh}, true
+		}
+	}
+	return prover.Local{}, false
 }
 
 // Replicas returns all groups of this node, the catalog's included.

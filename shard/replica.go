@@ -7,6 +7,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
@@ -37,7 +38,7 @@ type localReplica struct {
 	group    *replica.Replica
 	fsm      raftfsm.Machine
 	proposer *propose.Proposer
-	fresh    freshness
+	fresh    prover.Freshness
 	// The fsm by its kind, for what only that kind can do: at most one is set.
 	counters *raftfsm.Counters
 	unread   *raftfsm.Unread

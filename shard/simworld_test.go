@@ -29,7 +29,7 @@ import (
 //	simWorld.reconcile    Membership.Reconcile, catalogIsBehind
 //	simWorld.behind       Membership.behind, Progress
 //	simWorld.numbers      Membership.ReconcileNumbers, caughtUpMembers, provedGone
-//	simWorld.prove        prover.proveTerm, agreeing
+//	simWorld.prove        prover.ProveTerm, agreeing
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
 //	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
@@ -390,7 +390,7 @@ func (w *simWorld) deliver(m simMsg) {
 	}
 }
 
-// standing answers a probe: see Node.answerProbe.
+// standing answers a probe: see prover.answerProbe.
 func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
 	if r.rules().probesNamed && (!replica.Contains(r.latest, r.disk.id) || !replica.Contains(r.latest, m.fromID)) {
 		return ^uint64(0), 0

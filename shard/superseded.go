@@ -79,10 +79,7 @@ func (n *Node) leaderBy(ctx context.Context, g *shardReplica, called string) str
 	}
 	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
 	defer cancel()
-	answer, err := n.prover.peer(other).confirm.Do(ctx, g.number)
-	if err == nil {
-		err = answer.err
-	}
+	_, err := n.prover.Confirm(ctx, other, g.number)
 	if err == nil {
 		return other
 	}

@@ -100,6 +100,6 @@ func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	committed, err := r.fresh.confirm(ctx)
+	committed, err := r.fresh.Confirm(ctx)
 	return err == nil && index > committed
 }

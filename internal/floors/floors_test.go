@@ -63,8 +63,10 @@ const rule = `
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold internal/atomicfile
 	# Who is a member of groups led here, as the catalog wants it.
 	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
+	# That a group is led here, and how far it is.
+	shard/prover: shard/replica shard/rpc shard/wire shard/errs raftfsm/catalog
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/prover shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

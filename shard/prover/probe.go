@@ -1,4 +1,4 @@
-package shard
+package prover
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
@@ -36,7 +35,7 @@ const termAnswerBytesMax = 2 * binary.MaxVarintLen64
 const disagrees = ^uint64(0)
 
 // sendProbes sends term probes to a node, which answers them without asking a third node.
-func (p *prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
+func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
 	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
 		method, numbered := methodStanding, false
 		for _, q := range asked {
@@ -44,8 +43,8 @@ func (p *prover) sendProbes(node string) func(context.Context, []termProbe) ([]t
 				method, numbered = methodProbe, true
 			}
 		}
-		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(p.key))
-		answer, err := p.streams.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
+		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(p.cfg.Key))
+		answer, err := p.cfg.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -59,15 +58,15 @@ func (p *prover) sendProbes(node string) func(context.Context, []termProbe) ([]t
 }
 
 // serveUnnumberedProbes answers probes of replicas of number 0, serveProbes of any.
-func (p *prover) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
+func (p *Prover) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
 	return p.answerProbes(request, false)
 }
 
-func (p *prover) serveProbes(_ context.Context, request []byte) ([]byte, error) {
+func (p *Prover) serveProbes(_ context.Context, request []byte) ([]byte, error) {
 	return p.answerProbes(request, true)
 }
 
-func (p *prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
+func (p *Prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	asker := string(r.Bytes())
 	asked, err := parseProbes(&r, numbered)
@@ -87,27 +86,20 @@ func (p *prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
 // configuration has both that replica and the asker's. The term of a replica that is in no
 // configuration proves nothing: it may vote for nobody and acknowledge nothing now, but
 // it is not known what it is to be.
-func (p *prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
-	g, applied := p.registry.meta, p.catalog.Applied
-	if q.group != catalogGroup {
-		shard := p.registry.shardOf(q.group)
-		if shard == nil {
-			return termAnswer{term: disagrees}
-		}
-		r := shard.replica.Load()
-		if r == nil {
-			return termAnswer{term: disagrees}
-		}
-		g, applied = r.group, r.fsm.Applied
+func (p *Prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
+	r, here := p.cfg.Find(q.group)
+	if !here {
+		return termAnswer{term: disagrees}
 	}
+	g := r.Group
 	servers := g.Configuration().Servers
 	if g.Number() != q.asked || !replica.Contains(servers, g.ID()) || !replica.Contains(servers, asker) {
 		return termAnswer{term: disagrees}
 	}
-	if q.group == catalogGroup {
-		return termAnswer{term: g.Term()} // its followers ask for a round of the leader's own
+	if r.Applied == nil {
+		return termAnswer{term: g.Term()}
 	}
-	return termAnswer{g.Term(), g.IndexWith(applied, asker, q.term)}
+	return termAnswer{g.Term(), g.IndexWith(r.Applied, asker, q.term)}
 }
 
 func appendProbes(dst []byte, asked []termProbe, numbered bool) []byte {
@@ -124,7 +116,7 @@ func appendProbes(dst []byte, asked []termProbe, numbered bool) []byte {
 }
 
 func parseProbes(r *wire.Reader, numbered bool) ([]termProbe, error) {
-	asked := make([]termProbe, r.CountTo(2, catalog.GroupsMax+1))
+	asked := make([]termProbe, r.CountTo(2, groupsMax))
 	for i := range asked {
 		asked[i] = termProbe{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
 		if numbered {

@@ -1,4 +1,11 @@
-package shard
+// Package prover owns the proof that this node leads a group, and what its replicas learn
+// of how far their groups are.
+//
+// It never answers a read, and never judges by heartbeats or time.
+//
+// Invariant: an index that it returns was asked for after the call began, and every write
+// that was acknowledged before is in the group's log at that index or before.
+package prover
 
 import (
 	"context"
@@ -11,9 +18,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -24,14 +31,46 @@ import (
 // raft.VerifyLeader proves less: it counts answers to heartbeats that were sent
 // before it was called, and those of non-voters (see raft.verifyLeader).
 
-// prover proves that this node leads a group, and learns how far groups are that other
+// The methods of calls between nodes.
+const (
+	methodStanding = "standing" // groups → the place of each replica, at once
+	methodProbe    = "probe"    // groups and numbers → the same, of these replicas alone
+	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
+)
+
+const (
+	// askInFlightMax lets one question travel while the answer before it is
+	// made; what comes meanwhile shares the next.
+	askInFlightMax = 2
+	// askQueueMax bounds what waits for one peer: an idle one answers thousands of times
+	// a second, so this many waiting will not be answered in time.
+	askQueueMax = 16_384
+	// groupsMax bounds the groups that one call names: all that a cluster can have.
+	groupsMax = catalog.GroupsMax + 1
+)
+
+// Local is this node's replica of a group.
+type Local struct {
+	Group *replica.Replica
+	Fresh *Freshness
+	// Applied returns the index of the last entry that its state machine applied. It is nil
+	// for the catalog, whose followers ask for a round of the leader's own.
+	Applied func() uint64
+}
+
+// Config configures a Prover. Every field must be set.
+type Config struct {
+	Key  string                           // of this node
+	Find func(group uint32) (Local, bool) // false if this node has no replica of the group
+	// Call asks another node, as stream.Streams.Call does.
+	Call   func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error)
+	Asking *sync.WaitGroup // questions to other nodes, for which the node waits when it closes
+}
+
+// Prover proves that this node leads a group, and learns how far groups are that other
 // nodes lead. mu guards peers; no call to another node is made under it.
-type prover struct {
-	key      string // of this node
-	registry *registry
-	catalog  *catalog.Catalog
-	streams  *stream.Streams // set before the first question
-	asking   *sync.WaitGroup // questions to other nodes, for which Node.Close waits
+type Prover struct {
+	cfg Config
 
 	mu    sync.Mutex
 	peers map[string]provingPeer // by node key; made when first asked
@@ -43,18 +82,28 @@ type provingPeer struct {
 	confirm *rpc.Batcher[uint32, confirmed]
 }
 
+// New returns the prover of a node.
+func New(cfg Config) *Prover { return &Prover{cfg: cfg, peers: map[string]provingPeer{}} }
+
+// Handle answers the calls of other nodes.
+func (p *Prover) Handle(calls *rpc.Calls) {
+	calls.Handle(methodStanding, p.serveUnnumberedProbes)
+	calls.Handle(methodProbe, p.serveProbes)
+	calls.Handle(methodConfirm, p.serveConfirm)
+}
+
 // peer returns the batchers of questions to a node; it makes them for the first question.
-func (p *prover) peer(node string) provingPeer {
+func (p *Prover) peer(node string) provingPeer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	peer, known := p.peers[node]
 	if !known {
 		peer = provingPeer{
 			probes: rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
-				Send: p.sendProbes(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: catalog.GroupsMax + 1,
+				Send: p.sendProbes(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 			}),
 			confirm: rpc.NewBatcher(rpc.BatcherConfig[uint32, confirmed]{
-				Send: p.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: catalog.GroupsMax + 1,
+				Send: p.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 			}),
 		}
 		p.peers[node] = peer
@@ -62,8 +111,8 @@ func (p *prover) peer(node string) provingPeer {
 	return peer
 }
 
-// close closes the batchers.
-func (p *prover) close() {
+// Close closes the batchers.
+func (p *Prover) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, peer := range p.peers {
@@ -77,42 +126,46 @@ func (p *prover) close() {
 // time it begins with these.
 const secondAskAfter = 25 * time.Millisecond
 
-// askFresh is one round of a replica's freshness.
-func (p *prover) askFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
+// AskFresh is one round of a replica's freshness.
+func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
 	term := g.ReadyTerm()
 	if g.Ready() != nil {
-		return p.askLeader(ctx, g)
+		return p.AskLeader(ctx, g)
 	}
-	if err := p.proveTerm(ctx, g, term); err != nil {
+	if err := p.ProveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
 	return g.CommittedIndex(applied), nil
 }
 
-// askLeader asks the group's leader, which another node is, how far the group is.
+// AskLeader asks the group's leader, which another node is, how far the group is.
 // In a group of three the term of this node proves with the leader's own that it
 // leads; where more are needed the leader is asked for a round of its own.
-func (p *prover) askLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
+func (p *Prover) AskLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
 	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
-	if leader == "" || leader == p.key {
-		return 0, ErrNoLeader
+	if leader == "" || leader == p.cfg.Key {
+		return 0, errs.ErrNoLeader
 	}
-	peer := p.peer(leader)
-	theirs, err := peer.probes.Do(ctx, termProbe{g.Group(), g.Term(), g.Number(), number})
+	theirs, err := p.peer(leader).probes.Do(ctx, termProbe{g.Group(), g.Term(), g.Number(), number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
-	answer, err := peer.confirm.Do(ctx, g.Group())
+	return p.Confirm(ctx, leader, g.Group())
+}
+
+// Confirm has a node prove that it leads a group, and returns how far the group is.
+func (p *Prover) Confirm(ctx context.Context, node string, group uint32) (index uint64, err error) {
+	answer, err := p.peer(node).confirm.Do(ctx, group)
 	if err == nil {
 		err = answer.err
 	}
 	return answer.index, err
 }
 
-// proveTerm returns nil once a majority of the group's voters, this node
+// ProveTerm returns nil once a majority of the group's voters, this node
 // included, was in no later term at some moment after the call. It asks as many as
 // it needs, and the others only when one of these does not agree soon.
-func (p *prover) proveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
+func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
 	others := g.Voters()
 	need := len(others)/2 + 1
 	if self := slices.Index(others, g.ID()); self >= 0 {
@@ -121,16 +174,16 @@ func (p *prover) proveTerm(ctx context.Context, g *replica.Replica, term uint64)
 	}
 	switch agreed := p.agreeing(ctx, g, term, others, need); {
 	case agreed < need:
-		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", ErrNoQuorum, agreed, len(others), need)
+		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", errs.ErrNoQuorum, agreed, len(others), need)
 	case g.ReadyTerm() != term || g.Ready() != nil:
-		return ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	return nil
 }
 
 // agreeing returns how many of the voters, which are other nodes and no fewer than
 // need, said that they are in no later term. It asks no further once need have.
-func (p *prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
+func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
 	if need == 0 {
 		return 0
 	}
@@ -140,7 +193,7 @@ func (p *prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, 
 		for ; asked < count; asked++ {
 			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
 			peer := p.peer(node)
-			p.asking.Go(func() { // ends with ctx
+			p.cfg.Asking.Go(func() { // ends with ctx
 				theirs, err := peer.probes.Do(ctx, termProbe{g.Group(), term, g.Number(), number})
 				answers <- err == nil && theirs.term <= term
 			})
@@ -177,9 +230,9 @@ type confirmed struct {
 const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
 
 // sendConfirm asks a node that leads groups to prove it, and how far they are.
-func (p *prover) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
+func (p *Prover) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
-		answer, err := p.streams.Call(ctx, node, methodConfirm, wire.AppendGroups(nil, groups), len(groups)*confirmedBytesMax)
+		answer, err := p.cfg.Call(ctx, node, methodConfirm, wire.AppendGroups(nil, groups), len(groups)*confirmedBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -194,15 +247,15 @@ func (p *prover) sendConfirm(node string) func(context.Context, []uint32) ([]con
 	}
 }
 
-func (p *prover) serveConfirm(ctx context.Context, request []byte) ([]byte, error) {
-	groups, err := wire.ParseGroups(request, catalog.GroupsMax+1)
+func (p *Prover) serveConfirm(ctx context.Context, request []byte) ([]byte, error) {
+	groups, err := wire.ParseGroups(request, groupsMax)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]confirmed, len(groups))
 	done := make(chan struct{}, len(groups))
 	for i, number := range groups {
-		p.asking.Go(func() { // ends with ctx
+		p.cfg.Asking.Go(func() { // ends with ctx
 			all[i].index, all[i].err = p.confirmHere(ctx, number)
 			done <- struct{}{}
 		})
@@ -220,27 +273,13 @@ func (p *prover) serveConfirm(ctx context.Context, request []byte) ([]byte, erro
 }
 
 // confirmHere proves that this node leads a group.
-func (p *prover) confirmHere(ctx context.Context, number uint32) (index uint64, err error) {
-	g, fresh := p.registry.freshnessOf(number)
-	if g == nil {
-		return 0, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
+func (p *Prover) confirmHere(ctx context.Context, number uint32) (index uint64, err error) {
+	r, here := p.cfg.Find(number)
+	if !here {
+		return 0, fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, number)
 	}
-	if err := g.Ready(); err != nil {
-		return 0, fmt.Errorf("%w: %w", err, rpc.ErrLedBy(g.Leader()))
+	if err := r.Group.Ready(); err != nil {
+		return 0, fmt.Errorf("%w: %w", err, rpc.ErrLedBy(r.Group.Leader()))
 	}
-	return fresh.confirm(ctx)
-}
-
-// freshnessOf returns this node's member of a group and what it knows of its
-// freshness, nil for none.
-func (s *registry) freshnessOf(number uint32) (*replica.Replica, *freshness) {
-	if number == catalogGroup {
-		return s.meta, &s.metaFresh
-	}
-	if g := s.shardOf(number); g != nil {
-		if r := g.replica.Load(); r != nil {
-			return r.group, &r.fresh
-		}
-	}
-	return nil, nil
+	return r.Fresh.Confirm(ctx)
 }
