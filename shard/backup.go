@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -53,7 +54,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 		// It is put off while the members change, may be superseded before it is
 		// opened, and is worth nothing if the others cannot be asked.
 		select {
-		case <-time.After(retryPauseMax):
+		case <-time.After(retry.PauseMax):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: no snapshot of group %d by the deadline: %w", ErrOverloaded, number, err)
 		}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/retry"
 )
 
 const (
@@ -25,10 +27,6 @@ const (
 	KeyspacesMax = catalog.KeyspacesMax
 	GroupsMax    = catalog.GroupsMax
 )
-
-// errRefused is returned when a command does not fit the catalog as it is by the
-// time it is applied.
-var errRefused = errors.New("the catalog refused the command")
 
 // groupFSM is what Open takes.
 type groupFSM = raft.FSM
@@ -61,7 +59,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 		}
 		want.Sharding = ShardingHash
 	}
-	r, index, err := n.catalogClient.change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -70,7 +68,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	case r.Bound == catalog.BoundGroups:
 		return nil, &ArgumentError{Field: "shards", Problem: r.Refused}
 	case r.Refused != "":
-		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
+		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, catalogclient.ErrRefused, r.Refused)
 	}
 	sameShards := (anyShards || r.Keyspace.Shards == k.Shards) && (k.Sharding == "" || r.Keyspace.Sharding == want.Sharding)
 	sameColumns := slices.Equal(r.Keyspace.Names(), k.Columns) && maps.Equal(r.Keyspace.Floors, k.Floors)
@@ -115,7 +113,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	if k != nil && k.Kind == KindUnread && n.catalog.View().TakesFloors() {
 		floors = withDefaultFloors(floors, columns, k)
 	}
-	r, index, err := n.catalogClient.change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -170,7 +168,7 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	if v := n.catalog.View(); !v.TakesEverywhere() {
 		return nil, &ArgumentError{Field: "everywhere", Problem: fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
 	}
-	r, index, err := n.catalogClient.change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -243,7 +241,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if k == nil {
 		return nil, ErrUnknownKeyspace // it was dropped meanwhile
 	}
-	err = waitUntil(ctx, func() error {
+	err = retry.WaitFor(ctx, func() error {
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {
@@ -261,6 +259,6 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if n.catalog.View().Dropped(k.firstGroup) {
 		return nil, ErrUnknownKeyspace
 	}
-	n.catalogClient.tell(ctx, index)
+	n.catalogClient.Tell(ctx, index)
 	return k, nil
 }

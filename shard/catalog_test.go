@@ -27,10 +27,10 @@ func TestBoundsOfACluster(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-			elsewhere := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: n.maintenance.self.VersionMax}
-			mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: elsewhere}}))
+			elsewhere := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: n.record().VersionMax}
+			mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: elsewhere}}))
 			for i := range test.others {
-				mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{
+				mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{
 					Keyspace: catalog.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: KindCounters, Columns: []string{"a"}, Shards: test.shards},
 					Replicas: slices.Repeat([][]string{{"n2.0"}}, test.shards),
 				}}))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/catalogclient"
 )
 
 // What is made through one node is known, at once, at the others, unless it was
@@ -21,7 +22,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)}, nil)
 		mustDo(t, err) // of one column too many, if all were late
 		took := time.Since(began)
-		if took >= tellMax {
+		if took >= catalogclient.TellMax {
 			continue
 		}
 		told++
@@ -39,7 +40,7 @@ func TestCatchUp(t *testing.T) {
 	for i := range 9 {
 		by, asked := all[i%3], all[(i+1)%3]
 		name := fmt.Sprintf("k%d", i)
-		mustDo(t, by.catalogClient.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
+		mustDo(t, by.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
 			Name: name, Kind: KindCounters, Columns: []string{"c"}, Shards: 1,
 		}}}))
 		mustDo(t, asked.CatchUp(t.Context()))

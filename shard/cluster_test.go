@@ -74,7 +74,7 @@ func openMembersOf(t *testing.T, nodes, version int) []*Node {
 		if i == 1 && version < catalog.ClusterVersionMax {
 			other := catalog.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
 			eventually(t, "the first node is in the catalog", func() bool { return len(all[0].catalog.View().Nodes) == 1 })
-			mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+			mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -95,7 +95,7 @@ func raiseMembers(t *testing.T, n *Node) {
 		{RemoveNode: &catalog.RemoveNodeEntry{Key: heldBack}},
 		{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}},
 	} {
-		mustDo(t, n.catalogClient.mustChange(t.Context(), command))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), command))
 	}
 }
 
@@ -129,8 +129,8 @@ func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	put := &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.maintenance.self}}
-	if err := others[0].catalogClient.mustChange(ctx, put); err != nil {
+	put := &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.record()}}
+	if err := others[0].catalogClient.MustChange(ctx, put); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -288,7 +288,7 @@ func TestReplicaMoves(t *testing.T) {
 	moved := append(slices.DeleteFunc(slices.Clone(target), func(key string) bool { return key == from }), spare)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(t, all[1].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	mustDo(t, all[1].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "the group's voters are the target", func() bool {
 		for _, n := range all {
 			g := n.Replica(number)
@@ -335,7 +335,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 
 	target := all[0].holders(number)
 	moved := append(membership.Without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
-	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
 		g := spare.Replica(number)
 		return g != nil && len(g.Voters()) == 3 && !slices.ContainsFunc(g.Voters(), func(id raft.ServerID) bool { return replica.NodeOf(id) == down.cfg.NodeKey })

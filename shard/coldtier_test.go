@@ -367,10 +367,10 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for _, command := range []*catalog.Command{
-		{PutNode: &catalog.PutNodeEntry{Node: other.maintenance.self}},
+		{PutNode: &catalog.PutNodeEntry{Node: other.record()}},
 		{Place: &catalog.PlaceEntry{Group: r.group.Group(), Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
 	} {
-		if err := n.catalogClient.mustChange(ctx, command); err != nil {
+		if err := n.catalogClient.MustChange(ctx, command); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -473,7 +473,7 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 2}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil })
@@ -495,7 +495,7 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	}
 	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	if rows := rounds(); rows < coldTestRows/2 {
 		t.Errorf("%d rows are cold", rows)
 	}

@@ -125,6 +125,17 @@ const (
 	CursorIdleMax = raftfsm.CursorIdleMax
 )
 
+// builtin returns the keyspaces that a cluster of this node begins with.
+func (c *Config) builtin() []catalog.Keyspace {
+	all := slices.Clone(builtin)
+	for i := range all {
+		if shards, ok := c.Shards[all[i].Name]; ok {
+			all[i].Shards = shards
+		}
+	}
+	return all
+}
+
 // IsBuiltin reports whether every cluster begins with a keyspace of this name.
 func IsBuiltin(name string) bool {
 	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name })

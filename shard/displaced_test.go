@@ -28,8 +28,8 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	put := &catalog.PutNodeEntry{Node: again.maintenance.self, Replaces: old.cfg.NodeKey}
-	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{PutNode: put}))
+	put := &catalog.PutNodeEntry{Node: again.record(), Replaces: old.cfg.NodeKey}
+	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{PutNode: put}))
 
 	if addr, known := all[0].addrOf(old.cfg.NodeKey); addr != "" || !known {
 		t.Errorf("the old one is dialled at %q, %v", addr, known)
@@ -37,7 +37,7 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	for number, placement := range all[0].catalog.View().Groups {
 		if slices.Contains(placement.Target, old.cfg.NodeKey) {
 			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(membership.Without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
-			mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: place}))
+			mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
 		}
 	}
 	for _, number := range []uint32{catalogGroup, 1, 2, 3, 4} {

@@ -36,7 +36,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err != nil {
 		return nil, err
 	}
-	r, index, err := n.catalogClient.change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -48,7 +48,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err := n.follow(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
-	n.catalogClient.tell(ctx, index)
+	n.catalogClient.Tell(ctx, index)
 	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.firstGroup, "shards", k.Shards)
 	return k, nil
 }
@@ -69,7 +69,7 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	if number < 0 {
 		return nil, ErrUnknownColumn
 	}
-	r, index, err := n.catalogClient.change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
 		Keyspace: name, FirstGroup: k.firstGroup, Column: column, Number: number,
 	}})
 	switch {

@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/dirs"
+	"github.com/countd/countd/shard/rpc"
 )
 
 func mustMake(t *testing.T, n *Node, name string, shards int, columns ...string) *Keyspace {
@@ -267,7 +268,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	other := all[1].cfg.NodeKey
 	parts := []*forwarded{{section: w.Section(), ops: 1}}
 	for _, method := range []string{methodPropose, methodRelay} {
-		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(fateOf(err), ErrUnknownKeyspace) || mayTryAgain(fateOf(err), true) {
+		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(rpc.Fate(err), ErrUnknownKeyspace) || mayTryAgain(rpc.Fate(err), true) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}

@@ -84,7 +84,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				target = append(target, n.cfg.NodeKey)
 			}
 		}
-		mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
+		mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, target) })
 	}
 	_, err := all[0].SetEverywhere(ctx, "users", false)

@@ -162,10 +162,10 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	defer cancel()
 	number := first.Keyspace(KeyspaceFeed).firstGroup
 	for _, other := range all[1:] {
-		mustDo(t, first.catalogClient.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.maintenance.self}}))
+		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
 	}
 	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}}
-	mustDo(t, first.catalogClient.mustChange(ctx, &catalog.Command{Place: place}))
+	mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
 	agree := func() bool {
 		r := first.shardOf(number).replica.Load()
 		for _, n := range all[1:] {

@@ -99,7 +99,7 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.VersionOfFloors - 1}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace(KeyspaceBoard) != nil && n.Keyspace(KeyspaceUnread) != nil })
@@ -123,7 +123,7 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 	}
 	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	mustWrite(t, n, ks, addTo(7, 1, -3)) // it had none yet: 1 - 3
 	ks, err = n.AddColumns(context.Background(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero})
 	mustDo(t, err)

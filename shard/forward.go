@@ -67,25 +67,12 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 			err = fmt.Errorf("%w: %w", ErrTooLate, err)
 		}
 		if err != nil {
-			q.Err = fateOf(err)
+			q.Err = rpc.Fate(err)
 			return
 		}
 		q.Err, q.Result, q.Ops, q.Width = settled.Err, settled.Result, settled.Ops, settled.Width
 	})
 	return q
-}
-
-// fateOf says of a part whose call failed with err what is known of it.
-func fateOf(err error) error {
-	if errors.Is(err, rpc.ErrNotSent) {
-		return fmt.Errorf("%w: %w", ErrNoLeader, err)
-	}
-	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, ErrUnknownKeyspace, ErrUnknownColumn, rpc.ErrNoMethod} {
-		if errors.Is(err, certain) {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
 // newForwardBatcher returns the batcher of a group: what it sends goes to whichever node

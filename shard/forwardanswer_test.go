@@ -67,7 +67,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 				if len(got) != 2 || got[1].Ops != 1 || len(got[1].Result.Rows) != 4 {
 					t.Errorf("settled %+v", got)
 				}
-			} else if err == nil || !errors.Is(fateOf(err), ErrOutcomeUnknown) {
+			} else if err == nil || !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
 				t.Errorf("told %v", err)
 			}
 		})
@@ -77,7 +77,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 
 // A node that could not send its answer has seen the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
-	if err := fateOf(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
+	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
 }
@@ -91,7 +91,7 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax}
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	g := &shardReplica{number: 1000} // nobody holds it
 	g.forward = n.writer.newForwardBatcher(g)
 	t.Cleanup(g.forward.Close)

@@ -19,7 +19,7 @@ func TestMeaningComesWithTheClusterVersion(t *testing.T) {
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 4}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil })
@@ -42,7 +42,7 @@ func TestMeaningComesWithTheClusterVersion(t *testing.T) {
 	want("k", "{ }", false, ErrConflict)
 	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	want("k", "{}", true, nil)
 	want("k", "{ }", false, ErrConflict)
 	want("l", "{}", false, nil)

@@ -29,7 +29,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	}
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 	}
 	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 7)}, Deadline: soon()}))
 	placement := all[0].catalog.View().Groups[number]

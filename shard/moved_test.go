@@ -75,8 +75,8 @@ func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 	for i := 1; i <= nodes; i++ {
 		all = append(all, mustOpenHeard(t, heard, memberConfig(t, t.TempDir(), i, nodes)))
 		if i > 1 {
-			put := &catalog.PutNodeEntry{Node: all[i-1].maintenance.self}
-			mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: put}))
+			put := &catalog.PutNodeEntry{Node: all[i-1].record()}
+			mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: put}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)

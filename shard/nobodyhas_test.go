@@ -25,7 +25,7 @@ func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.maintenance.self}}))
+	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.record()}}))
 	mustDo(t, n.WaitReady(ctx))
 	ks := n.Keyspace("posts")
 

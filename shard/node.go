@@ -12,12 +12,14 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
@@ -31,8 +33,6 @@ const (
 	// startTimeout bounds the first election and the making of the built-in
 	// keyspaces when a node that is a cluster by itself is opened.
 	startTimeout = 30 * time.Second
-	// readyPoll is how often WaitReady looks.
-	readyPoll = 5 * time.Millisecond
 )
 
 // Node is all groups of one process: the catalog, and this node's replicas of
@@ -58,8 +58,8 @@ type Node struct {
 	rounds        *propose.Rounds
 	catalog       *catalog.Catalog
 	prover        *prover.Prover
-	catalogClient catalogClient
-	maintenance   maintenance
+	catalogClient *catalogclient.Client
+	maintenance   *catalogclient.Maintenance
 	membership    *membership.Membership
 	metrics       *propose.Metrics
 
@@ -132,16 +132,17 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
-	n.catalogClient = catalogClient{
-		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: n.prover,
-		diskError: n.headroom.DiskError, follow: n.follow, draining: &n.draining,
-	}
-	n.maintenance = maintenance{
-		cfg: &n.cfg, self: n.record(), catalog: n.catalog, registry: &n.registry, change: n.catalogClient.mustChange, stopping: n.stopping,
-	}
+	n.catalogClient = catalogclient.New(catalogclient.Config{
+		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.metaFresh,
+		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
+		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
+	})
+	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
+		Client: n.catalogClient, Self: n.record(), Builtin: cfg.builtin(), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
+	})
 	n.membership = membership.New(membership.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
-		Prove: n.prover.ProveTerm, Change: n.catalogClient.mustChange, Wake: n.wakeReconcile,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile,
 		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -202,15 +203,14 @@ func (n *Node) start() error {
 	if err := n.registerCluster(); err != nil {
 		return err
 	}
-	n.metaFresh.Ask = n.catalogClient.askCatalog
 	n.serveCalls()
 	if n.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		if err := waitUntil(ctx, n.meta.Ready); err != nil {
+		if err := retry.WaitFor(ctx, n.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
-		if err := n.maintenance.maintainCatalog(ctx); err != nil {
+		if err := n.maintenance.Maintain(ctx); err != nil {
 			return err
 		}
 	}
@@ -218,7 +218,7 @@ func (n *Node) start() error {
 		return err
 	}
 	n.running.Go(n.runReconcile)
-	n.running.Go(n.maintenance.run)
+	n.running.Go(n.maintenance.Run)
 	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
@@ -302,21 +302,14 @@ func (n *Node) waitsToBegin(nodes int) string {
 }
 
 // WaitReady returns nil once Ready does, or the context's error.
-func (n *Node) WaitReady(ctx context.Context) error { return waitUntil(ctx, n.Ready) }
+func (n *Node) WaitReady(ctx context.Context) error { return retry.WaitFor(ctx, n.Ready) }
 
-func waitUntil(ctx context.Context, condition func() error) error {
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
-	for {
-		err := condition()
-		if err == nil || errors.Is(err, ErrDraining) {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		}
+// record returns this node as the catalog should know it, but for its state.
+func (n *Node) record() catalog.Node {
+	return catalog.Node{
+		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
+		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
+		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
 	}
 }
 
@@ -327,7 +320,7 @@ func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()
 	began, _ := n.membership.ToHandOver()
-	err := waitUntil(ctx, func() error {
+	err := retry.WaitFor(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}

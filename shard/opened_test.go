@@ -247,7 +247,7 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	first := back.Replica(number).ID()
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, to) })
 	}
 	elsewhere := []string{away, was[1], was[2]}

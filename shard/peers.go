@@ -13,8 +13,6 @@ const (
 	methodPropose   = "propose"   // parts of writes for one group → what became of each
 	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
 	methodRelayRead = "relayread" // a node and parts of reads for it → rows
-	methodChange    = "change"    // a command for the catalog → its result
-	methodKnow      = "know"      // an index of the catalog's log → that the node knows it
 	methodReport    = "report"    // → what the node says of itself, as JSON
 	methodRoom      = "room"      // → whether the node's disk is at its reserve
 	methodBoard     = "board"     // the board's group, a read of it → the board, as JSON
@@ -56,8 +54,7 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodRelay, n.writer.serveRelay)
 	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
 	n.membership.Handle()
-	n.calls.Handle(methodChange, n.catalogClient.serveChange)
-	n.calls.Handle(methodKnow, n.catalogClient.serveKnow)
+	n.catalogClient.Handle()
 	n.calls.Handle(methodReport, n.serveReport)
 	n.calls.Handle(methodRoom, n.votersRoom().serve)
 	n.calls.Handle(methodBoard, n.reader.serveBoard)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -247,7 +248,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	if r != nil && tryHere(r) {
 		return last
 	}
-	if tryUntil(ctx, func() bool {
+	if retry.Until(ctx, func() bool {
 		for _, node := range rd.readers(g) {
 			last = at(ctx, node)
 			if last == nil || errors.Is(last, ErrBadToken) || errors.Is(last, ErrUnknownKeyspace) {

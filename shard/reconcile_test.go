@@ -52,7 +52,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	target := all[0].holders(number)
 	moved := append(membership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
 	place := &catalog.PlaceEntry{Group: number, Was: target, Target: moved}
-	mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: place}))
+	mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: place}))
 	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.holders(number), n.cfg.NodeKey) })
 
 	g := n.shardOf(number)

@@ -110,25 +110,25 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 		return err
 	}
 	mustDo(t, call("answer"))
-	if err := call("refuse"); !errors.Is(fateOf(err), ErrNoLeader) || rpc.LeaderHint(err) != "d" {
+	if err := call("refuse"); !errors.Is(rpc.Fate(err), ErrNoLeader) || rpc.LeaderHint(err) != "d" {
 		t.Errorf("one that does not lead: %v", err)
 	}
-	if err := call("full"); !errors.Is(fateOf(err), ErrOverloaded) {
+	if err := call("full"); !errors.Is(rpc.Fate(err), ErrOverloaded) {
 		t.Errorf("one that is full: %v", err)
 	}
-	if err := call("fail"); !errors.Is(fateOf(err), ErrOutcomeUnknown) {
+	if err := call("fail"); !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
 		t.Errorf("a fault: %v", err)
 	}
 	lost := make(chan error, 1)
 	go func() { lost <- call("hang") }()
 	<-entered
 	proxy.Cut()
-	if err := <-lost; !errors.Is(fateOf(err), ErrOutcomeUnknown) {
+	if err := <-lost; !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
 		t.Errorf("a connection that was lost behind the relay: %v", err)
 	}
 	proxy.Close()
 	eventually(t, "a call that is not sent behind the relay is certain", func() bool {
-		err := fateOf(call("answer"))
+		err := rpc.Fate(call("answer"))
 		return errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOutcomeUnknown)
 	})
 }

@@ -29,8 +29,8 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 		t.Errorf("a member is in the catalog: %v, %v", known, err)
 	}
 	leave := &catalog.SetNodeStateEntry{Key: cfg.NodeKey, State: catalog.NodeLeaving}
-	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{SetNodeState: leave}))
-	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: cfg.NodeKey}}))
+	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{SetNodeState: leave}))
+	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: cfg.NodeKey}}))
 
 	cfg.Metrics = prometheus.NewRegistry()
 	before := filesOf(t, cfg.Dir)

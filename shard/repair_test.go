@@ -30,7 +30,7 @@ func (m *coldMember) start() {
 	m.t.Helper()
 	addr := ""
 	if m.Node != nil {
-		addr = m.maintenance.self.ClusterAddr
+		addr = m.record().ClusterAddr
 	}
 	m.Node = openColdNodeAt(m.t, m.dir, m.i, 0, addr)
 }
@@ -76,10 +76,10 @@ func coldCluster(t *testing.T) []*coldMember {
 	defer cancel()
 	was, target := []string{"n1.0"}, []string{"n1.0"}
 	for _, m := range all[1:] {
-		mustDo(t, first.catalogClient.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.maintenance.self}}))
-		target = append(target, m.maintenance.self.Key)
+		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.record()}}))
+		target = append(target, m.record().Key)
 	}
-	mustDo(t, first.catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: r.group.Group(), Was: was, Target: target}}))
+	mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: r.group.Group(), Was: was, Target: target}}))
 	for _, m := range all[1:] {
 		eventually(t, "the replica has caught up", func() bool {
 			here := m.here()
@@ -339,7 +339,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	all := coldCluster(t)
 	m := &coldMember{t: t, dir: t.TempDir(), i: 4}
 	m.start()
-	mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.maintenance.self}}))
+	mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.record()}}))
 	eventually(t, "it knows the keyspace", func() bool { return m.Keyspace("posts") != nil })
 	ks := m.Keyspace("posts")
 	checkCold(t, m.Node, ks, 1)

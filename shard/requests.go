@@ -1,9 +1,11 @@
 package shard
 
 import (
+	"context"
 	"slices"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // This file has what Node answers for all shards, wherever they are.
@@ -58,4 +60,21 @@ func (n *Node) Holds(ks *Keyspace) bool {
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	r, err := n.reader.scanPage(ks, after, hasAfter, limit, width, opt)
 	return r, n.orUnknown(ks, err)
+}
+
+// Change has the catalog's leader, whichever node it is, propose a command; see
+// catalogclient.Client.Change.
+func (n *Node) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
+	result, _, err := n.catalogClient.Change(ctx, command)
+	return result, err
+}
+
+// CatchUp returns once this node knows every change of the keyspaces that was acknowledged
+// before the call; see catalogclient.Client.CatchUp.
+func (n *Node) CatchUp(ctx context.Context) error { return n.catalogClient.CatchUp(ctx) }
+
+// AskCatalogLeader has the node that leads the catalog answer a call of Config.Handlers; see
+// catalogclient.Client.AskLeader.
+func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	return n.catalogClient.AskLeader(ctx, method, request)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/retry"
 )
 
 const (
@@ -369,7 +370,7 @@ func (r *restore) begin(op restoreWrite) error {
 // write repeats a write, under its number, until it is done.
 func (r *restore) write(next restoreWrite) error {
 	var err error
-	tryUntil(r.ctx, func() bool {
+	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
 		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, ID: next.id}
@@ -475,7 +476,7 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 // atLeader calls see with what the shard's leader says of its replica, once there is
 // one.
 func (r *restore) atLeader(ctx context.Context, see func(led *ReplicaReport)) error {
-	return waitUntil(ctx, func() error {
+	return retry.WaitFor(ctx, func() error {
 		led, term := (*ReplicaReport)(nil), uint64(0)
 		for _, report := range r.node.Reports(ctx) {
 			for i, replica := range report.Replicas {

@@ -180,7 +180,7 @@ func nodeAtVersion(t *testing.T, version int) *Node {
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: version}
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	eventually(t, "the keyspaces are there", func() bool {
 		return n.Catalog().ClusterVersion == version && n.Keyspace("posts") != nil && n.Keyspace(KeyspaceBoard) != nil
 	})

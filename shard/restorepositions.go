@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/retry"
 )
 
 // takesPositions reports whether the shard can have positions of sources.
@@ -71,7 +72,7 @@ func (r *restore) setPositions(p dedup.RestoredPositions) error {
 	r.seq++
 	id := dedup.ByRestorePositions(r.seq, p)
 	var err error
-	tryUntil(r.ctx, func() bool {
+	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
 		w := &Write{ID: id, sections: make([]*RequestID, r.keyspace.Shards)}

@@ -108,7 +108,7 @@ func (n *Node) putSource(ctx context.Context, put *catalog.PutSourceEntry) (Sour
 func (n *Node) PauseSource(ctx context.Context, name string, paused bool) (Source, error) {
 	s, index, err := n.changeSource(ctx, name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: name, Paused: paused}})
 	if err == nil {
-		n.catalogClient.tell(ctx, index) // readers on other nodes, before what comes next
+		n.catalogClient.Tell(ctx, index) // readers on other nodes, before what comes next
 	}
 	return s, err
 }
@@ -135,7 +135,7 @@ func (n *Node) DeleteSource(ctx context.Context, name string) error {
 
 // changeSource changes a source that exists, and returns it with the index of the change.
 func (n *Node) changeSource(ctx context.Context, name string, command *catalog.Command) (Source, uint64, error) {
-	r, index, err := n.catalogClient.change(ctx, command)
+	r, index, err := n.catalogClient.Change(ctx, command)
 	switch {
 	case err != nil:
 	case r.Missing:

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -124,7 +125,7 @@ func (s *sourceSink) Start(ctx context.Context, source uint64, partition uint32,
 	case r.Missing:
 		return sink.Start{}, sink.ErrStopped
 	case r.Refused != "":
-		return sink.Start{}, fmt.Errorf("%w: %s", errRefused, r.Refused)
+		return sink.Start{}, fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)
 	}
 	p := r.Source.Partitions[partition]
 	return sink.Start{Position: p.Start, Identity: p.Identity}, nil

@@ -221,7 +221,7 @@ func TestColdOrderDeadline(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "n7.0", Name: "n7", State: catalog.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax,
 	}}}))
 	for _, verb := range []tiering.ColdVerb{tiering.ColdMigrate, tiering.ColdWarm} {

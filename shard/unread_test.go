@@ -228,11 +228,11 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 1}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil && n.Keyspace("users") != nil })
-	mustDo(t, n.maintenance.maintainCatalog(t.Context()))
+	mustDo(t, n.maintenance.Maintain(t.Context()))
 	if got := len(n.Catalog().Keyspaces); got != 2 {
 		t.Errorf("%d keyspaces in a cluster of version %d", got, n.Catalog().ClusterVersion)
 	}
@@ -245,7 +245,7 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	if _, err := n.SetEverywhere(t.Context(), "users", true); !errors.As(err, &kept) || kept.Field != "everywhere" {
 		t.Errorf("everywhere in a cluster of version %d: %v", n.Catalog().ClusterVersion, err)
 	}
-	if _, err := n.catalogClient.serveChange(t.Context(), []byte(`{"of_a_later_version":{"x":1}}`)); err == nil {
+	if _, err := n.calls.Answer(t.Context(), "change", []byte(`{"of_a_later_version":{"x":1}}`)); err == nil {
 		t.Error("a command that this program does not know was proposed")
 	}
 	if applied := n.catalog.Applied(); applied != index {
@@ -253,7 +253,7 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	}
 	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	eventually(t, "the others are made", func() bool {
 		return n.Keyspace(KeyspaceUnread) != nil && n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceBoard) != nil
 	})
@@ -270,7 +270,7 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 3}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
@@ -290,7 +290,7 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	}
 	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.catalogClient.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	for i := range making {
 		if w := mustBoard(t, n, making[i]); w.Rows[0] != int64(i)+2 || w.Rows[1] != 0 {
 			t.Errorf("kind %d answers %v", making[i].Kind, w.Rows)

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -268,7 +269,7 @@ func (wr *writer) outlived(p *part, w *Write) error {
 // they are. What found no leader, or a shard that has yet to forget the key, is proposed
 // again until the deadline.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				wr.propose(p, groups[s], w)

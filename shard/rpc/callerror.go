@@ -188,3 +188,17 @@ func ReadError(r *wire.Reader) error {
 	}
 	return told
 }
+
+// Fate says what is known of a request whose call failed with err: an error that promises
+// that nothing was applied, or errs.ErrOutcomeUnknown.
+func Fate(err error) error {
+	if errors.Is(err, ErrNotSent) {
+		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
+	}
+	for _, certain := range []error{errs.ErrOverloaded, errs.ErrNoLeader, errs.ErrDraining, errs.ErrUnknownKeyspace, errs.ErrUnknownColumn, ErrNoMethod} {
+		if errors.Is(err, certain) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", errs.ErrOutcomeUnknown, err)
+}

@@ -1,0 +1,50 @@
+package catalogclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/rpc"
+)
+
+// AskLeader has the node that leads the catalog, this or another, answer
+// a call of Config.Handlers. The call is one that may be repeated. It waits for a
+// leader until ctx ends, and then returns errs.ErrNoLeader.
+func (c *Client) AskLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	var answer []byte
+	var err error
+	asked := retry.Until(ctx, func() bool {
+		answer, err = c.askLeader(ctx, method, request)
+		return err == nil || !askedInVain(err) || c.cfg.Draining.Load()
+	})
+	if !asked {
+		return nil, fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
+	}
+	return answer, err
+}
+
+func (c *Client) askLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if c.cfg.Draining.Load() {
+		return nil, errs.ErrDraining
+	}
+	if c.cfg.Group().Ready() == nil {
+		handle := c.cfg.Handlers[method]
+		if handle == nil {
+			return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
+		}
+		return handle(ctx, request)
+	}
+	leader := c.cfg.Group().Leader()
+	if leader == "" || leader == c.cfg.Key {
+		return nil, errs.ErrNoLeader
+	}
+	return c.cfg.Calls.Call(ctx, leader, method, request)
+}
+
+// askedInVain reports whether a call met nobody who could answer it.
+func askedInVain(err error) bool {
+	return errors.Is(err, rpc.ErrNotSent) || errors.Is(err, rpc.ErrCallLost) || errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)
+}

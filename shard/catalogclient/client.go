@@ -1,0 +1,220 @@
+// Package catalogclient owns how a node reaches the catalog: it has the catalog's leader,
+// this node or another, apply changes, waits until nodes know of one, and keeps what every
+// catalog holds up to date.
+//
+// It never decides what a command means (package catalog does) or where replicas go.
+//
+// Invariant: a change that may have happened is never reported as one that did not.
+package catalogclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
+)
+
+// The methods of calls between nodes.
+const (
+	methodChange = "change" // a command for the catalog → its result
+	methodKnow   = "know"   // an index of the catalog's log → that the node knows it
+)
+
+// ErrRefused is returned when a command does not fit the catalog as it is by the time it is
+// applied.
+var ErrRefused = errors.New("the catalog refused the command")
+
+// Config configures a Client. Every field must be set but those that may be nil.
+type Config struct {
+	Key     string // of this node
+	Catalog *catalog.Catalog
+	Group   func() *replica.Replica // this node's replica of the catalog's group
+	Calls   *rpc.Calls
+	Prover  *prover.Prover
+	Fresh   *prover.Freshness // of the catalog's replica; New sets its Ask
+	// Handlers answer calls to the catalog's leader, by name, where this node leads it.
+	Handlers map[string]rpc.Handler
+	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
+	Place     func(view *catalog.View, shards int) [][]string
+	Alive     func(node string) bool // whether a node seems to be there; nil for all
+	DiskError func() error           // not nil while the disk is full
+	Follow    func() error           // makes the node's keyspaces and groups those of the catalog
+	Draining  *atomic.Bool           // the node is stopping
+}
+
+// Client has the catalog's leader, this node or another, change the catalog, and waits until
+// nodes know of a change.
+type Client struct{ cfg Config }
+
+// New returns the client of a node.
+func New(cfg Config) *Client {
+	c := &Client{cfg: cfg}
+	cfg.Fresh.Ask = c.askCatalog
+	return c
+}
+
+// Handle answers the calls of other nodes.
+func (c *Client) Handle() {
+	c.cfg.Calls.Handle(methodChange, c.serveChange)
+	c.cfg.Calls.Handle(methodKnow, c.serveKnow)
+}
+
+// changeAnswer is what the leader of the catalog answers a command.
+type changeAnswer struct {
+	Index  uint64
+	Result catalog.Result
+}
+
+// Change has the catalog's leader, whichever node it is, propose a command, and
+// returns its result, and its index in the catalog's log, once it is applied here. It waits
+// for a leader until ctx ends. A command whose Refused is set changed nothing.
+func (c *Client) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
+	var answer *changeAnswer
+	var err error
+	retry.Until(ctx, func() bool {
+		answer, err = c.changeOnce(ctx, command)
+		mayTryAgain := (errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)) && !errors.Is(err, errs.ErrOutcomeUnknown)
+		return err == nil || !mayTryAgain || c.cfg.Draining.Load()
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return &answer.Result, answer.Index, c.awaitCatalog(ctx, answer.Index, errNotSeen)
+}
+
+func (c *Client) changeOnce(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
+	if c.cfg.Draining.Load() {
+		return nil, errs.ErrDraining
+	}
+	if c.cfg.Group().Ready() == nil {
+		return c.changeHere(ctx, command)
+	}
+	leader := c.cfg.Group().Leader()
+	if leader == "" || leader == c.cfg.Key {
+		return nil, errs.ErrNoLeader
+	}
+	body, err := json.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
+	}
+	raw, err := c.cfg.Calls.Call(ctx, leader, methodChange, body)
+	if err != nil {
+		return nil, fateOfChange(err)
+	}
+	answer := &changeAnswer{}
+	if err := json.Unmarshal(raw, answer); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
+	}
+	return answer, nil
+}
+
+// fateOfChange says of a command whose call failed with err what is known of it.
+func fateOfChange(err error) error {
+	if errors.Is(err, errs.ErrDiskFull) {
+		return err
+	}
+	return rpc.Fate(err)
+}
+
+func (c *Client) serveChange(ctx context.Context, body []byte) ([]byte, error) {
+	command := &catalog.Command{}
+	if err := json.Unmarshal(body, command); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
+	}
+	answer, err := c.changeHere(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(answer)
+}
+
+// errNotSeen is of a change that has happened: that this node does not see it in
+// time must not read as if nothing had been done.
+var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnknown)
+
+// awaitCatalog returns once this node's catalog has applied its log up to index,
+// or behind, with ctx's error, if it does not until ctx ends.
+func (c *Client) awaitCatalog(ctx context.Context, index uint64, behind error) error {
+	return retry.WaitFor(ctx, func() error {
+		if c.cfg.Catalog.Applied() < index {
+			return behind
+		}
+		return nil
+	})
+}
+
+// changeHere proposes a command to the catalog, which this node must lead.
+func (c *Client) changeHere(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
+	if c.cfg.Draining.Load() {
+		return nil, errs.ErrDraining
+	}
+	if err := c.cfg.DiskError(); err != nil {
+		return nil, err
+	}
+	if err := c.cfg.Group().Ready(); err != nil {
+		return nil, err
+	}
+	if k := command.Create; k != nil && k.Replicas == nil {
+		k.Replicas = c.place(k.Shards)
+	}
+	entry, err := catalog.AppendEntry(nil, command)
+	if err != nil {
+		return nil, err
+	}
+	type outcome struct {
+		answer *changeAnswer
+		err    error
+	}
+	settled := make(chan outcome, 1)
+	go func() { // ends with the future, or with the process of a failed group
+		future := c.cfg.Group().Apply(entry)
+		if err := future.Error(); err != nil {
+			settled <- outcome{err: err}
+			return
+		}
+		result := future.Response().(*catalog.Result)
+		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
+		c.cfg.Group().AnnounceCommit()
+	}()
+	select {
+	case o := <-settled:
+		switch {
+		case o.err == nil:
+			return o.answer, nil
+		case errs.NeverProposed(o.err):
+			return nil, fmt.Errorf("%w: %w", errs.ErrNoLeader, o.err)
+		}
+		return nil, fmt.Errorf("%w: %w", errs.ErrOutcomeUnknown, o.err)
+	case <-c.cfg.Group().Failed():
+		return nil, errs.ErrOutcomeUnknown
+	case <-ctx.Done():
+		return nil, errs.ErrOutcomeUnknown
+	}
+}
+
+// place chooses the nodes of a new keyspace's shards.
+func (c *Client) place(shards int) [][]string {
+	if c.cfg.Place == nil {
+		return slices.Repeat([][]string{{c.cfg.Key}}, shards)
+	}
+	return c.cfg.Place(c.cfg.Catalog.View(), shards)
+}
+
+// MustChange is Change, and returns ErrRefused for a command that changed nothing.
+func (c *Client) MustChange(ctx context.Context, command *catalog.Command) error {
+	result, _, err := c.Change(ctx, command)
+	if err == nil && result.Refused != "" {
+		err = fmt.Errorf("%w: %s", ErrRefused, result.Refused)
+	}
+	return err
+}

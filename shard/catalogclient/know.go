@@ -1,0 +1,92 @@
+package catalogclient
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/wire"
+)
+
+// TellMax bounds how long a change of the keyspaces waits for other nodes to know
+// of it. One that is stopped or cut off learns of it when it is back.
+const TellMax = time.Second
+
+// CatchUp returns once this node knows every change of the keyspaces that was
+// acknowledged before the call. It is for a name that this node does not know:
+// another node may have made it just now. Calls at the same time share a question
+// to the catalog's leader. ErrNoLeader or errs.ErrNoQuorum is returned if none proves
+// that it leads until ctx ends.
+func (c *Client) CatchUp(ctx context.Context) error {
+	var err error
+	asked := retry.Until(ctx, func() bool {
+		var index uint64
+		if index, err = c.cfg.Fresh.Confirm(ctx); err == nil {
+			err = c.know(ctx, index)
+		}
+		return err == nil || errors.Is(err, errs.ErrDraining)
+	})
+	if asked || errors.Is(err, errs.ErrNoQuorum) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
+}
+
+// askCatalog is one round of Config.Fresh. The index that it returns is that of a
+// command: the log's commit index may be that of a barrier, which no state machine
+// sees.
+func (c *Client) askCatalog(ctx context.Context) (index uint64, err error) {
+	meta := c.cfg.Group()
+	term := meta.ReadyTerm()
+	if meta.Ready() != nil {
+		return c.cfg.Prover.AskLeader(ctx, meta)
+	}
+	if err := c.cfg.Prover.ProveTerm(ctx, meta, term); err != nil {
+		return 0, err
+	}
+	// A change is acknowledged when the leader has applied it, and a new leader
+	// is ready when it has applied all that was committed before.
+	return c.cfg.Catalog.Applied(), nil
+}
+
+// know returns once this node's keyspaces are those of the catalog's log up to
+// index, or later ones.
+func (c *Client) know(ctx context.Context, index uint64) error {
+	if err := c.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
+		return err
+	}
+	return c.cfg.Follow()
+}
+
+// Tell returns once the other nodes that seem to be there know the catalog's log
+// up to index, or after TellMax: whoever made a keyspace may ask any of them for
+// it next.
+func (c *Client) Tell(ctx context.Context, index uint64) {
+	ctx, cancel := context.WithTimeout(ctx, TellMax)
+	defer cancel()
+	var told sync.WaitGroup
+	for key := range c.cfg.Catalog.View().Nodes {
+		if key == c.cfg.Key || c.cfg.Alive != nil && !c.cfg.Alive(key) {
+			continue
+		}
+		told.Go(func() {
+			// An error is of a node that asks for itself when it needs to.
+			_, _ = c.cfg.Calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+		})
+	}
+	told.Wait()
+}
+
+func (c *Client) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
+	r := wire.Reader{Rest: request}
+	index := r.Uint()
+	if err := r.End(); err != nil {
+		return nil, err
+	}
+	return nil, c.know(ctx, index)
+}

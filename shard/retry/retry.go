@@ -1,0 +1,54 @@
+// Package retry owns how what finds no leader is tried again, and how a state is awaited.
+//
+// It never decides whether something may be repeated. Invariant: it returns soon after its
+// context ends.
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/shard/errs"
+)
+
+const (
+	// What finds no leader is tried again after PauseMin, then at double the
+	// pause each time up to PauseMax. An election takes a second or two.
+	PauseMin = 5 * time.Millisecond
+	PauseMax = 100 * time.Millisecond
+	// pollEvery is how often WaitFor looks.
+	pollEvery = 5 * time.Millisecond
+)
+
+// Until calls try until it returns true, with a pause after each time, and
+// returns true. If ctx ends in a pause it returns false.
+func Until(ctx context.Context, try func() (done bool)) bool {
+	for pause := PauseMin; !try(); pause = min(2*pause, PauseMax) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// WaitFor returns nil once condition does, or its error if that is errs.ErrDraining. If ctx
+// ends before, it returns ctx's error and the condition's last one.
+func WaitFor(ctx context.Context, condition func() error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil || errors.Is(err, errs.ErrDraining) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
