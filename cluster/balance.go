@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/countd/countd/raftfsm/catalog"
@@ -146,10 +147,12 @@ func (p *plan) shards(ok func(uint32) bool) []uint32 {
 func (p *plan) evenReplicas() {
 	takers := p.takers()
 	for p.roomToMove() && uneven(takers, p.load) {
-		s, ok := nextShift(takers, p.load, p.replicaEdges(p.shards(p.sound)))
+		e := p.replicaEdges(p.shards(p.sound))
+		s, ok := nextShift(takers, p.load, e)
 		if !ok || !s.direct && p.moving > 0 {
 			return
 		}
+		s.group = p.ofFullestKeyspace(e[[2]string{s.from, s.to}], s.from, s.to)
 		why := reason("%s has %d replicas, %s has %d", s.from, p.load[s.from], s.to, p.load[s.to])
 		if !s.direct {
 			why += ", which makes room for others"
@@ -159,6 +162,27 @@ func (p *plan) evenReplicas() {
 			return
 		}
 	}
+}
+
+// ofFullestKeyspace returns the first of the groups that is of the keyspace of which from
+// holds the most replicas more than to. One keyspace may carry all the load, and nodes can
+// only lead equally many shards of each keyspace if they hold about equally many.
+func (p *plan) ofFullestKeyspace(groups []uint32, from, to string) uint32 {
+	best, most := groups[0], math.MinInt
+	for _, k := range p.view.Catalog.KeyspacesByName() {
+		i := slices.IndexFunc(groups, func(g uint32) bool { return inKeyspace(k, g) })
+		if i < 0 {
+			continue
+		}
+		more := 0
+		for g := k.FirstGroup; inKeyspace(k, g); g++ {
+			more += toInt(contains(p.targets[g], from)) - toInt(contains(p.targets[g], to))
+		}
+		if more > most {
+			best, most = groups[i], more
+		}
+	}
+	return best
 }
 
 // transfer adds a Transfer.

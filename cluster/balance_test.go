@@ -300,6 +300,40 @@ func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 	}
 }
 
+// A node that joins takes its share of each keyspace, of replicas and of leaders.
+func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
+	keys, joined := []string{"a", "b", "c"}, "d"
+	v := quiet(slices.Repeat([]string{""}, len(keys)), nil)
+	v.Catalog.Keyspaces = map[string]catalog.Keyspace{}
+	for _, name := range []string{"feed", "posts", "unread", "users"} {
+		k := catalog.Keyspace{Name: name, Shards: 7, FirstGroup: v.Catalog.NextGroup}
+		for shard := range uint32(k.Shards) {
+			settle(&v, k.FirstGroup+shard, keys, keys[shard%3])
+		}
+		v.Catalog.Keyspaces[name] = k
+		v.Catalog.NextGroup += uint32(k.Shards)
+	}
+	v.Catalog.Nodes[joined] = catalog.Node{Key: joined, Name: joined, VersionMax: 1, State: catalog.NodeActive}
+	planOut(t, &v)
+
+	keys = append(keys, joined)
+	p := newPlan(&v)
+	for _, k := range v.Catalog.Keyspaces {
+		held := map[string]int{}
+		for g := k.FirstGroup; inKeyspace(k, g); g++ {
+			for _, key := range p.targets[g] {
+				held[key]++
+			}
+		}
+		if leads := p.leadsOf(k); uneven(keys, held) || uneven(keys, leads) {
+			t.Errorf("%s: replicas %v, leaders %v", k.Name, held, leads)
+		}
+	}
+	if uneven(keys, p.load) || uneven(keys, p.leads) {
+		t.Errorf("of all keyspaces: replicas %v, leaders %v", p.load, p.leads)
+	}
+}
+
 // A chain: a has three, b has one, and no group can move from a to b, since
 // where a is, b is as well or its zone. Over c it goes.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
