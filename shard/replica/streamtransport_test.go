@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +91,47 @@ func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	}
 	close(fsm.release)
 	opening.Wait()
+}
+
+// Raft pauses longer after each append that fails, so one to a node that cannot be reached
+// waits for the node. A heartbeat fails: it tells raft that the follower is not there.
+func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
+	there := testMux(t)
+	servedReplicaOf(t, testStreams(t, there), 7, "n1.0", taking)
+	trans, _ := transportTo(t, there, 7)
+	var reachable atomic.Bool
+	tried := make(chan struct{}, 100)
+	trans.streams = stream.New(stream.Config{
+		Mux: testMux(t), Allowed: func() bool { return true },
+		Lookup: func(string) (string, bool) {
+			if reachable.Load() {
+				return there.Addr().String(), true
+			}
+			tried <- struct{}{}
+			return "127.0.0.1:1", true
+		},
+	})
+	t.Cleanup(trans.streams.Close)
+	call := func(id raft.ServerID, args *raft.AppendEntriesRequest) (resp raft.AppendEntriesResponse, err error) {
+		err = trans.AppendEntries(id, "127.0.0.1:1", args, &resp)
+		return resp, err
+	}
+	if _, err := call("n1.0", testHeartbeat()); !errors.Is(err, stream.ErrUnreached) {
+		t.Errorf("a heartbeat: %v", err)
+	}
+	answer := make(chan error, 1)
+	go func() { _, err := call("n1.0", testAppend()); answer <- err }()
+	for range 3 {
+		select {
+		case <-tried:
+		case err := <-answer:
+			t.Fatalf("an append failed before the node was reached: %v", err)
+		}
+	}
+	reachable.Store(true)
+	if err := <-answer; err != nil {
+		t.Errorf("once the node is reached: %v", err)
+	}
 }
 
 // Closing the streams ends an append that its follower leaves without an answer.

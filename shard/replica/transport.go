@@ -28,6 +28,12 @@ const (
 	// beginMax. A pre-vote changes nothing where it is asked for.
 	beginAgainAfter = 5 * time.Millisecond
 	beginMax        = 500 * time.Millisecond
+	// After each append that fails raft pauses, twice as long each time and up to ten
+	// seconds, and a follower that can be reached again lags until then. So an append
+	// to a node that cannot be reached waits for it, for reachMax, and looks again after
+	// reachPause.
+	reachPause = 200 * time.Millisecond
+	reachMax   = time.Minute
 	// poolConnsMax bounds the idle connections to one peer: raft's replicator,
 	// its heartbeat and its votes use one each.
 	poolConnsMax = 3
@@ -115,7 +121,11 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		return nil
 	}
 	if together && stream.Fits(&bounded) {
+		began := time.Now()
 		err := t.appendTogether(c, id, target, &bounded, resp)
+		for errors.Is(err, stream.ErrUnreached) && !isHeartbeat(args) && time.Since(began) < reachMax && !t.closed.within(reachPause) {
+			err = t.appendTogether(c, id, target, &bounded, resp)
+		}
 		if !errors.Is(err, stream.ErrNoStream) {
 			return err
 		}
@@ -184,6 +194,16 @@ type closedOnce struct {
 }
 
 func newClosedOnce() *closedOnce { return &closedOnce{done: make(chan struct{})} }
+
+// within waits for d at most, and reports whether the channel was closed.
+func (c *closedOnce) within(d time.Duration) bool {
+	select {
+	case <-c.done:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
 
 func (c *closedOnce) close() { c.once.Do(func() { close(c.done) }) }
 

@@ -44,9 +44,9 @@ var (
 	errStreamLost = errors.New("the connection to the node was lost")
 	// errAppendTimeout is returned for a call that had no answer within AppendTimeoutMax.
 	errAppendTimeout = errors.New("the replica has not answered in time")
-	// errDialPaused is returned for calls to a node that was not reached a moment ago.
-	// Nothing of them was sent.
-	errDialPaused = errors.New("the node is not dialled again yet")
+	// ErrUnreached is returned for calls to a node that cannot be dialled now, or was not
+	// reached a moment ago. Nothing of them was sent.
+	ErrUnreached = errors.New("the node cannot be reached")
 	// errTransportClosed is returned for calls of a group that is closing.
 	errTransportClosed = errors.New("the group's transport is closed")
 )
@@ -214,7 +214,7 @@ func (p *peer) dialLocked(fallback string) (*dial, error) {
 		return d, nil
 	}
 	if time.Now().Before(p.mu.retryAt) {
-		return nil, fmt.Errorf("%w: %w", errDialPaused, p.mu.failure)
+		return nil, fmt.Errorf("%w: %w", ErrUnreached, p.mu.failure)
 	}
 	d := &dial{done: make(chan struct{})}
 	p.mu.dial = d
@@ -235,14 +235,15 @@ func (p *peer) connect(d *dial, fallback string) {
 	defer cancel()
 	conn, err := p.streams.cfg.Mux.Dial(ctx, addr, p.node, rpc.KindAppend, 0)
 	if err != nil {
-		d.err = fmt.Errorf("cannot dial node %s: %w", p.node, err)
+		err = fmt.Errorf("cannot dial node %s: %w", p.node, err)
+		d.err = fmt.Errorf("%w: %w", ErrUnreached, err)
 	} else {
 		d.conn = newConn(p, conn)
 	}
 	p.mu.Lock()
 	p.mu.dial = nil
 	if p.mu.conn = d.conn; err != nil {
-		p.pauseLocked(d.err)
+		p.pauseLocked(err)
 	}
 	p.mu.Unlock()
 	if c := d.conn; c != nil {

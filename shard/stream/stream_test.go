@@ -208,7 +208,7 @@ func eventuallyCalled(call func(uint32, raft.ServerID, *raft.AppendEntriesReques
 	began := time.Now()
 	for {
 		_, err := call(7, "n2.0", args)
-		if !errors.Is(err, errDialPaused) {
+		if !errors.Is(err, ErrUnreached) {
 			answer <- err
 			return
 		}
