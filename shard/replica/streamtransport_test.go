@@ -134,6 +134,26 @@ func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
 	}
 }
 
+// A stream that ends under an append does not fail it, and closing the transport does.
+func TestAppendIsSentAgainOnAnotherStream(t *testing.T) {
+	there, streams := testMux(t), make(chan struct{}, 100)
+	there.ServeAppends(offered(func(conn net.Conn) error { streams <- struct{}{}; return conn.Close() }))
+	trans, call := transportTo(t, there, 7)
+	answer := make(chan error, 1)
+	go func() { _, err := call("n1.0", testAppend()); answer <- err }()
+	for range 2 {
+		select {
+		case <-streams:
+		case err := <-answer:
+			t.Fatalf("it failed with its stream: %v", err)
+		}
+	}
+	trans.CloseStreams()
+	if err := <-answer; err == nil {
+		t.Error("it was taken")
+	}
+}
+
 // Closing the streams ends an append that its follower leaves without an answer.
 func TestClosedStreamsEndAppends(t *testing.T) {
 	there := testMux(t)

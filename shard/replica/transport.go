@@ -30,8 +30,8 @@ const (
 	beginMax        = 500 * time.Millisecond
 	// After each append that fails raft pauses, twice as long each time and up to ten
 	// seconds, and a follower that can be reached again lags until then. So an append
-	// to a node that cannot be reached waits for it, for reachMax, and looks again after
-	// reachPause.
+	// to a node that cannot be reached is sent again here, as raft would, every reachPause
+	// for reachMax.
 	reachPause = 200 * time.Millisecond
 	reachMax   = time.Minute
 	// poolConnsMax bounds the idle connections to one peer: raft's replicator,
@@ -123,7 +123,7 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	if together && stream.Fits(&bounded) {
 		began := time.Now()
 		err := t.appendTogether(c, id, target, &bounded, resp)
-		for errors.Is(err, stream.ErrUnreached) && !isHeartbeat(args) && time.Since(began) < reachMax && !t.closed.within(reachPause) {
+		for unreached(err) && !isHeartbeat(args) && time.Since(began) < reachMax && !t.closed.within(reachPause) {
 			err = t.appendTogether(c, id, target, &bounded, resp)
 		}
 		if !errors.Is(err, stream.ErrNoStream) {
@@ -137,6 +137,9 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	}
 	return err
 }
+
+// unreached reports whether an append failed because its node cannot be reached, or not any more.
+func unreached(err error) bool { return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost) }
 
 // appendTogether sends an append with those of other groups to the same node.
 func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {

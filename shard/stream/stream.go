@@ -39,9 +39,9 @@ var (
 	// ErrNoStream is returned for a call that a stream does not take. Nothing of it was
 	// sent.
 	ErrNoStream = errors.New("the call is to travel by itself")
-	// errStreamLost is returned for calls whose connection ended before their answers
-	// came. Raft asks again, by another call.
-	errStreamLost = errors.New("the connection to the node was lost")
+	// ErrLost is returned for calls whose connection ended before their answers came. The
+	// other node may have received them.
+	ErrLost = errors.New("the connection to the node was lost")
 	// errAppendTimeout is returned for a call that had no answer within AppendTimeoutMax.
 	errAppendTimeout = errors.New("the replica has not answered in time")
 	// ErrUnreached is returned for calls to a node that cannot be dialled now, or was not
@@ -488,7 +488,7 @@ func (c *Conn) fail(why error) {
 	if why == nil {
 		why = io.EOF
 	}
-	lost := fmt.Errorf("%w: %s: %w", errStreamLost, c.peer.node, why)
+	lost := fmt.Errorf("%w: %s: %w", ErrLost, c.peer.node, why)
 	c.mu.err = lost
 	calls, sentID := c.mu.calls, c.mu.sentID
 	c.mu.calls, c.mu.out = nil, nil

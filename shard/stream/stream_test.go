@@ -197,7 +197,7 @@ func TestLostStreamSendsNothingAgain(t *testing.T) {
 			t.Fatalf("connection %d begins with call %d of term %d, %v", i, id, got.Term, err)
 		}
 		mustDo(t, conn.Close())
-		if err := <-answer; !errors.Is(err, errStreamLost) {
+		if err := <-answer; !errors.Is(err, ErrLost) {
 			t.Errorf("told %v", err)
 		}
 	}
@@ -269,7 +269,7 @@ func TestAnswersBeforeACallDoNotCount(t *testing.T) {
 		if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, errAppendTimeout) {
 			t.Error(err)
 		}
-		if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, errStreamLost) {
+		if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, ErrLost) {
 			t.Errorf("the connection was kept: %v", err)
 		}
 		c.fail(io.EOF)
@@ -305,7 +305,7 @@ func TestLostStreamIsForgotten(t *testing.T) {
 	streams, _, call := streamTo(t, there)
 	ctx := &waitedContext{Context: streams.ctx}
 	streams.ctx = ctx
-	if _, err := call(7, "n2.0", testHeartbeat()); !errors.Is(err, errStreamLost) {
+	if _, err := call(7, "n2.0", testHeartbeat()); !errors.Is(err, ErrLost) {
 		t.Fatal(err)
 	}
 	if all := ctx.all.Load(); all != 2 {
