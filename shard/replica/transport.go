@@ -139,7 +139,9 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 }
 
 // unreached reports whether an append failed because its node cannot be reached, or not any more.
-func unreached(err error) bool { return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost) }
+func unreached(err error) bool {
+	return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost)
+}
 
 // appendTogether sends an append with those of other groups to the same node.
 func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
