@@ -67,7 +67,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for shard := range ks.Shards {
-		number := ks.firstGroup + uint32(shard)
+		number := ks.FirstGroup + uint32(shard)
 		stream, facts := taken(t, from, number)
 		if was := reportedBy(from[0], number); facts.Rows != was.Rows || fmt.Sprintf("%016x", facts.Digest) != was.Digest || facts.Index != was.AppliedIndex {
 			t.Fatalf("the snapshot is %+v, the replica %+v", facts, was)
@@ -79,7 +79,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
 
-	number := ks.firstGroup
+	number := ks.FirstGroup
 	stream, facts := taken(t, from, number)
 	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
@@ -103,8 +103,8 @@ func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	mustDo(t, from.Write(ks, &Write{Ops: []engine.Op{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	stream, facts := taken(t, []*Node{from}, ks.firstGroup)
-	if got, err := to.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), RestoreOptions{}); err != nil || got != facts || got.Rows != 2 {
+	stream, facts := taken(t, []*Node{from}, ks.FirstGroup)
+	if got, err := to.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(stream), RestoreOptions{}); err != nil || got != facts || got.Rows != 2 {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
 }
@@ -113,8 +113,8 @@ func TestRestoreRefuses(t *testing.T) {
 	n := openMembers(t, 1)[0]
 	ks := n.Keyspace("posts")
 	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 3, 1)}, Deadline: soon()}))
-	whole, _ := taken(t, []*Node{n}, ks.firstGroup+1)
-	users := n.Keyspace("users").firstGroup
+	whole, _ := taken(t, []*Node{n}, ks.FirstGroup+1)
+	users := n.Keyspace("users").FirstGroup
 	for name, test := range map[string]struct {
 		group  uint32
 		stream []byte
@@ -125,7 +125,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"nothing":               {users, nil, ErrBadSnapshot},
 		"half a stream":         {users, whole[:len(whole)/2], ErrBadSnapshot},
 		"more columns":          {users, whole, ErrBadSnapshot}, // users has three
-		"a shard that has rows": {ks.firstGroup + 1, whole, ErrNotEmpty},
+		"a shard that has rows": {ks.FirstGroup + 1, whole, ErrNotEmpty},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -161,7 +161,7 @@ func TestReports(t *testing.T) {
 		for _, report := range reports {
 			lives[report.Life] = true
 			for _, r := range report.Replicas {
-				if r.ID != ks.firstGroup {
+				if r.ID != ks.FirstGroup {
 					continue
 				}
 				for _, m := range r.Marks {

@@ -12,20 +12,8 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
-)
-
-const (
-	// ShardsDefault is the number of shards of a keyspace that does not say. It is odd,
-	// as ids that carry a time often end in zeros: of 4 shards one would have them all.
-	ShardsDefault = 7
-	// ShardsMax bounds the shards of a keyspace. All of them may be on one node,
-	// and 16 to 64 Raft groups are what a node carries well.
-	ShardsMax = 64
-	// KeyspacesMax and GroupsMax bound the keyspaces of a cluster, and all their
-	// shards.
-	KeyspacesMax = catalog.KeyspacesMax
-	GroupsMax    = catalog.GroupsMax
 )
 
 // groupFSM is what Open takes.
@@ -42,7 +30,7 @@ func (n *Node) Keyspace(name string) *Keyspace { return n.keyspaces.Load().byNam
 // columns, shards and sharding is returned as it is. Shards 0 asks for ShardsDefault
 // and Sharding "" for ShardingModulo, and both for any of one that is there.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
-	if err := checkKeyspace(&k); err != nil {
+	if err := k.Check(); err != nil {
 		return nil, err
 	}
 	if err := n.checkFloors(&k); err != nil {
@@ -100,7 +88,7 @@ func (n *Node) SkewWarning(k *Keyspace) string {
 // version has floors, a new column of unread numbers that is not among them has the
 // floor 0.
 func (n *Node) AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*Keyspace, error) {
-	if err := checkColumns(columns); err != nil {
+	if err := keyspace.CheckColumns(columns); err != nil {
 		return nil, err
 	}
 	k := n.Keyspace(name)
@@ -180,52 +168,6 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	return n.served(ctx, name, index)
 }
 
-// checkKeyspace refuses what no keyspace is made with. The name of the catalog's
-// group would stand twice in a status, with two meanings.
-func checkKeyspace(k *Keyspace) error {
-	if k.Name == catalogName {
-		return &ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
-	}
-	if slices.Contains(reservedNames[:], k.Name) {
-		return &ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
-	}
-	if !catalog.ValidName(k.Name) {
-		return &ArgumentError{Field: "name", Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
-	}
-	if k.Shards < 0 || k.Shards > ShardsMax {
-		return &ArgumentError{Field: "shards", Problem: fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
-	}
-	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
-		return &ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
-	}
-	return checkColumns(k.Columns)
-}
-
-// reservedNames are of keyspaces that are built in, with rows of other kinds, once
-// the cluster version has them.
-var reservedNames = [...]string{KeyspaceUnread, KeyspaceFeed, KeyspaceBoard}
-
-// idColumn is no name of a column: files of rows have the row's id under it.
-const idColumn = "id"
-
-func checkColumns(columns []string) error {
-	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
-		return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
-	}
-	for i, c := range columns {
-		if !catalog.ValidName(c) {
-			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
-		}
-		if c == idColumn {
-			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: fmt.Sprintf("%q is the id of a row", c)}
-		}
-		if slices.Contains(columns[:i], c) {
-			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "is there twice"}
-		}
-	}
-	return nil
-}
-
 // served returns the keyspace once this node knows it and, if it holds shards of
 // it, they can serve, and the other nodes know it. The catalog has changed by then:
 // that they cannot in time must not read as if nothing had been done.
@@ -256,7 +198,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
-	if n.catalog.View().Dropped(k.firstGroup) {
+	if n.catalog.View().Dropped(k.FirstGroup) {
 		return nil, ErrUnknownKeyspace
 	}
 	n.catalogClient.Tell(ctx, index)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/keyspace"
 )
 
 // However many callers create keyspaces concurrently, the bounds on keyspaces and shards
@@ -22,7 +23,7 @@ func TestBoundsOfACluster(t *testing.T) {
 		field  string
 		bound  string
 	}{
-		{"keyspaces", KeyspacesMax - len(builtin) - 1, 1, 1, "name", fmt.Sprint(KeyspacesMax)},
+		{"keyspaces", KeyspacesMax - len(keyspace.Builtin(nil)) - 1, 1, 1, "name", fmt.Sprint(KeyspacesMax)},
 		{"shards", (GroupsMax - 5) / 60, 60, GroupsMax - 5 - (GroupsMax-5)/60*60, "shards", fmt.Sprint(GroupsMax)},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -261,7 +261,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 func TestReplicaMoves(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[3].Keyspace("posts")
-	number := ks.firstGroup
+	number := ks.FirstGroup
 	target := all[0].holders(number)
 	from, spare := target[0], ""
 	for _, n := range all {
@@ -322,7 +322,7 @@ func TestReplicaMoves(t *testing.T) {
 // it deletes the replica and is ready.
 func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	all := openMembers(t, 4)
-	number := all[0].Keyspace("posts").firstGroup
+	number := all[0].Keyspace("posts").FirstGroup
 	down, spare := all[2], all[3]
 	if !slices.Contains(all[0].holders(number), down.cfg.NodeKey) || down.LeadsCatalog() {
 		t.Fatalf("group %d is on %q", number, all[0].holders(number))

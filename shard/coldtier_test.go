@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -67,13 +68,13 @@ func TestMisfitIsReported(t *testing.T) {
 		{tiering.LayoutWeibo, 12, ""},
 		{tiering.IDLayout{}, 1<<64 - 1, ""},
 	} {
-		for _, route := range []route{newRoute(1, ""), newRoute(7, ""), newRoute(7, ShardingHash)} {
+		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
-			shard, key := route.keyOf(c.id)
+			shard, key := route.KeyOf(c.id)
 			fsm := raftfsm.NewCounters()
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
-			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.perKey(), Offset: route.idOf(shard, 0), FSM: fsm})
+			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), Offset: route.IDOf(shard, 0), FSM: fsm})
 			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != tiering.Misfit{ID: c.id, Layout: c.layout.String(), Fits: c.fits, Rows: 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
 			}
@@ -107,7 +108,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 		{"of one, and of none", slices.Concat(ids(tiering.LayoutTwitter, 50), untimed), 110, "twitter"},
 		{"many rows", slices.Concat(ids(tiering.LayoutTwitter, 20_000), ids(tiering.LayoutWeibo, 20_000), untimed), 20_060, ""},
 	} {
-		for _, route := range []route{newRoute(1, ""), newRoute(1, ShardingHash)} {
+		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
 			fsm := raftfsm.NewCounters()
 			for batch := range slices.Chunk(c.ids, 1000) {
@@ -118,7 +119,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 				_, err := fsm.Table().Apply(ops, 0, nil, nil)
 				mustDo(t, err)
 			}
-			shard := &tiering.Shard{Keyspace: "posts", PerKey: route.perKey(), FSM: fsm}
+			shard := &tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), FSM: fsm}
 			for range 2 {
 				got := tiers.Misfit(shard)
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {

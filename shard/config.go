@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/tiering"
@@ -103,18 +103,6 @@ var LimitsDefault = Limits{
 	ProducersMax: 100_000,
 }
 
-// builtin are the keyspaces that every cluster begins with.
-var builtin = []catalog.Keyspace{
-	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
-	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
-	{Name: KeyspaceUnread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
-	{Name: KeyspaceFeed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
-	{Name: KeyspaceBoard, Kind: KindBoard, Columns: []string{}, Shards: boardShards},
-}
-
-// boardShards is how many shards the board has: what it counts is everybody's.
-const boardShards = 1
-
 // CursorIdleDefault is how long cursors are kept for a user who moves none: a user
 // who returns later reads as new.
 const CursorIdleDefault = 30 * 24 * time.Hour
@@ -124,22 +112,6 @@ const (
 	CursorIdleMin = raftfsm.CursorIdleMin
 	CursorIdleMax = raftfsm.CursorIdleMax
 )
-
-// builtin returns the keyspaces that a cluster of this node begins with.
-func (c *Config) builtin() []catalog.Keyspace {
-	all := slices.Clone(builtin)
-	for i := range all {
-		if shards, ok := c.Shards[all[i].Name]; ok {
-			all[i].Shards = shards
-		}
-	}
-	return all
-}
-
-// IsBuiltin reports whether every cluster begins with a keyspace of this name.
-func IsBuiltin(name string) bool {
-	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name })
-}
 
 // withDefaults returns the config with its zero values filled in and the cluster's id,
 // or what is wrong with it.
@@ -157,8 +129,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 			return c, id, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)
 		}
 	}
-	if shards, set := c.Shards[KeyspaceBoard]; set && shards != boardShards {
-		return c, id, fmt.Errorf("shards of keyspace %s: it has %d, always", KeyspaceBoard, boardShards)
+	if shards, set := c.Shards[KeyspaceBoard]; set && shards != keyspace.BoardShards {
+		return c, id, fmt.Errorf("shards of keyspace %s: it has %d, always", KeyspaceBoard, keyspace.BoardShards)
 	}
 	if c.CursorIdle == 0 {
 		c.CursorIdle = CursorIdleDefault

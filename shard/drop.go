@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
@@ -36,7 +36,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err != nil {
 		return nil, err
 	}
-	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
+	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.FirstGroup}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -49,17 +49,15 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	n.catalogClient.Tell(ctx, index)
-	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.firstGroup, "shards", k.Shards)
+	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.FirstGroup, "shards", k.Shards)
 	return k, nil
 }
 
 // DropColumn drops a column of a keyspace and returns the keyspace without it. The counts
 // of the column are not shown any more, and no other column gets its number.
 func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
-	for _, k := range builtin {
-		if k.Name == name && slices.Contains(k.Columns, column) {
-			return nil, &DropRefusedError{fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
-		}
+	if keyspace.HasBuiltin(name, column) {
+		return nil, &DropRefusedError{fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
 	}
 	k, err := n.toDrop(ctx, name)
 	if err != nil {
@@ -70,14 +68,14 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 		return nil, ErrUnknownColumn
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
-		Keyspace: name, FirstGroup: k.firstGroup, Column: column, Number: number,
+		Keyspace: name, FirstGroup: k.FirstGroup, Column: column, Number: number,
 	}})
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Refused != "":
 		return nil, &DropRefusedError{r.Refused}
-	case r.Missing && n.catalog.View().Dropped(k.firstGroup):
+	case r.Missing && n.catalog.View().Dropped(k.FirstGroup):
 		return nil, ErrUnknownKeyspace
 	case r.Missing:
 		return nil, ErrUnknownColumn

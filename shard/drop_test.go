@@ -49,7 +49,7 @@ func mustDrop(t *testing.T, n *Node, name string) {
 func allKnow(t *testing.T, all []*Node, old *Keyspace) {
 	t.Helper()
 	for _, n := range all {
-		eventually(t, n.cfg.NodeName+" knows of the drop", func() bool { return n.groups.Load().byFirst[old.firstGroup] == nil })
+		eventually(t, n.cfg.NodeName+" knows of the drop", func() bool { return n.groups.Load().byFirst[old.FirstGroup] == nil })
 	}
 }
 
@@ -129,7 +129,7 @@ func TestDropKeyspace(t *testing.T) {
 		t.Errorf("the new keyspace counts %v", rows)
 	}
 	for _, n := range all {
-		eventually(t, n.cfg.NodeName+" deletes its replicas", func() bool { return isDeleted(t, n, old.firstGroup, old.Shards) })
+		eventually(t, n.cfg.NodeName+" deletes its replicas", func() bool { return isDeleted(t, n, old.FirstGroup, old.Shards) })
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -218,7 +218,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	old := mustMake(t, all[0], "songs", 2, "plays")
 	mustDo(t, all[0].Write(old, once(&Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1)}, Deadline: soon()})))
 	down := all[2]
-	eventually(t, "all nodes hold it", func() bool { return len(dirsOf(t, down.cfg.Dir, old.firstGroup, 2)) == 2 })
+	eventually(t, "all nodes hold it", func() bool { return len(dirsOf(t, down.cfg.Dir, old.FirstGroup, 2)) == 2 })
 	closeNode := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()
@@ -238,7 +238,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	open()
 	defer func() { closeNode() }()
 	eventually(t, "the node that was down deletes its replicas", func() bool {
-		return down.Keyspace("songs") != nil && isDeleted(t, down, old.firstGroup, 2)
+		return down.Keyspace("songs") != nil && isDeleted(t, down, old.FirstGroup, 2)
 	})
 	if rows := mustGet(t, down, made, ReadOptions{Consistency: Linearizable}, 1, 2); rows[0] != 0 || rows[1] != 0 {
 		t.Errorf("the new keyspace has %v", rows)
@@ -246,7 +246,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	eventually(t, "its catalog is on disk", func() bool { return down.meta.Snapshots().NewestIndex() >= down.catalog.Applied() })
 	closeNode()
 	open()
-	if left := dirsOf(t, cfg.Dir, old.firstGroup, 2); len(left) > 0 {
+	if left := dirsOf(t, cfg.Dir, old.FirstGroup, 2); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 }
@@ -255,7 +255,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	all := openMembers(t, 2)
 	old := mustMake(t, all[0], "songs", 1, "plays")
-	number := old.firstGroup
+	number := old.FirstGroup
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &RequestID{})
 	op := addTo(1, 0, 1)
@@ -344,7 +344,7 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	}
 	followers := 0
 	for _, n := range all {
-		if n.groups.Load().byFirst[old.firstGroup][0].leader() == n.cfg.NodeKey {
+		if n.groups.Load().byFirst[old.FirstGroup][0].leader() == n.cfg.NodeKey {
 			continue
 		}
 		followers++
@@ -367,7 +367,7 @@ func TestRestoreByColumns(t *testing.T) {
 	ks := mustMake(t, n, "songs", 1, "plays", "likes", "skips")
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(1, 1, 2), addTo(1, 2, 3), addTo(2, 1, 4))
 	snapshot := func() string {
-		s, err := n.OpenSnapshot(ctx, ks.firstGroup)
+		s, err := n.OpenSnapshot(ctx, ks.FirstGroup)
 		mustDo(t, err)
 		defer s.Close()
 		text, err := io.ReadAll(s)
@@ -396,7 +396,7 @@ func TestRestoreByColumns(t *testing.T) {
 		{"with one twice", before, []string{"plays", "plays", "skips"}, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			facts, err := n.RestoreShard(ctx, ks.firstGroup, strings.NewReader(c.snapshot), RestoreOptions{Force: true, Columns: c.columns})
+			facts, err := n.RestoreShard(ctx, ks.FirstGroup, strings.NewReader(c.snapshot), RestoreOptions{Force: true, Columns: c.columns})
 			if c.refused {
 				if err == nil {
 					t.Error("restored")
@@ -410,7 +410,7 @@ func TestRestoreByColumns(t *testing.T) {
 		})
 	}
 	other := mustMake(t, n, "albums", 1, "skips", "likes", "plays")
-	if _, err := n.RestoreShard(ctx, other.firstGroup, strings.NewReader(after), RestoreOptions{Columns: dropped}); err != nil {
+	if _, err := n.RestoreShard(ctx, other.FirstGroup, strings.NewReader(after), RestoreOptions{Columns: dropped}); err != nil {
 		t.Fatal(err)
 	}
 	if rows := mustGet(t, n, other, ReadOptions{Consistency: Linearizable}, 1, 2); !slices.Equal(rows, []int64{3, 0, 1, 0, 0, 0}) {
@@ -448,7 +448,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
 		mustGet(t, n, old, ReadOptions{Consistency: Linearizable}, 0, 1, 2)
 		for s := range uint32(2) {
-			if r := n.shardOf(old.firstGroup + s).replica.Load(); r != nil {
+			if r := n.shardOf(old.FirstGroup + s).replica.Load(); r != nil {
 				held = append(held, weak.Make(r))
 			}
 		}
@@ -491,7 +491,7 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	n.removeDropped(newer)
 	eventually(t, "nothing is being deleted", func() bool { return !n.removing.Load() })
 	for s := range ks.Shards {
-		if _, here := n.dirs.Number(ks.firstGroup + uint32(s)); !here {
+		if _, here := n.dirs.Number(ks.FirstGroup + uint32(s)); !here {
 			t.Errorf("shard %d was deleted while it was open", s)
 		}
 	}
@@ -500,5 +500,5 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 		t.Errorf("it counts %v", rows)
 	}
 	mustDrop(t, n, "songs")
-	eventually(t, "the node deletes its replicas", func() bool { return isDeleted(t, n, ks.firstGroup, ks.Shards) })
+	eventually(t, "the node deletes its replicas", func() bool { return isDeleted(t, n, ks.FirstGroup, ks.Shards) })
 }

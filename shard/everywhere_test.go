@@ -27,7 +27,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	eventually(t, "those that vote have applied it", func() bool {
 		return stale(all[0]) == 5 && stale(all[1]) == 5 && stale(all[2]) == 5
 	})
-	g := last.groups.Load().byFirst[ks.firstGroup][0]
+	g := last.groups.Load().byFirst[ks.FirstGroup][0]
 	if g.replica.Load() != nil {
 		t.Fatal("the fourth node holds a replica to begin with")
 	}
@@ -54,7 +54,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("users")
-	number := ks.firstGroup
+	number := ks.FirstGroup
 	stop, done := make(chan struct{}), make(chan int64)
 	go func() {
 		n := int64(0)

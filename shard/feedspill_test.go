@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -160,7 +161,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, "")}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	number := first.Keyspace(KeyspaceFeed).firstGroup
+	number := first.Keyspace(KeyspaceFeed).FirstGroup
 	for _, other := range all[1:] {
 		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
 	}
@@ -235,7 +236,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 		"by a read": func(r *localReplica) {
 			var feeds Feeds
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
-			user := newRoute(2, "").idOf(1, 2)
+			user := keyspace.NewRoute(2, "").IDOf(1, 2)
 			err := n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{user}, opt, &feeds)
 			if err == nil && feeds.Of(0)[0].Posts != int64(user) || err != nil && !errors.Is(err, ErrNoQuorum) {
 				t.Errorf("a lost feed reads %v, %v", feeds, err)
@@ -256,7 +257,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
-			r := n.shardOf(n.Keyspace(KeyspaceFeed).firstGroup + 1).replica.Load()
+			r := n.shardOf(n.Keyspace(KeyspaceFeed).FirstGroup + 1).replica.Load()
 			mustDo(t, n.cold.Drop(r.group.Group()))
 			touch(r)
 			eventually(t, "another replica is there", func() bool {

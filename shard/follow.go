@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
@@ -38,14 +39,7 @@ func (n *Node) follow() error {
 		}
 		groups.byFirst[k.FirstGroup] = shards
 		groups.all = append(groups.all, shards...)
-		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Sharding: k.Sharding, firstGroup: k.FirstGroup}
-		for number, column := range k.Columns {
-			if column == "" {
-				known.Dropped = append(known.Dropped, number)
-			}
-		}
-		known.Everywhere = k.Everywhere
-		known.Floors, known.floors = k.Floors, raftfsm.FloorsOf(k.Columns, k.Floors)
+		known := keyspace.Of(&k)
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
 	}
@@ -65,7 +59,7 @@ func (n *Node) follow() error {
 
 func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
-	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
+	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: keyspace.NewRoute(k.Shards, k.Sharding)}
 	g.forward = n.writer.newForwardBatcher(g)
 	return g
 }
@@ -141,7 +135,7 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 		r.fsm = raftfsm.New(g.kind)
 		return r, nil, nil
 	}
-	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.perKey(), Offset: g.route.idOf(g.shard, 0), Damage: &r.damage}
+	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.PerKey(), Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}
 	rows, err := n.tiering.OpenCounters(r.tier)
 	if err != nil {
 		return nil, nil, err

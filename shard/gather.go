@@ -144,7 +144,7 @@ func (ps *parts) failure(w *Write) error {
 
 // partial names the ops that were applied and those of which it is not known.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	e, refused, unknown := &PartialError{Err: worst, hash: ps.route.hash}, w.Overflows, w.Unknown
+	e, refused, unknown := &PartialError{Err: worst, hash: ps.route.Hash}, w.Overflows, w.Unknown
 	for s := range ps.byShard {
 		e.ByShard = append(e.ByShard, ps.byShard[s].err)
 	}

@@ -23,16 +23,16 @@ func TestHealth(t *testing.T) {
 		return len(h.Leaders) == len(n.Replicas())
 	})
 	ks := n.Keyspace("posts")
-	leader, followers := roles(t, all, ks.firstGroup)
-	if got := followers[0].Health().Leaders[ks.firstGroup]; got != leader.cfg.NodeKey {
+	leader, followers := roles(t, all, ks.FirstGroup)
+	if got := followers[0].Health().Leaders[ks.FirstGroup]; got != leader.cfg.NodeKey {
 		t.Errorf("a follower's leader is %q, want %q", got, leader.cfg.NodeKey)
 	}
 	leader.headroom.MemoryFull.Store(true)
 	leader.headroom.DiskFull.Store(true)
 	eventually(t, "the leader tells what is full", func() bool {
-		leader.shardOf(ks.firstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
+		leader.shardOf(ks.FirstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
 		h := leader.Health()
-		return h.Memory.Full && h.Disk.Full && len(h.VotersFull) > 0 && h.VotersFull[0] == ks.firstGroup
+		return h.Memory.Full && h.Disk.Full && len(h.VotersFull) > 0 && h.VotersFull[0] == ks.FirstGroup
 	})
 	if h := followers[0].Health(); h.Memory.Full || h.Disk.Full || len(h.VotersFull) > 0 {
 		t.Errorf("a follower's health %+v", h)

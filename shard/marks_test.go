@@ -22,7 +22,7 @@ import (
 func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	all := openMembers(t, 3)
 	posts := all[0].Keyspace("posts")
-	group := all[0].groups.Load().byFirst[posts.firstGroup][0]
+	group := all[0].groups.Load().byFirst[posts.FirstGroup][0]
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for range 3 {

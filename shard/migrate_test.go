@@ -17,7 +17,7 @@ import (
 func TestOlderGroupGetsNumbers(t *testing.T) {
 	all := openMembersOf(t, 4, 4)
 	ks := all[0].Keyspace("posts")
-	number := ks.firstGroup
+	number := ks.FirstGroup
 	was := all[0].holders(number)
 	byKey := map[string]*Node{}
 	var away string

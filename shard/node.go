@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
@@ -28,7 +29,7 @@ import (
 
 const (
 	catalogGroup = catalog.Group // the number of the group that holds the catalog
-	catalogName  = "meta"
+	catalogName  = keyspace.CatalogName
 
 	// startTimeout bounds the first election and the making of the built-in
 	// keyspaces when a node that is a cluster by itself is opened.
@@ -138,7 +139,7 @@ func Open(cfg Config) (*Node, error) {
 		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
 	})
 	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
-		Client: n.catalogClient, Self: n.record(), Builtin: cfg.builtin(), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
+		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.membership = membership.New(membership.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,

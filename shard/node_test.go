@@ -166,16 +166,21 @@ func TestNodeKeepsEverything(t *testing.T) {
 	}
 }
 
-// A node that was stopped between its first keyspaces makes the others.
+// A node whose cluster has some of the first keyspaces makes the others: it was stopped
+// between them.
 func TestNodeCompletesItsKeyspaces(t *testing.T) {
-	dir, all := t.TempDir(), builtin
-	builtin = all[:1]
-	n := openNode(t, dir, map[string]int{"posts": 1, "users": 1})
-	builtin = all
-	mustStop(t, n)
-	n = openNode(t, dir, map[string]int{"posts": 2, "users": 2})
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // makes none of its own before there are two nodes
+	cfg.Place, cfg.Shards = nil, fewShards(map[string]int{"posts": 2, "users": 2})
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	eventually(t, "the node is in its catalog", func() bool { return len(n.catalog.View().Nodes) == 1 })
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	first := catalog.Keyspace{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 1}
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: first}}))
+	eventually(t, "the others are there", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
 	posts, users := n.Keyspace("posts"), n.Keyspace("users")
-	if posts == nil || users == nil || posts.Shards != 1 || users.Shards != 2 || users.firstGroup != 2 {
+	if posts == nil || users == nil || posts.Shards != 1 || users.Shards != 2 || users.FirstGroup != 2 {
 		t.Errorf("posts %+v, users %+v", posts, users)
 	}
 }
@@ -183,7 +188,7 @@ func TestNodeCompletesItsKeyspaces(t *testing.T) {
 func TestCreateKeyspace(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx := t.Context()
-	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, firstGroup: 6}
+	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, FirstGroup: 6}
 	ask := Keyspace{Name: "x1", Columns: []string{"a", "b"}, Shards: 3}
 
 	t.Run("at once by many", func(t *testing.T) {

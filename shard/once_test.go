@@ -101,7 +101,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = ByKey(fmt.Append(nil, "k", tries))
 	}
-	ahead := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
+	ahead := n.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, ahead.group.Apply(codec.AppendChecksum(entry)).Error())
@@ -131,7 +131,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = ByKey(fmt.Append(nil, "k", tries))
 	}
-	behind := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
+	behind := n.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, behind.group.Apply(codec.AppendChecksum(append(entry, section...))).Error())
@@ -170,7 +170,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 // of an earlier version knows neither the question nor the answer.
 func TestArrivalsTravel(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
-	g := n.shardOf(n.Keyspace("posts").firstGroup)
+	g := n.shardOf(n.Keyspace("posts").FirstGroup)
 	id := ByKey([]byte("k"))
 	op := addTo(1, 0, 1)
 	began := time.Now().UnixMilli()

@@ -232,7 +232,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // without the group's first members, and waits until the leader adds it.
 func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	all := openMembers(t, 4)
-	number := all[0].Keyspace("posts").firstGroup
+	number := all[0].Keyspace("posts").FirstGroup
 	was := all[0].holders(number)
 	var back *Node
 	var away string

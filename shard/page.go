@@ -3,6 +3,8 @@ package shard
 import (
 	"slices"
 	"sync"
+
+	"github.com/countd/countd/shard/keyspace"
 )
 
 // page is the scratch memory of a read of several ids: what it asks each shard, and the
@@ -25,17 +27,17 @@ type pagePart struct {
 var pagePool = sync.Pool{New: func() any { return &page{} }}
 
 // newPage returns a page with each id in the part of its shard.
-func newPage(of readOf, ids []uint64, width int, route route) *page {
+func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 	pg := pagePool.Get().(*page)
 	pg.of, pg.width = of, width
-	shards := int(route.shards)
+	shards := int(route.Shards)
 	pg.byShard = slices.Grow(pg.byShard[:0], shards)[:shards]
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		p.keys, p.at = p.keys[:0], p.at[:0]
 	}
 	for i, id := range ids {
-		s, key := route.keyOf(id)
+		s, key := route.KeyOf(id)
 		p := &pg.byShard[s]
 		p.keys, p.at = append(p.keys, key), append(p.at, i)
 	}

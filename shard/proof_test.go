@@ -46,7 +46,7 @@ func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
 // other voters.
 func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint64, others []string) {
 	t.Helper()
-	number := all[0].Keyspace("posts").firstGroup
+	number := all[0].Keyspace("posts").FirstGroup
 	n, followers := roles(t, all, number)
 	for _, f := range followers {
 		others = append(others, f.cfg.NodeKey)

@@ -53,7 +53,7 @@ func (rd *reader) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt 
 	}
 	arrived, route := time.Now(), groups[0].route
 	if len(ids) == 1 {
-		s, key := route.keyOf(ids[0])
+		s, key := route.KeyOf(ids[0])
 		r, err := rd.admitted(groups[s], opt, arrived)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 	}
 	arrived, route := time.Now(), groups[0].route
 	if len(users) == 1 {
-		s, key := route.keyOf(users[0])
+		s, key := route.KeyOf(users[0])
 		r, err := rd.admitted(groups[s], opt, arrived)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 		return failed
 	}
 	for _, user := range users {
-		s, key := route.keyOf(user)
+		s, key := route.KeyOf(user)
 		if p := &pg.byShard[s]; p.here == nil {
 			p.rows = into.appendRow(p.rows)
 		} else if err := rd.appendFeed(into, groups[s], p.here, key, opt); err != nil {
@@ -188,7 +188,7 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 	if !slices.ContainsFunc(rest.errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
-	return &ReadError{ByShard: rest.errs, hash: groups[0].route.hash}
+	return &ReadError{ByShard: rest.errs, hash: groups[0].route.Hash}
 }
 
 // waitingParts are the parts of a page that memory here does not hold.

@@ -81,7 +81,7 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	all := openMembers(t, 4)
 	n := all[3]
-	g := n.groups.Load().byFirst[n.Keyspace("posts").firstGroup][0]
+	g := n.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
 	sent := make(chan *remoteRead, 1)
 	for _, node := range n.holders(g.number) {
 		b := *n.reader.batchers(node)

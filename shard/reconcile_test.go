@@ -41,7 +41,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 func TestReplicaOfAMemberIsKept(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")
-	number := ks.firstGroup
+	number := ks.FirstGroup
 	w := once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}) // id 0 is on the first shard
 	mustDo(t, all[0].Write(ks, w))
 	leader, followers := roles(t, all, number)

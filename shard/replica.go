@@ -6,6 +6,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
@@ -20,7 +21,7 @@ type shardReplica struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    route                                       // of its keyspace
+	route    keyspace.Route                              // of its keyspace
 	forward  *rpc.Batcher[*forwarded, *propose.Proposal] // to whichever node leads it
 
 	replica atomic.Pointer[localReplica] // this node's; nil for none

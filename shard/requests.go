@@ -50,7 +50,7 @@ func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error)
 // Holds reports whether this node has a replica of each shard of the keyspace. Its replicas
 // may still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
-	return !slices.ContainsFunc(n.groups.Load().byFirst[ks.firstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
+	return !slices.ContainsFunc(n.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
 // Scan returns up to limit rows, width counts each, of ids above after (from

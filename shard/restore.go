@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
 )
 
@@ -129,7 +130,7 @@ type restore struct {
 	ctx      context.Context
 	keyspace *Keyspace
 	group    *shardReplica
-	route    route
+	route    keyspace.Route
 
 	places    []int                     // of each column of the snapshot: its number here, or leftOut
 	end       *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
@@ -157,11 +158,11 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 	if ks == nil {
 		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace))
 	}
-	if number-ks.firstGroup >= uint32(ks.Shards) {
+	if number-ks.FirstGroup >= uint32(ks.Shards) {
 		return nil, ErrUnknownKeyspace // of the group; that of its name came later
 	}
 	return &restore{
-		node: n, ctx: ctx, keyspace: ks, group: g, route: ks.route(),
+		node: n, ctx: ctx, keyspace: ks, group: g, route: ks.Route(),
 		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
 	}, nil
 }
@@ -253,7 +254,7 @@ func (r *restore) cellsOf(row []int64) []engine.Cell {
 
 // hasColumn is the error of a row with a column that has no place.
 func (r *restore) hasColumn(key uint64, column int) error {
-	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.idOf(r.group.shard, key), column, len(r.places), r.keyspace.Name)
+	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.group.shard, key), column, len(r.places), r.keyspace.Name)
 }
 
 // page adds rows to the next writes, each count to the column of its number. The page is
@@ -287,8 +288,8 @@ func (r *restore) page(table Table, p *engine.Page) error {
 
 // idOf returns the id of a key of this shard.
 func (r *restore) idOf(key uint64) (uint64, error) {
-	id := r.route.idOf(r.group.shard, key)
-	if shard, back := r.route.keyOf(id); shard != r.group.shard || back != key {
+	id := r.route.IDOf(r.group.shard, key)
+	if shard, back := r.route.KeyOf(id); shard != r.group.shard || back != key {
 		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
 	}
 	return id, nil
@@ -414,7 +415,7 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	first := engine.Op{ID: r.route.leastID(r.group.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
+	first := engine.Op{ID: r.route.LeastID(r.group.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
 		return err
 	}
@@ -444,7 +445,7 @@ func (r *restore) emptyTable(table Table) error {
 				return errors.Join(err, r.flush())
 			}
 		}
-		_, last := r.route.keyOf(slices.Max(ids))
+		_, last := r.route.KeyOf(slices.Max(ids))
 		from = last + 1
 	}
 }

@@ -27,7 +27,7 @@ func (r *restore) clear(force bool) error {
 	if r.group.kind == codec.KindBoard {
 		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &BoardOp{Kind: raftfsm.BoardClear}})
 	}
-	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.leastID(r.group.shard)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
+	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.LeastID(r.group.shard)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
 }
 
 // cursors adds rows of cursors to the next writes. One that is beyond the board is set

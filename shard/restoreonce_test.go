@@ -121,7 +121,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 	from := filledNode(t)
 	for _, name := range []string{"posts", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
 		t.Run(name, func(t *testing.T) {
-			number := from.Keyspace(name).firstGroup
+			number := from.Keyspace(name).FirstGroup
 			stream, _ := taken(t, []*Node{from}, number)
 			to := filledNode(t) // also deletes come late
 			change := func() {
@@ -157,13 +157,13 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(1, 0, 1))
-	stream, facts := taken(t, []*Node{n}, ks.firstGroup)
+	stream, facts := taken(t, []*Node{n}, ks.FirstGroup)
 	ahead := uint64(time.Now().Add(10 * time.Hour).UnixNano())
 	other := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, ID: dedup.ByRestore(ahead, false), Deadline: soon()}
 	mustDo(t, n.Write(ks, other))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if got, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil || got != facts {
+	if got, err := n.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil || got != facts {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
 	if err := n.Write(ks, other); !errors.Is(err, ErrExpired) {
@@ -198,8 +198,8 @@ func TestRestoreForgetsRequests(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
 			ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
-			posts, _ := taken(t, []*Node{n}, ks.firstGroup)
-			boards, _ := taken(t, []*Node{n}, board.firstGroup)
+			posts, _ := taken(t, []*Node{n}, ks.FirstGroup)
+			boards, _ := taken(t, []*Node{n}, board.FirstGroup)
 			add := func(id RequestID) *Write {
 				w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
 				mustDo(t, n.Write(ks, w))
@@ -216,7 +216,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 				add(id)
 				publish(id)
 			}
-			for number, stream := range map[uint32][]byte{ks.firstGroup: posts, board.firstGroup: boards} {
+			for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, board.FirstGroup: boards} {
 				if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
 					t.Fatal(err)
 				}
@@ -249,7 +249,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	op := addTo(1, 0, 1)
 	writer.Reset(nil, &RequestID{})
 	writer.Op(1, &op)
-	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.firstGroup)), 1)
+	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
 	request = appendForwarded(request, &forwarded{section: writer.Section()})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

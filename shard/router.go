@@ -29,9 +29,9 @@ func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
 	if t.draining.Load() {
 		return nil, ErrDraining
 	}
-	groups := t.registry.groups.Load().byFirst[ks.firstGroup]
+	groups := t.registry.groups.Load().byFirst[ks.FirstGroup]
 	if groups == nil {
-		return nil, orDropped(t.catalog.View(), ks.firstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
+		return nil, orDropped(t.catalog.View(), ks.FirstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
 	}
 	return groups, nil
 }
@@ -54,7 +54,7 @@ func (t *router) orUnknown(ks *Keyspace, err error) error {
 	if errors.Is(err, ErrUnknownKeyspace) {
 		return ErrUnknownKeyspace
 	}
-	return orDropped(t.catalog.View(), ks.firstGroup, err)
+	return orDropped(t.catalog.View(), ks.FirstGroup, err)
 }
 
 // holders returns the keys of the nodes that are to hold a group.

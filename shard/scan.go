@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -67,11 +68,11 @@ const (
 
 // firstKey returns the least key of a shard whose id lies above after, and
 // false when there is none.
-func firstKey(r route, after uint64, hasAfter bool, shard int) (uint64, bool) {
+func firstKey(r keyspace.Route, after uint64, hasAfter bool, shard int) (uint64, bool) {
 	if !hasAfter {
 		return 0, true
 	}
-	return r.firstAbove(after, shard)
+	return r.FirstAbove(after, shard)
 }
 
 // scan is what all shards of one scan are asked alike.
@@ -80,7 +81,7 @@ type scan struct {
 	ctx    context.Context
 	opt    *ReadOptions
 	width  int
-	route  route
+	route  keyspace.Route
 	chunk  int
 	table  Table
 
@@ -127,7 +128,7 @@ func (s *scan) fillOnce(r *run) error {
 		r.from, r.ended = last+1, last == 1<<64-1
 	}
 	for i, key := range r.ids {
-		r.ids[i] = s.route.idOf(r.group.shard, key)
+		r.ids[i] = s.route.IDOf(r.group.shard, key)
 	}
 	if len(s.dropped) > 0 {
 		s.hideDropped(r)

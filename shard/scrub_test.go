@@ -127,7 +127,7 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 		if n.Get(ks, []uint64{coldID(i)}, 4, &ReadOptions{Deadline: soon()}, row) == nil {
 			continue
 		}
-		_, key := g[0].route.keyOf(coldID(i))
+		_, key := g[0].route.KeyOf(coldID(i))
 		q := newRemoteRead(g[0], &ReadOptions{Consistency: Stale})
 		q.width, q.keys, q.cold = 4, []uint64{key}, true
 		answer, err := n.reader.serveReads(t.Context(), appendRead(binary.AppendUvarint(nil, 1), q))

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -77,7 +78,7 @@ type sourceSpace struct {
 	*Keyspace
 	number uint8 // among the keyspaces
 	first  int   // place of its first shard
-	route  route
+	route  keyspace.Route
 }
 
 // mergeKey names a row of a write.
@@ -90,7 +91,7 @@ func newSourceMerge(w *sourceWrite) *sourceMerge {
 	m := &sourceMerge{w: w, spaces: make(map[string]sourceSpace, len(w.spaces)), last: map[mergeKey]int{}}
 	first := 0
 	for i, k := range w.spaces {
-		m.spaces[k.Name] = sourceSpace{k, uint8(i), first, k.route()}
+		m.spaces[k.Name] = sourceSpace{k, uint8(i), first, k.Route()}
 		first += k.Shards
 	}
 	return m
@@ -123,7 +124,7 @@ func (m *sourceMerge) resolve(op *sink.Op) (slot int, err error) {
 		}
 		m.cells = append(m.cells, engine.Cell{Column: uint8(column), Value: c.Value})
 	}
-	shard, _ := space.route.keyOf(op.ID)
+	shard, _ := space.route.KeyOf(op.ID)
 	return space.first + shard, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -123,7 +124,7 @@ func (n *sourceNode) catchUp(context.Context) error {
 
 func (n *sourceNode) keyspaces() (all []*Keyspace) {
 	for _, k := range n.view().KeyspacesByName() {
-		all = append(all, &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup})
+		all = append(all, &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, FirstGroup: k.FirstGroup})
 	}
 	return all
 }
@@ -143,7 +144,7 @@ func (n *sourceNode) send(_ context.Context, w *sourceWrite) {
 		first[i] = slot
 		slot += k.Shards
 		for s := range k.Shards {
-			shards = append(shards, sourceShard{k, s, k.firstGroup + uint32(s)})
+			shards = append(shards, sourceShard{k, s, k.FirstGroup + uint32(s)})
 		}
 	}
 	for slot, section := range w.sections {
@@ -153,7 +154,7 @@ func (n *sourceNode) send(_ context.Context, w *sourceWrite) {
 		var ops []engine.Op
 		for i := range w.ops {
 			k := w.spaces[w.in[i]]
-			s, key := k.route().keyOf(w.ops[i].ID)
+			s, key := k.Route().KeyOf(w.ops[i].ID)
 			if first[w.in[i]]+s != slot {
 				continue
 			}
@@ -327,8 +328,8 @@ func (c *sourceCluster) restoreEnds(group uint32) {
 
 // count returns how often a life has applied what a row counts.
 func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
-	r := newRoute(k.Shards, k.Sharding)
-	s, key := r.keyOf(id)
+	r := keyspace.NewRoute(k.Shards, k.Sharding)
+	s, key := r.KeyOf(id)
 	var row [engine.ColumnsMax]int64
 	switch m := c.shards[k.FirstGroup+uint32(s)].(type) {
 	case *raftfsm.Counters:

@@ -116,7 +116,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	part := numbered(500)
 	mustDo(t, part.read(ctx, all[1].Sink(), source.Number, 64))
 	part.wantCounts(t, all[2], func(uint64) int64 { return 1 })
-	shard := n.Keyspace("posts").firstGroup + 1
+	shard := n.Keyspace("posts").FirstGroup + 1
 	backup, _ := taken(t, all, shard)
 
 	var moves, reads sync.WaitGroup

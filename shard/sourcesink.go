@@ -159,7 +159,7 @@ func sourceSpaces(keyspaces []*Keyspace) (spaces []*Keyspace, shards []sourceSha
 		}
 		spaces = append(spaces, k)
 		for shard := range k.Shards {
-			shards = append(shards, sourceShard{k, shard, k.firstGroup + uint32(shard)})
+			shards = append(shards, sourceShard{k, shard, k.FirstGroup + uint32(shard)})
 		}
 	}
 	return spaces, shards

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 )
 
@@ -105,7 +105,7 @@ func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
 	}
-	s, _ := route{uint64(len(e.ByShard)), e.hash}.keyOf(id)
+	s, _ := keyspace.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
 	return e.ByShard[s]
 }
 
@@ -132,7 +132,7 @@ func (e *ReadError) Unwrap() []error {
 // Of returns the error of the shard of an id that was asked for, or nil where
 // that shard was read.
 func (e *ReadError) Of(id uint64) error {
-	s, _ := route{uint64(len(e.ByShard)), e.hash}.keyOf(id)
+	s, _ := keyspace.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
 	return e.ByShard[s]
 }
 
@@ -165,81 +165,37 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
-// The kinds of keyspaces.
-const (
-	KindCounters = "counters" // plain counters
-	KindUnread   = "unread"   // counters and cursors of users
-	KindFeed     = "feed"     // what users saw of those that they follow
-	KindBoard    = "board"    // notices and dots that are everybody's
-)
-
-// The names of the keyspaces of unread numbers.
-const (
-	KeyspaceUnread = "unread"
-	KeyspaceFeed   = "feed"
-	KeyspaceBoard  = "board"
-)
-
 // DiskFullError is returned for a write to a node whose disk has too little free. It is
 // an ErrDiskFull.
 type DiskFullError = headroom.DiskFullError
 
-// Keyspace describes one named table. A value handed out is never changed:
-// AddColumns, DropColumn and SetEverywhere make a new one.
-type Keyspace struct {
-	Name    string   `json:"name"`
-	Kind    string   `json:"kind"`
-	Columns []string `json:"columns"` // position is the column's number for ever; "" was dropped, and is not in the JSON
-	Shards  int      `json:"shards"`  // fixed when the keyspace is created
-	// Dropped are the numbers of the columns that were dropped, ascending.
-	Dropped []int `json:"dropped_columns,omitempty"`
-	// Sharding is ShardingHash, or "" for ShardingModulo; fixed likewise.
-	Sharding string `json:"sharding,omitempty"`
-	// Everywhere says that every node holds a replica of each shard, those that are
-	// not to vote without a vote.
-	Everywhere bool `json:"everywhere,omitempty"`
-	// Floors holds the floors of those columns that have one, by name: no increment
-	// takes such a count below its floor.
-	Floors map[string]int64 `json:"floors,omitempty"`
-	// Warning is of CreateKeyspace alone: what its caller should know of the shape that
-	// it chose.
-	Warning string `json:"warning,omitempty"`
+// Keyspace describes one named table.
+type Keyspace = keyspace.Keyspace
 
-	floors     *raftfsm.Floors // by number
-	firstGroup uint32          // groups firstGroup … firstGroup+Shards-1 hold its shards
-}
+// The kinds of keyspaces, and the names of those of unread numbers.
+const (
+	KindCounters = keyspace.KindCounters
+	KindUnread   = keyspace.KindUnread
+	KindFeed     = keyspace.KindFeed
+	KindBoard    = keyspace.KindBoard
 
-// Names returns the columns that were not dropped, in the order of their numbers.
-func (k *Keyspace) Names() []string {
-	if len(k.Dropped) == 0 {
-		return k.Columns
-	}
-	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
-}
+	KeyspaceUnread = keyspace.Unread
+	KeyspaceFeed   = keyspace.Feed
+	KeyspaceBoard  = keyspace.Board
+)
 
-// Same reports whether other is this keyspace, and no other that was made under its name
-// after this one was dropped. Either may have columns that the other has not.
-func (k *Keyspace) Same(other *Keyspace) bool {
-	return other != nil && k.Name == other.Name && k.firstGroup == other.firstGroup
-}
+// The bounds of keyspaces, and the ways in which one spreads its ids over its shards.
+const (
+	ShardsDefault  = keyspace.ShardsDefault
+	ShardsMax      = keyspace.ShardsMax
+	KeyspacesMax   = catalog.KeyspacesMax
+	GroupsMax      = catalog.GroupsMax
+	ShardingModulo = keyspace.ShardingModulo
+	ShardingHash   = keyspace.ShardingHash
+)
 
-// MarshalJSON shows the columns that were not dropped.
-func (k *Keyspace) MarshalJSON() ([]byte, error) {
-	type plain Keyspace
-	shown := plain(*k)
-	shown.Columns = k.Names()
-	return json.Marshal(&shown)
-}
-
-// Column returns the number of a column by name, or -1.
-func (k *Keyspace) Column(name string) int {
-	for i, c := range k.Columns {
-		if c == name && c != "" {
-			return i
-		}
-	}
-	return -1
-}
+// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+func IsBuiltin(name string) bool { return keyspace.IsBuiltin(name) }
 
 // Consistency is how fresh a read must be.
 type Consistency uint8

@@ -49,7 +49,7 @@ func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followe
 // holds.
 func TestAnyNodeAnswersUnread(t *testing.T) {
 	all := openMembers(t, 4)
-	board := all[0].Keyspace(KeyspaceBoard).firstGroup
+	board := all[0].Keyspace(KeyspaceBoard).FirstGroup
 	eventually(t, "every node holds the board", func() bool {
 		return !slices.ContainsFunc(all, func(n *Node) bool { return n.shardOf(board).replica.Load() == nil })
 	})
@@ -117,7 +117,7 @@ func TestRestoreOfKinds(t *testing.T) {
 	defer cancel()
 	for _, name := range []string{"users", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
 		t.Run(name, func(t *testing.T) {
-			number := n.Keyspace(name).firstGroup
+			number := n.Keyspace(name).FirstGroup
 			stream, facts := taken(t, from, number)
 			if facts.Rows == 0 || facts.Digest == 0 {
 				t.Fatalf("%+v shows too little", facts)
@@ -130,7 +130,7 @@ func TestRestoreOfKinds(t *testing.T) {
 			if _, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 				t.Errorf("over something: %v", err)
 			}
-			if other := n.Keyspace("posts").firstGroup; name == KeyspaceFeed || name == KeyspaceBoard {
+			if other := n.Keyspace("posts").FirstGroup; name == KeyspaceFeed || name == KeyspaceBoard {
 				if _, err := to.RestoreShard(ctx, other, bytes.NewReader(stream), RestoreOptions{Force: true}); !errors.Is(err, ErrBadSnapshot) {
 					t.Errorf("into a shard of another kind: %v", err)
 				}
@@ -151,7 +151,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	mustBoard(t, n, fire)
 	mustMove(t, n, 1, 1, 1)
 	mustMove(t, n, 4, 1, 0)
-	number := n.Keyspace(KeyspaceBoard).firstGroup
+	number := n.Keyspace(KeyspaceBoard).FirstGroup
 	board, boardFacts := taken(t, from, number)
 	for _, op := range []BoardOp{publish, publish, publish, fire, late} { // while the backup goes on
 		mustBoard(t, n, op)
@@ -161,7 +161,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 		mustMove(t, n, 2, column, seq)
 	}
 	mustMove(t, n, 3, 3, 1)
-	unread, unreadFacts := taken(t, from, n.Keyspace(KeyspaceUnread).firstGroup)
+	unread, unreadFacts := taken(t, from, n.Keyspace(KeyspaceUnread).FirstGroup)
 
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -170,7 +170,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 		t.Fatalf("the board: %+v, %v, want %+v", got, err, boardFacts)
 	}
 	for _, force := range []bool{false, true} {
-		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).firstGroup, bytes.NewReader(unread), RestoreOptions{Force: force})
+		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).FirstGroup, bytes.NewReader(unread), RestoreOptions{Force: force})
 		if err != nil || got.CursorsSetBack != 7 || got.Rows != unreadFacts.Rows || got.Digest == unreadFacts.Digest {
 			t.Fatalf("unread: %+v, %v, was %+v", got, err, unreadFacts)
 		}
@@ -198,7 +198,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 func TestIdleCursorsAreSwept(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	mustMove(t, n, 1, 1, 5)
-	r := n.shardOf(n.Keyspace(KeyspaceUnread).firstGroup).replica.Load()
+	r := n.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).replica.Load()
 	fsm := r.fsm.(*raftfsm.Unread)
 	later := time.Now().Add(CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
@@ -276,7 +276,7 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
 	board := n.Keyspace(KeyspaceBoard)
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
-	r := n.shardOf(board.firstGroup).replica.Load()
+	r := n.shardOf(board.FirstGroup).replica.Load()
 	index := r.fsm.Applied()
 	making := []BoardOp{{Kind: raftfsm.BoardMakeChannel, Name: "ads"}, {Kind: raftfsm.BoardMakeDot, Name: "shop"}}
 	for i := range making {
@@ -318,7 +318,7 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 		want  error
 	}{
 		{"all are read", Token{}, nil},
-		{"the last shard is not", Token{Cluster: n.clusterHash, At: []GroupIndex{{ks.firstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
+		{"the last shard is not", Token{Cluster: n.clusterHash, At: []GroupIndex{{ks.FirstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
 	} {
 		opt := &ReadOptions{Token: c.token, Deadline: soon()}
 		groups, err := n.groupsOf(ks)

@@ -39,8 +39,8 @@ func TestMostVotersFull(t *testing.T) {
 	for _, n := range all {
 		holdHeadroom(n)
 	}
-	leader, followers := roles(t, all, ks.firstGroup)
-	shard := leader.groups.Load().byFirst[ks.firstGroup][0]
+	leader, followers := roles(t, all, ks.FirstGroup)
+	shard := leader.groups.Load().byFirst[ks.FirstGroup][0]
 	write := func() error {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
 	}

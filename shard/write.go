@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
@@ -48,13 +49,13 @@ type part struct {
 
 // slot returns the place of an op's shard among those of the write's groups, and its
 // key there. r is of the keyspace of a write to one.
-func (w *Write) slot(op int, r route) (slot int, key uint64) {
+func (w *Write) slot(op int, r keyspace.Route) (slot int, key uint64) {
 	id := w.Ops[op].ID
 	if len(w.Spaces) == 0 {
-		return r.keyOf(id)
+		return r.KeyOf(id)
 	}
 	k := w.In[op]
-	s, key := w.Spaces[k].route().keyOf(id)
+	s, key := w.Spaces[k].Route().KeyOf(id)
 	return w.first[k] + s, key
 }
 
@@ -88,7 +89,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
-	route   route
+	route   keyspace.Route
 	timer   *time.Timer
 }
 
@@ -369,9 +370,9 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 		if len(p.ops) == 0 {
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), w.idOf(s))
 			if len(w.Spaces) == 0 {
-				p.writer.SetFloors(ks.floors)
+				p.writer.SetFloors(ks.FloorsByNumber)
 			} else {
-				p.writer.SetFloors(w.Spaces[w.In[i]].floors)
+				p.writer.SetFloors(w.Spaces[w.In[i]].FloorsByNumber)
 			}
 			p.used = true
 		}

@@ -148,7 +148,7 @@ func checkWrite(t *testing.T, w *Write, ks *Keyspace, want model) {
 		if got, row := w.Rows[i*w.Width:(i+1)*w.Width], want.row(w.Ops[i].ID, w.Width); !slices.Equal(got, row) {
 			t.Fatalf("op %d of id %d: row %v, want %v", i, w.Ops[i].ID, got, row)
 		}
-		touched[ks.firstGroup+uint32(ks.ShardOf(w.Ops[i].ID))] = true
+		touched[ks.FirstGroup+uint32(ks.ShardOf(w.Ops[i].ID))] = true
 	}
 	if !slices.Equal(w.Overflows, refused) {
 		t.Fatalf("refused %v, want %v", w.Overflows, refused)
@@ -308,7 +308,7 @@ const hinderedMax = 4 * time.Second
 
 // hinder puts a heldGroup between a shard and its log, and returns it.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
-	g := n.groups.Load().byFirst[ks.firstGroup][shard]
+	g := n.groups.Load().byFirst[ks.FirstGroup][shard]
 	r := g.replica.Load()
 	h.Group, h.entries = r.group, new(atomic.Int32)
 	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = &h })
@@ -503,7 +503,7 @@ func TestWriteWithoutOps(t *testing.T) {
 func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
-	groups := n.groups.Load().byFirst[ks.firstGroup]
+	groups := n.groups.Load().byFirst[ks.FirstGroup]
 	// fill takes all room of a queue, which must have none taken: an empty one takes
 	// any proposal, another none that is as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {

@@ -63,6 +63,8 @@ const rule = `
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold internal/atomicfile
 	# Who is a member of groups led here, as the catalog wants it.
 	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
+	# Keyspaces as requests see them, and the shard of an id.
+	shard/keyspace: shard/errs raftfsm raftfsm/catalog engine
 	# When to try again, and how to await a state.
 	shard/retry: shard/errs
 	# That a group is led here, and how far it is.
@@ -70,7 +72,7 @@ const rule = `
 	# Changes of the catalog, on whichever node leads it.
 	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/wire shard/errs raftfsm/catalog raftfsm/codec
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

@@ -1,0 +1,41 @@
+package keyspace
+
+import (
+	"slices"
+
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// builtin are the keyspaces that every cluster begins with.
+var builtin = []catalog.Keyspace{
+	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
+	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+	{Name: Unread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
+	{Name: Feed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
+	{Name: Board, Kind: KindBoard, Columns: []string{}, Shards: BoardShards},
+}
+
+// BoardShards is how many shards the board has: what it counts is everybody's.
+const BoardShards = 1
+
+// Builtin returns the keyspaces that a new cluster begins with, with these numbers of shards
+// by name in place of the defaults.
+func Builtin(shards map[string]int) []catalog.Keyspace {
+	all := slices.Clone(builtin)
+	for i := range all {
+		if n, ok := shards[all[i].Name]; ok {
+			all[i].Shards = n
+		}
+	}
+	return all
+}
+
+// HasBuiltin reports whether every cluster begins with a column of a keyspace.
+func HasBuiltin(name, column string) bool {
+	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name && slices.Contains(k.Columns, column) })
+}
+
+// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+func IsBuiltin(name string) bool {
+	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name })
+}

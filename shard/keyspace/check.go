@@ -1,0 +1,57 @@
+package keyspace
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
+)
+
+// Check refuses what no keyspace is made with. The name of the catalog's
+// group would stand twice in a status, with two meanings.
+func (k *Keyspace) Check() error {
+	if k.Name == CatalogName {
+		return &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
+	}
+	if slices.Contains(reservedNames[:], k.Name) {
+		return &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
+	}
+	if !catalog.ValidName(k.Name) {
+		return &errs.ArgumentError{Field: "name", Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+	}
+	if k.Shards < 0 || k.Shards > ShardsMax {
+		return &errs.ArgumentError{Field: "shards", Problem: fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
+	}
+	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
+		return &errs.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
+	}
+	return CheckColumns(k.Columns)
+}
+
+// reservedNames are of keyspaces that are built in, with rows of other kinds, once
+// the cluster version has them.
+var reservedNames = [...]string{Unread, Feed, Board}
+
+// idColumn is no name of a column: files of rows have the row's id under it.
+const idColumn = "id"
+
+// CheckColumns refuses columns that no keyspace is made with or given.
+func CheckColumns(columns []string) error {
+	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
+		return &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
+	}
+	for i, c := range columns {
+		if !catalog.ValidName(c) {
+			return &errs.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+		}
+		if c == idColumn {
+			return &errs.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: fmt.Sprintf("%q is the id of a row", c)}
+		}
+		if slices.Contains(columns[:i], c) {
+			return &errs.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "is there twice"}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package keyspace
+
+// The ways in which a keyspace spreads its ids over its shards, chosen once, when it is
+// created.
+const (
+	// ShardingModulo: the shard of an id is id mod shards.
+	ShardingModulo = "modulo"
+	// ShardingHash: the shard of an id is mixID(id) mod shards.
+	ShardingHash = "hash"
+)
+
+// Route maps the ids of one keyspace to shards and to keys in them. Every call that
+// needs the shard of an id uses it.
+//
+// By modulo a row stands under id div shards: what all ids of a shard share is not
+// stored. By hash it stands under the whole id. In both, ids in order stay in order
+// within a shard, so a scan merges shards and an age is a range of keys.
+type Route struct {
+	Shards uint64
+	Hash   bool
+}
+
+// NewRoute returns the route of a keyspace of some shards.
+func NewRoute(shards int, sharding string) Route {
+	return Route{uint64(shards), sharding == ShardingHash}
+}
+
+// KeyOf returns the shard of an id and the key under which its row stands there.
+func (r Route) KeyOf(id uint64) (shard int, key uint64) {
+	if r.Hash {
+		return int(mixID(id) % r.Shards), id
+	}
+	return int(id % r.Shards), id / r.Shards
+}
+
+// IDOf returns the id whose row stands under a key of a shard. No other id does.
+func (r Route) IDOf(shard int, key uint64) uint64 {
+	if r.Hash {
+		return key
+	}
+	return key*r.Shards + uint64(shard)
+}
+
+// LeastID returns the least id of a shard.
+func (r Route) LeastID(shard int) (id uint64) {
+	for s, _ := r.KeyOf(id); s != shard; s, _ = r.KeyOf(id) {
+		id++ // some shards times, as all are alike likely
+	}
+	return id
+}
+
+// PerKey returns how many ids share a key over all shards: id div PerKey is the key of
+// every id, in the shard that it has.
+func (r Route) PerKey() uint64 {
+	if r.Hash {
+		return 1
+	}
+	return r.Shards
+}
+
+// FirstAbove returns the least key of a shard whose id may lie above after, and false
+// when there is none.
+func (r Route) FirstAbove(after uint64, shard int) (uint64, bool) {
+	if r.Hash {
+		return after + 1, after+1 > after
+	}
+	s, key := r.KeyOf(after)
+	if shard <= s {
+		key++
+	}
+	return key, r.IDOf(shard, key) > after // false past 2^64-1
+}
+
+// mixID is a bijection of 64 bits in which every bit of the id moves every bit of the
+// result: the finalizer of MurmurHash3. It is fixed for ever, as rows lie where it says
+// (docs/FORMAT.md).
+func mixID(id uint64) uint64 {
+	id = (id ^ id>>33) * 0xff51afd7ed558ccd
+	id = (id ^ id>>33) * 0xc4ceb9fe1a85ec53
+	return id ^ id>>33
+}
+
+// Route returns the route of the keyspace.
+func (k *Keyspace) Route() Route { return NewRoute(k.Shards, k.Sharding) }
+
+// ShardOf returns the shard of an id.
+func (k *Keyspace) ShardOf(id uint64) int {
+	s, _ := k.Route().KeyOf(id)
+	return s
+}
