@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/shard/restore"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -322,7 +323,7 @@ func (c *sourceCluster) restoreRows(group uint32) {
 func (c *sourceCluster) restoreEnds(group uint32) {
 	_, positions := c.contents(group, c.backups[group])
 	c.seq++
-	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{All: positionsAfterRestore(c.catalog.View(), positions)}), nil)
+	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{All: restore.PositionsAfter(c.catalog.View(), positions)}), nil)
 	delete(c.restores, group)
 }
 

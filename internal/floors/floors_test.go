@@ -71,8 +71,10 @@ const rule = `
 	shard/prover: shard/replica shard/rpc shard/wire shard/errs raftfsm/catalog
 	# Changes of the catalog, on whichever node leads it.
 	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/wire shard/errs raftfsm/catalog raftfsm/codec
+	# The rows of a snapshot into a shard, through its log.
+	shard/restore: shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

@@ -1,8 +1,7 @@
-package shard
+package restore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,17 +16,17 @@ import (
 func (r *restore) clear(force bool) error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
-	rows := uint64(0)
-	if err := r.atLeader(ctx, func(led *ReplicaReport) { rows = led.Rows }); err != nil {
+	led, err := r.leader(ctx)
+	if err != nil {
 		return err
 	}
-	if rows > 0 && !force {
+	if led.Rows > 0 && !force {
 		return r.notEmpty()
 	}
-	if r.group.kind == codec.KindBoard {
-		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &BoardOp{Kind: raftfsm.BoardClear}})
+	if r.cfg.Kind == codec.KindBoard {
+		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}})
 	}
-	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.LeastID(r.group.shard)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
+	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedClear}}})
 }
 
 // cursors adds rows of cursors to the next writes. One that is beyond the board is set
@@ -36,7 +35,7 @@ func (r *restore) clear(force bool) error {
 // board does not have is left out, as another may get its number.
 func (r *restore) cursors(p *engine.Page) error {
 	if r.end == nil {
-		end, err := r.boardEnd()
+		end, err := r.cfg.Node.BoardEnd(time.Now().Add(restoreReadTimeout))
 		if err != nil {
 			return err
 		}
@@ -46,20 +45,6 @@ func (r *restore) cursors(p *engine.Page) error {
 		r.setBack(key, p.Row(i))
 	}
 	return r.page(raftfsm.TableCursors, p)
-}
-
-// boardEnd returns the most that cursors can be.
-func (r *restore) boardEnd() (*[engine.ColumnsMax]int64, error) {
-	ks := r.node.Keyspace(KeyspaceBoard)
-	if ks == nil {
-		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, KeyspaceBoard)
-	}
-	view, err := r.node.Board(ks, &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)})
-	if err != nil {
-		return nil, err
-	}
-	end := view.CursorsEnd()
-	return &end, nil
 }
 
 // setBack bounds a row of cursors by the board, and what the shard is to hold then.
@@ -88,7 +73,7 @@ func (r *restore) feed(key uint64, followees []raftfsm.Followee) error {
 		return err
 	}
 	r.next.ops = append(r.next.ops, engine.Op{ID: id})
-	r.next.feeds = append(r.next.feeds, FeedOp{Kind: raftfsm.FeedReset, User: id, Followees: slices.Clone(followees)})
+	r.next.feeds = append(r.next.feeds, raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: id, Followees: slices.Clone(followees)})
 	r.next.followees += len(followees)
 	if len(r.next.ops) < restoreOpsMax && r.next.followees < restoreFolloweesMax {
 		return nil
@@ -99,19 +84,19 @@ func (r *restore) feed(key uint64, followees []raftfsm.Followee) error {
 // board writes all channels and dots, one after the other: there are few.
 func (r *restore) board(view *raftfsm.BoardView) error {
 	for name, c := range view.Channels {
-		if err := r.putBoard(&BoardOp{Kind: raftfsm.BoardPutChannel, Name: name, Channel: &c}); err != nil {
+		if err := r.putBoard(&raftfsm.BoardOp{Kind: raftfsm.BoardPutChannel, Name: name, Channel: &c}); err != nil {
 			return err
 		}
 	}
 	for name, d := range view.Dots {
-		if err := r.putBoard(&BoardOp{Kind: raftfsm.BoardPutDot, Name: name, Dot: &d}); err != nil {
+		if err := r.putBoard(&raftfsm.BoardOp{Kind: raftfsm.BoardPutDot, Name: name, Dot: &d}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *restore) putBoard(op *BoardOp) error {
+func (r *restore) putBoard(op *raftfsm.BoardOp) error {
 	r.next.ops, r.next.board = []engine.Op{{}}, op
 	return r.flush()
 }

@@ -1,4 +1,4 @@
-package shard
+package restore
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 )
 
 // takesPositions reports whether the shard can have positions of sources.
 func (r *restore) takesPositions() bool {
-	return (r.group.kind == codec.KindCounters || r.group.kind == codec.KindUnread) && r.node.catalog.View().TakesSources()
+	return (r.cfg.Kind == codec.KindCounters || r.cfg.Kind == codec.KindUnread) && r.cfg.Catalog.View().TakesSources()
 }
 
 // closePositions has the shard refuse all sections of sources until openPositions: one
@@ -38,17 +39,17 @@ func (r *restore) openPositions() error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
 	// A source that had begun here before the shard was closed is in the catalog by now.
-	if err := r.node.CatchUp(ctx); err != nil {
+	if err := r.cfg.CatchUp(ctx); err != nil {
 		return fmt.Errorf("cannot read which sources there are: %w", err)
 	}
-	all := positionsAfterRestore(r.node.catalog.View(), r.positions)
+	all := PositionsAfter(r.cfg.Catalog.View(), r.positions)
 	r.changed.Digest += dedup.DigestOf(all)
 	return r.setPositions(dedup.RestoredPositions{All: all})
 }
 
-// positionsAfterRestore returns the positions of a shard whose rows are those of a snapshot
+// PositionsAfter returns the positions of a shard whose rows are those of a snapshot
 // with these positions, ascending.
-func positionsAfterRestore(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
+func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {
 		known[p.PositionKey] = p.Checkpoint
@@ -75,16 +76,12 @@ func (r *restore) setPositions(p dedup.RestoredPositions) error {
 	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
-		w := &Write{ID: id, sections: make([]*RequestID, r.keyspace.Shards)}
-		w.sections[r.group.shard] = &id
-		w.Deadline, _ = ctx.Deadline()
-		if err = r.node.Write(r.keyspace, w); err == nil {
-			err = w.answers[r.group.shard].err
-		}
-		if errors.Is(err, ErrExpired) {
+		deadline, _ := ctx.Deadline()
+		err = r.cfg.Node.WritePositions(id, deadline)
+		if errors.Is(err, errs.ErrExpired) {
 			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
 		}
-		return err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load()
+		return err == nil || !mayTryAgain(err) || r.cfg.Draining.Load()
 	})
 	if err != nil {
 		return fmt.Errorf("cannot set the positions of sources: %w", err)

@@ -1,4 +1,10 @@
-package shard
+// Package restore owns how a shard gets the rows of a snapshot: by writes through its log,
+// each of which has a number that its repeats share.
+//
+// It never touches a replica: what it writes and reads goes to whatever node leads the shard.
+//
+// Invariant: once a restore has begun, no write of an earlier one is applied.
+package restore
 
 import (
 	"context"
@@ -7,12 +13,15 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
 )
@@ -34,33 +43,30 @@ const (
 	// restoreAheadMax bounds how far the clock of the node of an earlier restore can
 	// have been ahead.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
-	// restoreScanRows is how many rows are looked at together, of all their columns:
-	// some megabytes.
-	restoreScanRows = 4096
 	// restoreFolloweesMax bounds the followees of one write.
 	restoreFolloweesMax = 20_000
 	// restoreReadTimeout bounds the reads that look at what is there.
 	restoreReadTimeout = 30 * time.Second
 )
 
-// ErrNotEmpty is returned by RestoreShard for a shard that has rows.
+// ErrNotEmpty is returned by Shard for a shard that has rows.
 var ErrNotEmpty = errors.New("the shard has rows")
 
-// ErrBadSnapshot is returned by RestoreShard for a stream that is no whole
+// ErrBadSnapshot is returned by Shard for a stream that is no whole
 // snapshot of a shard of that keyspace. Rows before the fault may have been
 // written.
 var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 
-// ErrRestoredOther is returned by RestoreShard when the shard's digest is not the
+// ErrRestoredOther is returned by Shard when the shard's digest is not the
 // snapshot's: something else wrote to it meanwhile.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 
-// ErrOtherRestore is returned by RestoreShard when another restore of the shard began
+// ErrOtherRestore is returned by Shard when another restore of the shard began
 // later: from then on the shard takes none of this one's writes.
 var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
-// RestoreOptions says how a shard is restored.
-type RestoreOptions struct {
+// Options says how a shard is restored.
+type Options struct {
 	Force bool // deletes the rows that are there first
 	// Columns has the names of the snapshot's columns at their numbers, "" for a column that
 	// was dropped, whose counts are left out. Counts go to the columns of these names. nil
@@ -68,7 +74,51 @@ type RestoreOptions struct {
 	Columns []string
 }
 
-// RestoreShard sets the rows of a shard to those of a snapshot that OpenSnapshot
+// Node is what a restore needs of the node that runs it.
+type Node interface {
+	// Write applies w to the shard, on whatever node leads it, or returns why not.
+	Write(w *Write) error
+	// WritePositions sets the positions of sources of the shard, likewise.
+	WritePositions(id dedup.RequestID, deadline time.Time) error
+	// Rows returns the ids of some rows of a table of the shard, in order from a key on:
+	// none if there are no more.
+	Rows(ctx context.Context, table raftfsm.Table, from uint64) ([]uint64, error)
+	// Leader describes the replica that leads the shard. ErrNoLeader is returned if none does.
+	Leader(ctx context.Context) (State, error)
+	// BoardEnd returns the most that cursors can be.
+	BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, error)
+}
+
+// State is what a replica holds.
+type State struct {
+	Rows   uint64
+	Digest string // 16 hex digits
+}
+
+// Write is one write of a restore.
+type Write struct {
+	ID       dedup.RequestID
+	Table    raftfsm.Table
+	Ops      []engine.Op
+	Feeds    []raftfsm.FeedOp
+	Board    *raftfsm.BoardOp
+	Deadline time.Time
+
+	Refused bool // the answer: an op was refused
+}
+
+// Config configures Shard. Every field must be set.
+type Config struct {
+	Keyspace *keyspace.Keyspace
+	Shard    int
+	Kind     codec.Kind
+	Node     Node
+	Catalog  *catalog.Catalog
+	CatchUp  func(context.Context) error // returns once Catalog has all that was acknowledged
+	Draining *atomic.Bool                // the node is stopping
+}
+
+// Shard sets the rows of a shard to those of a snapshot that OpenSnapshot
 // gave, through the log, as any write: replicas and crashes need nothing of their
 // own, and a second run, with force, ends what a first one left. The shard must
 // be empty, or force deletes its rows first. It waits for leaders until ctx ends.
@@ -84,12 +134,10 @@ type RestoreOptions struct {
 // raft's own Restore is not used: it gives the leader the new state before any
 // other has agreed. A leader that dies then comes back with entries that the
 // others do not have and that raft does not take from it.
-func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
-	r, err := n.newRestore(ctx, number)
-	if err != nil {
-		return raftfsm.SnapshotFacts{}, err
-	}
-	if r.places, err = placesOf(r.keyspace, o.Columns); err != nil {
+func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
+	r := newRestore(ctx, cfg)
+	var err error
+	if r.places, err = placesOf(r.cfg.Keyspace, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
 	if err := r.empty(o.Force); err != nil {
@@ -98,7 +146,7 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	if err := r.closePositions(); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	facts, err := raftfsm.VisitSnapshot(stream, r.group.kind, raftfsm.SnapshotVisitor{
+	facts, err := raftfsm.VisitSnapshot(stream, r.cfg.Kind, raftfsm.SnapshotVisitor{
 		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
@@ -126,11 +174,9 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 // restore is one shard's restore under way. page and flush are one goroutine's;
 // each write has one of its own, which ends with ctx and is waited for by flush.
 type restore struct {
-	node     *Node
-	ctx      context.Context
-	keyspace *Keyspace
-	group    *shardReplica
-	route    keyspace.Route
+	cfg   Config
+	ctx   context.Context
+	route keyspace.Route
 
 	places    []int                     // of each column of the snapshot: its number here, or leftOut
 	end       *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
@@ -149,31 +195,20 @@ type restore struct {
 	}
 }
 
-func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) {
-	g := n.shardOf(number)
-	if g == nil {
-		return nil, ErrNotBackedUp
-	}
-	ks := n.Keyspace(g.keyspace)
-	if ks == nil {
-		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace))
-	}
-	if number-ks.FirstGroup >= uint32(ks.Shards) {
-		return nil, ErrUnknownKeyspace // of the group; that of its name came later
-	}
+func newRestore(ctx context.Context, cfg Config) *restore {
 	return &restore{
-		node: n, ctx: ctx, keyspace: ks, group: g, route: ks.Route(),
+		cfg: cfg, ctx: ctx, route: cfg.Keyspace.Route(),
 		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
-	}, nil
+	}
 }
 
 // leftOut is the place of a column of a snapshot that was dropped before it was taken.
 const leftOut = -1
 
 // placesOf returns the numbers that columns of a snapshot, by number, have in a keyspace.
-func placesOf(k *Keyspace, names []string) ([]int, error) {
+func placesOf(k *keyspace.Keyspace, names []string) ([]int, error) {
 	if len(names) > engine.ColumnsMax {
-		return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
+		return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
 	}
 	if names == nil {
 		names = k.Columns
@@ -188,10 +223,10 @@ func placesOf(k *Keyspace, names []string) ([]int, error) {
 			continue
 		}
 		if places[i] = k.Column(name); places[i] < 0 {
-			return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
+			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
 		}
 		if slices.Contains(names[:i], name) {
-			return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%q is there twice", name)}
+			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%q is there twice", name)}
 		}
 	}
 	return places, nil
@@ -254,12 +289,12 @@ func (r *restore) cellsOf(row []int64) []engine.Cell {
 
 // hasColumn is the error of a row with a column that has no place.
 func (r *restore) hasColumn(key uint64, column int) error {
-	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.group.shard, key), column, len(r.places), r.keyspace.Name)
+	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.cfg.Shard, key), column, len(r.places), r.cfg.Keyspace.Name)
 }
 
 // page adds rows to the next writes, each count to the column of its number. The page is
 // read only until it returns.
-func (r *restore) page(table Table, p *engine.Page) error {
+func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
 	if table == raftfsm.TableCounts {
 		columns = len(r.places)
@@ -288,8 +323,8 @@ func (r *restore) page(table Table, p *engine.Page) error {
 
 // idOf returns the id of a key of this shard.
 func (r *restore) idOf(key uint64) (uint64, error) {
-	id := r.route.IDOf(r.group.shard, key)
-	if shard, back := r.route.KeyOf(id); shard != r.group.shard || back != key {
+	id := r.route.IDOf(r.cfg.Shard, key)
+	if shard, back := r.route.KeyOf(id); shard != r.cfg.Shard || back != key {
 		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
 	}
 	return id, nil
@@ -297,17 +332,17 @@ func (r *restore) idOf(key uint64) (uint64, error) {
 
 // restoreWrite is the next write of a restore.
 type restoreWrite struct {
-	id        RequestID
-	table     Table
+	id        dedup.RequestID
+	table     raftfsm.Table
 	ops       []engine.Op // their cells are in one array
 	cells     []engine.Cell
-	feeds     []FeedOp
+	feeds     []raftfsm.FeedOp
 	followees int // of feeds
-	board     *BoardOp
+	board     *raftfsm.BoardOp
 }
 
 // add adds an op, and writes once there are enough.
-func (r *restore) add(table Table, op engine.Op) error {
+func (r *restore) add(table raftfsm.Table, op engine.Op) error {
 	if table != r.next.table && len(r.next.ops) > 0 {
 		if err := r.send(); err != nil {
 			return err
@@ -359,7 +394,7 @@ func (r *restore) failed() error {
 // is not above theirs, the clock of a node was ahead, and it begins further ahead.
 func (r *restore) begin(op restoreWrite) error {
 	for step := time.Minute; ; step *= 2 {
-		op.id = dedup.ByRestore(r.seq, r.node.catalog.View().ForgetsClients())
+		op.id = dedup.ByRestore(r.seq, r.cfg.Catalog.View().ForgetsClients())
 		err := r.write(op)
 		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
 			return err
@@ -376,17 +411,28 @@ func (r *restore) write(next restoreWrite) error {
 		defer cancel()
 		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, ID: next.id}
 		w.Deadline, _ = ctx.Deadline()
-		err = r.node.Write(r.keyspace, w)
-		if err == nil && len(w.Overflows) > 0 {
+		err = r.cfg.Node.Write(w)
+		if err == nil && w.Refused {
 			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
 			return true
 		}
-		if errors.Is(err, ErrExpired) {
+		if errors.Is(err, errs.ErrExpired) {
 			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
 		}
-		return err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load()
+		return err == nil || !mayTryAgain(err) || r.cfg.Draining.Load()
 	})
 	return err
+}
+
+// mayTryAgain reports whether a write that failed so may be repeated: it was not applied, or
+// its repeat will not be.
+func mayTryAgain(err error) bool {
+	for _, passing := range []error{errs.ErrOutcomeUnknown, errs.ErrNoLeader, errs.ErrDraining, errs.ErrOverloaded} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
 }
 
 // flush writes what is left, waits for all writes, and returns why one failed.
@@ -401,11 +447,11 @@ func (r *restore) flush() error {
 
 // empty sees to it that the shard has no rows, and begins.
 func (r *restore) empty(force bool) error {
-	if r.group.kind == codec.KindFeed || r.group.kind == codec.KindBoard {
+	if r.cfg.Kind == codec.KindFeed || r.cfg.Kind == codec.KindBoard {
 		return r.clear(force)
 	}
-	tables := []Table{raftfsm.TableCounts}
-	if r.group.kind == codec.KindUnread {
+	tables := []raftfsm.Table{raftfsm.TableCounts}
+	if r.cfg.Kind == codec.KindUnread {
 		tables = append(tables, raftfsm.TableCursors)
 	}
 	for _, table := range tables {
@@ -415,7 +461,7 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	first := engine.Op{ID: r.route.LeastID(r.group.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
+	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
 		return err
 	}
@@ -428,10 +474,10 @@ func (r *restore) empty(force bool) error {
 }
 
 func (r *restore) notEmpty() error {
-	return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
+	return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.cfg.Shard, r.cfg.Keyspace.Name)
 }
 
-func (r *restore) emptyTable(table Table) error {
+func (r *restore) emptyTable(table raftfsm.Table) error {
 	for from := uint64(0); ; {
 		ids, err := r.rowsFrom(table, from)
 		if err != nil {
@@ -451,45 +497,32 @@ func (r *restore) emptyTable(table Table) error {
 }
 
 // rowsFrom returns the ids of the next rows from a key on.
-func (r *restore) rowsFrom(table Table, key uint64) ([]uint64, error) {
-	opt := &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)}
-	ctx, cancel := context.WithDeadline(r.ctx, opt.Deadline)
+func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
-	s := scan{reader: &r.node.reader, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.route, chunk: restoreScanRows, table: table}
-	next := run{group: r.group, from: key}
-	err := s.fill(&next)
-	return next.ids, err
+	return r.cfg.Node.Rows(ctx, table, key)
 }
 
 // check holds the shard's digest against the snapshot's, where it is led.
 func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
-	var differs error
-	err := r.atLeader(ctx, func(led *ReplicaReport) {
-		if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
-			differs = fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
-		}
-	})
-	return errors.Join(err, differs)
+	led, err := r.leader(ctx)
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
+		return fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
+	}
+	return nil
 }
 
-// atLeader calls see with what the shard's leader says of its replica, once there is
-// one.
-func (r *restore) atLeader(ctx context.Context, see func(led *ReplicaReport)) error {
-	return retry.WaitFor(ctx, func() error {
-		led, term := (*ReplicaReport)(nil), uint64(0)
-		for _, report := range r.node.Reports(ctx) {
-			for i, replica := range report.Replicas {
-				if replica.ID == r.group.number && replica.Role == "leader" && replica.Term > term {
-					led, term = &report.Replicas[i], replica.Term
-				}
-			}
-		}
-		if led == nil {
-			return ErrNoLeader
-		}
-		see(led)
-		return nil
+// leader describes the shard's leader, once there is one.
+func (r *restore) leader(ctx context.Context) (led State, err error) {
+	err = retry.WaitFor(ctx, func() error {
+		var err error
+		led, err = r.cfg.Node.Leader(ctx)
+		return err
 	})
+	return led, err
 }

@@ -1,0 +1,106 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/restore"
+)
+
+// The errors of RestoreShard, and how it is to be done; see package restore.
+var (
+	ErrNotEmpty      = restore.ErrNotEmpty
+	ErrBadSnapshot   = restore.ErrBadSnapshot
+	ErrRestoredOther = restore.ErrRestoredOther
+	ErrOtherRestore  = restore.ErrOtherRestore
+)
+
+// RestoreOptions says how a shard is restored.
+type RestoreOptions = restore.Options
+
+// restoreScanRows is how many rows a restore looks at together, of all their columns: some
+// megabytes.
+const restoreScanRows = 4096
+
+// RestoreShard sets the rows of a shard to those of a snapshot; see restore.Shard.
+func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
+	g := n.shardOf(number)
+	if g == nil {
+		return raftfsm.SnapshotFacts{}, ErrNotBackedUp
+	}
+	ks := n.Keyspace(g.keyspace)
+	if ks == nil {
+		return raftfsm.SnapshotFacts{}, orDropped(n.catalog.View(), number, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace))
+	}
+	if number-ks.FirstGroup >= uint32(ks.Shards) {
+		return raftfsm.SnapshotFacts{}, ErrUnknownKeyspace // of the group; that of its name came later
+	}
+	return restore.Shard(ctx, restore.Config{
+		Keyspace: ks, Shard: g.shard, Kind: g.kind, Node: restoring{n, ks, g},
+		Catalog: n.catalog, CatchUp: n.CatchUp, Draining: &n.draining,
+	}, stream, o)
+}
+
+// restoring is the node of a restore.
+type restoring struct {
+	node     *Node
+	keyspace *Keyspace
+	group    *shardReplica
+}
+
+func (r restoring) Write(w *restore.Write) error {
+	write := &Write{Ops: w.Ops, Table: w.Table, Feeds: w.Feeds, Board: w.Board, ID: w.ID, Deadline: w.Deadline}
+	err := r.node.Write(r.keyspace, write)
+	w.Refused = len(write.Overflows) > 0
+	return err
+}
+
+func (r restoring) WritePositions(id RequestID, deadline time.Time) error {
+	w := &Write{ID: id, sections: make([]*RequestID, r.keyspace.Shards), Deadline: deadline}
+	w.sections[r.group.shard] = &id
+	if err := r.node.Write(r.keyspace, w); err != nil {
+		return err
+	}
+	return w.answers[r.group.shard].err
+}
+
+func (r restoring) Rows(ctx context.Context, table Table, from uint64) ([]uint64, error) {
+	opt := &ReadOptions{Consistency: Linearizable}
+	opt.Deadline, _ = ctx.Deadline()
+	s := scan{reader: &r.node.reader, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.group.route, chunk: restoreScanRows, table: table}
+	next := run{group: r.group, from: from}
+	err := s.fill(&next)
+	return next.ids, err
+}
+
+func (r restoring) Leader(ctx context.Context) (restore.State, error) {
+	var led *ReplicaReport
+	for _, report := range r.node.Reports(ctx) {
+		for i, replica := range report.Replicas {
+			if replica.ID == r.group.number && replica.Role == "leader" && (led == nil || replica.Term > led.Term) {
+				led = &report.Replicas[i]
+			}
+		}
+	}
+	if led == nil {
+		return restore.State{}, ErrNoLeader
+	}
+	return restore.State{Rows: led.Rows, Digest: led.Digest}, nil
+}
+
+func (r restoring) BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, error) {
+	ks := r.node.Keyspace(KeyspaceBoard)
+	if ks == nil {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, KeyspaceBoard)
+	}
+	view, err := r.node.Board(ks, &ReadOptions{Consistency: Linearizable, Deadline: deadline})
+	if err != nil {
+		return nil, err
+	}
+	end := view.CursorsEnd()
+	return &end, nil
+}
