@@ -193,6 +193,10 @@ func unreadable(err error) *fault {
 	var headers *fasthttp.ErrSmallBuffer
 	var network net.Error
 	switch {
+	case errors.Is(err, errTLS):
+		f := invalid("request", errTLS.Error())
+		f.closes = true
+		return f
 	case errors.As(err, &headers):
 		return &fault{status: fasthttp.StatusRequestHeaderFieldsTooLarge, code: codeTooLarge, message: "the headers are too large", closes: true}
 	case errors.As(err, &network) && network.Timeout():

@@ -140,8 +140,17 @@ func (l *listener) closeConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.mu.conns {
-		_ = c.Conn.Close()
+		_ = plain(c.Conn).Close()
 	}
+}
+
+// plain returns the connection under TLS, or c if it has none. crypto/tls closes a connection
+// only once it has told the client, for which it waits up to 5 s.
+func plain(c net.Conn) net.Conn {
+	if over, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return over.NetConn()
+	}
+	return c
 }
 
 // conn is a connection within the cap.
@@ -151,10 +160,33 @@ type conn struct {
 	close    sync.Once
 	closeErr error
 
+	begun bool // the first bytes were read
+
 	// lingers makes Close continue to read for a while. It is set by closeAfterAnswer, on the
 	// goroutine that serves the connection and then closes it. No other goroutine closes a connection that lingers: fasthttp closes only
 	// connections between two requests from elsewhere.
 	lingers bool
+}
+
+// tlsHandshake is the first byte of a connection over TLS, and of no request.
+const tlsHandshake = 0x16
+
+// errTLS is returned by Read for a client that expects TLS of a port without it. Such a
+// client sends nothing more, so that its first bytes must be answered.
+var errTLS = errors.New("this port has no TLS: use http://")
+
+// Read reads what the client sends.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.begun || n == 0 {
+		return n, err
+	}
+	c.begun = true
+	if b[0] == tlsHandshake {
+		c.listener.logger.Warn("refused a connection: it speaks TLS, and this port does not", "port", "http", "from", c.RemoteAddr().String())
+		return 0, errTLS
+	}
+	return n, err
 }
 
 // SetReadDeadline also moves the write deadline. fasthttp sets that only before an answer of

@@ -50,7 +50,7 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	case !namesAgree(a.clusterName, r.ClusterName, false):
 		return JoinAnswer{Refused: fmt.Sprintf("the node asks for %s, this is a node of %s",
 			describeCluster(r.ClusterID, r.ClusterName), describeCluster(a.clusterID, a.clusterName))}, nil
-	case nodeOfKey(r.Node.Key) == "" || r.Node.Name != nodeOfKey(r.Node.Key):
+	case NodeOfKey(r.Node.Key) == "" || r.Node.Name != NodeOfKey(r.Node.Key):
 		return JoinAnswer{Refused: fmt.Sprintf("%q with the name %q is no node's key", r.Node.Key, r.Node.Name)}, nil
 	case !ValidZone(r.Node.Zone):
 		return JoinAnswer{Refused: fmt.Sprintf("%q is no zone", r.Node.Zone)}, nil

@@ -28,7 +28,7 @@ func TestIdentityIsMadeOnceAndKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "data")
 	d := open(t, dir, "")
 	first := d.Identity
-	if !ValidNodeID(first.NodeID) || nodeOfKey(first.Key()) != first.NodeID || first.ClusterID != "" {
+	if !ValidNodeID(first.NodeID) || NodeOfKey(first.Key()) != first.NodeID || first.ClusterID != "" {
 		t.Fatalf("made identity %+v", first)
 	}
 	if err := d.Close(); err != nil {

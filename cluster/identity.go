@@ -45,8 +45,8 @@ type Identity struct {
 // with its old id has a new key. Raft identifies the node by it.
 func (id Identity) Key() string { return id.NodeID + "." + id.Instance }
 
-// nodeOfKey returns the node id in a key, or "" if s is no key.
-func nodeOfKey(s string) string {
+// NodeOfKey returns the node id in a key, or "" if s is no key.
+func NodeOfKey(s string) string {
 	at := len(s) - 2*instanceBytes - 1
 	if at < 1 || s[at] != '.' || !ValidNodeID(s[:at]) || !validHex(s[at+1:], instanceBytes) {
 		return ""

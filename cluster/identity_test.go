@@ -77,7 +77,7 @@ func TestNodeOfKey(t *testing.T) {
 		"a.01234567": "a", "a.b.c.01234567": "a.b.c", strings.Repeat("n", 64) + ".89abcdef": strings.Repeat("n", 64),
 		"a": "", ".01234567": "", "a.0123456": "", "a.ABCDEF01": "", "a b.01234567": "", "a-01234567": "", "": "",
 	} {
-		if got := nodeOfKey(key); got != want {
+		if got := NodeOfKey(key); got != want {
 			t.Errorf("key %q: node id %q, want %q", key, got, want)
 		}
 	}

@@ -170,7 +170,7 @@ func TestAdmission(t *testing.T) {
 		"c.00000000": {Key: "c.00000000", Name: "c", State: catalog.NodeLeaving},
 	}
 	node := func(key string) JoinRequest {
-		return JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: key, Name: nodeOfKey(key), Zone: "z1"}}
+		return JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: key, Name: NodeOfKey(key), Zone: "z1"}}
 	}
 	for name, tc := range map[string]struct {
 		ask      JoinRequest

@@ -72,9 +72,9 @@ var errBadMember = errors.New("not the data of a member")
 // check returns why m cannot be announced, or nil.
 func (m *Member) check() error {
 	switch {
-	case nodeOfKey(m.Key) == "":
+	case NodeOfKey(m.Key) == "":
 		return fmt.Errorf("%w: key %q", errBadMember, m.Key)
-	case m.Name != nodeOfKey(m.Key):
+	case m.Name != NodeOfKey(m.Key):
 		return fmt.Errorf("%w: name %q of key %q", errBadMember, m.Name, m.Key)
 	case m.ClusterID != "" && !validHex(m.ClusterID, clusterIDBytes):
 		return fmt.Errorf("%w: cluster id %q", errBadMember, m.ClusterID)
@@ -123,7 +123,7 @@ func parseMember(key, gossipAddr string, meta []byte) (Member, error) {
 		return Member{}, fmt.Errorf("%w: %d bytes of metadata", errBadMember, len(meta))
 	}
 	m := Member{
-		Key: key, Name: nodeOfKey(key), GossipAddr: gossipAddr,
+		Key: key, Name: NodeOfKey(key), GossipAddr: gossipAddr,
 		State: MemberState(meta[1]), Expect: meta[2], VersionMax: binary.BigEndian.Uint16(meta[3:]),
 	}
 	if id := [clusterIDBytes]byte(meta[5:]); id != [clusterIDBytes]byte{} {

@@ -86,8 +86,10 @@ type Config struct {
 	// programs of cluster version 4 refuse connections with one. It must not wait. nil if
 	// all do.
 	ReadsNames func(clusterAddr string) bool
-	Logger     *slog.Logger
-	Metrics    prometheus.Registerer
+	// DialPeer connects to other nodes; see rpc.MuxConfig. nil for TCP.
+	DialPeer rpc.DialPeer
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)

@@ -124,7 +124,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Logger: cfg.Logger})
+	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Dial: cfg.DialPeer, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -107,6 +107,9 @@ func (c *conn) execute() {
 		args, n, err := c.parser.next(c.in[c.from:c.to])
 		if err != nil {
 			c.batch.flush()
+			if errors.Is(err, errTLS) {
+				c.server.limited.Warn("refused a connection: it speaks TLS, and this port does not", "port", "redis", "from", c.net.RemoteAddr().String())
+			}
 			c.refuse(err.Error())
 			c.dismiss()
 			c.closing = true

@@ -12,6 +12,12 @@ type protocolError string
 
 func (e protocolError) Error() string { return "ERR Protocol error: " + string(e) }
 
+// errTLS is returned for a client that expects TLS of a port without it.
+const errTLS = protocolError("this port has no TLS: connect without it")
+
+// tlsHandshake is the first byte of a connection over TLS, and of no command.
+const tlsHandshake = 0x16
+
 const (
 	// lengthBytesMax bounds a line that has a length: a sign and 20 digits.
 	lengthBytesMax = 32
@@ -51,6 +57,9 @@ func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 	}
 	if !p.begun {
 		if b[0] != '*' {
+			if b[0] == tlsHandshake {
+				return nil, 0, errTLS
+			}
 			return p.inline(b)
 		}
 		count, after, err := length(b, 1, "multibulk")

@@ -205,6 +205,9 @@ func (s *Server) cutOff() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {
+		if over, ok := c.net.(interface{ NetConn() net.Conn }); ok {
+			_ = over.NetConn().Close() // crypto/tls would wait up to 5 s for a client that does not read
+		}
 		c.close()
 	}
 }

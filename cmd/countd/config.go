@@ -47,10 +47,17 @@ type config struct {
 	Zone        string
 	Hosts       []string
 	GossipKeys  string
-	Placement   cluster.PlanSettings
-	LogStore    shard.LogStore
-	LogLevel    slog.Level
-	LogFormat   string
+	TLS         tlsFiles // for clients
+	ClusterTLS  tlsFiles // between nodes
+	// PeerName is the name that the certificates of all nodes carry; "" for each node's own.
+	PeerName string
+	// PermissiveTLS serves nodes without TLS too.
+	PermissiveTLS bool
+	Insecure      bool
+	Placement     cluster.PlanSettings
+	LogStore      shard.LogStore
+	LogLevel      slog.Level
+	LogFormat     string
 
 	// file is the configuration file, or "".
 	file string
@@ -81,6 +88,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes with another name are refused (default: none)")
 	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
+	c.tlsFlags()
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one a line, 16, 24 or 32 bytes in base64; the first is used for sending")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
@@ -140,6 +148,9 @@ func (c *config) validate() error {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
 	}
 	if err := c.validateCluster(); err != nil {
+		return err
+	}
+	if err := c.validateTLS(); err != nil {
 		return err
 	}
 	if name, err := c.badLimit(); err != nil {

@@ -83,7 +83,7 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.Bo
 		return former, nil, err
 	}
 	p.starting.waitFor(former.Waiting)
-	bootstrap, err = rpc.OpenBootstrapServer(port, c.ClusterName, map[string]shard.Handler{
+	bootstrap, err = rpc.OpenBootstrapServer(port, p.dialPeer(), c.ClusterName, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
 	return former, bootstrap, err

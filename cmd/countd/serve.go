@@ -51,6 +51,7 @@ type process struct {
 	server     *api.Server
 	redis      *redis.Server // nil without --redis-addr
 	served     chan error    // receives the result of Serve of either server
+	tls        transport
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -63,6 +64,8 @@ func serve(c *config) error {
 	// One signal stops; the second, at any time after it, exits.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	reloads := make(chan os.Signal, 1) // from here on SIGHUP ends no process
+	signal.Notify(reloads, syscall.SIGHUP)
 
 	logger := c.logger()
 	for _, name := range c.strayEnv(os.Environ()) {
@@ -89,6 +92,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
+	go p.tls.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
 	return p.run(signals)
@@ -137,15 +141,23 @@ func listen(c *config) (ports, error) {
 	if l.http, err = net.Listen("tcp", c.HTTPAddr); err != nil {
 		return ports{}, fmt.Errorf("cannot listen for HTTP: %w", err)
 	}
-	if l.cluster, err = net.Listen("tcp", c.ClusterAddr); err != nil {
+	if l.cluster, err = listenCluster(c); err != nil {
 		l.close()
-		return ports{}, fmt.Errorf("cannot listen on the cluster address: %w", err)
+		return ports{}, err
 	}
 	if c.RedisAddr != "" {
 		if l.redis, err = net.Listen("tcp", c.RedisAddr); err != nil {
 			l.close()
 			return ports{}, fmt.Errorf("cannot listen for Redis clients: %w", err)
 		}
+	}
+	return l, nil
+}
+
+func listenCluster(c *config) (net.Listener, error) {
+	l, err := net.Listen("tcp", c.ClusterAddr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
 	}
 	return l, nil
 }
@@ -172,11 +184,16 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		return nil, err
 	}
 	// The steps that often fail come before any that leaves traces.
-	l, err := listen(c)
-	if err != nil {
+	if err := p.tls.open(c, p); err != nil {
 		return nil, errors.Join(err, p.dir.Close())
 	}
-	if err := p.open(c, l, memoryLimit); err != nil {
+	l, err := listen(c)
+	if err != nil {
+		p.tls.close()
+		return nil, errors.Join(err, p.dir.Close())
+	}
+	p.tls.over(&l)
+	if err := p.open(c, &l, memoryLimit); err != nil {
 		err = errors.Join(err, p.stop())
 		l.close()
 		return nil, err
@@ -190,7 +207,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 
 // open creates the servers, brings the node into its cluster and opens its groups. If it
 // fails, p has the parts that it created, for stop.
-func (p *process) open(c *config, l ports, memoryLimit uint64) error {
+func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err := p.startGossip(c); err != nil {
 		return err
 	}
@@ -211,6 +228,12 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	hadCluster := p.dir.Identity.ClusterID != ""
 	if l.cluster, err = p.join(c, l.cluster); err != nil {
 		return err
+	}
+	if l.cluster == nil {
+		if l.cluster, err = listenCluster(c); err != nil {
+			return err
+		}
+		l.cluster = p.tls.overCluster(l.cluster)
 	}
 	c.Cold.Dir = p.dir.ColdDir()
 	collector := tuneCollector(memoryLimit)
@@ -242,6 +265,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,
 		ReadsNames:       p.gossip.ReadsNames,
+		DialPeer:         p.dialPeer(),
 		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan},
 		Logger:           p.logger,
 		Metrics:          p.registry,
@@ -333,6 +357,7 @@ func (p *process) stop() error {
 	if p.gossip != nil {
 		errs = append(errs, p.gossip.Close())
 	}
+	p.tls.close()
 	if closed { // otherwise keep the lock as long as the process may write
 		errs = append(errs, p.dir.Close())
 	}

@@ -14,6 +14,10 @@ const rule = `
 	engine/golomb:
 	# How often a message that repeats is logged.
 	internal/lograte:
+	# Certificates of the process, and listeners and connections that use them.
+	internal/certs: internal/lograte
+	# Authorities and what they sign.
+	internal/pki:
 	# Files that appear whole or not at all.
 	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
@@ -86,13 +90,13 @@ const rule = `
 	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
-	cmd/countctl/...: client internal/atomicfile internal/days
+	cmd/countctl/...: client internal/atomicfile internal/days internal/pki
 	# How both read durations.
 	internal/days:
 
@@ -103,6 +107,8 @@ const rule = `
 	internal/countdtest:
 	# A cable between two nodes, to cut.
 	internal/cable:
+	# Authorities of a test.
+	internal/pki/pkitest: internal/pki internal/must
 	# What every test demands.
 	internal/must:
 	# Callers, and what they were told.
@@ -115,7 +121,7 @@ const rule = `
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
-	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must shard/rpc/rpctest shard/rafttest
+	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

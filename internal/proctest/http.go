@@ -74,6 +74,27 @@ func (n *Node) MustCall(method, path string, body, answer any) {
 	}
 }
 
+// Text returns the body of a path's answer, such as that of /metrics, which must be 200.
+func (n *Node) Text(path string) string {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		n.t.Fatalf("GET %s: %v", path, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		n.t.Fatalf("GET %s: %s: %v", path, resp.Status, err)
+	}
+	return string(text)
+}
+
 // Row is one row in the API.
 type Row struct {
 	ID     string           `json:"id"`

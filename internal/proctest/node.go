@@ -2,6 +2,7 @@ package proctest
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -41,6 +42,7 @@ type Node struct {
 	bin    Binaries
 	site   Site
 	client *http.Client
+	tls    *tls.Config // nil without TLS
 	live   *life
 }
 
@@ -123,9 +125,20 @@ func (n *Node) Site() Site { return n.site }
 // meanwhile.
 func (n *Node) Move(site Site) {
 	n.site, n.Addr, n.URL, n.Redis = site, site.HTTP, "http://"+site.HTTP, site.Redis
+	if n.tls != nil {
+		n.URL = "https://" + site.HTTP
+	}
 	copy(n.Args[2:], []string{
 		"--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip, "--redis-addr", site.Redis,
 	})
+}
+
+// UseTLS has the package call the node over TLS from now on. Nothing may use the node
+// meanwhile.
+func (n *Node) UseTLS(config *tls.Config) {
+	n.client.CloseIdleConnections()
+	n.tls, n.client.Transport.(*http.Transport).TLSClientConfig = config, config
+	n.URL = "https://" + n.Addr
 }
 
 // Use changes the programs of the node from its next start on.

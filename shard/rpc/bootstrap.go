@@ -12,6 +12,7 @@ import (
 // calls of others that have none, and calls nodes by their addresses.
 type BootstrapServer struct {
 	name   string // of the cluster that the node may join or form, "" for none
+	dial   DialPeer
 	mux    *Mux
 	calls  *Calls
 	logger *slog.Logger
@@ -19,9 +20,9 @@ type BootstrapServer struct {
 
 // OpenBootstrapServer answers calls by name at the listener, which Close closes. It is to be
 // closed before the node's own port is opened. Nodes that were told another clusterName
-// are refused.
-func OpenBootstrapServer(listener net.Listener, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*BootstrapServer, error) {
-	mux, err := ListenMux(MuxConfig{Listener: listener, ClusterName: clusterName, Logger: logger})
+// are refused. dial is MuxConfig's.
+func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*BootstrapServer, error) {
+	mux, err := ListenMux(MuxConfig{Listener: listener, Dial: dial, ClusterName: clusterName, Logger: logger})
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func OpenBootstrapServer(listener net.Listener, clusterName string, handlers map
 		c.Handle(name, handle)
 	}
 	c.Serve()
-	return &BootstrapServer{name: clusterName, mux: mux, calls: c, logger: logger}, nil
+	return &BootstrapServer{name: clusterName, dial: dial, mux: mux, calls: c, logger: logger}, nil
 }
 
 // byAddress is for calls to nodes of which only the address is known.
@@ -52,7 +53,7 @@ func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string
 	}
 	// A Mux that only dials: it names the other cluster.
 	c, err := NewCalls(CallsConfig{
-		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), ClusterName: l.name, Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
+		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), ClusterName: l.name, Dial: l.dial, Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
 	})
 	if err != nil {
 		return nil, err

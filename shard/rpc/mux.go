@@ -53,7 +53,17 @@ type MuxConfig struct {
 	// ReadsNames reports whether the node at an address reads prefaces with a name. nil if
 	// all do.
 	ReadsNames func(address string) bool
+	Dial       DialPeer     // nil for TCP
 	Logger     *slog.Logger // nil discards
+}
+
+// DialPeer connects to the node at an address, host:port. to is the key of the node or the
+// Raft id of one of its replicas, or "" if only the address is known. The connection of a
+// nil error reaches that node; ctx bounds the call, and nothing after it.
+type DialPeer = func(ctx context.Context, address, to string) (net.Conn, error)
+
+func dialTCP(ctx context.Context, address, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
 // Mux is a node's cluster port: one TCP listener for all its groups, and for
@@ -339,8 +349,11 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 // and who is meant: the Raft id of a replica or, of the other kinds, the key of a node; "" for
 // whoever is there. ctx bounds both, and nothing after them.
 func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	dial := m.cfg.Dial
+	if dial == nil {
+		dial = dialTCP
+	}
+	conn, err := dial(ctx, address, to)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,9 @@ const (
 	prefaceBytes        = prefaceHeadBytes + crc32.Size
 )
 
+// tlsHandshake is the first byte of a connection over TLS.
+const tlsHandshake = 0x16
+
 var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
 
 // The kinds of connections.
@@ -86,6 +89,8 @@ func appendPreface(dst []byte, p preface) []byte {
 // prefaceLen returns how many bytes the preface has that begins with these prefaceBytes.
 func prefaceLen(b []byte) (int, error) {
 	switch {
+	case b[0] == tlsHandshake:
+		return 0, fmt.Errorf("%w: it speaks TLS, and this node was started without --cluster-tls-cert", errBadPreface)
 	case [4]byte(b) != prefaceMagic:
 		return 0, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
 	case b[4] == prefaceVersion:

@@ -478,6 +478,14 @@ func readStream(conn io.Reader, handle func(message []byte, more bool) error) er
 	}
 }
 
+// plain returns the connection under TLS, or conn if it has none.
+func plain(conn net.Conn) net.Conn {
+	if over, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		return over.NetConn()
+	}
+	return conn
+}
+
 // fail ends the connection and every call on it.
 func (c *Conn) fail(why error) {
 	c.mu.Lock()
@@ -493,7 +501,7 @@ func (c *Conn) fail(why error) {
 	calls, sentID := c.mu.calls, c.mu.sentID
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
-	if tcp, ok := c.conn.(*net.TCPConn); ok {
+	if tcp, ok := plain(c.conn).(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // a cut network would deliver late what is not sent yet
 	}
 	c.conn.Close()

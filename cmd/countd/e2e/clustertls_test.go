@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/pki"
+	"github.com/countd/countd/internal/pki/pkitest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// nodeCerts are the certificate files of the nodes of a cluster.
+type nodeCerts struct {
+	t   *testing.T
+	dir string
+}
+
+// newNodeCerts writes certificates of n1 to n4.
+func newNodeCerts(t *testing.T, ca *pkitest.Authority) nodeCerts {
+	t.Helper()
+	c := nodeCerts{t, t.TempDir()}
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		c.issue(ca, name)
+	}
+	c.trust(ca)
+	return c
+}
+
+func (c nodeCerts) issue(ca *pkitest.Authority, name string) {
+	c.t.Helper()
+	pkitest.Write(c.t, c.dir, name, ca.Issue(pki.Leaf{Name: name, Node: true}))
+}
+
+func (c nodeCerts) trust(cas ...*pkitest.Authority) {
+	c.t.Helper()
+	var all [][]byte
+	for _, ca := range cas {
+		all = append(all, ca.Cert())
+	}
+	pkitest.Replace(c.t, filepath.Join(c.dir, "ca.crt"), all...)
+}
+
+func (c nodeCerts) args(name string) []string {
+	file := filepath.Join(c.dir, name)
+	return []string{"--cluster-tls-cert", file + ".crt", "--cluster-tls-key", file + ".key", "--cluster-tls-ca", filepath.Join(c.dir, "ca.crt")}
+}
+
+// reload has the nodes read their files, and waits until each has.
+func (c nodeCerts) reload(nodes []*clustertest.Node) {
+	c.t.Helper()
+	for _, n := range nodes {
+		const used = "took new certificate files into use"
+		before := strings.Count(n.Log(), used)
+		n.Signal(syscall.SIGHUP)
+		eventually(c.t, n.Name+" uses its new files", func() bool { return strings.Count(n.Log(), used) > before })
+	}
+}
+
+func restart(c *clustertest.Cluster, n *clustertest.Node) {
+	n.Stop()
+	n.Start()
+	c.AwaitReady(n)
+}
+
+// mustRefusePlain checks that a node closes a connection to its cluster port that has no TLS.
+func mustRefusePlain(t *testing.T, n *clustertest.Node) {
+	t.Helper()
+	conn, err := net.Dial("tcp", n.Site().Cluster)
+	must.Do(t, err)
+	defer conn.Close()
+	must.Do(t, conn.SetDeadline(time.Now().Add(must.BecomeMax)))
+	_, err = io.WriteString(conn, "CNTD"+strings.Repeat("\x00", 40))
+	must.Do(t, err)
+	if answer, err := io.ReadAll(conn); err != nil && !strings.Contains(err.Error(), "reset") || len(answer) > 0 {
+		t.Errorf("%q, %v", answer, err)
+	}
+	eventually(t, "the refusal is logged", func() bool { return strings.Contains(n.Log(), "it does not speak TLS") })
+}
+
+// mustRefuse checks that a node which has asked to join is no member of the others' cluster.
+func mustRefuse(t *testing.T, stray *proctest.Node, others ...*clustertest.Node) {
+	t.Helper()
+	eventually(t, "the node knows why it is refused", func() bool { return strings.Contains(stray.Log(), "unknown authority") })
+	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("the stray node's readiness is %d, %v", status, err)
+	}
+	for _, n := range others {
+		for _, of := range n.Cluster().Nodes {
+			if of.ID == "stray" {
+				t.Errorf("%s counts the stray node: %+v", n.Name, of)
+			}
+		}
+	}
+}
+
+// TestClusterTLS: a cluster whose nodes need TLS for each other,
+//
+//  1. takes one that joins with a certificate, and none without a trusted one or under
+//     another name;
+//  2. changes from one authority to another under load, with both trusted in between and
+//     restarts before and after, and no request fails or is lost.
+func TestClusterTLS(t *testing.T) {
+	beside(t)
+	old, next := pkitest.New(t), pkitest.New(t)
+	certs := newNodeCerts(t, old)
+	argsOf := map[string][]string{}
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		argsOf[name] = certs.args(name)
+	}
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared", ArgsOf: argsOf})
+	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
+	began := time.Now()
+	c.Add()
+	first := c.Nodes()[0]
+	mustRefusePlain(t, first)
+
+	join := []string{"--join", first.Site().Gossip}
+	rogue := newNodeCerts(t, next)
+	rogue.issue(next, "stray")
+	stray := proctest.NewNode(t, bin, t.TempDir(), slices.Concat([]string{"--node-id", "stray"}, join, rogue.args("stray"))...)
+	stray.Start()
+	eventually(t, "the refusal of another authority is logged", func() bool {
+		return slices.ContainsFunc(c.Nodes(), func(n *clustertest.Node) bool {
+			return strings.Contains(n.Log(), "no trusted authority signed its certificate") || strings.Contains(n.Log(), "it did not accept this node's certificate")
+		})
+	})
+	mustRefuse(t, stray, c.Nodes()...)
+	stray.Kill()
+	named := proctest.NewNode(t, bin, t.TempDir(), slices.Concat([]string{"--node-id", "n5"}, join, certs.args("n4"))...)
+	named.Start()
+	if code := named.Exited(exitTimeout); code != 2 || !strings.Contains(named.Log(), `it is of ["n4"], not of "n5"`) {
+		t.Errorf("a node with the certificate of another: exit code %d\n%s", code, named.Log())
+	}
+
+	restart(c, c.Nodes()[1])
+	certs.trust(old, next)
+	certs.reload(c.Nodes())
+	for _, n := range c.Nodes() {
+		certs.issue(next, n.Name)
+		certs.reload([]*clustertest.Node{n})
+	}
+	restart(c, c.Nodes()[2]) // its connections use the new certificates
+	certs.trust(next)
+	certs.reload(c.Nodes())
+	restart(c, c.Nodes()[0])
+	load.Stop()
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	load.Check(c.Nodes()...)
+	digests.Check()
+	if during := load.Between(began, time.Now()); during.Late > 0 {
+		t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
+	}
+}
+
+// TestClusterTurnsTLSOn: restarts of one node after the other under load, once with
+// --cluster-tls-permissive and once without it, give a cluster TLS between its nodes. No
+// request fails or is lost.
+func TestClusterTurnsTLSOn(t *testing.T) {
+	beside(t)
+	certs := newNodeCerts(t, pkitest.New(t))
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
+	began := time.Now()
+	before := map[string][]string{}
+	for _, n := range c.Nodes() {
+		before[n.Name] = n.Args
+		n.Args = slices.Concat(n.Args, certs.args(n.Name), []string{"--cluster-tls-permissive"})
+		restart(c, n)
+	}
+	if log := c.Nodes()[0].Log(); !strings.Contains(log, "a connection between nodes has no TLS") {
+		t.Error("a node beside others without TLS does not say so:", log)
+	}
+	for _, n := range c.Nodes() {
+		n.Args = slices.Concat(before[n.Name], certs.args(n.Name))
+		restart(c, n)
+	}
+	mustRefusePlain(t, c.Nodes()[1])
+	load.Stop()
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	load.Check(c.Nodes()...)
+	digests.Check()
+	if during := load.Between(began, time.Now()); during.Late > 0 {
+		t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
+	}
+}

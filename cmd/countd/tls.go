@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/internal/certs"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
+)
+
+// tlsFiles are the files of a certificate. CA has the authorities that a peer's certificate
+// must come from.
+type tlsFiles struct{ Cert, Key, CA string }
+
+func (f tlsFiles) set() bool { return f.Cert != "" }
+
+// tlsFlags adds the settings of TLS.
+func (c *config) tlsFlags() {
+	c.flags.StringVar(&c.TLS.Cert, "tls-cert", "", "file with the certificate of this node, and those that lead to its authority, in PEM: HTTP and Redis clients then need TLS 1.2 or later")
+	c.flags.StringVar(&c.TLS.Key, "tls-key", "", "file with the key of --tls-cert, in PEM")
+	c.flags.StringVar(&c.TLS.CA, "tls-client-ca", "", "file with the authorities in PEM that must have signed the certificate of each client (default: clients need none)")
+	c.flags.StringVar(&c.ClusterTLS.Cert, "cluster-tls-cert", "", "file with the certificate that this node shows other nodes, in PEM; it names the node id: nodes then need TLS for each other")
+	c.flags.StringVar(&c.ClusterTLS.Key, "cluster-tls-key", "", "file with the key of --cluster-tls-cert, in PEM")
+	c.flags.StringVar(&c.ClusterTLS.CA, "cluster-tls-ca", "", "file with the authorities in PEM that must have signed the certificates of nodes")
+	c.flags.StringVar(&c.PeerName, "cluster-tls-name", "", "name that the certificates of all nodes carry (default: the certificate of each node carries its node id)")
+	c.flags.BoolVar(&c.PermissiveTLS, "cluster-tls-permissive", false, "while a cluster turns on TLS between nodes: accept nodes without it, and dial without it those that have none")
+	c.flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses beyond loopback without TLS and gossip keys: whoever reaches them may read and change everything")
+}
+
+// validateTLS checks that files come together.
+func (c *config) validateTLS() error {
+	for _, f := range []struct{ name, value, with, other string }{
+		{"tls-key", c.TLS.Key, "tls-cert", c.TLS.Cert},
+		{"tls-cert", c.TLS.Cert, "tls-key", c.TLS.Key},
+		{"tls-client-ca", c.TLS.CA, "tls-cert", c.TLS.Cert},
+		{"cluster-tls-cert", c.ClusterTLS.Cert, "cluster-tls-key", c.ClusterTLS.Key},
+		{"cluster-tls-cert", c.ClusterTLS.Cert, "cluster-tls-ca", c.ClusterTLS.CA},
+		{"cluster-tls-key", c.ClusterTLS.Key, "cluster-tls-cert", c.ClusterTLS.Cert},
+		{"cluster-tls-ca", c.ClusterTLS.CA, "cluster-tls-cert", c.ClusterTLS.Cert},
+		{"cluster-tls-name", c.PeerName, "cluster-tls-cert", c.ClusterTLS.Cert},
+	} {
+		if f.value != "" && f.other == "" {
+			return c.bad(f.name, "needs --"+f.with)
+		}
+	}
+	if c.PermissiveTLS && !c.ClusterTLS.set() {
+		return c.bad("cluster-tls-permissive", "needs --cluster-tls-cert")
+	}
+	return nil
+}
+
+// transport is TLS as the process was started with it. The zero transport has none.
+type transport struct {
+	clients *certs.Source // nil without --tls-cert
+	peers   *certs.Peers  // nil without --cluster-tls-cert
+	metrics *certs.Metrics
+}
+
+// open reads the files of the settings.
+func (t *transport) open(c *config, p *process) error {
+	t.metrics = certs.NewMetrics()
+	if err := p.registry.Register(t.metrics); err != nil {
+		return fmt.Errorf("cannot register the metrics of TLS: %w", err)
+	}
+	var err error
+	if c.TLS.set() {
+		t.clients, err = certs.Open(certs.Config{
+			Setting: "tls", CASetting: "tls-client-ca", CertFile: c.TLS.Cert, KeyFile: c.TLS.Key, CAFile: c.TLS.CA, Logger: p.logger,
+		})
+		if err != nil {
+			return &configError{err.Error()}
+		}
+		t.metrics.Add(t.clients)
+	}
+	if c.ClusterTLS.set() {
+		t.peers, err = certs.OpenPeers(certs.PeersConfig{
+			Setting: "cluster-tls", CASetting: "cluster-tls-ca", CertFile: c.ClusterTLS.Cert, KeyFile: c.ClusterTLS.Key, CAFile: c.ClusterTLS.CA,
+			Logger: p.logger, NodeID: p.dir.Identity.NodeID, Name: c.PeerName, Permissive: c.PermissiveTLS,
+		})
+		if err != nil {
+			t.close()
+			return &configError{err.Error()}
+		}
+		t.metrics.AddPeers(t.peers)
+	}
+	return nil
+}
+
+// over puts TLS over the listeners.
+func (t *transport) over(l *ports) {
+	if t.clients != nil {
+		l.http = t.listen(t.clients.Listen(l.http, certs.HTTP))
+		if l.redis != nil {
+			l.redis = t.listen(t.clients.Listen(l.redis, certs.Redis))
+		}
+	}
+	l.cluster = t.overCluster(l.cluster)
+}
+
+// overCluster puts TLS over the listener of other nodes.
+func (t *transport) overCluster(l net.Listener) net.Listener {
+	if t.peers == nil {
+		return l
+	}
+	return t.listen(t.peers.ListenPeers(l))
+}
+
+func (t *transport) listen(l *certs.Listener) net.Listener {
+	t.metrics.AddListener(l)
+	return l
+}
+
+// reloadOn reads the files at each signal.
+func (t *transport) reloadOn(signals <-chan os.Signal) {
+	for range signals {
+		t.reload()
+	}
+}
+
+// reload reads the files now. What cannot be used is logged.
+func (t *transport) reload() {
+	if t.clients != nil {
+		_ = t.clients.Reload()
+	}
+	if t.peers != nil {
+		_ = t.peers.Reload()
+	}
+}
+
+// close ends the reading of the files.
+func (t *transport) close() {
+	if t.clients != nil {
+		t.clients.Close()
+	}
+	if t.peers != nil {
+		t.peers.Close()
+	}
+}
+
+// dialPeer returns how this node connects to others, nil for TCP.
+func (p *process) dialPeer() rpc.DialPeer {
+	if p.tls.peers == nil {
+		return nil
+	}
+	return func(ctx context.Context, addr, to string) (net.Conn, error) {
+		return p.tls.peers.Dial(ctx, addr, p.peerName(addr, to))
+	}
+}
+
+// peerName returns the node id of whoever is dialled, or "" if gossip does not know the
+// address.
+func (p *process) peerName(addr, to string) string {
+	key, _ := catalog.ParseReplicaID(to)
+	if name := cluster.NodeOfKey(key); name != "" {
+		return name
+	}
+	name := ""
+	for _, m := range p.gossip.Members() {
+		if m.ClusterAddr == addr && (name == "" || m.Alive) {
+			name = m.Name
+		}
+	}
+	return name
+}

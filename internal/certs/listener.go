@@ -1,0 +1,262 @@
+package certs
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/internal/lograte"
+)
+
+const (
+	// handshakeTimeout bounds a handshake: many round trips.
+	handshakeTimeout = 5 * time.Second
+	// handshakesMax bounds the connections in their handshake. One more ends the oldest: a
+	// client finishes within milliseconds, so that only a flood of thousands a second ends
+	// one that would have come to its end.
+	handshakesMax = 512
+	// lingerTime is how long a refused connection is read on: closing it with unread bytes
+	// resets it, and the client would not read why.
+	lingerTime = time.Second
+)
+
+// Protocol is what a port speaks, for answers to clients without TLS.
+type Protocol struct {
+	Name string // for logs and metrics
+	// Plain is the answer to a client that speaks without TLS; nil for none.
+	Plain func(begin [5]byte) []byte
+}
+
+// The protocols of clients.
+var (
+	HTTP  = Protocol{Name: "http", Plain: plainHTTP}
+	Redis = Protocol{Name: "redis", Plain: plainRedis}
+)
+
+func plainHTTP(begin [5]byte) []byte {
+	switch string(begin[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
+		return []byte("HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" +
+			"Client sent an HTTP request to an HTTPS server: use https://\n")
+	}
+	return nil
+}
+
+func plainRedis([5]byte) []byte {
+	return []byte("-ERR this port speaks TLS alone: connect with TLS, such as by redis-cli --tls\r\n")
+}
+
+// Listener hands on connections whose handshake has succeeded. One goroutine accepts, and
+// one for each handshake ends within handshakeTimeout and lingerTime. Close ends them all
+// and waits.
+type Listener struct {
+	net.Listener
+	config   *tls.Config
+	protocol Protocol
+	greet    func(net.Conn) (net.Conn, error) // makes the connection of a handshake; see Peers
+	logger   *slog.Logger
+	failures atomic.Uint64
+
+	ready chan accepted
+	done  chan struct{} // closed by Close
+	wg    sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		waiting *list.List // of net.Conn in their handshake, the oldest first
+	}
+}
+
+// accepted is what Accept returns.
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+// Listen returns a listener of connections over TLS, on a listener of plain ones that it
+// owns from then on.
+func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
+	config := s.Server()
+	return listen(plain, protocol, s.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
+		conn := tls.Server(raw, config)
+		return conn, conn.Handshake()
+	})
+}
+
+func listen(plain net.Listener, protocol Protocol, logger *slog.Logger, greet func(net.Conn) (net.Conn, error)) *Listener {
+	l := &Listener{
+		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger),
+		ready: make(chan accepted), done: make(chan struct{}),
+	}
+	l.mu.waiting = list.New()
+	l.wg.Go(l.serve)
+	return l
+}
+
+// Accept returns the next connection whose handshake has succeeded.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case a := <-l.ready:
+		return a.conn, a.err
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close stops accepting, and ends the handshakes under way. Connections that Accept has
+// returned stay open.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	if !l.mu.closed {
+		l.mu.closed = true
+		close(l.done)
+	}
+	for e := l.mu.waiting.Front(); e != nil; e = e.Next() {
+		_ = e.Value.(net.Conn).Close()
+	}
+	l.mu.Unlock()
+	err := l.Listener.Close()
+	l.wg.Wait()
+	return err
+}
+
+// serve accepts until Close.
+func (l *Listener) serve() {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			if !l.hand(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue // Accept's caller waits before it calls again
+		}
+		if place := l.enter(raw); place != nil {
+			l.wg.Go(func() { l.handshake(raw, place) })
+		} else {
+			_ = raw.Close()
+		}
+	}
+}
+
+// hand waits until Accept returns a. It returns false after Close.
+func (l *Listener) hand(a accepted) bool {
+	select {
+	case l.ready <- a:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// enter makes a connection one of those in their handshake, or returns nil after Close.
+func (l *Listener) enter(raw net.Conn) *list.Element {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return nil
+	}
+	if l.mu.waiting.Len() >= handshakesMax {
+		oldest := l.mu.waiting.Front()
+		_ = oldest.Value.(net.Conn).Close()
+		l.mu.waiting.Remove(oldest)
+	}
+	return l.mu.waiting.PushBack(raw)
+}
+
+func (l *Listener) leave(place *list.Element) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.waiting.Remove(place) // nothing, if enter has removed it
+}
+
+// handshake has one connection shake hands, and hands it on.
+func (l *Listener) handshake(raw net.Conn, place *list.Element) {
+	err := raw.SetDeadline(time.Now().Add(handshakeTimeout))
+	var conn net.Conn
+	if err == nil {
+		conn, err = l.greet(raw)
+	}
+	if err == nil {
+		err = raw.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		l.refuse(raw, err)
+		l.leave(place)
+		_ = raw.Close()
+		return
+	}
+	l.leave(place)
+	if !l.hand(accepted{conn: conn}) {
+		_ = raw.Close()
+	}
+}
+
+// refuse logs why a handshake failed, and tells a client without TLS.
+func (l *Listener) refuse(raw net.Conn, err error) {
+	l.failures.Add(1)
+	select {
+	case <-l.done:
+		return
+	default:
+	}
+	why, level := cause(err), slog.LevelWarn
+	if errors.Is(err, io.EOF) {
+		level = slog.LevelDebug // a probe of the port, which sent nothing
+	}
+	l.logger.Log(context.Background(), level, "refused a connection: "+why, // limited by its cause
+		"port", l.protocol.Name, "from", raw.RemoteAddr().String(), "err", err)
+	var record tls.RecordHeaderError
+	if errors.As(err, &record) && record.Conn != nil && l.protocol.Plain != nil {
+		_, _ = raw.Write(l.protocol.Plain(record.RecordHeader)) // it need not listen
+	}
+	linger(raw)
+}
+
+// cause returns why a handshake failed, in one of a few texts, whatever the other side sent.
+func cause(err error) string {
+	var (
+		record  tls.RecordHeaderError
+		unknown x509.UnknownAuthorityError
+		invalid x509.CertificateInvalidError
+		alert   tls.AlertError
+		remote  *net.OpError
+		network net.Error
+	)
+	switch {
+	case errors.As(err, &record) && record.Conn != nil:
+		return "it does not speak TLS"
+	case errors.As(err, &unknown):
+		return "no trusted authority signed its certificate"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "its certificate has expired or is not valid yet"
+	case errors.As(err, &invalid):
+		return "its certificate is not good for this"
+	case errors.Is(err, ErrWrongName):
+		return "its certificate has a wrong name"
+	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
+		return "it did not accept this node's certificate, or no common version"
+	case errors.As(err, &network) && network.Timeout():
+		return "its handshake took too long"
+	case errors.Is(err, net.ErrClosed):
+		return "too many handshakes were under way"
+	}
+	return "its handshake failed"
+}
+
+// linger ends sending and drops what comes, until the other side closes or lingerTime is over.
+func linger(raw net.Conn) {
+	half, ok := raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, raw)
+}

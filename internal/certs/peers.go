@@ -1,0 +1,280 @@
+package certs
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/internal/lograte"
+)
+
+// Once two nodes have shaken hands, the one that dialled names itself, and the other one
+// answers whether it accepts that. In TLS 1.3 whoever dials has shaken hands before its
+// certificate is judged: it would read the refusal only behind its first request, and could
+// not tell it from a lost connection.
+//
+//	dials:   ┌───────────┬────────┬─────────┐   answers: ┌─────────────┬────────┬────────┐
+//	         │ version 1 │ length │ node id │            │ 0 or refusal│ length │ reason │
+//	         │  1 byte   │ 1 byte │         │            │   1 byte    │ 1 byte │        │
+//	         └───────────┴────────┴─────────┘            └─────────────┴────────┴────────┘
+const (
+	greetingVersion = 1
+	welcome         = 0
+	refusal         = 1
+)
+
+// recordHandshake is the first byte of a TLS connection. Nothing that nodes say to each
+// other without TLS begins with it.
+const recordHandshake = 0x16
+
+// ErrWrongName is returned for a certificate that does not name the node that it should.
+var ErrWrongName = errors.New("the certificate names another node")
+
+// PeersConfig configures OpenPeers.
+type PeersConfig struct {
+	// Setting, CASetting, CertFile, KeyFile, CAFile and Logger are Config's. All files are
+	// needed.
+	Setting, CASetting        string
+	CertFile, KeyFile, CAFile string
+	Logger                    *slog.Logger
+	// NodeID is this node's name, which its own certificate must carry.
+	NodeID string
+	// Name, if it is not "", is what the certificates of all nodes carry, in place of the
+	// node's own name.
+	Name string
+	// Permissive accepts connections without TLS too, and dials without it a node that
+	// cannot be reached with it, while a cluster that runs turns TLS on.
+	Permissive bool
+}
+
+// Peers is mutual TLS between nodes: both sides show a certificate that one of the
+// authorities signed, for servers and for clients, and that names the node which the other
+// side dialled, or which says that it dialled.
+type Peers struct {
+	*Source
+	cfg     PeersConfig
+	limited *slog.Logger
+	plain   atomic.Uint64 // connections without TLS, while permissive
+}
+
+// OpenPeers reads the files, and follows them until Close.
+func OpenPeers(cfg PeersConfig) (*Peers, error) {
+	p := &Peers{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger)}
+	var err error
+	p.Source, err = Open(Config{
+		Setting: cfg.Setting, CASetting: cfg.CASetting, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile, Logger: cfg.Logger,
+		Check: p.checkOwn, CheckPeer: verify,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// checkOwn returns why the other nodes would refuse this node's own certificate at any time.
+func (p *Peers) checkOwn(set *Set) error {
+	var chain []*x509.Certificate
+	for _, raw := range set.Certificate.Certificate {
+		c, err := x509.ParseCertificate(raw)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, c)
+	}
+	// That it has expired is no reason: it may be replaced while the process runs.
+	if err := verify(set, chain); err != nil && set.outdated(time.Now()) == nil {
+		return err
+	}
+	return p.checkName(chain[0], p.cfg.NodeID)
+}
+
+// verify returns an error unless an authority of the set signed the chain, for a server and
+// for a client: what an authority signed for clients alone is no node.
+func verify(set *Set, chain []*x509.Certificate) error {
+	intermediates := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		intermediates.AddCert(c)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: set.CAs, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+		var invalid x509.CertificateInvalidError
+		if errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage {
+			return fmt.Errorf("the certificate of a node must be good for servers and for clients: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkName returns an error unless a certificate carries the name of all nodes or, if there
+// is none, this one.
+func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
+	want := node
+	if p.cfg.Name != "" {
+		want = p.cfg.Name
+	}
+	named := slices.ContainsFunc(Names(leaf), func(name string) bool { return strings.EqualFold(name, want) })
+	if !named && (net.ParseIP(want) == nil || leaf.VerifyHostname(want) != nil) {
+		return fmt.Errorf("%w: it is of %q, not of %q", ErrWrongName, Names(leaf), want)
+	}
+	return nil
+}
+
+// ListenPeers returns a listener of other nodes, on a listener of plain connections that it
+// owns from then on.
+func (p *Peers) ListenPeers(plain net.Listener) *Listener {
+	config := p.Server()
+	return listen(plain, Protocol{Name: "cluster"}, p.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
+		begin := raw
+		if p.cfg.Permissive {
+			first := bufio.NewReaderSize(raw, 16)
+			b, err := first.Peek(1)
+			if err != nil {
+				return nil, err
+			}
+			begin = &begunConn{raw, first}
+			if b[0] != recordHandshake {
+				p.countPlain("from", raw)
+				return begin, nil
+			}
+		}
+		conn := &peerConn{tls.Server(begin, config)}
+		if err := conn.Handshake(); err != nil {
+			return nil, err
+		}
+		return conn, p.welcome(conn)
+	})
+}
+
+// welcome hears which node has connected, and answers whether its certificate says so too.
+func (p *Peers) welcome(conn *peerConn) error {
+	var head [2]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return fmt.Errorf("the node did not name itself: %w", err)
+	}
+	node := make([]byte, head[1])
+	if _, err := io.ReadFull(conn, node); err != nil {
+		return fmt.Errorf("the node did not name itself: %w", err)
+	}
+	err := p.checkName(conn.ConnectionState().PeerCertificates[0], string(node))
+	if head[0] != greetingVersion {
+		err = fmt.Errorf("the node greets in version %d, not %d", head[0], greetingVersion)
+	}
+	if err == nil {
+		_, err = conn.Write([]byte{welcome, 0})
+		return err
+	}
+	reason := err.Error()
+	reason = reason[:min(len(reason), math.MaxUint8)]
+	_, _ = conn.Write(append([]byte{refusal, byte(len(reason))}, reason...)) // err is why anyway
+	return err
+}
+
+// Dial connects to the node of a name or, where no name is known, to that of the address.
+// It returns once that node has accepted this one's certificate.
+func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if node == "" {
+		node, _, _ = net.SplitHostPort(addr)
+	}
+	conn, refused := p.greet(ctx, raw, node)
+	if refused == nil {
+		return conn, nil
+	}
+	_ = raw.Close()
+	if !p.cfg.Permissive || ctx.Err() != nil {
+		return nil, fmt.Errorf("cannot connect to node %q at %s over TLS: %w", node, addr, refused)
+	}
+	if raw, err = new(net.Dialer).DialContext(ctx, "tcp", addr); err != nil {
+		return nil, err
+	}
+	p.countPlain("to", raw, "node", node, "reason", refused)
+	return raw, nil
+}
+
+// greet shakes hands with the node of a name, and waits until that has accepted this one.
+func (p *Peers) greet(ctx context.Context, raw net.Conn, node string) (net.Conn, error) {
+	set := p.Current()
+	conn := &peerConn{tls.Client(raw, &tls.Config{
+		Certificates: []tls.Certificate{set.Certificate},
+		MinVersion:   tls.VersionTLS12,
+		// VerifyConnection verifies the chain as crypto/tls would, and a name that may be the
+		// common name, which crypto/tls ignores.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if err := verify(set, state.PeerCertificates); err != nil {
+				return err
+			}
+			return p.checkName(state.PeerCertificates[0], node)
+		},
+	})}
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	if _, err := conn.Write(append([]byte{greetingVersion, byte(len(p.cfg.NodeID))}, p.cfg.NodeID...)); err != nil {
+		return nil, err
+	}
+	var head [2]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return nil, fmt.Errorf("the node did not accept this one: %w", err)
+	}
+	reason := make([]byte, head[1])
+	if _, err := io.ReadFull(conn, reason); err != nil {
+		return nil, fmt.Errorf("the node did not accept this one: %w", err)
+	}
+	if head[0] != welcome {
+		return nil, fmt.Errorf("the node refused this one: %q", reason)
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	return conn, nil
+}
+
+// countPlain counts and logs a connection without TLS.
+func (p *Peers) countPlain(direction string, raw net.Conn, args ...any) {
+	p.plain.Add(1)
+	args = append(args, direction, raw.RemoteAddr().String())
+	p.limited.Warn("a connection between nodes has no TLS: without --cluster-tls-permissive it would be refused", args...)
+}
+
+// peerConn is a connection to another node. Its Close closes at once: crypto/tls would first
+// wait up to 5 s until it has told a peer that may be frozen. Whatever travels between nodes
+// says itself where it ends.
+type peerConn struct{ *tls.Conn }
+
+func (c *peerConn) Close() error { return c.NetConn().Close() }
+
+// begunConn is a connection of which the first bytes were read.
+type begunConn struct {
+	net.Conn
+	first *bufio.Reader
+}
+
+func (c *begunConn) Read(b []byte) (int, error) {
+	if c.first != nil && c.first.Buffered() == 0 {
+		c.first = nil
+	}
+	if c.first != nil {
+		return c.first.Read(b)
+	}
+	return c.Conn.Read(b)
+}

@@ -1,0 +1,313 @@
+package certs
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// pollEvery is how often the files are read. Reading them finds what only looking at them
+	// would miss: a link that leads elsewhere, a file of the same size and time.
+	pollEvery = 2 * time.Second
+	// fileBytesMax bounds a file: hundreds of authorities.
+	fileBytesMax = 1 << 20
+)
+
+// ErrBadFiles is returned for files that are not one usable set.
+var ErrBadFiles = errors.New("not a usable certificate")
+
+// Config configures Open.
+type Config struct {
+	// Setting is the prefix of the settings that name the files, such as "tls" for tls-cert,
+	// for errors, logs and metrics.
+	Setting string
+	// CASetting names CAFile likewise.
+	CASetting string
+	// CertFile and KeyFile hold a certificate with its chain, and its key, in PEM. CAFile holds
+	// the authorities whose certificates a peer may have, or is "".
+	CertFile, KeyFile, CAFile string
+	// Check returns why a set of good files is not to be used; nil for no further checks.
+	Check func(*Set) error
+	// CheckPeer returns why a peer's certificate, which one of the authorities signed for
+	// clients, is not accepted; nil for no further checks.
+	CheckPeer func(set *Set, chain []*x509.Certificate) error
+	Logger    *slog.Logger
+
+	pollEvery time.Duration // pollEvery if 0
+}
+
+// Set is what one reading of the files gave. It is immutable.
+type Set struct {
+	Certificate tls.Certificate // with Leaf
+	CAs         *x509.CertPool  // nil without a CA file
+	authorities []*x509.Certificate
+	server      *tls.Config
+}
+
+// Source is a set of files, read again when they change. It is safe for concurrent use.
+type Source struct {
+	cfg     Config
+	current atomic.Pointer[Set]
+	errors  atomic.Uint64
+	stop    chan struct{} // closed by Close
+	stopped chan struct{} // closed when follow has ended
+
+	mu struct { // held while files are read
+		sync.Mutex
+		seen   [sha256.Size]byte // of the contents that current came from
+		failed [sha256.Size]byte // of the contents that were last refused
+		begun  [sha256.Size]byte // of the contents that the last poll saw
+	}
+}
+
+// Open reads the files, and follows them until Close. An expired certificate is no error: it
+// may be replaced while the process runs.
+func Open(cfg Config) (*Source, error) {
+	s := &Source{cfg: cfg, stop: make(chan struct{}), stopped: make(chan struct{})}
+	contents, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	set, err := s.parse(contents)
+	if err != nil {
+		return nil, err
+	}
+	s.current.Store(set)
+	s.mu.seen = contents.sum()
+	if err := set.outdated(time.Now()); err != nil {
+		cfg.Logger.Error("a certificate is not valid now: others refuse it until it is replaced", "setting", cfg.Setting+"-cert", "file", cfg.CertFile, "err", err)
+	}
+	go s.follow()
+	return s, nil
+}
+
+// Current returns the set in use.
+func (s *Source) Current() *Set { return s.current.Load() }
+
+// Close ends the reading of the files. The newest set stays in use.
+func (s *Source) Close() {
+	close(s.stop)
+	<-s.stopped
+}
+
+// follow reloads until Close.
+func (s *Source) follow() {
+	defer close(s.stopped)
+	ticker := time.NewTicker(cmp.Or(s.cfg.pollEvery, pollEvery))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.poll()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// poll loads files that have changed and were the same at the poll before: a certificate and
+// its key are written one after the other.
+func (s *Source) poll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	contents, err := s.read()
+	sum := contents.sum()
+	if err != nil {
+		sum = sha256.Sum256([]byte(err.Error()))
+	}
+	settled := sum == s.mu.begun
+	s.mu.begun = sum
+	switch {
+	case !settled:
+	case sum == s.mu.seen:
+		s.mu.failed = [sha256.Size]byte{}
+	default:
+		_ = s.loadLocked(contents, sum, err) // it logs the error
+	}
+}
+
+// Reload reads the files now, and returns why it keeps the set that was in use.
+func (s *Source) Reload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	contents, err := s.read()
+	sum := contents.sum()
+	if err == nil && sum == s.mu.seen {
+		return nil
+	}
+	s.mu.failed = [sha256.Size]byte{} // report it again: someone asked
+	return s.loadLocked(contents, sum, err)
+}
+
+// loadLocked takes contents into use, or counts and logs why it does not: once for the same
+// contents, whose certificate may become valid later.
+func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) error {
+	var set *Set
+	if err == nil {
+		set, err = s.parse(contents)
+	}
+	if err == nil {
+		err = set.outdated(time.Now())
+	}
+	if err != nil {
+		if sum != s.mu.failed {
+			s.mu.failed = sum
+			s.errors.Add(1)
+			s.cfg.Logger.Warn("kept the certificate in use: its files changed and cannot be used", "setting", s.cfg.Setting+"-cert", "err", err)
+		}
+		return err
+	}
+	s.current.Store(set)
+	s.mu.seen, s.mu.failed = sum, [sha256.Size]byte{}
+	s.cfg.Logger.Info("took new certificate files into use", "setting", s.cfg.Setting+"-cert",
+		"subject", set.Certificate.Leaf.Subject.String(), "expires", set.Certificate.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	return nil
+}
+
+// files is what the files contain.
+type files struct{ cert, key, ca []byte }
+
+func (f files) sum() [sha256.Size]byte {
+	h := sha256.New()
+	for _, content := range [][]byte{f.cert, f.key, f.ca} {
+		sum := sha256.Sum256(content)
+		h.Write(sum[:])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (s *Source) read() (f files, err error) {
+	for _, one := range []struct {
+		setting, path string
+		into          *[]byte
+	}{
+		{s.cfg.Setting + "-cert", s.cfg.CertFile, &f.cert},
+		{s.cfg.Setting + "-key", s.cfg.KeyFile, &f.key},
+		{s.cfg.CASetting, s.cfg.CAFile, &f.ca},
+	} {
+		if one.path == "" {
+			continue
+		}
+		if *one.into, err = readFile(one.path); err != nil {
+			return files{}, fmt.Errorf("%s: %w: %w", one.setting, ErrBadFiles, err)
+		}
+	}
+	return f, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, fileBytesMax+1))
+	if err == nil && len(content) > fileBytesMax {
+		err = fmt.Errorf("%s has over %d bytes", path, fileBytesMax)
+	}
+	return content, err
+}
+
+// parse returns the set that files contain. Every error is ErrBadFiles.
+func (s *Source) parse(f files) (*Set, error) {
+	pair, err := tls.X509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("%s-cert %q with %s-key %q: %w: %w", s.cfg.Setting, s.cfg.CertFile, s.cfg.Setting, s.cfg.KeyFile, ErrBadFiles, err)
+	}
+	if pair.Leaf == nil {
+		if pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0]); err != nil {
+			return nil, fmt.Errorf("%s-cert %q: %w: %w", s.cfg.Setting, s.cfg.CertFile, ErrBadFiles, err)
+		}
+	}
+	set := &Set{Certificate: pair}
+	if s.cfg.CAFile != "" {
+		if set.authorities, err = parseAuthorities(f.ca); err != nil {
+			return nil, fmt.Errorf("%s %q: %w: %w", s.cfg.CASetting, s.cfg.CAFile, ErrBadFiles, err)
+		}
+		set.CAs = x509.NewCertPool()
+		for _, ca := range set.authorities {
+			set.CAs.AddCert(ca)
+		}
+	}
+	if s.cfg.Check != nil {
+		if err := s.cfg.Check(set); err != nil {
+			return nil, fmt.Errorf("%s-cert %q: %w: %w", s.cfg.Setting, s.cfg.CertFile, ErrBadFiles, err)
+		}
+	}
+	set.server = s.serverConfig(set)
+	return set, nil
+}
+
+// serverConfig returns the configuration of handshakes that use a set. A resumed session
+// would skip the check of the client's certificate, so there are none where it is checked.
+func (s *Source) serverConfig(set *Set) *tls.Config {
+	c := &tls.Config{Certificates: []tls.Certificate{set.Certificate}, MinVersion: tls.VersionTLS12}
+	if set.CAs == nil {
+		return c
+	}
+	c.ClientCAs, c.ClientAuth, c.SessionTicketsDisabled = set.CAs, tls.RequireAndVerifyClientCert, true
+	if s.cfg.CheckPeer != nil {
+		c.VerifyConnection = func(state tls.ConnectionState) error { return s.cfg.CheckPeer(set, state.PeerCertificates) }
+	}
+	return c
+}
+
+// Server returns the configuration of a listener. Each handshake uses the newest set.
+func (s *Source) Server() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.Current().server, nil },
+	}
+}
+
+func parseAuthorities(content []byte) ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		ca, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ca)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return all, nil
+}
+
+// outdated returns an error if the certificate is not valid at a time. Its authorities are
+// not checked: an old one may stay beside the new one.
+func (set *Set) outdated(now time.Time) error {
+	leaf := set.Certificate.Leaf
+	switch {
+	case now.Before(leaf.NotBefore):
+		return fmt.Errorf("%w: it is valid from %s on", ErrBadFiles, leaf.NotBefore.UTC().Format(time.RFC3339))
+	case now.After(leaf.NotAfter):
+		return fmt.Errorf("%w: it expired at %s", ErrBadFiles, leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Names returns the names in a certificate: its DNS names and its common name.
+func Names(cert *x509.Certificate) []string {
+	names := slices.Clone(cert.DNSNames)
+	if cn := cert.Subject.CommonName; cn != "" && !slices.Contains(names, cn) {
+		names = append(names, cn)
+	}
+	return names
+}

@@ -1,0 +1,80 @@
+package pki
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/must"
+)
+
+func parsed(t *testing.T, p Pair) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(p.Cert)
+	c, err := x509.ParseCertificate(block.Bytes)
+	must.Do(t, err)
+	return c
+}
+
+func TestIssue(t *testing.T) {
+	end := time.Now().Add(time.Hour)
+	ca, err := NewCA("ca", end)
+	must.Do(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed(t, ca))
+	for _, tc := range []struct {
+		name           string
+		leaf           Leaf
+		server, client bool
+	}{
+		{"node", Leaf{Name: "n1", Hosts: []string{"10.0.0.1", "n1.example"}, Node: true, NotAfter: end.Add(time.Hour)}, true, true},
+		{"client", Leaf{Name: "alice", NotAfter: end}, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair, err := Issue(ca, tc.leaf)
+			must.Do(t, err)
+			c := parsed(t, pair)
+			for usage, want := range map[x509.ExtKeyUsage]bool{x509.ExtKeyUsageServerAuth: tc.server, x509.ExtKeyUsageClientAuth: tc.client} {
+				_, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}})
+				if (err == nil) != want {
+					t.Errorf("usage %d: %v", usage, err)
+				}
+			}
+			if c.NotAfter.After(end) {
+				t.Errorf("it ends at %v, after its authority, %v", c.NotAfter, end)
+			}
+			for _, host := range append(tc.leaf.Hosts, tc.leaf.Name) {
+				if err := c.VerifyHostname(host); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func TestIssueRefuses(t *testing.T) {
+	end := time.Now().Add(time.Hour)
+	ca, err := NewCA("ca", end)
+	must.Do(t, err)
+	other, err := NewCA("other", end)
+	must.Do(t, err)
+	leaf, err := Issue(ca, Leaf{Name: "n1", NotAfter: end})
+	must.Do(t, err)
+	for name, bad := range map[string]Pair{
+		"nothing":           {},
+		"another's key":     {ca.Cert, other.Key},
+		"not an authority":  leaf,
+		"no key":            {ca.Cert, ca.Cert},
+		"a key for a cert":  {ca.Key, ca.Key},
+		"not a certificate": {pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: []byte("x")}), ca.Key},
+	} {
+		if _, err := Issue(bad, Leaf{Name: "n2", NotAfter: end}); !errors.Is(err, ErrBadAuthority) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Issue(ca, Leaf{Name: "n2", NotAfter: time.Now().Add(-time.Hour)}); err == nil {
+		t.Error("signed a certificate that ends before it begins")
+	}
+}
