@@ -345,3 +345,10 @@ func TestMuxTellsNoNameToThoseWhoCannotRead(t *testing.T) {
 		}
 	}
 }
+
+// TestMuxNamesTLS: a node that speaks TLS to one without it is refused by that name.
+func TestMuxNamesTLS(t *testing.T) {
+	if _, err := prefaceLen(append([]byte{tlsHandshake, 3, 1, 2, 0}, make([]byte, prefaceBytes)...)); err == nil || !strings.Contains(err.Error(), "it speaks TLS") {
+		t.Error(err)
+	}
+}
