@@ -228,7 +228,11 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	defer s.index.close()
-	if err := s.db.Close(); err != nil {
+	switch err := s.db.Close(); {
+	case errors.Is(err, syscall.ENOSPC):
+		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
+		s.cfg.Logger.Warn("the disk is full: the log of cold rows is closed as after a crash", "dir", s.cfg.Dir, "err", err)
+	case err != nil:
 		return fmt.Errorf("cannot close cold rows: %w", err)
 	}
 	return nil
