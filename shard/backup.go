@@ -24,9 +24,9 @@ type Snapshot = replica.Snapshot
 // knows, or "".
 func (n *Node) LeaderOf(number uint32) string {
 	if number == catalogGroup {
-		return n.meta.Leader()
+		return n.registry.meta.Leader()
 	}
-	if g := n.shardOf(number); g != nil {
+	if g := n.registry.shardOf(number); g != nil {
 		return g.leader()
 	}
 	return ""
@@ -38,7 +38,7 @@ func (n *Node) LeaderOf(number uint32) string {
 // out. ErrNoLeader means that another node leads the group, ErrOverloaded that
 // there was none by the end of ctx.
 func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapshot, error) {
-	g := n.shardOf(number)
+	g := n.registry.shardOf(number)
 	if g == nil {
 		return nil, ErrNotBackedUp
 	}

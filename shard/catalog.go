@@ -20,10 +20,10 @@ import (
 type groupFSM = raft.FSM
 
 // Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
-func (n *Node) Keyspaces() []*Keyspace { return n.keyspaces.Load().sorted }
+func (n *Node) Keyspaces() []*Keyspace { return n.registry.keyspaces.Load().sorted }
 
 // Keyspace returns a keyspace, or nil when there is none of that name.
-func (n *Node) Keyspace(name string) *Keyspace { return n.keyspaces.Load().byName[name] }
+func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Load().byName[name] }
 
 // CreateKeyspace makes a counter keyspace of k's name, columns and shards, and
 // returns it when this node can serve it. One that is there and has the same
@@ -184,7 +184,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 		return nil, ErrUnknownKeyspace // it was dropped meanwhile
 	}
 	err = retry.WaitFor(ctx, func() error {
-		groups, err := n.groupsOf(k)
+		groups, err := n.router.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {
 				err = errors.Join(err, r.group.Follows())

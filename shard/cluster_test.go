@@ -216,7 +216,7 @@ func TestHandOver(t *testing.T) {
 	defer cancel()
 	n := all[0]
 	mustDo(t, n.HandOver(ctx))
-	for _, g := range n.Replicas() {
+	for _, g := range n.registry.Replicas() {
 		if g.Ready() == nil && len(g.Voters()) > 1 {
 			t.Errorf("group %d is led here", g.Group())
 		}
@@ -232,7 +232,7 @@ func TestHandOver(t *testing.T) {
 func TestAllHandOverAtOnce(t *testing.T) {
 	all := openMembers(t, 3)
 	terms := map[uint32]uint64{}
-	for _, g := range all[0].Replicas() {
+	for _, g := range all[0].registry.Replicas() {
 		terms[g.Group()] = g.Stats().Term
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -245,7 +245,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 		mustDo(t, <-handed)
 	}
 	for _, n := range all {
-		for _, g := range n.Replicas() {
+		for _, g := range n.registry.Replicas() {
 			if term := g.Stats().Term; term > terms[g.Group()]+uint64(len(all)) {
 				t.Errorf("group %d went from term %d to %d", g.Group(), terms[g.Group()], term)
 			}
@@ -262,7 +262,7 @@ func TestReplicaMoves(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[3].Keyspace("posts")
 	number := ks.FirstGroup
-	target := all[0].holders(number)
+	target := all[0].router.holders(number)
 	from, spare := target[0], ""
 	for _, n := range all {
 		if !slices.Contains(target, n.cfg.NodeKey) {
@@ -291,7 +291,7 @@ func TestReplicaMoves(t *testing.T) {
 	mustDo(t, all[1].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "the group's voters are the target", func() bool {
 		for _, n := range all {
-			g := n.Replica(number)
+			g := n.registry.Replica(number)
 			if (g != nil) != slices.Contains(moved, n.cfg.NodeKey) {
 				return false
 			}
@@ -311,7 +311,7 @@ func TestReplicaMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 	for _, n := range all {
 		if n.cfg.NodeKey == from {
-			if replica, here := n.dirs.Number(number); here {
+			if replica, here := n.registry.dirs.Number(number); here {
 				t.Errorf("the files of replica %d are still there", replica)
 			}
 		}
@@ -324,8 +324,8 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	all := openMembers(t, 4)
 	number := all[0].Keyspace("posts").FirstGroup
 	down, spare := all[2], all[3]
-	if !slices.Contains(all[0].holders(number), down.cfg.NodeKey) || down.LeadsCatalog() {
-		t.Fatalf("group %d is on %q", number, all[0].holders(number))
+	if !slices.Contains(all[0].router.holders(number), down.cfg.NodeKey) || down.LeadsCatalog() {
+		t.Fatalf("group %d is on %q", number, all[0].router.holders(number))
 	}
 	cfg := down.cfg
 	cfg.ClusterAddr, cfg.Metrics = down.mux.Addr().String(), prometheus.NewRegistry()
@@ -333,25 +333,25 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	defer cancel()
 	mustDo(t, down.Close(ctx))
 
-	target := all[0].holders(number)
+	target := all[0].router.holders(number)
 	moved := append(membership.Without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
 	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
-		g := spare.Replica(number)
+		g := spare.registry.Replica(number)
 		return g != nil && len(g.Voters()) == 3 && !slices.ContainsFunc(g.Voters(), func(id raft.ServerID) bool { return replica.NodeOf(id) == down.cfg.NodeKey })
 	})
 	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
 		for _, n := range all[:2] {
-			if n.Replica(number).Ready() == nil {
+			if n.registry.Replica(number).Ready() == nil {
 				_ = n.membership.HandOver(number, spare.cfg.NodeKey) // it may be busy
 			}
 		}
-		return spare.Replica(number).Ready() == nil
+		return spare.registry.Replica(number).Ready() == nil
 	})
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	eventually(t, "its replica is deleted", func() bool { return again.Replica(number) == nil })
+	eventually(t, "its replica is deleted", func() bool { return again.registry.Replica(number) == nil })
 	mustDo(t, again.WaitReady(ctx))
 }
 

@@ -10,10 +10,10 @@ func (n *Node) registerCluster() error {
 	return metric.Register(n.cfg.Metrics,
 		metric.Gauge("countd_replicas",
 			"Replicas that this node has, including the catalog's.",
-			func() float64 { return float64(len(n.Replicas())) }),
+			func() float64 { return float64(len(n.registry.Replicas())) }),
 		metric.Gauge("countd_groups_led",
 			"Groups that this node leads, including the catalog's.",
-			n.groupsLed),
+			n.registry.groupsLed),
 		metric.Gauge("countd_groups_without_leader",
 			"Groups with a replica on this node and, as far as it knows, no leader that may serve.",
 			n.groupsWithoutLeader),
@@ -53,8 +53,8 @@ func (n *Node) groupsUnnumbered() (unnumbered int) {
 
 func (n *Node) groupsWithoutLeader() float64 {
 	without, view := 0, n.catalog.View()
-	for _, g := range n.Replicas() {
-		if wanted := g == n.meta || view.MayHold(g.Group(), n.cfg.NodeKey); wanted && g.Follows() != nil {
+	for _, g := range n.registry.Replicas() {
+		if wanted := g == n.registry.meta || view.MayHold(g.Group(), n.cfg.NodeKey); wanted && g.Follows() != nil {
 			without++
 		}
 	}

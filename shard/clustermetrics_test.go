@@ -12,7 +12,7 @@ import (
 // What a scrape of each node says of its groups and of the others.
 func TestMetricsOfTheCluster(t *testing.T) {
 	all := openMembers(t, 3)
-	groups := len(all[0].Replicas())
+	groups := len(all[0].registry.Replicas())
 	awaitMetrics(t, "every group is led by one node", func() bool {
 		led := 0.0
 		for _, n := range all {
@@ -33,7 +33,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 		}
 	}
 	alone := 0.0 // groups that nobody has placed on more nodes
-	for _, g := range all[0].Replicas() {
+	for _, g := range all[0].registry.Replicas() {
 		if len(g.Voters()) == 1 {
 			alone++
 		}

@@ -30,7 +30,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 		}
 		mustWrite(t, n, ks, ops...)
 	}
-	g, _ := n.groupsOf(ks)
+	g, _ := n.router.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
 		fsm := r.fsm.(*raftfsm.Counters)
@@ -247,7 +247,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	mustMove(t, n, 7, 1, 3)
 	mustFollow(t, n, 7, raftfsm.Followee{ID: 8, Posts: 9})
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if mayBeCold := r.group.Cold() != nil; mayBeCold != (g.kind == codec.KindCounters) {
 			t.Errorf("rows of a shard of %s may be cold: %v", g.kind, mayBeCold)
@@ -272,7 +272,7 @@ func TestColdRowsOfANode(t *testing.T) {
 		t.Errorf("after the restart %v, before %v", after, before)
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
-	g, _ := n.groupsOf(n.Keyspace("posts"))
+	g, _ := n.router.groupsOf(n.Keyspace("posts"))
 	if err := g[0].replica.Load().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 		t.Error(err)
 	}
@@ -314,7 +314,7 @@ func TestRowsBecomeCold(t *testing.T) {
 func TestNumberedRowsAreNotOld(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
 	ks := n.Keyspace("posts")
-	g, err := n.groupsOf(ks)
+	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	r := g[0].replica.Load()
 	fsm := r.fsm.(*raftfsm.Counters)
@@ -376,7 +376,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 		}
 	}
 	there := func() *localReplica {
-		if g := other.shardOf(r.group.Group()); g != nil {
+		if g := other.registry.shardOf(r.group.Group()); g != nil {
 			return g.replica.Load()
 		}
 		return nil
@@ -457,7 +457,7 @@ func TestDamagedColdRows(t *testing.T) {
 	if err := n.Write(ks, w); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("write after the start: %v", err)
 	}
-	eventually(t, "it is told", func() bool { return n.damagedShards() == 1 })
+	eventually(t, "it is told", func() bool { return n.registry.damagedShards() == 1 })
 	if n.Ready() == nil {
 		t.Error("the node is ready")
 	}
@@ -484,7 +484,7 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 		ops[i] = addTo(coldID(uint64(i)), 0, 1)
 	}
 	mustWrite(t, n, ks, ops...)
-	g, err := n.groupsOf(ks)
+	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	rounds := func() uint64 {
 		n.tiering.MoveCold()
@@ -521,7 +521,7 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		}
 		mustWrite(t, n, ks, ops...)
 	}
-	groups, err := n.groupsOf(ks)
+	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	cold := func() (all []uint64) {
 		for _, g := range groups {

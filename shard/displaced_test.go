@@ -42,13 +42,13 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	}
 	for _, number := range []uint32{catalogGroup, 1, 2, 3, 4} {
 		eventually(t, "the new one is in the group, the old one is not", func() bool {
-			g := again.Replica(number)
+			g := again.registry.Replica(number)
 			if g == nil {
 				return false
 			}
 			servers := g.Configuration().Servers
 			want := raft.Voter
-			if !slices.Contains(all[0].holders(number), cfg.NodeKey) {
+			if !slices.Contains(all[0].router.holders(number), cfg.NodeKey) {
 				want = raft.Nonvoter // of the catalog's group
 			}
 			gone := !slices.ContainsFunc(servers, func(s raft.Server) bool { return replica.NodeOf(s.ID) == old.cfg.NodeKey })

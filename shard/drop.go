@@ -153,7 +153,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 		for _, r := range left {
 			if err == nil {
 				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
-				err = n.dirs.GiveUp(r.Group, r.Number)
+				err = n.registry.dirs.GiveUp(r.Group, r.Number)
 			}
 		}
 		if err != nil {
@@ -170,10 +170,10 @@ func (n *Node) removeDropped(view *catalog.View) {
 // are dropped and of no other group that may be open. view may be newer than the one that
 // follow went by: a group that only view has dropped is open still, and follow's to find.
 func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []raftstore.ReplicaID) {
-	n.changing.Lock()
-	defer n.changing.Unlock()
-	table := n.groups.Load()
-	return table.dropped, n.dirs.Replicas(func(group uint32) bool {
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
+	table := n.registry.groups.Load()
+	return table.dropped, n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil
 	})
 }
@@ -182,9 +182,9 @@ func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []raftstore.Rep
 // replica of it.
 func (n *Node) closeDropped(g *shardReplica) error {
 	g.forward.Close()
-	n.changing.Lock() // whoever opens it again has done so, or finds none
+	n.registry.changing.Lock() // whoever opens it again has done so, or finds none
 	r := g.replica.Swap(nil)
-	n.changing.Unlock()
+	n.registry.changing.Unlock()
 	if r == nil {
 		return nil
 	}

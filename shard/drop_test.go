@@ -49,7 +49,7 @@ func mustDrop(t *testing.T, n *Node, name string) {
 func allKnow(t *testing.T, all []*Node, old *Keyspace) {
 	t.Helper()
 	for _, n := range all {
-		eventually(t, n.cfg.NodeName+" knows of the drop", func() bool { return n.groups.Load().byFirst[old.FirstGroup] == nil })
+		eventually(t, n.cfg.NodeName+" knows of the drop", func() bool { return n.registry.groups.Load().byFirst[old.FirstGroup] == nil })
 	}
 }
 
@@ -78,7 +78,7 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 			return false
 		}
 	}
-	table := n.groups.Load()
+	table := n.registry.groups.Load()
 	for s := range shards {
 		if table.byNumber[first+uint32(s)] != nil {
 			return false
@@ -243,7 +243,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	if rows := mustGet(t, down, made, ReadOptions{Consistency: Linearizable}, 1, 2); rows[0] != 0 || rows[1] != 0 {
 		t.Errorf("the new keyspace has %v", rows)
 	}
-	eventually(t, "its catalog is on disk", func() bool { return down.meta.Snapshots().NewestIndex() >= down.catalog.Applied() })
+	eventually(t, "its catalog is on disk", func() bool { return down.registry.meta.Snapshots().NewestIndex() >= down.catalog.Applied() })
 	closeNode()
 	open()
 	if left := dirsOf(t, cfg.Dir, old.FirstGroup, 2); len(left) > 0 {
@@ -344,7 +344,7 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	}
 	followers := 0
 	for _, n := range all {
-		if n.groups.Load().byFirst[old.FirstGroup][0].leader() == n.cfg.NodeKey {
+		if n.registry.groups.Load().byFirst[old.FirstGroup][0].leader() == n.cfg.NodeKey {
 			continue
 		}
 		followers++
@@ -448,7 +448,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
 		mustGet(t, n, old, ReadOptions{Consistency: Linearizable}, 0, 1, 2)
 		for s := range uint32(2) {
-			if r := n.shardOf(old.FirstGroup + s).replica.Load(); r != nil {
+			if r := n.registry.shardOf(old.FirstGroup + s).replica.Load(); r != nil {
 				held = append(held, weak.Make(r))
 			}
 		}
@@ -473,7 +473,7 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()
 		mustDo(t, n.Close(ctx))
-		for _, g := range slices.Concat(n.groups.Load().all, n.groups.Load().dropped) {
+		for _, g := range slices.Concat(n.registry.groups.Load().all, n.registry.groups.Load().dropped) {
 			if r := g.replica.Load(); r != nil && !r.group.Closed() {
 				t.Errorf("%s: group %d is not closed, after %s", n.cfg.NodeName, g.number, time.Since(began))
 			}
@@ -491,7 +491,7 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	n.removeDropped(newer)
 	eventually(t, "nothing is being deleted", func() bool { return !n.removing.Load() })
 	for s := range ks.Shards {
-		if _, here := n.dirs.Number(ks.FirstGroup + uint32(s)); !here {
+		if _, here := n.registry.dirs.Number(ks.FirstGroup + uint32(s)); !here {
 			t.Errorf("shard %d was deleted while it was open", s)
 		}
 	}

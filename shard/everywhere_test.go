@@ -27,15 +27,15 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	eventually(t, "those that vote have applied it", func() bool {
 		return stale(all[0]) == 5 && stale(all[1]) == 5 && stale(all[2]) == 5
 	})
-	g := last.groups.Load().byFirst[ks.FirstGroup][0]
+	g := last.registry.groups.Load().byFirst[ks.FirstGroup][0]
 	if g.replica.Load() != nil {
 		t.Fatal("the fourth node holds a replica to begin with")
 	}
 	// No leader knows yet that it is to have one: it stays empty.
 	view := *last.catalog.View()
-	last.changing.Lock()                                                     // the node does not open it as well, once it finds its files
+	last.registry.changing.Lock()                                            // the node does not open it as well, once it finds its files
 	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // which it is given next
-	last.changing.Unlock()
+	last.registry.changing.Unlock()
 	if got := stale(last); got != 5 {
 		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
 	}
@@ -73,7 +73,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	target := all[0].holders(number)
+	target := all[0].router.holders(number)
 	for round := range 5 {
 		_, err := all[round%4].SetEverywhere(ctx, "users", round%2 == 0)
 		mustDo(t, err)
@@ -91,7 +91,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	mustDo(t, err)
 	eventually(t, "nobody else holds it", func() bool {
 		return !slices.ContainsFunc(all, func(n *Node) bool {
-			_, here := n.dirs.Number(number)
+			_, here := n.registry.dirs.Number(number)
 			return here != slices.Contains(target, n.cfg.NodeKey)
 		})
 	})
@@ -112,7 +112,7 @@ func votesAre(all []*Node, number uint32, target []string) bool {
 		if !slices.Contains(target, n.cfg.NodeKey) {
 			continue
 		}
-		g := n.Replica(number)
+		g := n.registry.Replica(number)
 		if g == nil {
 			return false
 		}

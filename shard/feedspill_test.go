@@ -43,7 +43,7 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 // spillAll moves all feeds of a node out of memory.
 func spillAll(t *testing.T, n *Node) {
 	t.Helper()
-	for _, r := range n.feeds() {
+	for _, r := range n.registry.feeds() {
 		if _, err := r.FSM.Spill(0, math.MaxInt64, n.tiering.MayFreeze); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func spillAll(t *testing.T, n *Node) {
 
 // onDisk counts the feeds that a node has on disk, and all of them.
 func onDisk(n *Node) (spilled, users uint64) {
-	for _, r := range n.feeds() {
+	for _, r := range n.registry.feeds() {
 		s := r.FSM.State()
 		spilled, users = spilled+s.ColdRows, users+s.Rows
 	}
@@ -132,7 +132,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
 	spillAll(t, n)
 	before := digests(n)
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		if g.kind != codec.KindFeed {
 			continue
 		}
@@ -168,9 +168,9 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}}
 	mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
 	agree := func() bool {
-		r := first.shardOf(number).replica.Load()
+		r := first.registry.shardOf(number).replica.Load()
 		for _, n := range all[1:] {
-			g := n.shardOf(number)
+			g := n.registry.shardOf(number)
 			if g == nil || g.replica.Load() == nil {
 				return false
 			}
@@ -219,10 +219,10 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 // reports whether the replica was opened again.
 func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	t.Helper()
-	r := n.shardOf(number).replica.Load()
+	r := n.registry.shardOf(number).replica.Load()
 	mustDo(t, n.cold.Drop(number))
 	return func() bool {
-		here := n.shardOf(number).replica.Load()
+		here := n.registry.shardOf(number).replica.Load()
 		return here != nil && here != r && !here.damage.Found()
 	}
 }
@@ -257,20 +257,20 @@ func TestLostFeedsComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
-			r := n.shardOf(n.Keyspace(KeyspaceFeed).FirstGroup + 1).replica.Load()
+			r := n.registry.shardOf(n.Keyspace(KeyspaceFeed).FirstGroup + 1).replica.Load()
 			mustDo(t, n.cold.Drop(r.group.Group()))
 			touch(r)
 			eventually(t, "another replica is there", func() bool {
-				here := n.shardOf(r.group.Group()).replica.Load()
+				here := n.registry.shardOf(r.group.Group()).replica.Load()
 				return here != nil && here != r && !here.damage.Found()
 			})
 			eventually(t, "it serves", func() bool { return n.Ready() == nil })
 			eventually(t, "repairs may begin", func() bool {
-				n.shardOf(r.group.Group()).replica.Load().repairAt = time.Time{}
+				n.registry.shardOf(r.group.Group()).replica.Load().repairAt = time.Time{}
 				return !n.repairing.Load()
 			})
 			checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, nil)
-			if n.damagedShards() != 0 {
+			if n.registry.damagedShards() != 0 {
 				t.Error("it is still said to be damaged")
 			}
 		})
@@ -324,21 +324,21 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	closeCold(t, n)
 	n = openFeedNode(t, dir, 1, "")
 	bytes := int64(0)
-	for _, r := range n.feeds() {
+	for _, r := range n.registry.feeds() {
 		r.FSM.Tick(uint32(n.spill.Time() / time.Second))
 		var ages raftfsm.FeedAges
 		r.FSM.Ages(&ages)
 		bytes += ages.Bytes()
 	}
-	n.spill.Relieve(n.feeds(), bytes/3)
+	n.spill.Relieve(n.registry.feeds(), bytes/3)
 	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.spill.Relieve(n.feeds(), 10*bytes)
+	n.spill.Relieve(n.registry.feeds(), 10*bytes)
 	if spilled, _ := onDisk(n); spilled != feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.spill.Relieve(n.feeds(), 10*bytes) // there is nothing left
+	n.spill.Relieve(n.registry.feeds(), 10*bytes) // there is nothing left
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 

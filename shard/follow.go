@@ -24,12 +24,12 @@ import (
 // follow makes the node's keyspaces and groups those of the catalog: it knows
 // every shard, and holds a replica of those that are to be here.
 func (n *Node) follow() error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
 	if n.draining.Load() {
 		return ErrDraining
 	}
-	view, before := n.catalog.View(), n.groups.Load()
+	view, before := n.catalog.View(), n.registry.groups.Load()
 	groups := &groupTable{byNumber: map[uint32]*shardReplica{}, byFirst: map[uint32][]*shardReplica{}}
 	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
 	for _, k := range view.KeyspacesByName() {
@@ -51,9 +51,9 @@ func (n *Node) follow() error {
 			groups.dropped = append(groups.dropped, g)
 		}
 	}
-	n.groups.Store(groups) // first: a keyspace that is seen has its groups
+	n.registry.groups.Store(groups) // first: a keyspace that is seen has its groups
 	err := n.hold(groups.all, view)
-	n.keyspaces.Store(keyspaces)
+	n.registry.keyspaces.Store(keyspaces)
 	return err
 }
 
@@ -91,7 +91,7 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 // forgotten how it voted. The catalog here is behind then, or the group was made
 // before replicas had numbers, and the node waits until the catalog gives it a new one.
 func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
-	if number, here := n.dirs.Number(group); here {
+	if number, here := n.registry.dirs.Number(group); here {
 		return number, true
 	}
 	placement := view.Groups[group]
@@ -104,7 +104,7 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
 		return 0, false
 	}
-	mayBegin, first := n.dirs.MayBegin(group, number)
+	mayBegin, first := n.registry.dirs.MayBegin(group, number)
 	if first {
 		n.cfg.Logger.Warn("this node is to have a replica of a group and deleted the one with this Raft id before: it waits until the catalog gives it another",
 			"group", group, "replica", replica.RaftID(n.cfg.NodeKey, number))
@@ -160,12 +160,12 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
-	if mayBegin, _ := n.dirs.MayBegin(g.number, number); mayBegin {
+	if mayBegin, _ := n.registry.dirs.MayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())
 	}
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
-	if r.group, err = n.dirs.Open(cfg); err != nil {
+	if r.group, err = n.registry.dirs.Open(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
 	if r.tier != nil {
@@ -205,8 +205,8 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 // more: the caller's answer may be old, as it waited for the lock. Until it was closed
 // the replica may have acknowledged writes.
 func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
 	if n.draining.Load() {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 		return n.openReplica(g, number, view)
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)
-	if err := n.dirs.GiveUp(g.number, number); err != nil {
+	if err := n.registry.dirs.GiveUp(g.number, number); err != nil {
 		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 // entry without it would end every replica.
 func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
-	groups, err := n.groupsOf(n.Keyspace("posts"))
+	groups, err := n.router.groupsOf(n.Keyspace("posts"))
 	mustDo(t, err)
 	eventually(t, "the shard is led", func() bool { _, err := groups[0].led(); return err == nil })
 	ctx, cancel := context.WithDeadline(t.Context(), soon())

@@ -63,9 +63,9 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 			ops = ops[:0]
 		}
 	}
-	g := n.shardOf(1).replica.Load().group
+	g := n.registry.shardOf(1).replica.Load().group
 	estimate := g.SnapshotBytes()
-	if total := n.snapshotBytes(); total < estimate {
+	if total := n.registry.snapshotBytes(); total < estimate {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
 	}
 	var free atomic.Uint64
@@ -75,7 +75,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}
 	g.NoteSnapshot(replica.ErrNoRoom)
-	if n.snapshotsDeferred() != 1 {
+	if n.registry.snapshotsDeferred() != 1 {
 		t.Error("the metric does not tell")
 	}
 	free.Add(1)
@@ -83,7 +83,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	if took := uint64(g.Snapshots().NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
 	}
-	if g.NoteSnapshot(nil); n.snapshotsDeferred() != 0 {
+	if g.NoteSnapshot(nil); n.registry.snapshotsDeferred() != 0 {
 		t.Error("the metric goes on telling")
 	}
 	mustWrite(t, n, ks, addTo(1, 0, 1))

@@ -25,16 +25,16 @@ type Health struct {
 func (n *Node) Health() Health {
 	view := n.catalog.View()
 	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.Disk(), Memory: n.headroom.Memory()}
-	for _, g := range n.Replicas() {
+	for _, g := range n.registry.Replicas() {
 		switch {
-		case g != n.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
+		case g != n.registry.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
 		case g.Follows() != nil:
 			h.Leaders[g.Group()] = ""
 		default:
 			h.Leaders[g.Group()] = g.Leader()
 		}
 	}
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.votersFull.Load() {
 			h.VotersFull = append(h.VotersFull, g.number)
 		}

@@ -20,7 +20,7 @@ func TestHealth(t *testing.T) {
 				return false
 			}
 		}
-		return len(h.Leaders) == len(n.Replicas())
+		return len(h.Leaders) == len(n.registry.Replicas())
 	})
 	ks := n.Keyspace("posts")
 	leader, followers := roles(t, all, ks.FirstGroup)
@@ -30,7 +30,7 @@ func TestHealth(t *testing.T) {
 	leader.headroom.MemoryFull.Store(true)
 	leader.headroom.DiskFull.Store(true)
 	eventually(t, "the leader tells what is full", func() bool {
-		leader.shardOf(ks.FirstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
+		leader.registry.shardOf(ks.FirstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
 		h := leader.Health()
 		return h.Memory.Full && h.Disk.Full && len(h.VotersFull) > 0 && h.VotersFull[0] == ks.FirstGroup
 	})
@@ -42,7 +42,7 @@ func TestHealth(t *testing.T) {
 	mustDo(t, all[2].Close(ctx))
 	mustDo(t, all[1].Close(ctx))
 	eventually(t, "no group of three voters has a leader with one left", func() bool {
-		for _, g := range n.Replicas() {
+		for _, g := range n.registry.Replicas() {
 			if leader := n.Health().Leaders[g.Group()]; leader != "" && len(g.Voters()) > 1 {
 				return false
 			}

@@ -22,7 +22,7 @@ import (
 func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	all := openMembers(t, 3)
 	posts := all[0].Keyspace("posts")
-	group := all[0].groups.Load().byFirst[posts.FirstGroup][0]
+	group := all[0].registry.groups.Load().byFirst[posts.FirstGroup][0]
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for range 3 {
@@ -72,7 +72,7 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 // amount, checksum and all, and returns its index.
 func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	t.Helper()
-	replica, _ := n.dirs.Number(number)
+	replica, _ := n.registry.dirs.Number(number)
 	cfg := n.groupConfig(number, replica, "posts", nil)
 	var err error
 	if cfg.NodeLog != nil {

@@ -18,7 +18,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	all := openMembersOf(t, 4, 4)
 	ks := all[0].Keyspace("posts")
 	number := ks.FirstGroup
-	was := all[0].holders(number)
+	was := all[0].router.holders(number)
 	byKey := map[string]*Node{}
 	var away string
 	for _, n := range all {
@@ -34,44 +34,44 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 7)}, Deadline: soon()}))
 	placement := all[0].catalog.View().Groups[number]
 	back := byKey[was[0]]
-	if placement.Numbered() || back.Replica(number).ID() != raft.ServerID(was[0]) {
+	if placement.Numbered() || back.registry.Replica(number).ID() != raft.ServerID(was[0]) {
 		t.Fatalf("an older group has numbers: %+v", placement)
 	}
 
 	elsewhere := []string{away, was[1], was[2]}
 	place(was, elsewhere)
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, elsewhere) })
-	if _, here := back.dirs.Number(number); !here {
+	if _, here := back.registry.dirs.Number(number); !here {
 		t.Fatal("a replica without a number was deleted")
 	}
 	// As an older program would have.
-	back.changing.Lock()
-	g := back.shardOf(number)
+	back.registry.changing.Lock()
+	g := back.registry.shardOf(number)
 	old := g.replica.Swap(nil)
 	mustDo(t, old.close(t.Context(), false))
-	mustDo(t, back.dirs.GiveUp(number, 0))
-	back.changing.Unlock()
+	mustDo(t, back.registry.dirs.GiveUp(number, 0))
+	back.registry.changing.Unlock()
 	place(elsewhere, was)
 	eventually(t, "the leader adds it", func() bool {
 		for _, n := range all {
-			if g := n.Replica(number); g != nil && g.Ready() == nil {
+			if g := n.registry.Replica(number); g != nil && g.Ready() == nil {
 				return replica.Contains(g.Configuration().Servers, raft.ServerID(was[0]))
 			}
 		}
 		return false
 	})
 	mustDo(t, back.follow())
-	if back.Replica(number) != nil {
+	if back.registry.Replica(number) != nil {
 		t.Fatal("a node began a replica again under the Raft id of one that it deleted")
 	}
 
 	raiseMembers(t, all[0])
 	eventually(t, "all groups have numbers", func() bool { return all[0].groupsUnnumbered() == 0 })
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, was) })
-	if id := back.Replica(number).ID(); id == raft.ServerID(was[0]) {
+	if id := back.registry.Replica(number).ID(); id == raft.ServerID(was[0]) {
 		t.Errorf("it is %s again", id)
 	}
-	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].dirs.Number(number); return !here })
+	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].registry.dirs.Number(number); return !here })
 	rows := make([]int64, 1)
 	mustDo(t, back.Get(ks, []uint64{0}, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows))
 	if rows[0] != 7 {

@@ -57,7 +57,7 @@ func knowsAddrs(n *Node, all []*Node) bool {
 		if view.Nodes[key].ClusterAddr != addr {
 			return false
 		}
-		for _, g := range n.Replicas() {
+		for _, g := range n.registry.Replicas() {
 			for _, s := range g.Configuration().Servers {
 				if g.Ready() == nil && string(s.ID) == key && string(s.Address) != addr {
 					return false

@@ -45,10 +45,10 @@ const (
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
 // for; those of asking, which end at the deadline of what they ask.
 type Node struct {
-	registry
-	router
-	reader reader
-	writer writer
+	registry registry
+	router   router
+	reader   reader
+	writer   writer
 
 	cfg           Config
 	life          string // tells this life of the node from others
@@ -98,26 +98,26 @@ func Open(cfg Config) (*Node, error) {
 		rounds: propose.NewRounds(nil),
 		beats:  replica.NewBeats(),
 	}
-	n.dirs.Path, n.dirs.Opened = cfg.Dir, cfg.Opened
-	n.dirs.OnlyNode = func() bool { return n.meta != nil && n.meta.SoleVoter() && n.alone() }
+	n.registry.dirs.Path, n.registry.dirs.Opened = cfg.Dir, cfg.Opened
+	n.registry.dirs.OnlyNode = func() bool { return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone() }
 	n.prover = prover.New(prover.Config{
-		Key: cfg.NodeKey, Find: n.provable, Asking: &n.asking,
+		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking,
 		Call: func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
 			return n.streams.Call(ctx, node, method, request, answerBytes)
 		},
 	})
 	n.sources = newSourceSink(nodeSources{n})
 	n.tiering = tiering.New(tiering.Config{
-		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.counters,
+		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.spill = tiering.NewSpill(tiering.SpillConfig{
-		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Feeds: n.feeds,
+		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Feeds: n.registry.feeds,
 		Store: func() *cold.Store { return n.cold }, Stats: n.tiering.Stats, MayFreeze: n.tiering.MayFreeze, Stopping: n.stopping,
 	})
 	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
-	n.keyspaces.Store(&keyspaceTable{})
-	n.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
+	n.registry.keyspaces.Store(&keyspaceTable{})
+	n.registry.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func Open(cfg Config) (*Node, error) {
 	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.catalogClient = catalogclient.New(catalogclient.Config{
-		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.metaFresh,
+		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.registry.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
 		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
 		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
 	})
@@ -160,7 +160,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	room := headroom.Config{
 		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
-		Tables: n.tableBytes, Snapshots: n.snapshotBytes, Free: n.room.Free, Logger: n.mux.Limited(),
+		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.room.Free, Logger: n.mux.Limited(),
 	}
 	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
@@ -186,29 +186,29 @@ func Open(cfg Config) (*Node, error) {
 // start opens the catalog and the groups that it names, as far as it is known
 // here, and starts what follows it from then on.
 func (n *Node) start() error {
-	n.dirs.Log, n.dirs.Cold = n.log, n.cold
+	n.registry.dirs.Log, n.registry.dirs.Cold = n.log, n.cold
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
 	if n.cfg.Bootstrap {
 		cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
 	}
 	var err error
-	if err = n.dirs.FinishGivenUp(); err != nil {
+	if err = n.registry.dirs.FinishGivenUp(); err != nil {
 		return err
 	}
-	if n.meta, err = n.dirs.Open(cfg); err != nil {
+	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.dirs.Forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
 		return err
 	}
 	n.serveCalls()
-	if n.meta.SoleVoter() {
+	if n.registry.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		if err := retry.WaitFor(ctx, n.meta.Ready); err != nil {
+		if err := retry.WaitFor(ctx, n.registry.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
 		if err := n.maintenance.Maintain(ctx); err != nil {
@@ -233,7 +233,7 @@ func (n *Node) start() error {
 
 func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm groupFSM) replica.Config {
 	return replica.Config{
-		Dir:      n.dirs.Dir(group, number),
+		Dir:      n.registry.dirs.Dir(group, number),
 		Group:    group,
 		NodeID:   n.cfg.NodeKey,
 		Replica:  number,
@@ -270,18 +270,18 @@ func (n *Node) Ready() error {
 	}
 	view := n.catalog.View()
 	if _, in := view.Nodes[n.cfg.NodeKey]; !in {
-		if n.meta.LastIndex() == 0 {
+		if n.registry.meta.LastIndex() == 0 {
 			return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
 		}
 		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", ErrNoLeader)
 	}
-	if err := n.meta.Follows(); err != nil {
+	if err := n.registry.meta.Follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
 	}
 	if len(n.Keyspaces()) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		if !view.MayHold(g.number, n.cfg.NodeKey) {
 			continue // a replica that is to be deleted may hear of no leader any more
 		}
@@ -350,9 +350,9 @@ func (n *Node) Close(ctx context.Context) error {
 
 func (n *Node) close(ctx context.Context) error {
 	n.running.Wait()
-	n.changing.Lock()
-	defer n.changing.Unlock()
-	table := n.groups.Load()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
+	table := n.registry.groups.Load()
 	groups := slices.Concat(table.all, table.dropped)
 	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
@@ -362,9 +362,9 @@ func (n *Node) close(ctx context.Context) error {
 		}
 	}
 	wg.Wait()
-	if n.meta != nil {
-		n.metaFresh.Close()
-		errs = append(errs, n.meta.Close(ctx, true))
+	if n.registry.meta != nil {
+		n.registry.metaFresh.Close()
+		errs = append(errs, n.registry.meta.Close(ctx, true))
 	}
 	n.headroom.Close()
 	n.closePeers()

@@ -67,7 +67,7 @@ func mustStop(t *testing.T, n *Node) {
 	if err := n.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
 			for _, table := range []*engine.Table{r.fsm.TableOf(raftfsm.TableCounts), r.fsm.TableOf(raftfsm.TableCursors)} {
 				if table == nil {
@@ -141,10 +141,10 @@ func TestNodeKeepsEverything(t *testing.T) {
 					mustWrite(t, n, ks, ops...)
 				}
 				if test.snapshot && round == 1 {
-					for _, g := range n.groups.Load().all {
+					for _, g := range n.registry.groups.Load().all {
 						mustDo(t, g.replica.Load().group.TakeSnapshot())
 					}
-					mustDo(t, n.meta.TakeSnapshot())
+					mustDo(t, n.registry.meta.TakeSnapshot())
 				}
 			}
 			keyspaces, before := n.Keyspaces(), digests(n)
@@ -209,7 +209,7 @@ func TestCreateKeyspace(t *testing.T) {
 		if got := mustGet(t, n, n.Keyspace("x1"), ReadOptions{}, 1, 2, 3); !slices.Equal(got, []int64{8, 0, 8, 0, 8, 0}) {
 			t.Errorf("rows %v", got)
 		}
-		if got := len(n.groups.Load().all); got != 8 {
+		if got := len(n.registry.groups.Load().all); got != 8 {
 			t.Errorf("%d groups", got)
 		}
 	})
@@ -479,7 +479,7 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 // Close does not wait past its deadline, whatever holds it up.
 func TestCloseEndsInTime(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-	g := n.shardOf(1).replica.Load().group
+	g := n.registry.shardOf(1).replica.Load().group
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	release := g.Hold() // a proposal is on its way into raft's queue
@@ -487,10 +487,10 @@ func TestCloseEndsInTime(t *testing.T) {
 		t.Errorf("a group with a proposal under way: %v", err)
 	}
 	release()
-	n.changing.Lock() // a replica is being opened
+	n.registry.changing.Lock() // a replica is being opened
 	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a node that opens a replica: %v", err)
 	}
-	n.changing.Unlock()
-	eventually(t, "the rest stops behind it", func() bool { return n.meta.Stats().Role == "shutdown" })
+	n.registry.changing.Unlock()
+	eventually(t, "the rest stops behind it", func() bool { return n.registry.meta.Stats().Role == "shutdown" })
 }

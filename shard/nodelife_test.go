@@ -154,7 +154,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	mustDo(t, n.WaitReady(ctx))
-	shard, addr := n.shardOf(1).replica.Load().group, n.mux.Addr().String()
+	shard, addr := n.registry.shardOf(1).replica.Load().group, n.mux.Addr().String()
 
 	mux, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: clusterIDOf(t)})
 	mustDo(t, err)
@@ -168,7 +168,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	n.running.Go(func() { <-looping })
 	n.asking.Go(func() { <-asking })
 	releaseShard := shard.Hold() // as of a proposal that is on its way to raft
-	releaseCatalog := n.meta.Hold()
+	releaseCatalog := n.registry.meta.Hold()
 	stray := raftstore.ReplicaID{Group: 1, Number: 1 << 40}
 	logOpen := func() bool {
 		stray.Number++
@@ -179,22 +179,22 @@ func TestNodeClosesInOrder(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- n.Close(ctx) }()
 	eventually(t, "requests are refused", func() bool { return errors.Is(n.Ready(), ErrDraining) })
-	if n.shardOf(2).replica.Load().group.Closing() {
+	if n.registry.shardOf(2).replica.Load().group.Closing() {
 		t.Error("a group closes before the node's loops have ended")
 	}
 	close(looping)
-	eventually(t, "a shard's group is closed", n.shardOf(2).replica.Load().group.Closed)
-	if n.meta.Closing() || shard.Closed() {
+	eventually(t, "a shard's group is closed", n.registry.shardOf(2).replica.Load().group.Closed)
+	if n.registry.meta.Closing() || shard.Closed() {
 		t.Error("the catalog's group closes before all of the shards'")
 	}
 	releaseShard()
 	eventually(t, "the shards' groups are closed", shard.Closed)
-	eventually(t, "the catalog's group closes", n.meta.Closing)
+	eventually(t, "the catalog's group closes", n.registry.meta.Closing)
 	// Calls are served until the catalog's group is closed.
 	_, err = other.Call(within10s(t), cfg.NodeKey, "echo", nil)
 	mustDo(t, err)
 	releaseCatalog()
-	eventually(t, "the catalog's group is closed", n.meta.Closed)
+	eventually(t, "the catalog's group is closed", n.registry.meta.Closed)
 	eventually(t, "calls are refused", func() bool {
 		_, err := other.Call(ctx, cfg.NodeKey, "echo", nil)
 		return err != nil
@@ -233,7 +233,7 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	n, err := Open(memberConfig(t, t.TempDir(), 1, 1))
 	mustDo(t, err)
 	mustDo(t, n.WaitReady(within10s(t)))
-	shard := n.shardOf(1).replica.Load().group
+	shard := n.registry.shardOf(1).replica.Load().group
 	releaseShard := shard.Hold()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

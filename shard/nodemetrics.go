@@ -15,28 +15,28 @@ func (n *Node) registerMetrics() error {
 	all := []prometheus.Collector{
 		metric.Gauge("countd_log_clock_ahead_seconds",
 			"How far the latest time in a log is ahead of this machine's clock.",
-			n.logAheadSeconds),
+			n.registry.logAheadSeconds),
 		metric.Gauge("countd_log_clock_behind_seconds",
 			"How far the clock that stamps the logs is behind this machine's clock, which was set forward. It catches up at twice the speed.",
-			n.logBehindSeconds),
+			n.registry.logBehindSeconds),
 		metric.Gauge("countd_groups_without_room",
 			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
 			func() float64 { return float64(n.headroom.VotersFull.Load()) }),
 		metric.Gauge("countd_remembered_keys",
 			"Idempotency keys that the node's shards remember, counted in each shard.",
-			func() float64 { keys, _ := n.remembered(); return float64(keys) }),
+			func() float64 { keys, _ := n.registry.remembered(); return float64(keys) }),
 		metric.Gauge("countd_remembered_producers",
 			"Producers that the node's shards remember, counted in each shard.",
-			func() float64 { _, producers := n.remembered(); return float64(producers) }),
+			func() float64 { _, producers := n.registry.remembered(); return float64(producers) }),
 		metric.Counter("countd_cursor_rows_dropped_total",
 			"Idle users whose cursors this node's replicas have dropped since the process started.",
-			n.cursorsDropped),
+			n.registry.cursorsDropped),
 		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows that cannot be read.",
-			func() float64 { return float64(n.damagedShards()) }),
+			func() float64 { return float64(n.registry.damagedShards()) }),
 	}
 	all = append(all, metric.RenamedGauge("countd_snapshots_deferred", "countd_snapshots_put_off",
-		"Groups whose snapshot is due but waits for room on the disk.", nil, n.snapshotsDeferred)...)
-	all = append(all, n.kindMetrics()...)
+		"Groups whose snapshot is due but waits for room on the disk.", nil, n.registry.snapshotsDeferred)...)
+	all = append(all, n.registry.kindMetrics()...)
 	all = append(all, n.spill.Metrics()...)
 	all = append(all, n.tiering.Metrics()...)
 	return metric.Register(n.cfg.Metrics, all...)

@@ -17,7 +17,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	limits := LimitsDefault
 	limits.KeysMax = 3
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
 	}
 	write := func(id RequestID) error {
@@ -35,7 +35,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 		mustDo(t, write(ByProducer([]byte(fmt.Sprint(i)), 1)))
 	}
 	keys := 0
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		k, _ := g.replica.Load().fsm.Remembered()
 		keys += k
 	}
@@ -57,7 +57,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind > time.Minute.Seconds() {
 		t.Errorf("the log is behind by %v s", behind)
 	}
-	reconfigure(n, n.shardOf(1), func(cfg *propose.Config) { // nothing is written any more
+	reconfigure(n, n.registry.shardOf(1), func(cfg *propose.Config) { // nothing is written any more
 		cfg.Clock = propose.NewClock(time.Now().Add(-time.Hour), func() time.Time { return time.Time{} }, cfg.Logger)
 	})
 	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind < 3000 {

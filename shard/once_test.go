@@ -26,7 +26,7 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	limits := LimitsDefault
 	limits.ProducerIdle = time.Millisecond
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
 	}
 	ks, seq := n.Keyspace("posts"), uint64(0)
@@ -101,7 +101,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = ByKey(fmt.Append(nil, "k", tries))
 	}
-	ahead := n.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
+	ahead := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, ahead.group.Apply(codec.AppendChecksum(entry)).Error())
@@ -131,7 +131,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = ByKey(fmt.Append(nil, "k", tries))
 	}
-	behind := n.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
+	behind := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, behind.group.Apply(codec.AppendChecksum(append(entry, section...))).Error())
@@ -170,7 +170,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 // of an earlier version knows neither the question nor the answer.
 func TestArrivalsTravel(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
-	g := n.shardOf(n.Keyspace("posts").FirstGroup)
+	g := n.registry.shardOf(n.Keyspace("posts").FirstGroup)
 	id := ByKey([]byte("k"))
 	op := addTo(1, 0, 1)
 	began := time.Now().UnixMilli()

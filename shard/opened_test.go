@@ -233,7 +233,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	all := openMembers(t, 4)
 	number := all[0].Keyspace("posts").FirstGroup
-	was := all[0].holders(number)
+	was := all[0].router.holders(number)
 	var back *Node
 	var away string
 	for _, n := range all {
@@ -244,7 +244,7 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 			away = n.cfg.NodeKey
 		}
 	}
-	first := back.Replica(number).ID()
+	first := back.registry.Replica(number).ID()
 	place := func(from, to []string) {
 		t.Helper()
 		mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
@@ -252,12 +252,12 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	}
 	elsewhere := []string{away, was[1], was[2]}
 	place(was, elsewhere)
-	eventually(t, "its replica is deleted", func() bool { return back.Replica(number) == nil })
+	eventually(t, "its replica is deleted", func() bool { return back.registry.Replica(number) == nil })
 	eventually(t, "its log too", func() bool {
 		return !slices.ContainsFunc(back.log.Replicas(), func(id raftstore.ReplicaID) bool { return id.Group == number })
 	})
 	place(elsewhere, was)
-	g := back.Replica(number)
+	g := back.registry.Replica(number)
 	if g.ID() == first || replica.NodeOf(g.ID()) != replica.NodeOf(first) || g.Began() {
 		t.Errorf("it is %s and was %s, or begins with the group", g.ID(), first)
 	}

@@ -45,10 +45,10 @@ func TestPartialReadsHaveTheRest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	mustWrite(t, n, ks, addTo(2, 0, 7), addTo(3, 0, 8))
-	groups, err := n.groupsOf(ks)
+	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
-	n.changing.Lock() // the node does not open another meanwhile
-	defer n.changing.Unlock()
+	n.registry.changing.Lock() // the node does not open another meanwhile
+	defer n.registry.changing.Unlock()
 	r := groups[3].replica.Swap(nil) // as if this node had none
 	defer groups[3].replica.Store(r)
 	rows := make([]int64, 3)

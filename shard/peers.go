@@ -36,7 +36,7 @@ const (
 // closePeers closes the batchers.
 func (n *Node) closePeers() {
 	n.reader.close()
-	table := n.groups.Load()
+	table := n.registry.groups.Load()
 	for _, g := range slices.Concat(table.all, table.dropped) {
 		g.forward.Close()
 	}

@@ -18,7 +18,7 @@ func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 	var r *localReplica
 	eventually(t, "the shard has a leader", func() bool {
 		for _, n := range all {
-			groups, err := n.groupsOf(n.Keyspace("posts"))
+			groups, err := n.router.groupsOf(n.Keyspace("posts"))
 			mustDo(t, err)
 			if here := groups[shard].replica.Load(); here != nil && here.group.Ready() == nil {
 				leader, r = n, here
@@ -61,7 +61,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		}
 	}
 	number, term := r.group.Group(), r.group.Term()
-	self, other := r.group.ID(), follower.Replica(number).ID()
+	self, other := r.group.ID(), follower.registry.Replica(number).ID()
 	const counted, proves = true, true
 	for name, c := range map[string]struct {
 		asked           *Node
@@ -77,7 +77,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a replica that was there":     {leader, replica.RaftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		answered, index := probe(t, c.asked, c.asker, number, c.term, c.asked.Replica(number).Number())
+		answered, index := probe(t, c.asked, c.asker, number, c.term, c.asked.registry.Replica(number).Number())
 		if (answered == term) != c.counted || (answered == disagrees) == c.counted || (index > 0) != c.proves {
 			t.Errorf("%s: term %d, index %d", name, answered, index)
 		}

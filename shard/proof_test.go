@@ -22,7 +22,7 @@ import (
 func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
 	t.Helper()
 	p := prover.New(prover.Config{
-		Key: n.cfg.NodeKey, Find: n.provable, Asking: &n.asking,
+		Key: n.cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking,
 		Call: func(_ context.Context, node, _ string, request []byte, _ int) ([]byte, error) {
 			term, known := terms[node]
 			if !known {
@@ -51,7 +51,7 @@ func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint6
 	for _, f := range followers {
 		others = append(others, f.cfg.NodeKey)
 	}
-	g = n.Replica(number)
+	g = n.registry.Replica(number)
 	return n, g, g.ReadyTerm(), others
 }
 

@@ -81,9 +81,9 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	all := openMembers(t, 4)
 	n := all[3]
-	g := n.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
+	g := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
 	sent := make(chan *remoteRead, 1)
-	for _, node := range n.holders(g.number) {
+	for _, node := range n.router.holders(g.number) {
 		b := *n.reader.batchers(node)
 		b.memory = rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
 			Send: func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
@@ -117,7 +117,7 @@ func TestScanWaitsForABusyReplica(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))
-	groups, err := n.groupsOf(ks)
+	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	fresh, asked := &groups[0].replica.Load().fresh, 0
 	ask := fresh.Ask

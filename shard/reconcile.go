@@ -39,9 +39,9 @@ func (n *Node) reconcile() {
 	}
 	view := n.catalog.View()
 	n.removeDropped(view)
-	n.membership.Reconcile(n.meta, view)
+	n.membership.Reconcile(n.registry.meta, view)
 	tellCatalog := true // until it does not answer: the other groups are not to wait for it
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if r != nil && r.mustReopen.Load() {
 			_ = n.reopen(g, r) // which has ended the process if it failed

@@ -19,7 +19,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 	eventually(t, "the group has a leader whom all know", func() bool {
 		leader, followers = nil, nil
 		for _, n := range all {
-			switch g := n.Replica(number); {
+			switch g := n.registry.Replica(number); {
 			case g == nil:
 			case g.Ready() == nil:
 				leader = n
@@ -28,7 +28,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 			}
 		}
 		return leader != nil && !slices.ContainsFunc(followers, func(n *Node) bool {
-			return n.Replica(number).Leader() != leader.cfg.NodeKey
+			return n.registry.Replica(number).Leader() != leader.cfg.NodeKey
 		})
 	})
 	return leader, followers
@@ -49,13 +49,13 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 
 	// Who is to take its place is down, so that it stays a member.
 	mustDo(t, all[3].Close(t.Context()))
-	target := all[0].holders(number)
+	target := all[0].router.holders(number)
 	moved := append(membership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
 	place := &catalog.PlaceEntry{Group: number, Was: target, Target: moved}
 	mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: place}))
-	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.holders(number), n.cfg.NodeKey) })
+	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.router.holders(number), n.cfg.NodeKey) })
 
-	g := n.shardOf(number)
+	g := n.registry.shardOf(number)
 	r := g.replica.Load()
 	for range 3 {
 		n.dropIfRemoved(g, r, n.catalog.View())
@@ -77,7 +77,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	}
 	mustDrop("the leader says that it is a member")
 	eventually(t, "it follows again", func() bool {
-		g := n.Replica(number)
+		g := n.registry.Replica(number)
 		return g.Leader() != "" && replica.SuffrageOf(g.Configuration().Servers, g.ID()) == raft.Voter
 	})
 	for _, other := range append(followers, leader) {

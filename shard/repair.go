@@ -70,7 +70,7 @@ func (n *Node) mayRepair(g *shardReplica, r *localReplica) bool {
 	if g.kind == codec.KindFeed && r.group.SoleVoter() {
 		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
-	return !n.alone() && !r.group.Leads()
+	return !n.router.alone() && !r.group.Leads()
 }
 
 // repair replaces what a replica holds by what another has. Feeds need none: those on
@@ -81,7 +81,7 @@ func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) err
 		return n.reopen(g, r)
 	}
 	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)
-	for _, node := range n.readers(g) {
+	for _, node := range n.router.readers(g) {
 		if err = n.fetchSnapshot(ctx, g, r.group, node); err == nil {
 			return n.reopen(g, r)
 		}
@@ -149,8 +149,8 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 
 // reopen opens a replica again, with its newest snapshot and the log behind that.
 func (n *Node) reopen(g *shardReplica, r *localReplica) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
 	if n.draining.Load() || g.replica.Load() != r {
 		return nil // the next start finds the snapshot, or there is no replica any more
 	}
@@ -177,7 +177,7 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	if err := q.End(); err != nil {
 		return err
 	}
-	g := n.shardOf(number)
+	g := n.registry.shardOf(number)
 	if g == nil || g.replica.Load() == nil {
 		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}

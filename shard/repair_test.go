@@ -41,7 +41,7 @@ func (m *coldMember) here() *localReplica {
 	if ks == nil {
 		return nil
 	}
-	groups, err := m.groupsOf(ks)
+	groups, err := m.router.groupsOf(ks)
 	if err != nil {
 		return nil
 	}
@@ -117,7 +117,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 		t.Errorf("%d rows are cold", got)
 	}
 	mustDo(t, m.here().fsm.(*raftfsm.Counters).Table().Check())
-	if n := m.damagedShards(); n != 0 {
+	if n := m.registry.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}
 }
@@ -277,7 +277,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		return true
 	})
 	for _, m := range all[1:] {
-		if err := m.repair(t.Context(), m.shardOf(number), m.here()); err == nil {
+		if err := m.repair(t.Context(), m.registry.shardOf(number), m.here()); err == nil {
 			t.Errorf("%s is repaired", m.cfg.NodeName)
 		}
 	}
@@ -303,7 +303,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	m := all[1]
 	m.repairing.Store(true) // by this test
 	stuck := m.here()
-	g := m.shardOf(stuck.group.Group())
+	g := m.registry.shardOf(stuck.group.Group())
 	mustDo(t, m.cold.Drop(g.number))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, 1))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, -1))
@@ -372,17 +372,17 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 // deleted by then, and would be there again at the next start, which is refused.
 func TestRepairEndsWithTheReplica(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
-	groups, err := n.groupsOf(n.Keyspace("posts"))
+	groups, err := n.router.groupsOf(n.Keyspace("posts"))
 	mustDo(t, err)
 	from, deleted := groups[0], groups[1]
 	r := deleted.replica.Swap(nil)
 	mustDo(t, r.close(t.Context(), false))
-	mustDo(t, n.dirs.GiveUp(deleted.number, r.group.Number()))
+	mustDo(t, n.registry.dirs.GiveUp(deleted.number, r.group.Number()))
 	// The shards of a test are alike, so that one sends what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}
-	if unfinished, err := n.dirs.Load(); err != nil || len(unfinished) > 0 {
+	if unfinished, err := n.registry.dirs.Load(); err != nil || len(unfinished) > 0 {
 		t.Errorf("the next start finds %v, %v", unfinished, err)
 	}
 }
@@ -392,7 +392,7 @@ func TestNodeOpensAReplicaAgain(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(5, 0, 3))
-	groups, err := n.groupsOf(ks)
+	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	before := groups[0].replica.Load()
 	before.group.Reopen()

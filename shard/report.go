@@ -51,8 +51,8 @@ func (n *Node) Report() NodeReport {
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.ID == catalogGroup {
-			replica.Entries = n.meta.RisingMarks()
-		} else if g := n.shardOf(status.ID); g != nil {
+			replica.Entries = n.registry.meta.RisingMarks()
+		} else if g := n.registry.shardOf(status.ID); g != nil {
 			if here := g.replica.Load(); here != nil {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 				replica.Misfit = n.tiering.Misfit(here.tier)

@@ -18,7 +18,7 @@ import (
 func (n *Node) Write(ks *Keyspace, w *Write) error {
 	err := n.writer.apply(ks, w)
 	if err != nil && len(w.Spaces) == 0 {
-		return n.orUnknown(ks, err)
+		return n.router.orUnknown(ks, err)
 	}
 	return err
 }
@@ -50,7 +50,7 @@ func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error)
 // Holds reports whether this node has a replica of each shard of the keyspace. Its replicas
 // may still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
-	return !slices.ContainsFunc(n.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
+	return !slices.ContainsFunc(n.registry.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
 // Scan returns up to limit rows, width counts each, of ids above after (from
@@ -59,7 +59,7 @@ func (n *Node) Holds(ks *Keyspace) bool {
 // moments. With opt.SkipUnreadable it may leave out shards, which it names.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	r, err := n.reader.scanPage(ks, after, hasAfter, limit, width, opt)
-	return r, n.orUnknown(ks, err)
+	return r, n.router.orUnknown(ks, err)
 }
 
 // Change has the catalog's leader, whichever node it is, propose a command; see

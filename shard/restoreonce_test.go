@@ -62,7 +62,7 @@ func (g *copyingGroup) proposed() int {
 
 // copies has a shard propose through a copyingGroup.
 func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
-	g := n.shardOf(number)
+	g := n.registry.shardOf(number)
 	between := &copyingGroup{Group: g.replica.Load().group, lose: lose}
 	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = between })
 	return between

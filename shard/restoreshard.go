@@ -28,7 +28,7 @@ const restoreScanRows = 4096
 
 // RestoreShard sets the rows of a shard to those of a snapshot; see restore.Shard.
 func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
-	g := n.shardOf(number)
+	g := n.registry.shardOf(number)
 	if g == nil {
 		return raftfsm.SnapshotFacts{}, ErrNotBackedUp
 	}

@@ -27,7 +27,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.start() // what was in Pebble's log is in its files now
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	mustDo(t, m.tiering.Scrub.Pass(noPause))
-	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.damagedShards() != 0 {
+	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.registry.damagedShards() != 0 {
 		t.Fatalf("a pass over what is whole: %+v", s)
 	}
 	m.stop()
@@ -46,7 +46,7 @@ func TestScrubFindsDamage(t *testing.T) {
 		mustDo(t, m.tiering.Scrub.Pass(noPause))
 		return m.tiering.Scrub.Report().Damaged == found
 	})
-	if n := m.damagedShards(); n != 0 {
+	if n := m.registry.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
@@ -79,7 +79,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 			refused++
 		}
 	}
-	g, err := n.groupsOf(ks)
+	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	fsm := g[0].replica.Load().fsm.(*raftfsm.Counters)
 	fsm.Watch(tiering.AnyAge)
@@ -120,7 +120,7 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 	n := openDamagedNode(t)
 	ks := n.Keyspace("posts")
-	g, err := n.groupsOf(ks)
+	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	row := make([]int64, 4)
 	for i := uint64(0); i < 20_000; i += 20 {

@@ -48,7 +48,7 @@ func TestRowsAreSealed(t *testing.T) {
 		if rows := countRows(t, n, n.Keyspace("posts")); rows != coldTestRows {
 			t.Errorf("a scan gives %d rows", rows)
 		}
-		g, _ := n.groupsOf(n.Keyspace("posts"))
+		g, _ := n.router.groupsOf(n.Keyspace("posts"))
 		if err := g[0].replica.Load().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 			t.Error(err)
 		}
@@ -64,7 +64,7 @@ func TestRowsAreSealed(t *testing.T) {
 	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.tiering.Sealed.Load() < s.SealedRows {
 		t.Errorf("%+v, was %+v", s, hot)
 	}
-	g, _ := n.groupsOf(n.Keyspace("posts"))
+	g, _ := n.router.groupsOf(n.Keyspace("posts"))
 	r := g[0].replica.Load()
 	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
 	mustDo(t, r.group.TakeSnapshot())
@@ -104,7 +104,7 @@ func TestWhatIsSealed(t *testing.T) {
 	write("posts", young)
 	write("users", coldID)
 	of := func(keyspace string) *shardReplica {
-		g, err := n.groupsOf(n.Keyspace(keyspace))
+		g, err := n.router.groupsOf(n.Keyspace(keyspace))
 		mustDo(t, err)
 		return g[0]
 	}

@@ -124,7 +124,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	moves.Go(func() {
 		for i := 0; moving.Err() == nil; i++ {
 			for _, from := range all {
-				for _, g := range from.groups.Load().all {
+				for _, g := range from.registry.groups.Load().all {
 					if r, err := g.led(); err == nil && r != nil && int(g.number)%3 == i%3 {
 						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // it may be busy
 					}
@@ -181,7 +181,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	}
 	eventually(t, "no shard has positions of the deleted source", func() bool {
 		for _, n := range all {
-			for _, g := range n.groups.Load().all {
+			for _, g := range n.registry.groups.Load().all {
 				if r := g.replica.Load(); r != nil && len(r.fsm.Sources()) > 0 {
 					return false
 				}

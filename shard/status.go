@@ -19,11 +19,11 @@ import (
 func (n *Node) Status() Status {
 	view := n.catalog.View()
 	s := Status{ClusterID: n.cfg.ClusterID, ClusterName: n.cfg.ClusterName, Node: n.cfg.NodeName, Nodes: n.nodeStatus(view)}
-	meta := n.groupStatus(n.meta, catalogName, 0, view)
+	meta := n.groupStatus(n.registry.meta, catalogName, 0, view)
 	meta.AppliedIndex = view.Applied
 	meta.Digest = fmt.Sprintf("%016x", view.Digest())
 	s.Groups = append(s.Groups, meta)
-	for _, g := range n.groups.Load().all {
+	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if r == nil {
 			continue
@@ -101,7 +101,7 @@ func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 
 // LeadsCatalog reports whether this node leads the catalog's group and may
 // speak for it.
-func (n *Node) LeadsCatalog() bool { return n.meta.Ready() == nil }
+func (n *Node) LeadsCatalog() bool { return n.registry.meta.Ready() == nil }
 
 // OrderCold has all nodes do what an operator asks of rows on disk.
 func (n *Node) OrderCold(ctx context.Context, o tiering.TieringJob) (id string, answers map[string]tiering.ColdAnswer, err error) {

@@ -73,7 +73,7 @@ func (n *Node) leaderBy(ctx context.Context, g *shardReplica, called string) str
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()
 	}
-	other := n.guess(g)
+	other := n.router.guess(g)
 	if other == "" || other == called {
 		return called
 	}

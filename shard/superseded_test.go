@@ -12,7 +12,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 	all := openMembers(t, 4)
 	n := all[3]
 	ks := n.Keyspace("posts")
-	groups, err := n.groupsOf(ks)
+	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	g := groups[0]
 	if g.replica.Load() != nil {
@@ -21,7 +21,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 	leading := ""
 	eventually(t, "the shard has a leader", func() bool {
 		for _, m := range all {
-			if at := m.shardOf(g.number); at.replica.Load() != nil && at.replica.Load().group.Ready() == nil {
+			if at := m.registry.shardOf(g.number); at.replica.Load() != nil && at.replica.Load().group.Ready() == nil {
 				leading = m.cfg.NodeKey
 			}
 		}

@@ -242,7 +242,7 @@ func TestColdOrderDeadline(t *testing.T) {
 // firstTable is the table of the first shard.
 func firstTable(t *testing.T, n *Node, ks *Keyspace) *engine.Table {
 	t.Helper()
-	g, err := n.groupsOf(ks)
+	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	return g[0].replica.Load().fsm.TableOf(raftfsm.TableCounts)
 }

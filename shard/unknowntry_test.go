@@ -45,7 +45,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 			ks := n.Keyspace("posts")
-			g := n.groups.Load().byFirst[ks.FirstGroup][0]
+			g := n.registry.groups.Load().byFirst[ks.FirstGroup][0]
 			r := g.replica.Load()
 			lost := false
 			fickle := &fickleGroup{Group: r.group}

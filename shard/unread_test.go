@@ -51,7 +51,7 @@ func TestAnyNodeAnswersUnread(t *testing.T) {
 	all := openMembers(t, 4)
 	board := all[0].Keyspace(KeyspaceBoard).FirstGroup
 	eventually(t, "every node holds the board", func() bool {
-		return !slices.ContainsFunc(all, func(n *Node) bool { return n.shardOf(board).replica.Load() == nil })
+		return !slices.ContainsFunc(all, func(n *Node) bool { return n.registry.shardOf(board).replica.Load() == nil })
 	})
 	users := []uint64{0, 1, 2, 3, 4, 5, 1<<64 - 1}
 	for round, n := range all {
@@ -198,7 +198,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 func TestIdleCursorsAreSwept(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	mustMove(t, n, 1, 1, 5)
-	r := n.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).replica.Load()
+	r := n.registry.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).replica.Load()
 	fsm := r.fsm.(*raftfsm.Unread)
 	later := time.Now().Add(CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
@@ -276,7 +276,7 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
 	board := n.Keyspace(KeyspaceBoard)
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
-	r := n.shardOf(board.FirstGroup).replica.Load()
+	r := n.registry.shardOf(board.FirstGroup).replica.Load()
 	index := r.fsm.Applied()
 	making := []BoardOp{{Kind: raftfsm.BoardMakeChannel, Name: "ads"}, {Kind: raftfsm.BoardMakeDot, Name: "shop"}}
 	for i := range making {
@@ -318,10 +318,10 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 		want  error
 	}{
 		{"all are read", Token{}, nil},
-		{"the last shard is not", Token{Cluster: n.clusterHash, At: []GroupIndex{{ks.FirstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
+		{"the last shard is not", Token{Cluster: n.router.clusterHash, At: []GroupIndex{{ks.FirstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
 	} {
 		opt := &ReadOptions{Token: c.token, Deadline: soon()}
-		groups, err := n.groupsOf(ks)
+		groups, err := n.router.groupsOf(ks)
 		mustDo(t, err)
 		pg := newPage(readFeeds, users, 0, groups[0].route)
 		if failed := n.reader.readShards(pg, groups, opt, time.Now()); c.want == nil && failed != nil || c.want != nil && !errors.Is(failed, c.want) {

@@ -308,7 +308,7 @@ const hinderedMax = 4 * time.Second
 
 // hinder puts a heldGroup between a shard and its log, and returns it.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
-	g := n.groups.Load().byFirst[ks.FirstGroup][shard]
+	g := n.registry.groups.Load().byFirst[ks.FirstGroup][shard]
 	r := g.replica.Load()
 	h.Group, h.entries = r.group, new(atomic.Int32)
 	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = &h })
@@ -503,7 +503,7 @@ func TestWriteWithoutOps(t *testing.T) {
 func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
-	groups := n.groups.Load().byFirst[ks.FirstGroup]
+	groups := n.registry.groups.Load().byFirst[ks.FirstGroup]
 	// fill takes all room of a queue, which must have none taken: an empty one takes
 	// any proposal, another none that is as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {
