@@ -15,7 +15,7 @@ import (
 )
 
 // Catalog is the state machine of the group that holds what the cluster agrees on:
-// keyspaces, nodes, the placement of groups, and the cluster version.
+// keyspaces, nodes, the placement of groups, users, and the cluster version.
 type Catalog struct {
 	// view is replaced whole by each command and by Restore, which raft calls one at a
 	// time. A reader's one load is a state between two commands.
@@ -38,6 +38,8 @@ type View struct {
 
 	LastSource uint32            `json:"last_source,omitempty"` // the latest of the numbers that sources have had
 	Sources    map[string]Source `json:"sources,omitempty"`     // by name
+
+	Users *Users `json:"users,omitempty"` // nil until there was one
 
 	changed chan struct{} // closed when a view with another state replaces this one
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"pgregory.net/rapid"
+
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
@@ -41,7 +43,7 @@ func addColumns(name string, columns ...string) *Command {
 	return &Command{AddColumns: &AddColumnsEntry{Keyspace: name, Columns: columns}}
 }
 
-func applyCommand(t *testing.T, c *Catalog, command *Command) *Result {
+func applyCommand(t rapid.TB, c *Catalog, command *Command) *Result {
 	t.Helper()
 	entry, err := AppendEntry(nil, command)
 	if err != nil {

@@ -32,18 +32,24 @@ type Command struct {
 	DeleteSource *DeleteSourceEntry `json:"delete_source,omitempty"`
 	SeekSource   *SeekSourceEntry   `json:"seek_source,omitempty"`
 	StartSource  *StartSourceEntry  `json:"start_source,omitempty"`
+
+	PutUser     *PutUserEntry     `json:"put_user,omitempty"`
+	DeleteUser  *DeleteUserEntry  `json:"delete_user,omitempty"`
+	AddToken    *AddTokenEntry    `json:"add_token,omitempty"`
+	RemoveToken *RemoveTokenEntry `json:"remove_token,omitempty"`
 }
 
-// Result is the answer of Apply. A command whose result has anything but Keyspace or Source set
-// changed nothing.
+// Result is the answer of Apply. A command whose result has anything but Keyspace, Source or
+// User set changed nothing.
 type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
-	Exists   bool     // Create, PutSource: there is one of this name
-	Missing  bool     // there is no such keyspace, column, node or source
+	User     User     // after the command of a user; DeleteUser: before it
+	Exists   bool     // Create, PutSource: there is one of this name; AddToken: there was a token of this number
+	Missing  bool     // there is no such keyspace, column, node, source, user or token
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
 	Refused  string   // why the command does not fit the catalog, for people; "" if it fits
-	Bound    Bound    // Create, commands of sources: the bound that the command would exceed, with Refused set; "" for none
+	Bound    Bound    // Create, commands of sources and users: the bound that the command would exceed, with Refused set; "" for none
 }
 
 // Bound names a bound of a whole cluster.
@@ -55,6 +61,8 @@ const (
 	BoundGroups     Bound = "groups"     // GroupsMax
 	BoundSources    Bound = "sources"    // SourcesMax
 	BoundPartitions Bound = "partitions" // PartitionsMax
+	BoundUsers      Bound = "users"      // UsersMax
+	BoundTokens     Bound = "tokens"     // UserTokensMax
 )
 
 func refused(format string, args ...any) (Result, bool) {
@@ -91,6 +99,10 @@ func (c *Command) changes() []change {
 	add(c.DeleteSource != nil, c.DeleteSource)
 	add(c.SeekSource != nil, c.SeekSource)
 	add(c.StartSource != nil, c.StartSource)
+	add(c.PutUser != nil, c.PutUser)
+	add(c.DeleteUser != nil, c.DeleteUser)
+	add(c.AddToken != nil, c.AddToken)
+	add(c.RemoveToken != nil, c.RemoveToken)
 	return all
 }
 

@@ -94,6 +94,9 @@ func (v *View) check() error {
 	if err := v.checkSources(); err != nil {
 		return err
 	}
+	if err := v.checkUsers(); err != nil {
+		return err
+	}
 	return v.checkGroups()
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -192,7 +193,7 @@ func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
 }
 
 func FuzzCatalogEntry(f *testing.F) {
-	for _, step := range append(goldenCommands(), sourceSteps()...) {
+	for _, step := range slices.Concat(goldenCommands(), sourceSteps(), userSteps()) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -222,7 +223,7 @@ func FuzzCatalogEntry(f *testing.F) {
 // FuzzCatalogCommands applies a command to a catalog in use: whatever it is, the
 // state is one that a snapshot may hold, and its snapshot restores to it.
 func FuzzCatalogCommands(f *testing.F) {
-	for _, step := range append(goldenCommands(), sourceSteps()...) {
+	for _, step := range slices.Concat(goldenCommands(), sourceSteps(), userSteps()) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -236,7 +237,7 @@ func FuzzCatalogCommands(f *testing.F) {
 			return
 		}
 		c := New()
-		all := append(goldenCommands(), sourceSteps()...)
+		all := slices.Concat(goldenCommands(), sourceSteps(), userSteps())
 		for _, step := range all[:int(behind)%(len(all)+1)] {
 			applyCommand(t, c, step.command)
 		}

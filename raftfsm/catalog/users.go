@@ -1,0 +1,293 @@
+package catalog
+
+import (
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+)
+
+// versionOfUsers is the first cluster version with users. An older program fails at their
+// commands.
+const versionOfUsers = 5
+
+// The bounds of users. Each command about users copies the map of users, and every node
+// holds all tokens in memory.
+const (
+	// UsersMax bounds the users of a cluster: one for each service and operator.
+	UsersMax = 1024
+	// UserTokensMax bounds the tokens of a user: a few machines, each with an old and a new
+	// token while tokens are rotated.
+	UserTokensMax = 32
+	// GrantsMax bounds the grants of a user.
+	GrantsMax = 64
+	// GrantKeyspacesMax bounds the keyspaces of a grant.
+	GrantKeyspacesMax = KeyspacesMax
+	// UserNameBytesMax bounds the name of a user.
+	UserNameBytesMax = 64
+)
+
+// AllKeyspaces among the keyspaces of a grant stands for all, later ones included.
+const AllKeyspaces = "*"
+
+// Users are the users of a cluster. A Users is never changed: each command that changes a
+// user makes another one, so two views with the same pointer have the same users.
+type Users struct {
+	// LastToken is the highest number that a token has had. Numbers are never given again.
+	LastToken uint64          `json:"last_token"`
+	ByName    map[string]User `json:"by_name"`
+}
+
+// User may do what its grants allow. The roles of grants are for package auth.
+type User struct {
+	Name   string     `json:"name"`
+	Grants []Grant    `json:"grants"`
+	Limits UserLimits `json:"limits,omitzero"`
+	Tokens []Token    `json:"tokens,omitempty"` // in the order of their numbers
+}
+
+// Grant gives a role on keyspaces.
+type Grant struct {
+	Role      string   `json:"role"`
+	Keyspaces []string `json:"keyspaces"`
+}
+
+// UserLimits bound what a user may do on each node per second. 0 stands for no limit.
+type UserLimits struct {
+	Requests    int64 `json:"requests,omitempty"`
+	Ops         int64 `json:"ops,omitempty"`
+	Connections int64 `json:"connections,omitempty"`
+}
+
+// Token is a secret that identifies a user. The catalog holds its hash only.
+type Token struct {
+	Number  uint64 `json:"number"`
+	Hash    string `json:"hash"`              // SHA-256 of the token's text, in hexadecimal
+	Created int64  `json:"created"`           // Unix time
+	Expires int64  `json:"expires,omitempty"` // Unix time; 0 for never
+}
+
+// tokenHashBytes is the length of a SHA-256 hash.
+const tokenHashBytes = 32
+
+// TakesUsers reports whether the cluster version allows users.
+func (v *View) TakesUsers() bool { return v.ClusterVersion >= versionOfUsers }
+
+// ID returns the name of a token, which no other token of the cluster ever has.
+func (t *Token) ID() string { return TokenID(t.Number) }
+
+// TokenID returns the name of the token of a number.
+func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10) }
+
+// ValidUserName reports whether a user may have a name: 1 to UserNameBytesMax of A-Z, a-z,
+// 0-9, ".", "_" and "-".
+func ValidUserName(name string) bool {
+	if len(name) < 1 || len(name) > UserNameBytesMax {
+		return false
+	}
+	for i := range len(name) {
+		b := name[i]
+		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '.' && b != '_' && b != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// PutUserEntry makes a user, or replaces the grants and limits of one that exists. Tokens
+// stay.
+type PutUserEntry struct {
+	Name   string     `json:"name"`
+	Grants []Grant    `json:"grants"`
+	Limits UserLimits `json:"limits,omitzero"`
+}
+
+// DeleteUserEntry deletes a user with all its tokens.
+type DeleteUserEntry struct {
+	Name string `json:"name"`
+}
+
+// AddTokenEntry adds a token to a user, and deletes those of its tokens that expired before
+// it was created. It is refused as Exists unless its number follows the last one: its
+// sender had to know the number to hash the token's text.
+type AddTokenEntry struct {
+	User  string `json:"user"`
+	Token Token  `json:"token"`
+}
+
+// RemoveTokenEntry deletes a token of a user.
+type RemoveTokenEntry struct {
+	User   string `json:"user"`
+	Number uint64 `json:"number"`
+}
+
+// User returns the user of a name.
+func (v *View) User(name string) (User, bool) {
+	if v.Users == nil {
+		return User{}, false
+	}
+	u, there := v.Users.ByName[name]
+	return u, there
+}
+
+// UsersByName returns the users by name, ascending.
+func (v *View) UsersByName() []User {
+	if v.Users == nil {
+		return nil
+	}
+	all := make([]User, 0, len(v.Users.ByName))
+	for _, name := range slices.Sorted(maps.Keys(v.Users.ByName)) {
+		all = append(all, v.Users.ByName[name])
+	}
+	return all
+}
+
+// LastToken returns the highest number that a token has had.
+func (v *View) LastToken() uint64 {
+	if v.Users == nil {
+		return 0
+	}
+	return v.Users.LastToken
+}
+
+// changeUsers gives v users of its own, which change may change.
+func (v *View) changeUsers(change func(*Users)) {
+	next := &Users{ByName: map[string]User{}}
+	if v.Users != nil {
+		next.LastToken = v.Users.LastToken
+		maps.Copy(next.ByName, v.Users.ByName)
+	}
+	change(next)
+	v.Users = next
+}
+
+// putUser stores a user.
+func (v *View) putUser(u User) Result {
+	v.changeUsers(func(users *Users) { users.ByName[u.Name] = u })
+	return Result{User: u}
+}
+
+func (c *PutUserEntry) apply(v *View) (Result, bool) {
+	was, exists := v.User(c.Name)
+	u := User{Name: c.Name, Grants: c.Grants, Limits: c.Limits, Tokens: was.Tokens}
+	switch err := u.check(); {
+	case !v.TakesUsers():
+		return refused("a user in a cluster of version %d", v.ClusterVersion)
+	case err != nil:
+		return refused("%v", err)
+	case !exists && v.Users != nil && len(v.Users.ByName) >= UsersMax:
+		return pastBound(BoundUsers, "there are %d users, the most that a cluster takes", UsersMax)
+	case exists && reflect.DeepEqual(u, was):
+		return Result{User: u}, false
+	}
+	return v.putUser(u), true
+}
+
+func (c *DeleteUserEntry) apply(v *View) (Result, bool) {
+	u, exists := v.User(c.Name)
+	if !exists {
+		return Result{Missing: true}, false
+	}
+	v.changeUsers(func(users *Users) { delete(users.ByName, c.Name) })
+	return Result{User: u}, true
+}
+
+func (c *AddTokenEntry) apply(v *View) (Result, bool) {
+	u, exists := v.User(c.User)
+	switch {
+	case !exists:
+		return Result{Missing: true}, false
+	case c.Token.Number != v.LastToken()+1:
+		return Result{Exists: true}, false
+	}
+	u.Tokens = slices.DeleteFunc(slices.Clone(u.Tokens), func(t Token) bool { return t.Expires != 0 && t.Expires <= c.Token.Created })
+	u.Tokens = append(u.Tokens, c.Token)
+	if len(u.Tokens) > UserTokensMax {
+		return pastBound(BoundTokens, "user %s has %d tokens, the most that a user takes", u.Name, UserTokensMax)
+	}
+	if err := u.check(); err != nil {
+		return refused("%v", err)
+	}
+	v.changeUsers(func(users *Users) {
+		users.ByName[u.Name] = u
+		users.LastToken = c.Token.Number
+	})
+	return Result{User: u}, true
+}
+
+func (c *RemoveTokenEntry) apply(v *View) (Result, bool) {
+	u, exists := v.User(c.User)
+	at := slices.IndexFunc(u.Tokens, func(t Token) bool { return t.Number == c.Number })
+	if !exists || at < 0 {
+		return Result{Missing: true}, false
+	}
+	u.Tokens = slices.Delete(slices.Clone(u.Tokens), at, at+1)
+	return v.putUser(u), true
+}
+
+// check returns an error for a user beyond the bounds.
+func (u *User) check() error {
+	if !ValidUserName(u.Name) {
+		return fmt.Errorf("a user of name %q: it must be 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'", u.Name, UserNameBytesMax)
+	}
+	if len(u.Grants) < 1 || len(u.Grants) > GrantsMax {
+		return fmt.Errorf("user %s has %d grants, not 1…%d", u.Name, len(u.Grants), GrantsMax)
+	}
+	for _, g := range u.Grants {
+		if !ValidName(g.Role) || len(g.Keyspaces) < 1 || len(g.Keyspaces) > GrantKeyspacesMax {
+			return fmt.Errorf("user %s has role %q on %d keyspaces, not 1…%d", u.Name, g.Role, len(g.Keyspaces), GrantKeyspacesMax)
+		}
+		for _, name := range g.Keyspaces {
+			if name != AllKeyspaces && !ValidName(name) {
+				return fmt.Errorf("user %s has a grant on keyspace %q", u.Name, name)
+			}
+		}
+	}
+	if u.Limits.Requests < 0 || u.Limits.Ops < 0 || u.Limits.Connections < 0 {
+		return fmt.Errorf("user %s has a limit below 0", u.Name)
+	}
+	return u.checkTokens()
+}
+
+func (u *User) checkTokens() error {
+	if len(u.Tokens) > UserTokensMax {
+		return fmt.Errorf("user %s has %d tokens", u.Name, len(u.Tokens))
+	}
+	last := uint64(0)
+	for _, t := range u.Tokens {
+		hash, err := hex.DecodeString(t.Hash)
+		if err != nil || len(hash) != tokenHashBytes || t.Number <= last || t.Created < 0 || t.Expires < 0 {
+			return fmt.Errorf("user %s has a token %d that is not whole, after %d", u.Name, t.Number, last)
+		}
+		last = t.Number
+	}
+	return nil
+}
+
+// checkUsers refuses users that no commands produce.
+func (v *View) checkUsers() error {
+	if v.Users == nil {
+		return nil
+	}
+	if !v.TakesUsers() || len(v.Users.ByName) > UsersMax {
+		return fmt.Errorf("%d users in a cluster of version %d", len(v.Users.ByName), v.ClusterVersion)
+	}
+	numbers := map[uint64]bool{}
+	for _, u := range v.UsersByName() {
+		if v.Users.ByName[u.Name].Name != u.Name {
+			return fmt.Errorf("user %q stands under another name", u.Name)
+		}
+		if err := u.check(); err != nil {
+			return err
+		}
+		for _, t := range u.Tokens {
+			if numbers[t.Number] || t.Number > v.Users.LastToken {
+				return fmt.Errorf("user %s has token %d, the last number is %d", u.Name, t.Number, v.Users.LastToken)
+			}
+			numbers[t.Number] = true
+		}
+	}
+	return nil
+}
