@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 )
@@ -30,7 +31,10 @@ func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
 	ctx.Response.Reset()
 	ctx.SetStatusCode(f.status)
 	if f.retryable() {
-		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryAfter)
+		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(max(f.retryAfter, retryAfter)))
+	}
+	if f.status == fasthttp.StatusUnauthorized {
+		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, challenge)
 	}
 	if f.allow != "" {
 		ctx.Response.Header.Set(fasthttp.HeaderAllow, f.allow)

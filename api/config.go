@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/auth/audit"
 )
 
 // Config configures a Server. A zero bound or timeout means its default.
@@ -49,6 +52,11 @@ type Config struct {
 	// InFlightMax bounds the requests under /v1 that are being served; one more
 	// is answered with 429. A request in flight holds its body, rows and answer.
 	InFlightMax int
+
+	// Auth tells who callers are and what they may do; nil lets everybody do everything.
+	Auth *auth.Authorizer
+	// Audit receives admin actions; nil for none.
+	Audit *audit.Log
 
 	Version  string               // the answer of /v1/version
 	Registry *prometheus.Registry // required: /metrics serves it, with the api's own metrics

@@ -149,6 +149,7 @@ func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
 
 // writeOps writes the ops of r.write.
 func (s *Server) writeOps(r *request, wantRows bool) error {
+	r.countOps()
 	w := &r.write
 	if wantRows {
 		w.Width = len(r.keyspace.Columns)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -30,6 +31,7 @@ type fakeNode struct {
 		lastRead  shard.ReadOptions
 		shards    *fakeShards
 		writeBy   time.Time // deadline of the last write
+		catalog   *catalog.View
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
 	entered, leave chan struct{}
@@ -51,6 +53,8 @@ func (n *fakeNode) reset() {
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()
+	n.mu.catalog = catalog.New().View()
+	n.mu.catalog.ClusterVersion = catalog.ClusterVersionMax
 	for _, ks := range []shard.Keyspace{
 		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 7},
 		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 7},
@@ -73,7 +77,7 @@ func (n *fakeNode) setFault(name string) {
 // trouble returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "", "repeated_in_part":
+	case "", "repeated_in_part", "node_behind":
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
@@ -441,6 +445,28 @@ func (n *fakeNode) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.troubleLocked()
+}
+
+// Catalog has users, and nothing else.
+func (n *fakeNode) Catalog() *catalog.View {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.catalog
+}
+
+func (n *fakeNode) ChangeOnAll(_ context.Context, command *catalog.Command) (*catalog.Result, []string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, nil, err
+	}
+	view, result := n.mu.catalog.After(command)
+	n.mu.catalog = view
+	var behind []string
+	if n.mu.fault == "node_behind" {
+		behind = []string{"n3"}
+	}
+	return result, behind, nil
 }
 
 func (n *fakeNode) lastWriteDeadline() time.Time {

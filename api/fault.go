@@ -38,6 +38,7 @@ const (
 	codeRefused          = "refused"
 	codeUnreadable       = "unreadable"
 	codePermissionDenied = "permission_denied"
+	codeUnauthenticated  = "unauthenticated"
 )
 
 // fault is an error as the client sees it.
@@ -48,6 +49,9 @@ type fault struct {
 	field   string // what in the request is wrong; "" when nothing is
 	allow   string // the methods that a 405 offers
 	closes  bool   // the connection is of no use any more
+	refusal bool   // by authorize, which has logged it
+
+	retryAfter int // seconds, if more than usual
 
 	text    []byte             // the answer's body if it was encoded in advance
 	refused prometheus.Counter // of such faults, where they are counted
@@ -109,6 +113,9 @@ func faultOf(err error) (*fault, bool) {
 		return f, true
 	}
 	if f := adminFault(err); f != nil {
+		return f, true
+	}
+	if f := userFault(err); f != nil {
 		return f, true
 	}
 	if refused, ok := errors.AsType[*shard.DropRefusedError](err); ok {
@@ -178,8 +185,8 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 }
 
 // retryAfter is sent with every fault that a repeat may resolve: queues drain in
-// milliseconds and an election takes about a second.
-const retryAfter = "1"
+// milliseconds and an election takes about a second. In seconds.
+const retryAfter = 1
 
 // ofWrite makes the fault of a write of rows report the outcome of its ops where the caller
 // would send them again. Without other information nothing was applied.

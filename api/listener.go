@@ -53,7 +53,7 @@ func newListener(ln net.Listener, cfg *Config, m *metrics) *listener {
 		connsMax:     cfg.ConnsMax,
 		writeTimeout: cfg.WriteTimeout,
 		refusal: fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nServer: %s\r\nContent-Type: %s\r\n"+
-			"Retry-After: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 			serverName, contentTypeJSON, retryAfter, len(body), body),
 		metrics: m,
 		logger:  new(lograte.Limiter).Logger(cfg.Logger),

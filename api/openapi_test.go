@@ -20,6 +20,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // example is one documented answer and how to get it.
@@ -296,6 +298,8 @@ func (e example) mustHold(t *testing.T, doc *openapi3.T, usual, hasty *live) {
 	l := usual
 	if e.send.Unfinished {
 		l = hasty
+	} else if e.setup == "enforce" {
+		l = startEnforcing(t).live
 	} else {
 		l.seed(t, doc, slices.Contains(e.operation.Tags, "unread"))
 	}
@@ -336,8 +340,31 @@ func (l *live) setUp(trouble string) (end func()) {
 		l.do("POST", "/v1/keyspaces", `{"name":"songs","columns":["play","like"],"shards":1}`)
 		return func() {}
 	}
+	if users := l.setUpUsers(trouble); users {
+		return func() {}
+	}
 	l.node.setFault(trouble)
 	return func() { l.node.setFault("") }
+}
+
+// setUpUsers makes the users that an example begins with, and reports whether it has any.
+func (l *live) setUpUsers(trouble string) bool {
+	switch trouble {
+	case "enforce":
+	case "old_version":
+		l.node.mu.Lock()
+		l.node.mu.catalog.ClusterVersion = 4
+		l.node.mu.Unlock()
+	case "web", "many_tokens":
+		l.do("PUT", "/v1/users/web", `{"grants":[{"role":"writer","keyspaces":["posts","unread"]}]}`)
+		l.do("POST", "/v1/users/web/tokens", "")
+		for n := 1; trouble == "many_tokens" && n < catalog.UserTokensMax; n++ {
+			l.do("POST", "/v1/users/web/tokens", "")
+		}
+	default:
+		return false
+	}
+	return true
 }
 
 // wantAnswer compares an answer with the example.
@@ -543,6 +570,10 @@ func servedEndpoints(t *testing.T) map[string]takes {
 	}
 	maps.Copy(resources, routes.fixed)
 	maps.Copy(resources, routes.unread.all())
+	for path, r := range map[string]*resource{"": routes.users.all, "/{name}": routes.users.one,
+		"/{name}/tokens": routes.users.tokens, "/{name}/tokens/{id}": routes.users.token} {
+		resources["/v1/users"+path] = r
+	}
 	maps.Copy(resources, routes.admin.fixed)
 	for verb, r := range routes.admin.nodes {
 		resources["/v1/admin/nodes/{node}/"+verb] = r

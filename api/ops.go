@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -19,6 +20,7 @@ func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeMixedOps(ctx.Request.Body()); err != nil {
 		return err
 	}
+	r.countOps()
 	w := &r.write
 	if !r.wantNone {
 		for _, ks := range w.Spaces {
@@ -131,6 +133,10 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	}
 	if !s.has(0) && o.member == "user" {
 		r.name = append(r.name[:0:0], shard.KeyspaceUnread...) // for catchUp
+		if err := r.may(auth.Ingest, r.name); err != nil {
+			c.stop(err)
+			return
+		}
 		if err := r.findUnread(); err != nil {
 			c.stop(err)
 			return
@@ -153,6 +159,9 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	o.op.Kind = changeAdd.kind
 	if o.verb == changeSet.member {
 		o.op.Kind = changeSet.kind
+		if err := r.may(auth.Write, r.name); err != nil && c.Err == nil {
+			c.stop(err)
+		}
 	}
 }
 
@@ -168,6 +177,10 @@ func (r *request) enterKeyspace(path string) {
 		return
 	}
 	r.name = append(r.name[:0:0], name...) // for catchUp, when the cursor's text is no longer valid
+	if err := r.may(auth.Ingest, r.name); err != nil {
+		c.stop(err)
+		return
+	}
 	r.keyspace = r.backend.Keyspace(string(name))
 	if r.keyspace == nil && !r.caughtUp {
 		if err := r.catchUp(); err != nil {

@@ -4,6 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
@@ -37,6 +40,12 @@ type request struct {
 	columns  []uint8 // to return, by number, in this order
 	rows     []int64
 	poll     unread.Poll
+
+	auth     *auth.Authorizer // nil if it is off, or the endpoint needs nothing
+	caller   *auth.Caller     // nil for nobody
+	excused  bool             // the call was to be refused, and is served all the same
+	from     *fasthttp.RequestCtx
+	endpoint *endpoint
 }
 
 // Larger buffers are left to the collector, so that a few huge requests do not occupy memory

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/auth"
 )
 
 // endpoint is one method of one path.
@@ -15,6 +17,7 @@ type endpoint struct {
 	hashed []byte // of it, for keys; stored with each key, so it never changes
 	takes  takes
 	call   func(*Server, *fasthttp.RequestCtx, *request) error
+	need   auth.Need // of the matrix
 
 	observers *observers
 }
@@ -70,6 +73,7 @@ type routes struct {
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
+	users   userPaths            // /v1/users/…
 	none    *endpoint            // for the metrics of requests without an endpoint
 }
 
@@ -104,7 +108,7 @@ func newRoutes(m *metrics) *routes {
 	remove := func(name string, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
 		return resourceOf(map[string]*endpoint{"DELETE": {name: name, takes: takesWrite | audited, call: call}})
 	}
-	return &routes{
+	t := &routes{
 		fixed: map[string]*resource{
 			"/healthz":      get("healthz", exempt|takesAnything, (*Server).healthz),
 			"/readyz":       get("readyz", exempt|takesAnything, (*Server).readyz),
@@ -136,8 +140,11 @@ func newRoutes(m *metrics) *routes {
 		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
+		users:   newUserPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},
 	}
+	t.setNeeds()
+	return t
 }
 
 // find returns the endpoint for a method and a path as received; with an error, the target
@@ -191,6 +198,9 @@ func (t *routes) match(path []byte) target {
 		}
 	}
 	if to := t.unread.match(path); to.resource != nil {
+		return to
+	}
+	if to := t.users.match(path); to.resource != nil {
 		return to
 	}
 	return t.admin.match(path)

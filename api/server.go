@@ -20,6 +20,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -50,6 +51,8 @@ type Backend interface {
 	DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error)
 	DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error)
 	Status() shard.Status
+	// Cluster holds the users.
+	auth.Cluster
 	// Ready returns nil when every group can serve, else the reason why one cannot.
 	Ready() error
 }
@@ -181,7 +184,11 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	if err == nil {
 		var to target
-		if e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal()); err == nil {
+		e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
+		if refused := s.authorize(ctx, r, e, to); refused != nil { // also what has no endpoint
+			err = refused
+		}
+		if err == nil {
 			err = s.call(ctx, r, e, to)
 		}
 	}
@@ -193,7 +200,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.discard(ctx)
 	}
 	if e.takes&audited != 0 {
-		s.audit(ctx, e, err)
+		s.audit(ctx, r, e, err)
 	}
 	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's

@@ -69,6 +69,12 @@ func (n *Node) Change(ctx context.Context, command *catalog.Command) (*catalog.R
 	return result, err
 }
 
+// ChangeOnAll is Change that also has the other nodes apply the command, and returns the
+// names of those that did not confirm it in time.
+func (n *Node) ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error) {
+	return n.catalogClient.ChangeOnAll(ctx, command)
+}
+
 // CatchUp returns once this node knows every change of the keyspaces that was acknowledged
 // before the call; see catalogclient.Client.CatchUp.
 func (n *Node) CatchUp(ctx context.Context) error { return n.catalogClient.CatchUp(ctx) }

@@ -56,6 +56,7 @@ type config struct {
 	Insecure      bool
 	Placement     cluster.PlanSettings
 	LogStore      shard.LogStore
+	Auth          authConfig
 	LogLevel      slog.Level
 	LogFormat     string
 
@@ -87,6 +88,7 @@ func newConfig() *config {
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "with --join: form a new cluster once this many new nodes, each started with the same number, see each other, 1 to 32")
 	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes with another name are refused (default: none)")
 	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
+	c.Auth.add(c)
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
 	c.tlsFlags()
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one a line, 16, 24 or 32 bytes in base64; the first is used for sending")

@@ -67,7 +67,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys",
-		"replace-after": "5m0s", "log-store": "shared", "allowed-hosts": "a.lan,b.lan:7400",
+		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s",
@@ -123,6 +123,7 @@ func TestRefusedSettings(t *testing.T) {
 		want string // part of the message
 	}{
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
+		{"another mode of auth", []string{"--auth=on"}, nil, "", "want off, permissive or enforce"},
 		{"sealed at once", []string{"--seal-after=1ms"}, nil, "", "seal-after (flag --seal-after): 1ms is neither 0 nor 1s or more"},
 		{"scrubbed all the time", []string{"--scrub-every=1ms"}, nil, "", "scrub-every (flag --scrub-every): 1ms is neither 0 nor 1s or more"},
 		{"redis without a port", []string{"--redis-addr=a"}, nil, "", "redis-addr (flag --redis-addr): \"a\": want HOST:PORT"},

@@ -113,6 +113,7 @@ func (p *process) beginServing(c *config) error {
 	if p.redis != nil {
 		p.redis.Attach(p.node)
 	}
+	p.followUsers()
 	p.announceState(cluster.MemberServing)
 	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
 	if err != nil {

@@ -18,6 +18,8 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/api/redis"
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/shard"
 )
@@ -49,8 +51,11 @@ type process struct {
 	dir        *cluster.DataDir
 	starting   starting // the servers' backend until they have the node
 	server     *api.Server
-	redis      *redis.Server // nil without --redis-addr
-	served     chan error    // receives the result of Serve of either server
+	redis      *redis.Server    // nil without --redis-addr
+	auth       *auth.Authorizer // nil with --auth off
+	audit      *audit.Log       // nil without --audit-log
+	unfollow   func()           // ends what followUsers began; nil until then
+	served     chan error       // receives the result of Serve of either server
 	tls        transport
 	gossip     *cluster.Gossip
 	node       *shard.Node
@@ -214,7 +219,11 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err := p.dir.KeepIdentity(); err != nil {
 		return err
 	}
+	if err := p.openAuth(c); err != nil {
+		return err
+	}
 	server, err := api.New(api.Config{
+		Auth: p.auth, Audit: p.audit,
 		Backend: &p.starting, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
@@ -347,7 +356,7 @@ func (p *process) stop() error {
 		errs = append(errs, err)
 	}
 	_, err := p.within("finish the requests in flight", drainTimeout, p.shutServers)
-	errs = append(errs, err)
+	errs = append(errs, err, p.closeAuth())
 	closed := true
 	if p.node != nil {
 		var err error

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/api"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -42,6 +43,13 @@ func (s *starting) Keyspaces() []*shard.Keyspace { return nil }
 func (s *starting) Keyspace(string) *shard.Keyspace { return nil }
 
 func (s *starting) CatchUp(context.Context) error { return s.Ready() }
+
+// Catalog returns nil: there is no catalog yet.
+func (s *starting) Catalog() *catalog.View { return nil }
+
+func (s *starting) ChangeOnAll(context.Context, *catalog.Command) (*catalog.Result, []string, error) {
+	return nil, nil, s.Ready()
+}
 
 func (s *starting) CreateKeyspace(context.Context, shard.Keyspace) (*shard.Keyspace, error) {
 	return nil, s.Ready()

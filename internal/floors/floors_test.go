@@ -85,12 +85,16 @@ const rule = `
 	docs:
 	# The cluster as operators see and change it.
 	admin: shard shard/tiering raftfsm raftfsm/catalog
+	# Lines about admin actions and refused calls.
+	auth/audit: internal/lograte
+	# Who may do what. The catalog stores the users.
+	auth: auth/audit raftfsm/catalog internal/lograte
 	# Neighbours that do not know each other.
-	api: docs admin unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
-	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
+	api: auth auth/audit docs admin unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
+	api/redis: auth unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis auth auth/audit cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
@@ -134,6 +138,7 @@ const rule = `
 	only source/kafka: github.com/twmb/...
 	only source/nats: github.com/nats-io/...
 	only source/redisstream cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
+	only auth/audit: gopkg.in/natefinch/lumberjack.v2/...
 	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...
 `
 

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/wire"
@@ -65,21 +67,42 @@ func (c *Client) know(ctx context.Context, index uint64) error {
 
 // Tell returns once the other nodes that seem to be there know the catalog's log
 // up to index, or after TellMax: whoever made a keyspace may ask any of them for
-// it next.
-func (c *Client) Tell(ctx context.Context, index uint64) {
+// it next. It returns the names of the nodes that did not confirm that: they ask
+// for themselves when they need to.
+func (c *Client) Tell(ctx context.Context, index uint64) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, TellMax)
 	defer cancel()
 	var told sync.WaitGroup
-	for key := range c.cfg.Catalog.View().Nodes {
-		if key == c.cfg.Key || c.cfg.Alive != nil && !c.cfg.Alive(key) {
+	var mu sync.Mutex // guards behind
+	for key, node := range c.cfg.Catalog.View().Nodes {
+		if key == c.cfg.Key {
 			continue
 		}
 		told.Go(func() {
-			// An error is of a node that asks for itself when it needs to.
-			_, _ = c.cfg.Calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+			confirmed := c.cfg.Alive == nil || c.cfg.Alive(key)
+			if confirmed {
+				_, err := c.cfg.Calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+				confirmed = err == nil
+			}
+			if !confirmed {
+				mu.Lock()
+				behind = append(behind, node.Name)
+				mu.Unlock()
+			}
 		})
 	}
 	told.Wait()
+	slices.Sort(behind)
+	return behind
+}
+
+// ChangeOnAll is Change and, once that is applied here, Tell.
+func (c *Client) ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error) {
+	result, index, err := c.Change(ctx, command)
+	if err != nil {
+		return nil, nil, err
+	}
+	return result, c.Tell(ctx, index), nil
 }
 
 func (c *Client) serveKnow(ctx context.Context, request []byte) ([]byte, error) {

@@ -1,0 +1,175 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/auth"
+)
+
+const (
+	headerAuthorization = "Authorization"
+	// challenge is the header WWW-Authenticate of a 401.
+	challenge = `Bearer realm="countd"`
+)
+
+// authFaults are the answers to refused callers. They are encoded once: refusals come in
+// floods and must cost little.
+var authFaults = map[auth.Refusal]*fault{
+	auth.NoToken:  unauthenticated("a token is needed: Authorization: Bearer TOKEN"),
+	auth.BadToken: unauthenticated("the token is nobody's; it may have been revoked"),
+	auth.Expired:  unauthenticated("the token has expired"),
+	auth.Unproven: encoded(&fault{
+		status:  fasthttp.StatusServiceUnavailable,
+		code:    codeNoLeader,
+		message: "this node cannot prove that the users that it knows are current",
+	}),
+}
+
+func unauthenticated(message string) *fault {
+	return encoded(&fault{status: fasthttp.StatusUnauthorized, code: codeUnauthenticated, message: message})
+}
+
+func encoded(f *fault) *fault {
+	f.text, f.refusal = f.appendJSON(nil), true
+	return f
+}
+
+// setNeeds sets what each endpoint needs, as the matrix has it. An endpoint that the matrix does
+// not name keeps the zero Need, which nobody has.
+func (t *routes) setNeeds() {
+	for _, route := range auth.Routes {
+		e, _, err := t.find([]byte(route.Method), []byte(pathLike(route.Path)))
+		if err != nil {
+			continue
+		}
+		if e.need.Access != auth.Nobody {
+			panic("two rows of the matrix are the endpoint " + e.name)
+		}
+		e.need = route.Need
+	}
+}
+
+// pathLike returns a path that a template of one stands for.
+func pathLike(template string) string {
+	names := strings.Split(template, "/")
+	for i, name := range names {
+		if strings.HasPrefix(name, "{") {
+			names[i] = "1"
+		}
+	}
+	return strings.Join(names, "/")
+}
+
+// authorize finds the caller of a request, and returns an error for a call that it may not
+// make. e is routes.none if the path has no endpoint.
+func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) error {
+	a := s.cfg.Auth
+	if a == nil || e.need.Access == auth.Public {
+		return nil
+	}
+	r.auth, r.from, r.endpoint = a, ctx, e
+	token, err := bearer(&ctx.Request.Header)
+	if err != nil {
+		return err
+	}
+	caller, why := a.Identify(token, r.received)
+	r.caller = caller
+	if why != auth.Granted {
+		if r.refuse(why, "") {
+			return authFaults[why]
+		}
+		r.excused = true
+		return nil
+	}
+	if err := s.checkLimits(ctx, r, e); err != nil {
+		return err
+	}
+	if e == s.routes.none || caller.Allows(&e.need, to.keyspace) {
+		return nil
+	}
+	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
+}
+
+// bearer returns the token of a request, or nil if there is none.
+func bearer(h *fasthttp.RequestHeader) ([]byte, error) {
+	text, err := header(h, headerAuthorization)
+	if err != nil || len(text) == 0 {
+		return nil, err
+	}
+	scheme, token, _ := bytes.Cut(text, []byte(" "))
+	if !bytes.EqualFold(scheme, []byte("Bearer")) {
+		return nil, nil
+	}
+	return bytes.TrimSpace(token), nil
+}
+
+// checkLimits counts a call against the limits of its caller. A write counts as one op; the
+// rest of a batch is counted by countOps once it is decoded.
+func (s *Server) checkLimits(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
+	over, wait := auth.Requests, r.caller.Take(auth.Requests, 1, r.received)
+	if wait == 0 && ctx.ConnRequestNum() == 1 {
+		over, wait = auth.Connections, r.caller.Take(auth.Connections, 1, r.received)
+	}
+	if wait == 0 && e.takes&takesWrite != 0 {
+		over, wait = auth.Ops, r.caller.Take(auth.Ops, 1, r.received)
+	}
+	if wait == 0 || !r.refuse(auth.OverLimits, over.String()) {
+		return nil
+	}
+	return &fault{
+		status:     fasthttp.StatusTooManyRequests,
+		code:       codeOverloaded,
+		message:    fmt.Sprintf("user %s makes more %s than its limit allows; nothing was applied", r.caller.Name, over),
+		retryAfter: seconds(wait),
+		closes:     over == auth.Connections,
+		refusal:    true,
+	}
+}
+
+// seconds rounds up a duration for the header Retry-After.
+func seconds(d time.Duration) int { return max(int(math.Ceil(d.Seconds())), 1) }
+
+// countOps counts the ops of a decoded batch against the limit of its caller.
+func (r *request) countOps() {
+	if r.caller != nil {
+		r.caller.Owe(auth.Ops, len(r.write.Ops)-1, r.received)
+	}
+}
+
+// may returns an error if the caller may not do what access stands for on a keyspace that its
+// request names.
+func (r *request) may(access auth.Access, keyspace []byte) error {
+	if r.auth == nil || r.excused || r.caller.May(access, keyspace) {
+		return nil
+	}
+	return r.forbidden(access, keyspace, nil)
+}
+
+// forbidden refuses the caller a call on a keyspace, or on several.
+func (r *request) forbidden(access auth.Access, keyspace []byte, several []string) error {
+	target := string(keyspace)
+	if len(several) > 0 {
+		target = strings.Join(several, ", ")
+	}
+	if !r.refuse(auth.Forbidden, target) {
+		r.excused = true
+		return nil
+	}
+	message := fmt.Sprintf("user %s may not make this call", r.caller.Name)
+	if access == auth.Read || access == auth.Ingest || access == auth.Write {
+		message = fmt.Sprintf("user %s may not %s keyspace %s", r.caller.Name, map[auth.Access]string{
+			auth.Read: "read", auth.Ingest: "add to", auth.Write: "write to"}[access], shown([]byte(target)))
+	}
+	return &fault{status: fasthttp.StatusForbidden, code: codePermissionDenied, message: message, refusal: true}
+}
+
+// refuse counts a refusal and reports whether the call is refused.
+func (r *request) refuse(why auth.Refusal, target string) bool {
+	return r.auth.Refuse(why, auth.Call{Caller: r.caller, From: r.from.RemoteAddr(), What: r.endpoint.name, Target: target})
+}

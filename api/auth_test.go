@@ -1,0 +1,413 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/auth/audit"
+)
+
+const rootToken = "root-token-of-the-tests-0123456789"
+
+// enforcing is a server that knows its callers.
+type enforcing struct {
+	*live
+	auth     *auth.Authorizer
+	registry *prometheus.Registry
+	auditLog string
+}
+
+func startEnforcing(t testing.TB) *enforcing { return startAuth(t, auth.Enforce, nil) }
+
+// startAuth starts a server with the root token, and waits until it trusts its users.
+func startAuth(t testing.TB, mode auth.Mode, change func(*Config)) *enforcing {
+	t.Helper()
+	e := &enforcing{registry: prometheus.NewRegistry(), auditLog: filepath.Join(t.TempDir(), "audit.log")}
+	file := filepath.Join(t.TempDir(), "root")
+	if err := os.WriteFile(file, []byte(rootToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.DiscardHandler)
+	log, err := audit.Open(e.auditLog, e.registry, logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.auth, err = auth.New(auth.Config{Mode: mode, RootToken: file, Audit: log, Registry: e.registry, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cluster auth.Cluster
+	e.live = startLive(t, func(c *Config) {
+		c.Auth, c.Audit, c.Registry = e.auth, log, e.registry
+		if change != nil {
+			change(c)
+		}
+		cluster = c.Backend
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.auth.Follow(ctx, cluster) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	token := e.token(t, "probe", `{"role":"metrics"}`)
+	for deadline := time.Now().Add(10 * time.Second); e.as(token, "GET", "/metrics", "").status == 503; {
+		if time.Now().After(deadline) {
+			t.Fatal("the server trusts nobody")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return e
+}
+
+// token makes a user with grants, and returns a token of it.
+func (e *enforcing) token(t testing.TB, user string, grants ...string) string {
+	t.Helper()
+	if got := e.as(rootToken, "PUT", "/v1/users/"+user, `{"grants":[`+strings.Join(grants, ",")+`]}`); got.status != 200 {
+		t.Fatalf("user %s: %d %s", user, got.status, got.body)
+	}
+	got := e.as(rootToken, "POST", "/v1/users/"+user+"/tokens", `{"expires_in":"1h"}`)
+	var made struct{ Token string }
+	if err := json.Unmarshal([]byte(got.body), &made); err != nil || got.status != 200 {
+		t.Fatalf("token of %s: %d %s", user, got.status, got.body)
+	}
+	return made.Token
+}
+
+func (e *enforcing) as(token, method, path, body string) reply {
+	e.t.Helper()
+	return e.do(method, path, body, "Authorization", "Bearer "+token)
+}
+
+// documentedNeed is a row of a matrix in docs/SECURITY.md.
+type documentedNeed struct {
+	call      string
+	keyspaces []string
+	may       map[string]bool // by role, and nobody
+}
+
+// documentedRoles are the columns of a matrix after call and keyspaces.
+var documentedRoles = []string{"nobody", "reader", "writer", "ingest", "metrics", "admin"}
+
+// documentedMatrix reads the matrix under a heading of docs/SECURITY.md.
+func documentedMatrix(t *testing.T, heading string) map[string]documentedNeed {
+	t.Helper()
+	text, err := os.ReadFile("../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n### "+heading+"\n")
+	if !found {
+		t.Fatalf("no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n#")
+	rows := map[string]documentedNeed{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if !strings.HasPrefix(strings.TrimSpace(line), "| `") {
+			continue
+		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if len(cells) != 2+len(documentedRoles) {
+			t.Fatalf("bad row: %s", line)
+		}
+		row := documentedNeed{call: strings.Trim(cells[0], "`"), may: map[string]bool{}}
+		if cells[1] != "" {
+			row.keyspaces = strings.Split(cells[1], ", ")
+		}
+		for i, role := range documentedRoles {
+			if cells[2+i] != "" && cells[2+i] != "yes" {
+				t.Fatalf("neither yes nor empty: %s", line)
+			}
+			row.may[role] = cells[2+i] == "yes"
+		}
+		rows[row.call] = row
+	}
+	return rows
+}
+
+// TestMatrixOfRoutes holds each route of docs/openapi.yaml to the matrix in docs/SECURITY.md,
+// for each role and for nobody:
+//
+//  1. a role on the keyspaces that the row names makes the call, if the row says yes;
+//  2. a role on all but one of these keyspaces never does;
+//  3. a route without a row fails the test. Nobody may make its call (auth.Nobody).
+func TestMatrixOfRoutes(t *testing.T) {
+	doc, e := loadContract(t), startEnforcing(t)
+	rows := documentedMatrix(t, "HTTP")
+	all := examples(t, doc)
+	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 }), func(a, b example) bool {
+		return a.method == b.method && a.path == b.path
+	})
+	tokens := map[string]string{}
+	token := func(role string, keyspaces []string) string {
+		grant := fmt.Sprintf(`{"role":%q}`, role)
+		if role != "metrics" && role != "admin" {
+			grant = fmt.Sprintf(`{"role":%q,"keyspaces":["%s"]}`, role, strings.Join(keyspaces, `","`))
+		}
+		if tokens[grant] == "" {
+			tokens[grant] = e.token(t, fmt.Sprintf("u%d", len(tokens)), grant)
+		}
+		return tokens[grant]
+	}
+	for _, x := range all {
+		name := x.method + " " + x.path
+		row, there := rows[name]
+		if !there {
+			t.Errorf("%s is in no matrix", name)
+			continue
+		}
+		for _, role := range documentedRoles {
+			if role == "nobody" {
+				e.wantMay(t, x, role, "", row.may[role])
+				continue
+			}
+			named := keyspacesOf(row)
+			e.wantMay(t, x, role, token(role, named), row.may[role])
+			for i := range named {
+				if len(row.keyspaces) == 0 {
+					break
+				}
+				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
+				e.wantMay(t, x, role, token(role, but), row.may[role] && role == "admin")
+			}
+		}
+	}
+}
+
+// keyspacesOf returns the keyspaces of a row for the examples of the contract, which are on
+// posts.
+func keyspacesOf(row documentedNeed) []string {
+	switch {
+	case len(row.keyspaces) == 0 || row.keyspaces[0] == "of the path":
+		return []string{"posts"}
+	case row.keyspaces[0] == "of the body": // of POST /v1/ops
+		return []string{"posts", "unread"}
+	}
+	return slices.Clone(row.keyspaces)
+}
+
+// wantMay sends the request of an example as a caller.
+func (e *enforcing) wantMay(t *testing.T, x example, role, token string, may bool) {
+	t.Helper()
+	e.node.renewRows()
+	r, _ := x.request(t, "http://"+e.server.Addr().String())
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	got := x.replay(t, r)
+	refused := got.status == http.StatusUnauthorized || got.status == http.StatusForbidden
+	if refused == may {
+		t.Errorf("%s by %s: answered %d %.200s; may: %v", x, role, got.status, got.body, may)
+	}
+	if refused && (got.status == http.StatusUnauthorized) != (token == "") {
+		t.Errorf("%s by %s: answered %d", x, role, got.status)
+	}
+}
+
+// renewRows makes the node as good as new but for its users.
+func (n *fakeNode) renewRows() {
+	users := n.Catalog()
+	n.reset()
+	n.mu.Lock()
+	n.mu.catalog = users
+	n.mu.Unlock()
+}
+
+// TestRouteOutsideTheMatrix checks that an endpoint that the matrix does not name is refused
+// to everybody.
+func TestRouteOutsideTheMatrix(t *testing.T) {
+	e := startEnforcing(t)
+	get := e.server.routes.fixed["/v1/version"].methods["GET"]
+	was := get.need
+	defer func() { get.need = was }()
+	get.need = auth.Need{}
+	ctx := newCall("GET", "/v1/version", "")
+	ctx.Request.Header.Set("Authorization", "Bearer "+rootToken)
+	e.server.serve(ctx)
+	if status := ctx.Response.StatusCode(); status != http.StatusForbidden {
+		t.Errorf("answered %d %s", status, ctx.Response.Body())
+	}
+}
+
+func TestRefusedCalls(t *testing.T) {
+	e := startEnforcing(t)
+	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts","unread"]}`)
+	adder := e.token(t, "adder", `{"role":"ingest","keyspaces":["posts"]}`)
+	for _, c := range []struct {
+		name, token, method, path, body string
+		status                          int
+		want                            string
+	}{
+		{"no token", "", "GET", "/v1/keyspaces", "", 401, "a token is needed"},
+		{"no token and no path", "", "GET", "/v1/nowhere", "", 401, "a token is needed"},
+		{"no token and no method", "", "PATCH", "/healthz", "", 401, "a token is needed"},
+		{"no token, and no body read", "", "POST", "/v1/counters/posts/incr", "nonsense", 401, "a token is needed"},
+		{"a wrong token", "ctd_k1_" + strings.Repeat("0", 64), "GET", "/readyz", "", 401, "nobody's"},
+		{"no path", web, "GET", "/v1/nowhere", "", 404, "no such path"},
+		{"no method", web, "PATCH", "/v1/keyspaces", "", 405, "method_not_allowed"},
+		{"a keyspace that is not there", web, "POST", "/v1/counters/songs/incr", "", 403, "user web may not add to keyspace songs"},
+		{"a poll, for the feed", web, "GET", "/v1/poll/7", "", 403, "user web may not read keyspace unread, feed"},
+		{"ops", web, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"add":{"like":1}},{"add":{"like":1},"user":2}]}`, 200, ""},
+		{"ops on another keyspace", web, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"users","id":1,"add":{"posts":1}}]}`, 403, "user web may not add to keyspace users"},
+		{"ops, the keyspace last", web, "POST", "/v1/ops", `{"ops":[{"id":1,"add":{"posts":1},"keyspace":"users"}]}`, 403, "keyspace users"},
+		{"ops of users without unread", adder, "POST", "/v1/ops", `{"ops":[{"user":1,"add":{"like":1}}]}`, 403, "keyspace unread"},
+		{"ops that set", adder, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"set":{"like":1}}]}`, 403, "user adder may not write to keyspace posts"},
+		{"ops that set, by a writer", web, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"set":{"like":1}}]}`, 200, ""},
+		{"a read by one that adds", adder, "GET", "/v1/counters/posts/1", "", 403, "user adder may not read keyspace posts"},
+		{"an order of no admin", web, "POST", "/v1/admin/cold/stop", "{}", 403, "user web may not make this call"},
+	} {
+		headers := []string{"Authorization", "Bearer " + c.token}
+		if c.token == "" {
+			headers = nil
+		}
+		got := e.do(c.method, c.path, c.body, headers...)
+		if got.status != c.status || !strings.Contains(got.body, c.want) {
+			t.Errorf("%s: answered %d %s", c.name, got.status, got.body)
+		}
+		if challenged := got.header.Get("WWW-Authenticate") == `Bearer realm="countd"`; challenged != (c.status == 401) {
+			t.Errorf("%s: WWW-Authenticate %q", c.name, got.header.Get("WWW-Authenticate"))
+		}
+	}
+	if got := e.do("GET", "/healthz", ""); got.status != 200 {
+		t.Errorf("/healthz without a token: %d", got.status)
+	}
+	for _, header := range []string{"Basic " + web, web, "Bearer", "Bearer  "} {
+		if got := e.do("GET", "/v1/version", "", "Authorization", header); got.status != 401 {
+			t.Errorf("Authorization %q: %d", header, got.status)
+		}
+	}
+	if got := e.do("GET", "/v1/version", "", "Authorization", "bearer "+web); got.status != 200 {
+		t.Errorf("the scheme in small letters: %d", got.status)
+	}
+}
+
+// TestRevokedTokens checks that a revoked token, and those of a deleted user, are refused
+// from the next call on.
+func TestRevokedTokens(t *testing.T) {
+	e := startEnforcing(t)
+	reader := `{"role":"reader","keyspaces":["*"]}`
+	first, second := e.token(t, "web", reader), e.token(t, "web", reader)
+	var user shownUser
+	if err := json.Unmarshal([]byte(e.as(rootToken, "GET", "/v1/users/web", "").body), &user); err != nil || len(user.Tokens) != 2 {
+		t.Fatalf("%+v, %v", user, err)
+	}
+	status := func(token string) int { return e.as(token, "GET", "/v1/counters/posts/1", "").status }
+	if got := e.as(rootToken, "DELETE", "/v1/users/web/tokens/"+user.Tokens[0].ID, ""); got.status != 200 || status(first) != 401 || status(second) != 200 {
+		t.Errorf("after the first was revoked: %d; %d, %d", got.status, status(first), status(second))
+	}
+	if got := e.as(rootToken, "DELETE", "/v1/users/web/tokens/"+user.Tokens[0].ID, ""); got.status != 404 {
+		t.Errorf("revoked again: %d", got.status)
+	}
+	if got := e.as(rootToken, "DELETE", "/v1/users/web", ""); got.status != 200 || status(second) != 401 {
+		t.Errorf("after the user was deleted: %d; %d", got.status, status(second))
+	}
+}
+
+// TestPermissive checks that everybody is served, and that what enforce would refuse is
+// counted once a call.
+func TestPermissive(t *testing.T) {
+	e := startAuth(t, auth.Permissive, nil)
+	web := e.token(t, "web", `{"role":"reader","keyspaces":["posts"]}`)
+	for _, token := range []string{web, "", "nonsense"} {
+		got := e.do("POST", "/v1/ops", `{"ops":[{"keyspace":"users","id":1,"add":{"posts":1}},{"keyspace":"users","id":1,"add":{"posts":1}}]}`, "Authorization", "Bearer "+token)
+		if got.status != 200 {
+			t.Errorf("token %q: %d %s", token, got.status, got.body)
+		}
+	}
+	text := e.do("GET", "/metrics", "", "Authorization", "Bearer "+rootToken).body
+	for _, line := range []string{`countd_auth_permitted_total{reason="permission_denied"} 1`, `countd_auth_permitted_total{reason="no_token"} 1`,
+		`countd_auth_permitted_total{reason="bad_token"} 1`, `countd_auth_refused_total{reason="bad_token"} 0`} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
+
+func TestLimitsOfUsers(t *testing.T) {
+	e := startEnforcing(t)
+	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)
+	limit := func(text string) {
+		t.Helper()
+		got := e.as(rootToken, "PUT", "/v1/users/web", `{"grants":[{"role":"writer","keyspaces":["posts"]}],"limits":`+text+`}`)
+		if got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	over := func(got reply, least int, what string) {
+		t.Helper()
+		if wait, err := strconv.Atoi(got.header.Get("Retry-After")); got.status != 429 || err != nil || wait < least || !strings.Contains(got.body, what) {
+			t.Errorf("answered %d %s, Retry-After %q", got.status, got.body, got.header.Get("Retry-After"))
+		}
+	}
+	limit(`{"ops_per_second":1}`)
+	body := `{"ops":[` + strings.Repeat(`{"id":1,"add":{"like":1}},`, 3599) + `{"id":1,"add":{"like":1}}]}`
+	if got := e.as(web, "POST", "/v1/counters/posts/incr", body); got.status != 200 {
+		t.Fatalf("a batch larger than the limit: %d %s", got.status, got.body)
+	}
+	over(e.as(web, "POST", "/v1/counters/posts/incr", `{"ops":[{"id":1,"add":{"like":1}}]}`), 3000, "more ops than its limit")
+	if got := e.as(web, "GET", "/v1/counters/posts/1", ""); got.status != 200 || !strings.Contains(got.body, `"like":3600`) {
+		t.Errorf("a read: %d %s", got.status, got.body)
+	}
+	limit(`{"connections_per_second":1}`)
+	refused := false
+	for range 20 { // each on a connection of its own
+		if got := e.as(web, "GET", "/v1/counters/posts/1", ""); got.status == 429 {
+			over(got, 1, "more connections than its limit")
+			refused = true
+			break
+		}
+	}
+	if !refused {
+		t.Error("20 connections at once are served")
+	}
+	if text := e.as(rootToken, "GET", "/metrics", "").body; !strings.Contains(text, `countd_user_overloaded_total{limit="ops",user="web"} 1`) {
+		t.Error("the refused call is not counted")
+	}
+}
+
+// TestTokensAreNotLogged checks that no token is in what the server writes, whatever happens
+// to calls with one.
+func TestTokensAreNotLogged(t *testing.T) {
+	e := startEnforcing(t)
+	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)
+	wrong := "ctd_k1_" + strings.Repeat("5", 64)
+	for _, token := range []string{rootToken, web, wrong} {
+		e.as(token, "POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)
+		e.as(token, "POST", "/v1/admin/nodes/n9/drain", "{}")
+		for _, fault := range []string{"failure", "panic", "outcome_unknown"} {
+			e.node.setFault(fault)
+			e.as(token, "POST", "/v1/users/web/tokens", "{}")
+			e.as(token, "GET", "/v1/counters/posts/1", "")
+		}
+		e.node.setFault("")
+	}
+	log, err := os.ReadFile(e.auditLog)
+	if err != nil || !strings.Contains(string(log), `"who":"web"`) {
+		t.Fatalf("%s, %v", log, err)
+	}
+	for _, token := range []string{rootToken, web[len("ctd_k1_"):], wrong[len("ctd_k1_"):]} {
+		if strings.Contains(string(log), token) || strings.Contains(e.log.String(), token) {
+			t.Errorf("token %s is in %s\n%s", token, log, e.log.String())
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// decodeUser parses {"grants":[{"role":…,"keyspaces":[…]},…],"limits":{…}?}. Package auth
+// checks the values.
+func (r *request) decodeUser(body []byte) (grants []catalog.Grant, limits catalog.UserLimits, err error) {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "grants":
+			s.once(c, 0, "grants")
+			if !c.Begin('[') {
+				c.Fail("grants", notArray)
+			}
+			for i := 0; c.Next(i, ']'); i++ {
+				if i == catalog.GrantsMax {
+					c.Fail("grants", fmt.Sprintf("more than %d", catalog.GrantsMax))
+					break
+				}
+				grants = append(grants, c.grant(fmt.Sprintf("grants[%d]", i)))
+			}
+		case "limits":
+			s.once(c, 1, "limits")
+			limits = c.limits("limits")
+		default:
+			c.Fail(shown(key), noSuchFld)
+		}
+	}
+	s.need(c, 0, "grants")
+	return grants, limits, r.decoded()
+}
+
+// grant parses {"role":…,"keyspaces":[…]?}. Without keyspaces, those of the grant are nil.
+func (c *cursor) grant(path string) (g catalog.Grant) {
+	if !c.Begin('{') {
+		c.Fail(path, notObject)
+	}
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "role":
+			s.once(c, 0, path+".role")
+			g.Role = c.name(path + ".role")
+		case "keyspaces":
+			s.once(c, 1, path+".keyspaces")
+			g.Keyspaces = c.names(path+".keyspaces", catalog.GrantKeyspacesMax)
+		default:
+			c.Fail(path+"."+shown(key), noSuchFld)
+		}
+	}
+	s.need(c, 0, path+".role")
+	return g
+}
+
+// names parses a list of strings that outlive the request. It returns no nil.
+func (c *cursor) names(path string, most int) []string {
+	if !c.Begin('[') {
+		c.Fail(path, notArray)
+	}
+	names := []string{}
+	for n := 0; c.Next(n, ']'); n++ {
+		if n == most {
+			c.Fail(path, fmt.Sprintf("more than %d", most))
+			break
+		}
+		names = append(names, c.name(fmt.Sprintf("%s[%d]", path, n)))
+	}
+	return names
+}
+
+// limits parses the limits of a user; a missing one is 0.
+func (c *cursor) limits(path string) (l catalog.UserLimits) {
+	if !c.Begin('{') {
+		c.Fail(path, notObject)
+	}
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		key := string(c.Key())
+		at := path + "." + shown([]byte(key))
+		var to *int64
+		bit := 0
+		switch key {
+		case "requests_per_second":
+			to, bit = &l.Requests, 0
+		case "ops_per_second":
+			to, bit = &l.Ops, 1
+		case "connections_per_second":
+			to, bit = &l.Connections, 2
+		default:
+			c.Fail(at, noSuchFld)
+			return l
+		}
+		s.once(c, bit, at)
+		var ok bool
+		if *to, ok = c.Int64(); !ok {
+			c.Fail(at, notInt64)
+		}
+	}
+	return l
+}
+
+// decodeToken parses {"expires_in":…?}; 0 stands for never.
+func (r *request) decodeToken(body []byte) (expiresIn time.Duration, err error) {
+	c := r.objectIn(optional(body))
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "expires_in":
+			s.once(c, 0, "expires_in")
+			expiresIn, err = time.ParseDuration(c.name("expires_in"))
+			if c.Err == nil && (err != nil || expiresIn <= 0 || expiresIn > auth.ExpiresInMax) {
+				c.Fail("expires_in", auth.ExpiresInRule)
+			}
+		default:
+			c.Fail(shown(key), noSuchFld)
+		}
+	}
+	return expiresIn, r.decoded()
+}

@@ -1,0 +1,192 @@
+// Package audit owns the audit log: a file of JSON lines about admin actions and refused
+// calls. It never sees a token, and it never fails a call: a line that cannot be written is
+// counted and reported in the node's log.
+//
+// Invariant: refusals cannot fill the disk. Lines about them are limited to a rate, each says
+// how many it stands for, and the files together have a bounded size.
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/countd/countd/internal/lograte"
+)
+
+const (
+	// fileMiBMax and filesMax bound the files together to about 512 MiB.
+	fileMiBMax = 64
+	filesMax   = 7 // besides the one being written
+	// refusalsPerSec and refusalsBurst bound the lines about refusals of one outcome. At
+	// 300 bytes a line, a year of a flood would not wrap the files sooner than three weeks.
+	refusalsPerSec = 1
+	refusalsBurst  = 100
+	// detailBytesMax bounds each text of a line.
+	detailBytesMax = 256
+	// TailMax bounds the events that Tail returns.
+	TailMax = 1000
+	// tailBytesMax bounds what Tail reads of the file.
+	tailBytesMax = 1 << 20
+)
+
+// Event is one line.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Who     string    `json:"who"`             // name of the user; "" for nobody
+	Token   string    `json:"token,omitempty"` // id of its token
+	From    string    `json:"from"`            // address of the caller
+	What    string    `json:"what"`            // name of the call or command
+	Target  string    `json:"target,omitempty"`
+	Outcome string    `json:"outcome"`          // ok, an error's code, or why it was refused
+	Status  int       `json:"status,omitempty"` // of HTTP
+	// Served is set for a call that --auth permissive served and enforce would have refused.
+	Served bool `json:"served,omitempty"`
+	// Suppressed is how many refusals of this outcome before this one have no line.
+	Suppressed uint64 `json:"suppressed,omitempty"`
+}
+
+// Log writes events. A nil Log drops them.
+type Log struct {
+	path    string
+	limited *slog.Logger
+	failed  prometheus.Counter
+
+	mu struct {
+		sync.Mutex // held during writes, which are as rare as admin actions and limited refusals
+		file       *lumberjack.Logger
+		refused    map[string]*budget // by outcome
+	}
+}
+
+// budget is what is left of a rate.
+type budget struct {
+	left       float64
+	at         time.Time
+	suppressed uint64
+}
+
+// Open opens the file, which Close closes.
+func Open(path string, registry *prometheus.Registry, logger *slog.Logger) (*Log, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // an error at the start, not at the first event
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open audit log: %w", err)
+	}
+	l := &Log{path: path, limited: new(lograte.Limiter).Logger(logger), failed: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "countd_audit_errors_total",
+		Help: "Lines that could not be written to the audit log.",
+	})}
+	l.mu.file = &lumberjack.Logger{Filename: path, MaxSize: fileMiBMax, MaxBackups: filesMax}
+	l.mu.refused = map[string]*budget{}
+	if err := registry.Register(l.failed); err != nil {
+		return nil, fmt.Errorf("cannot register metrics: %w", err)
+	}
+	return l, nil
+}
+
+// Action writes an admin action.
+func (l *Log) Action(e Event) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writeLocked(&e)
+}
+
+// Refused writes a refusal, unless there were too many of its outcome.
+func (l *Log) Refused(e Event) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.mu.refused[e.Outcome]
+	if b == nil { // outcomes are few
+		b = &budget{left: refusalsBurst, at: e.Time}
+		l.mu.refused[e.Outcome] = b
+	}
+	b.left = min(b.left+refusalsPerSec*max(e.Time.Sub(b.at).Seconds(), 0), refusalsBurst)
+	b.at = e.Time
+	if b.left < 1 {
+		b.suppressed++
+		return
+	}
+	b.left--
+	e.Suppressed, b.suppressed = b.suppressed, 0
+	l.writeLocked(&e)
+}
+
+func (l *Log) writeLocked(e *Event) {
+	e.Time = e.Time.UTC()
+	for _, text := range []*string{&e.Who, &e.From, &e.What, &e.Target} {
+		*text = (*text)[:min(len(*text), detailBytesMax)]
+	}
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = l.mu.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		l.failed.Inc()
+		l.limited.Error("cannot write to the audit log", "err", err)
+	}
+}
+
+// Close writes how many refusals have no line, and closes the file.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for outcome, b := range l.mu.refused {
+		if b.suppressed > 0 {
+			l.writeLocked(&Event{Time: b.at, What: "refusals", Outcome: outcome, Suppressed: b.suppressed})
+			b.suppressed = 0
+		}
+	}
+	if err := l.mu.file.Close(); err != nil {
+		return fmt.Errorf("cannot close audit log: %w", err)
+	}
+	return nil
+}
+
+// Tail returns the last events of the file, at most n of them, the oldest first. It skips
+// lines that are no events, such as one that a crash cut off.
+func (l *Log) Tail(n int) ([]Event, error) {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read audit log: %w", err)
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(max(size-tailBytesMax, 0), io.SeekStart)
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, tailBytesMax))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read audit log: %w", err)
+	}
+	events := []Event{}
+	for line := range bytes.Lines(text) {
+		var e Event
+		if json.Unmarshal(line, &e) == nil && e.Outcome != "" {
+			events = append(events, e)
+		}
+	}
+	return events[max(len(events)-n, 0):], nil
+}

@@ -1,0 +1,82 @@
+package audit
+
+import (
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func open(t *testing.T) *Log {
+	t.Helper()
+	l, err := Open(filepath.Join(t.TempDir(), "audit.log"), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestFloodOfRefusals holds refusals to their rate: actions among them all have a line, and
+// the lines about refusals add up to all of them.
+func TestFloodOfRefusals(t *testing.T) {
+	l := open(t)
+	at := time.Unix(1_000_000, 0)
+	const refusals = 20_000
+	for i := range refusals {
+		at = at.Add(100 * time.Microsecond) // two seconds in all
+		l.Refused(Event{Time: at, What: "get", Outcome: "bad_token"})
+		if i%1000 == 0 {
+			l.Refused(Event{Time: at, Who: "web", What: "get", Outcome: "permission_denied"})
+			l.Action(Event{Time: at, Who: "ann", What: "drop", Outcome: "ok"})
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	events, err := l.Tail(TailMax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, total := map[string]int{}, map[string]uint64{}
+	for _, e := range events {
+		lines[e.Outcome]++
+		total[e.Outcome] += e.Suppressed
+		if e.What != "refusals" {
+			total[e.Outcome]++
+		}
+	}
+	if lines["ok"] != 20 || lines["permission_denied"] != 20 || lines["bad_token"] > refusalsBurst+4 {
+		t.Errorf("lines %v", lines)
+	}
+	if total["bad_token"] != refusals {
+		t.Errorf("%d refusals are accounted for, of %d", total["bad_token"], refusals)
+	}
+}
+
+func TestTail(t *testing.T) {
+	l := open(t)
+	if events, err := l.Tail(10); err != nil || len(events) > 0 {
+		t.Errorf("%v, %v", events, err)
+	}
+	for range 5 {
+		l.Action(Event{Time: time.Unix(1, 0), Who: strings.Repeat("x", 1000), What: "drop", Outcome: "ok"})
+	}
+	_, _ = l.mu.file.Write([]byte(`{"time":"cut o` + "\n"))
+	l.Action(Event{Time: time.Unix(2, 0), What: "last", Outcome: "ok"})
+	events, err := l.Tail(2)
+	if err != nil || len(events) != 2 || events[1].What != "last" || len(events[0].Who) != detailBytesMax {
+		t.Errorf("%+v, %v", events, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	var none *Log
+	none.Action(Event{})
+	none.Refused(Event{})
+	if err := none.Close(); err != nil {
+		t.Error(err)
+	}
+}

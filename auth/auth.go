@@ -1,0 +1,292 @@
+// Package auth owns who may do what: tokens, roles, the matrix of what each route and command
+// needs, and the limits of users. It never stores users; the catalog does. It never serves a
+// port; packages api and api/redis ask it about each call.
+//
+// A node trusts its copy of the users for trustMax after it has proved that the copy is no
+// older than the catalog's leader's. So a token that was deleted is of no use
+//
+//   - on a node that confirmed the deletion, from then on: the call that deleted the token
+//     waits for the nodes and names those that did not confirm;
+//   - on any other node, trustMax after the deletion at the latest. A node that cannot reach
+//     the catalog's leader for so long refuses every token but its root token;
+//   - on a node that restarts, never: it trusts no copy before it has proved it.
+//
+// Invariant: what the matrix does not name is refused to everybody.
+package auth
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/auth/audit"
+	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// Mode is what a node does with callers whom the matrix refuses.
+type Mode string
+
+// The modes.
+const (
+	Off        Mode = "off"        // everybody may do everything; tokens are ignored
+	Permissive Mode = "permissive" // everybody may; what Enforce would refuse is logged and counted
+	Enforce    Mode = "enforce"
+)
+
+// Set makes m a mode by its name.
+func (m *Mode) Set(text string) error {
+	switch mode := Mode(text); mode {
+	case Off, Permissive, Enforce:
+		*m = mode
+		return nil
+	}
+	return errors.New("want off, permissive or enforce")
+}
+
+// String returns the mode's name.
+func (m *Mode) String() string { return string(*m) }
+
+// Type describes the values that a flag takes.
+func (m *Mode) Type() string { return "off|permissive|enforce" }
+
+// Refusal is why a call is refused.
+type Refusal uint8
+
+// The refusals.
+const (
+	Granted    Refusal = iota // the call is not refused
+	NoToken                   // there is no token
+	BadToken                  // the token is no user's
+	Expired                   // the token has expired
+	Unproven                  // this node cannot prove that its users are current
+	Forbidden                 // the user's grants do not allow the call
+	OverLimits                // the user's limits do not allow the call now
+	refusals
+)
+
+// String returns the refusal's name, in metrics and the audit log.
+func (r Refusal) String() string {
+	return [refusals]string{"granted", "no_token", "bad_token", "expired_token", "users_unproven", "permission_denied", "overloaded"}[r]
+}
+
+const (
+	// trustMax is how long a node trusts its copy of the users after it proved it. It is
+	// longer than an election and a restart of the catalog's leader together.
+	trustMax = 30 * time.Second
+	// proveEvery is how often a node proves its copy.
+	proveEvery = 5 * time.Second
+	// proveAgain is how often a node tries if it could not.
+	proveAgain = time.Second
+)
+
+// Config configures an Authorizer.
+type Config struct {
+	Mode      Mode                 // Permissive or Enforce
+	RootToken string               // path of the file with the root token; "" for none
+	Audit     *audit.Log           // nil for none
+	Registry  *prometheus.Registry // required
+	Logger    *slog.Logger         // required
+}
+
+// Authorizer tells who a caller is and what it may do. It is safe for concurrent use.
+type Authorizer struct {
+	cfg     Config
+	limited *slog.Logger
+	started time.Time
+	metrics *metrics
+	root    rootToken
+	cluster atomic.Pointer[Cluster] // nil until Follow is called
+	// proved is when the latest proof of the users began, in nanoseconds since started; below
+	// 0 for never.
+	proved atomic.Int64
+	// callers belong to the users of one view. A view with other users has another pointer,
+	// which the first call after it notices.
+	callers atomic.Pointer[callers]
+	mu      struct {
+		sync.Mutex // held while callers is replaced
+		limiters   map[string]*limiter
+	}
+}
+
+// New returns an Authorizer that knows nobody but the holder of the root token.
+func New(cfg Config) (*Authorizer, error) {
+	if cfg.Mode != Permissive && cfg.Mode != Enforce {
+		return nil, fmt.Errorf("config: mode %q", cfg.Mode)
+	}
+	a := &Authorizer{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), started: time.Now()}
+	a.proved.Store(-1)
+	a.mu.limiters = map[string]*limiter{}
+	a.root.path = cfg.RootToken
+	if err := a.root.load(cfg.Logger); err != nil {
+		return nil, fmt.Errorf("cannot read the root token: %w", err)
+	}
+	var err error
+	a.metrics, err = newMetrics(cfg.Registry, a)
+	return a, err
+}
+
+// Enforces reports whether refused calls fail.
+func (a *Authorizer) Enforces() bool { return a.cfg.Mode == Enforce }
+
+// Caller is a user with one of its tokens, or the holder of the root token.
+type Caller struct {
+	Name  string // of the user
+	Token string // id of the token; "" for the root token
+
+	hash    [sha256.Size]byte
+	expires int64 // Unix time; 0 for never
+	rights  *rights
+	limiter *limiter // nil for none
+}
+
+// callers are the tokens of one view of the users, by id. It never changes.
+type callers struct {
+	users *catalog.Users
+	byID  map[string]*Caller
+}
+
+// tokenBytesMax bounds a token. Longer ones are refused unread.
+const tokenBytesMax = 512
+
+// Identify returns the caller with a token, or why there is none. It allocates nothing, takes
+// no lock while the users stay the same, and hashes once.
+func (a *Authorizer) Identify(token []byte, now time.Time) (*Caller, Refusal) {
+	if len(token) == 0 {
+		return nil, NoToken
+	}
+	if len(token) > tokenBytesMax {
+		return nil, BadToken
+	}
+	hash := sha256.Sum256(token)
+	if root := a.root.caller.Load(); root != nil && subtle.ConstantTimeCompare(root.hash[:], hash[:]) == 1 {
+		return root, Granted
+	}
+	id := idOf(token)
+	if id == nil {
+		return nil, BadToken
+	}
+	all := a.trusted(now)
+	if all == nil {
+		return nil, Unproven
+	}
+	c := all.byID[string(id)]
+	switch {
+	case c == nil || subtle.ConstantTimeCompare(c.hash[:], hash[:]) != 1:
+		return nil, BadToken
+	case c.expired(now):
+		return nil, Expired
+	}
+	return c, Granted
+}
+
+// Still returns the caller as it is now: its token may have been deleted, its grants may have
+// changed.
+func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
+	if c.rights == rootRights {
+		if root := a.root.caller.Load(); root == nil || root.hash != c.hash {
+			return nil, BadToken
+		}
+		return c, Granted
+	}
+	all := a.trusted(now)
+	if all == nil {
+		return nil, Unproven
+	}
+	is := all.byID[c.Token]
+	switch {
+	case is == nil || is.hash != c.hash:
+		return nil, BadToken
+	case is.expired(now):
+		return nil, Expired
+	}
+	return is, Granted
+}
+
+func (c *Caller) expired(now time.Time) bool { return c.expires != 0 && now.Unix() >= c.expires }
+
+// trusted returns the callers of the node's catalog, or nil if the node has not proved lately
+// that it is current.
+func (a *Authorizer) trusted(now time.Time) *callers {
+	cluster, proved := a.cluster.Load(), a.proved.Load()
+	if cluster == nil || proved < 0 || int64(now.Sub(a.started))-proved > int64(trustMax) {
+		return nil
+	}
+	users := (*cluster).Catalog().Users
+	if all := a.callers.Load(); all != nil && all.users == users {
+		return all
+	}
+	return a.replaceCallers(*cluster)
+}
+
+// replaceCallers makes the callers those of the node's catalog.
+func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	view := cluster.Catalog()
+	if all := a.callers.Load(); all != nil && all.users == view.Users {
+		return all
+	}
+	all := &callers{users: view.Users, byID: map[string]*Caller{}}
+	limiters := map[string]*limiter{}
+	for _, u := range view.UsersByName() {
+		rights := rightsOf(u.Grants)
+		l := a.mu.limiters[u.Name]
+		if l == nil || l.limits != u.Limits {
+			l = newLimiter(u.Limits, l)
+		}
+		limiters[u.Name] = l
+		for _, t := range u.Tokens {
+			c := &Caller{Name: u.Name, Token: t.ID(), expires: t.Expires, rights: rights, limiter: l}
+			if n, err := hex.Decode(c.hash[:], []byte(t.Hash)); err != nil || n != len(c.hash) {
+				continue // the catalog takes none
+			}
+			all.byID[c.Token] = c
+		}
+	}
+	a.mu.limiters = limiters
+	a.callers.Store(all)
+	return all
+}
+
+// May reports whether the caller may do what access stands for on a keyspace.
+func (c *Caller) May(access Access, keyspace []byte) bool {
+	return c.rights.all.has(access) || c.rights.on[string(keyspace)].has(access)
+}
+
+// MayOnAny reports whether the caller may do what access stands for on any keyspace.
+func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
+
+// Allows reports whether the caller, or nobody if c is nil, may make a call that needs need.
+// keyspace is the one that the request names. A call whose keyspaces are named in its body is
+// allowed if the caller may make it on any; the server checks each of them.
+func (c *Caller) Allows(need *Need, keyspace []byte) bool {
+	switch {
+	case need.Access == Public:
+		return true
+	case need.Access == Nobody || c == nil:
+		return false
+	case need.Access == Known:
+		return true
+	case need.Access == Status || need.Access == Admin:
+		return c.rights.all.has(need.Access)
+	case need.In == InBody:
+		return c.MayOnAny(need.Access)
+	case need.In == InPath:
+		return c.May(need.Access, keyspace)
+	}
+	for _, name := range need.Keyspaces {
+		if !c.May(need.Access, []byte(name)) {
+			return false
+		}
+	}
+	return len(need.Keyspaces) > 0
+}

@@ -1,0 +1,397 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// fakeCluster is a catalog without nodes.
+type fakeCluster struct {
+	mu struct {
+		sync.Mutex
+		view *catalog.View
+		err  error // of CatchUp
+	}
+	proofs chan struct{} // receives after each CatchUp
+}
+
+func newFakeCluster() *fakeCluster {
+	c := &fakeCluster{proofs: make(chan struct{}, 1)}
+	c.mu.view = catalog.New().View()
+	c.mu.view.ClusterVersion = catalog.ClusterVersionMax
+	return c
+}
+
+func (c *fakeCluster) Catalog() *catalog.View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.view
+}
+
+func (c *fakeCluster) CatchUp(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.err
+}
+
+func (c *fakeCluster) ChangeOnAll(_ context.Context, command *catalog.Command) (*catalog.Result, []string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	view, result := c.mu.view.After(command)
+	c.mu.view = view
+	return result, nil, nil
+}
+
+// authorizerOf returns an Authorizer of a cluster, with a proof of its users at its start.
+func authorizerOf(t testing.TB, mode Mode, c *fakeCluster) *Authorizer {
+	t.Helper()
+	a, err := New(Config{Mode: mode, Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cluster Cluster = c
+	a.cluster.Store(&cluster)
+	if err := a.prove(t.Context(), c, a.started); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// tokenOf makes a user and a token of it.
+func tokenOf(t testing.TB, c *fakeCluster, user string, expiresIn time.Duration, grants ...catalog.Grant) (token []byte, id string) {
+	t.Helper()
+	if _, _, err := PutUser(t.Context(), c, user, grants, catalog.UserLimits{}); err != nil {
+		t.Fatal(err)
+	}
+	made, text, _, err := AddToken(t.Context(), c, user, expiresIn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(text), made.ID()
+}
+
+func grant(role string, keyspaces ...string) catalog.Grant {
+	return catalog.Grant{Role: role, Keyspaces: keyspaces}
+}
+
+// TestIdentify holds a token to its life:
+//
+//  1. it names its user while it exists, and nobody else's text does;
+//  2. after it was revoked, or its user deleted, it is nobody's, at the next call;
+//  3. it expires;
+//  4. it is refused once the users were not proved for trustMax, and before the first proof.
+func TestIdentify(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	web, id := tokenOf(t, c, "web", 0, grant("writer", "posts"))
+	short, _ := tokenOf(t, c, "short", time.Minute, grant("reader", "*"))
+	now := a.started.Add(time.Second)
+	want := func(what string, token []byte, at time.Time, name string, why Refusal) {
+		t.Helper()
+		caller, got := a.Identify(token, at)
+		if got != why || caller != nil && caller.Name != name || (caller == nil) != (name == "") {
+			t.Errorf("%s: %+v, %v, want %q, %v", what, caller, got, name, why)
+		}
+	}
+	want("the token", web, now, "web", Granted)
+	want("no token", nil, now, "", NoToken)
+	want("a long text", []byte(strings.Repeat("x", 1<<20)), now, "", BadToken)
+	for _, wrong := range []string{"ctd_", "ctd_k1_", "ctd_k1", string(web[:len(web)-1]), string(web) + "0", strings.Replace(string(web), "ctd_", "CTD_", 1),
+		strings.Replace(string(web), "k1", "k2", 1), string(web[:len(web)-1]) + "x", "ctd_k1_" + strings.Repeat("0", 64)} {
+		want(wrong, []byte(wrong), now, "", BadToken)
+	}
+	want("before it expires", short, now, "short", Granted)
+	want("after it expired", short, now.Add(2*time.Minute), "", Unproven)
+	a.proved.Store(int64(2 * time.Minute))
+	want("after it expired", short, now.Add(2*time.Minute), "", Expired)
+	a.proved.Store(0)
+	want("long after the proof", web, a.started.Add(trustMax+1), "", Unproven)
+	want("right before", web, a.started.Add(trustMax), "web", Granted)
+	a.proved.Store(-1)
+	want("before a proof", web, now, "", Unproven)
+	a.proved.Store(0)
+
+	caller, _ := a.Identify(web, now)
+	if _, why := a.Still(caller, now); why != Granted {
+		t.Errorf("still: %v", why)
+	}
+	if _, err := RemoveToken(t.Context(), c, "web", id); err != nil {
+		t.Fatal(err)
+	}
+	want("a revoked token", web, now, "", BadToken)
+	if _, why := a.Still(caller, now); why != BadToken {
+		t.Errorf("the caller of a revoked token: %v", why)
+	}
+	if _, _, err := DeleteUser(t.Context(), c, "short"); err != nil {
+		t.Fatal(err)
+	}
+	want("the token of a deleted user", short, now, "", BadToken)
+}
+
+func TestIdentifyAllocatesNothing(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	web, _ := tokenOf(t, c, "web", 0, grant("writer", "posts"))
+	wrong := []byte("ctd_k1_" + strings.Repeat("0", 64))
+	now := time.Now()
+	keyspace := []byte("posts")
+	need := Need{Access: Write, In: InPath}
+	n := testing.AllocsPerRun(100, func() {
+		caller, why := a.Identify(web, now)
+		if why != Granted || !caller.Allows(&need, keyspace) || caller.Take(Requests, 1, now) > 0 {
+			t.Fatal(why)
+		}
+		if _, why := a.Identify(wrong, now); why != BadToken {
+			t.Fatal(why)
+		}
+	})
+	if n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestRolesAreHeldToKeyspaces(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	token, _ := tokenOf(t, c, "web", 0, grant("reader", "posts", "users"), grant("ingest", "posts"))
+	caller, _ := a.Identify(token, time.Now())
+	for _, one := range []struct {
+		access   Access
+		keyspace string
+		may      bool
+	}{
+		{Read, "posts", true}, {Read, "users", true}, {Read, "unread", false},
+		{Ingest, "posts", true}, {Ingest, "users", false}, {Write, "posts", false}, {Status, "posts", false}, {Admin, "posts", false},
+	} {
+		if got := caller.May(one.access, []byte(one.keyspace)); got != one.may {
+			t.Errorf("access %d on %s: %v", one.access, one.keyspace, got)
+		}
+	}
+	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "*")}, catalog.UserLimits{}); err != nil {
+		t.Fatal(err)
+	}
+	caller, _ = a.Still(caller, time.Now())
+	if !caller.May(Write, []byte("unread")) || caller.May(Admin, nil) {
+		t.Error("new grants do not hold at once")
+	}
+	zero := Need{}
+	if caller.Allows(&zero, nil) || (*Caller)(nil).Allows(&zero, nil) {
+		t.Error("a call that the matrix does not name is allowed")
+	}
+	if several := read("unread", "feed"); !caller.Allows(&several, nil) {
+		t.Error("all keyspaces do not include these")
+	}
+}
+
+// TestMatrixIsOfSense checks the matrix itself: no route twice, and keyspaces where they are
+// needed.
+func TestMatrixIsOfSense(t *testing.T) {
+	seen := map[string]bool{}
+	check := func(name string, n Need) {
+		if seen[name] {
+			t.Errorf("%s is there twice", name)
+		}
+		seen[name] = true
+		onRows := n.Access == Read || n.Access == Ingest || n.Access == Write
+		if onRows == (len(n.Keyspaces) == 0 && n.In == InMatrix) || n.Access == Nobody || len(n.Keyspaces) > 0 && n.In != InMatrix {
+			t.Errorf("%s: %+v", name, n)
+		}
+	}
+	for _, r := range Routes {
+		check(r.Method+" "+r.Path, r.Need)
+		if (r.Need.In == InPath) != strings.Contains(r.Path, "{keyspace}") && r.Need.Access != Admin {
+			t.Errorf("%s %s: %+v", r.Method, r.Path, r.Need)
+		}
+		if r.Need.Access == Public && r.Path != "/healthz" {
+			t.Errorf("%s is public", r.Path)
+		}
+	}
+	for name, n := range Commands {
+		check(name, n)
+	}
+}
+
+func TestBadUsersAreRefused(t *testing.T) {
+	c := newFakeCluster()
+	good := []catalog.Grant{grant("reader", "posts")}
+	for _, one := range []struct {
+		field  string
+		name   string
+		grants []catalog.Grant
+		limits catalog.UserLimits
+	}{
+		{"name", "", good, catalog.UserLimits{}}, {"name", "a b", good, catalog.UserLimits{}}, {"name", strings.Repeat("x", 65), good, catalog.UserLimits{}},
+		{"name", "root", good, catalog.UserLimits{}}, {"name", "default", good, catalog.UserLimits{}},
+		{"grants", "web", nil, catalog.UserLimits{}}, {"grants", "web", slices.Repeat(good, 65), catalog.UserLimits{}},
+		{"grants[0].role", "web", []catalog.Grant{grant("owner", "posts")}, catalog.UserLimits{}},
+		{"grants[0].role", "web", []catalog.Grant{grant("", "posts")}, catalog.UserLimits{}},
+		{"grants[1].keyspaces", "web", []catalog.Grant{good[0], grant("writer")}, catalog.UserLimits{}},
+		{"grants[0].keyspaces[1]", "web", []catalog.Grant{grant("writer", "posts", "posts")}, catalog.UserLimits{}},
+		{"grants[0].keyspaces[0]", "web", []catalog.Grant{grant("writer", "")}, catalog.UserLimits{}},
+		{"grants[0].keyspaces", "web", []catalog.Grant{grant("admin", "posts")}, catalog.UserLimits{}},
+		{"grants[0].keyspaces", "web", []catalog.Grant{{Role: "metrics", Keyspaces: []string{}}}, catalog.UserLimits{}},
+		{"limits.requests_per_second", "web", good, catalog.UserLimits{Requests: -1}},
+		{"limits.ops_per_second", "web", good, catalog.UserLimits{Ops: LimitMax + 1}},
+		{"limits.connections_per_second", "web", good, catalog.UserLimits{Connections: -1}},
+	} {
+		_, _, err := PutUser(t.Context(), c, one.name, one.grants, one.limits)
+		if bad, ok := errors.AsType[*FieldError](err); !ok || bad.Field != one.field {
+			t.Errorf("%+v: %v", one, err)
+		}
+	}
+	if len(c.Catalog().UsersByName()) > 0 {
+		t.Error("a bad user was stored")
+	}
+	c.mu.view.ClusterVersion = 4
+	if _, _, err := PutUser(t.Context(), c, "web", good, catalog.UserLimits{}); err == nil {
+		t.Error("a user in cluster version 4")
+	}
+}
+
+// TestTokensMadeAtOnce checks that tokens made at the same time have different ids, and that
+// each works.
+func TestTokensMadeAtOnce(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	tokenOf(t, c, "web", 0, grant("reader", "posts"))
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			_, text, _, err := AddToken(t.Context(), c, "web", time.Hour)
+			if err != nil {
+				t.Error(err)
+			} else if _, why := a.Identify([]byte(text), a.started); why != Granted {
+				t.Error(why)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestLimits(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	token, _ := tokenOf(t, c, "web", 0, grant("writer", "posts"))
+	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Requests: 10, Ops: 100}); err != nil {
+		t.Fatal(err)
+	}
+	now := a.started
+	caller, _ := a.Identify(token, now)
+	for i := range 10 {
+		if wait := caller.Take(Requests, 1, now); wait > 0 {
+			t.Fatalf("request %d waits %v", i, wait)
+		}
+	}
+	if wait := caller.Take(Requests, 1, now); wait <= 0 || wait > 100*time.Millisecond {
+		t.Errorf("request 11 waits %v", wait)
+	}
+	if caller.Take(Requests, 1, now.Add(101*time.Millisecond)) > 0 {
+		t.Error("a tenth of a second later there is no room")
+	}
+	if caller.Take(Ops, 1, now) > 0 {
+		t.Error("the first batch is refused")
+	}
+	caller.Owe(Ops, 999, now) // a batch of 1,000
+	if wait := caller.Take(Ops, 1, now); wait < 8*time.Second || wait > 10*time.Second {
+		t.Errorf("after ten seconds' worth of ops it waits %v", wait)
+	}
+	if caller.Take(Ops, 1, now.Add(10*time.Second)) > 0 {
+		t.Error("the debt is never paid")
+	}
+	if caller.Take(Connections, 1_000_000, now) > 0 {
+		t.Error("a limit that is not set holds")
+	}
+	// A change of the user that is not of its limits does not forget what was used.
+	if _, _, _, err := AddToken(t.Context(), c, "web", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	caller, _ = a.Identify(token, now)
+	for range 9 {
+		caller.Take(Requests, 1, now)
+	}
+	if caller.Take(Requests, 1, now) == 0 {
+		t.Error("another token makes the limit new")
+	}
+	series := make(chan prometheus.Metric, 16)
+	userMetrics{a}.Collect(series)
+	if close(series); len(series) != 2 || a.mu.limiters["web"].refused[Ops].Load() != 1 {
+		t.Errorf("%d series, %d calls beyond the limit of ops", len(series), a.mu.limiters["web"].refused[Ops].Load())
+	}
+}
+
+func TestRootToken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "root")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logger := slog.New(slog.DiscardHandler)
+	open := func() (*Authorizer, error) {
+		return New(Config{Mode: Enforce, RootToken: path, Registry: prometheus.NewRegistry(), Logger: logger})
+	}
+	if _, err := open(); err == nil {
+		t.Error("a missing file is taken")
+	}
+	for _, bad := range []string{"", "short", strings.Repeat("x", 31), strings.Repeat("x", 513), strings.Repeat("x", 20) + " " + strings.Repeat("x", 20)} {
+		write(bad)
+		if _, err := open(); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	first, second := strings.Repeat("x", 32), "ctd_k1_"+strings.Repeat("0", 64)
+	write(first + "\n")
+	a, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, why := a.Identify([]byte(first), time.Now())
+	if why != Granted || caller.Name != RootName || !caller.May(Admin, nil) || !caller.May(Write, []byte("posts")) {
+		t.Fatalf("%+v, %v", caller, why)
+	}
+	if _, why := a.Identify([]byte(second), time.Now()); why != Unproven {
+		t.Errorf("another token: %v", why)
+	}
+	write("bad")
+	if err := a.root.load(logger); err == nil {
+		t.Error("a bad file is no error")
+	}
+	if _, why := a.Identify([]byte(first), time.Now()); why != Granted {
+		t.Errorf("after a bad file: %v", why)
+	}
+	write(second)
+	if err := a.root.load(logger); err != nil {
+		t.Error(err)
+	}
+	if _, why := a.Identify([]byte(first), time.Now()); why != BadToken {
+		t.Errorf("the old token: %v", why)
+	}
+	if _, why := a.Still(caller, time.Now()); why != BadToken {
+		t.Errorf("the caller with the old token: %v", why)
+	}
+	if _, why := a.Identify([]byte(second), time.Now()); why != Granted {
+		t.Errorf("the new token: %v", why)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.root.load(logger); err != nil {
+		t.Error(err)
+	}
+	if _, why := a.Identify([]byte(second), time.Now()); why == Granted {
+		t.Error("the token outlives its file")
+	}
+}

@@ -1,0 +1,66 @@
+package auth
+
+import (
+	"context"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// Cluster holds the users; *shard.Node implements it.
+type Cluster interface {
+	// Catalog returns this node's copy of the catalog; nil while there is none.
+	Catalog() *catalog.View
+	// CatchUp waits until the copy has every change that any node acknowledged before the
+	// call.
+	CatchUp(ctx context.Context) error
+	// ChangeOnAll changes the catalog and waits for the other nodes to apply the change. It
+	// returns the names of those that did not confirm it.
+	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
+}
+
+// Follow keeps the callers those of a cluster, and the root token that of its file, until ctx
+// ends. The caller runs it once, on a goroutine.
+func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
+	a.cluster.Store(&cluster)
+	warned := false
+	for {
+		if err := a.root.load(a.cfg.Logger); err != nil {
+			a.limited.Warn("cannot read the root token: keeping the one before", "err", err)
+		}
+		began := time.Now()
+		wait := proveEvery
+		if err := a.prove(ctx, cluster, began); err != nil {
+			wait = proveAgain
+			if ctx.Err() == nil {
+				a.limited.Warn("cannot prove that this node's users are current", "err", err, "tokens_refused_after", trustMax.String())
+			}
+		} else if !warned && a.Enforces() {
+			warned = true
+			a.warnOfNobody(cluster.Catalog())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// prove proves that the users are as current as the catalog's leader's were at a time.
+func (a *Authorizer) prove(ctx context.Context, cluster Cluster, at time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, proveEvery)
+	defer cancel()
+	if err := cluster.CatchUp(ctx); err != nil {
+		return err
+	}
+	a.proved.Store(int64(at.Sub(a.started)))
+	return nil
+}
+
+// warnOfNobody warns of a node that serves nobody.
+func (a *Authorizer) warnOfNobody(view *catalog.View) {
+	if a.root.caller.Load() == nil && len(view.UsersByName()) == 0 {
+		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz is refused until another node creates a user")
+	}
+}

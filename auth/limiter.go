@@ -1,0 +1,108 @@
+package auth
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// Limit is one of the limits of a user.
+type Limit uint8
+
+// The limits, each per second and node.
+const (
+	Requests    Limit = iota // calls of the HTTP API, commands of Redis
+	Ops                      // ops of writes; a write without a list of ops is one
+	Connections              // HTTP connections by their first request, Redis connections by AUTH
+	limits
+)
+
+// String returns the limit's name, in metrics and answers.
+func (l Limit) String() string { return [limits]string{"requests", "ops", "connections"}[l] }
+
+// limiter holds the limits of a user on this node. It takes no lock.
+type limiter struct {
+	limits  catalog.UserLimits
+	buckets [limits]bucket
+	refused [limits]atomic.Uint64
+}
+
+// newLimiter returns a limiter that has refused what before has, which may be nil.
+func newLimiter(of catalog.UserLimits, before *limiter) *limiter {
+	l := &limiter{limits: of}
+	l.buckets[Requests].perSec = of.Requests
+	l.buckets[Ops].perSec = of.Ops
+	l.buckets[Connections].perSec = of.Connections
+	if before != nil {
+		for i := range l.refused {
+			l.refused[i].Store(before.refused[i].Load())
+		}
+	}
+	return l
+}
+
+// bucket holds up to a second's worth of tokens. What is taken beyond that is owed: a batch
+// larger than the bucket is admitted whole, and the next one waits until it is paid.
+type bucket struct {
+	perSec int64 // 0 for no limit
+	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty from a
+	// second before that.
+	full atomic.Int64
+}
+
+// take takes n tokens, or returns how long the bucket stays empty.
+func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
+	if b.perSec == 0 {
+		return 0
+	}
+	at := now.UnixNano()
+	for {
+		full := b.full.Load()
+		from := max(full, at)
+		if owed := from - at - int64(time.Second); owed >= 0 {
+			// A clock that was set back must not lock a user out for as long.
+			if owed > int64(owedMax) {
+				b.full.CompareAndSwap(full, at)
+				continue
+			}
+			return max(time.Duration(owed), 1)
+		}
+		if b.full.CompareAndSwap(full, from+int64(n)*int64(time.Second)/b.perSec) {
+			return 0
+		}
+	}
+}
+
+// owedMax is more than any batch owes: 10,000 ops at one a second.
+const owedMax = 4 * time.Hour
+
+// Take counts n against a limit of the caller. It returns 0 if the limit allows that, or how
+// long to wait. No limit holds for the root token.
+func (c *Caller) Take(l Limit, n int, now time.Time) (wait time.Duration) {
+	if c.limiter == nil {
+		return 0
+	}
+	if wait = c.limiter.buckets[l].take(n, now); wait > 0 {
+		c.limiter.refused[l].Add(1)
+	}
+	return wait
+}
+
+// Owe counts n more against a limit that Take has allowed. The caller pays before its next
+// call.
+func (c *Caller) Owe(l Limit, n int, now time.Time) {
+	if c.limiter == nil || n <= 0 {
+		return
+	}
+	b := &c.limiter.buckets[l]
+	if b.perSec == 0 {
+		return
+	}
+	for {
+		full := b.full.Load()
+		if b.full.CompareAndSwap(full, max(full, now.UnixNano())+int64(n)*int64(time.Second)/b.perSec) {
+			return
+		}
+	}
+}

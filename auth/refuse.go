@@ -1,0 +1,35 @@
+package auth
+
+import (
+	"net"
+	"time"
+
+	"github.com/countd/countd/auth/audit"
+)
+
+// Call describes a refused call for the logs.
+type Call struct {
+	Caller *Caller // nil for nobody
+	From   net.Addr
+	What   string // name of the endpoint or command
+	Target string // keyspace or path
+}
+
+// Refuse counts and logs a call that is to be refused, and reports whether it is: the mode
+// Permissive serves it.
+func (a *Authorizer) Refuse(why Refusal, c Call) bool {
+	counters := &a.metrics.permitted
+	if a.Enforces() {
+		counters = &a.metrics.refused
+	}
+	counters[why].Inc()
+	e := audit.Event{Time: time.Now(), From: c.From.String(), What: c.What, Target: c.Target, Outcome: why.String(), Served: !a.Enforces()}
+	if c.Caller != nil {
+		e.Who, e.Token = c.Caller.Name, c.Caller.Token
+	}
+	a.cfg.Audit.Refused(e)
+	if !a.Enforces() {
+		a.limited.Warn("--auth enforce would refuse a call: "+why.String(), "call", c.What, "target", c.Target, "user", e.Who, "from", e.From)
+	}
+	return a.Enforces()
+}

@@ -1,0 +1,79 @@
+package auth
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// Access is what a call does.
+type Access uint8
+
+// The kinds of access. Nobody is that of a call that the matrix does not name.
+const (
+	Nobody Access = iota
+	Public        // nobody needs a token
+	Known         // any token will do
+	Read          // reads rows of keyspaces
+	Ingest        // adds to rows of keyspaces, and returns them
+	Write         // changes rows of keyspaces in any way
+	Status        // reads the state of the cluster and its metrics
+	Admin         // changes the cluster, its keyspaces or its users, or copies data
+)
+
+// accesses is a set of kinds of access.
+type accesses uint16
+
+func setOf(all ...Access) (s accesses) {
+	for _, a := range all {
+		s |= 1 << a
+	}
+	return s
+}
+
+func (s accesses) has(a Access) bool { return s&(1<<a) != 0 }
+
+// roles are the roles that grants may name.
+var roles = map[string]accesses{
+	"reader":  setOf(Read),
+	"ingest":  setOf(Ingest),
+	"writer":  setOf(Read, Ingest, Write),
+	"metrics": setOf(Status),
+	"admin":   setOf(Read, Ingest, Write, Status, Admin),
+}
+
+// Roles returns the names of the roles.
+func Roles() []string { return slices.Sorted(maps.Keys(roles)) }
+
+// ofCluster reports whether a role concerns the cluster and not keyspaces.
+func ofCluster(role string) bool { return roles[role].has(Status) }
+
+// rights are what the grants of a user allow. They never change.
+type rights struct {
+	all accesses            // on every keyspace and the cluster
+	on  map[string]accesses // by keyspace
+	any accesses            // on some keyspace or the cluster
+}
+
+// rootRights are the rights of the root token.
+var rootRights = rightsOf([]catalog.Grant{{Role: "admin", Keyspaces: []string{catalog.AllKeyspaces}}})
+
+// rightsOf joins grants. A role of a later program grants nothing.
+func rightsOf(grants []catalog.Grant) *rights {
+	r := &rights{on: map[string]accesses{}}
+	for _, g := range grants {
+		for _, name := range g.Keyspaces {
+			if name == catalog.AllKeyspaces {
+				r.all |= roles[g.Role]
+			} else if !ofCluster(g.Role) {
+				r.on[name] |= roles[g.Role]
+			}
+		}
+	}
+	r.any = r.all
+	for _, on := range r.on {
+		r.any |= on
+	}
+	return r
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/auth/audit"
+)
+
+// authConfig holds the settings of who may do what.
+type authConfig struct {
+	Mode      auth.Mode
+	RootToken string
+	AuditLog  string
+}
+
+// add adds the flags of the settings.
+func (a *authConfig) add(c *config) {
+	a.Mode = auth.Off
+	c.flags.Var(&a.Mode, "auth", "whether callers need tokens: off, permissive (serves everybody, and logs and counts the calls that enforce would refuse) or enforce")
+	c.flags.StringVar(&a.RootToken, "root-token-file", "", "file with a token of 32 bytes or more, whose holder is an admin on this node (default: none)")
+	c.flags.StringVar(&a.AuditLog, "audit-log", "", "file for a JSON line about each admin action and refused call, rotated at 64 MiB (default: none)")
+}
+
+// openAuth opens the audit log, and what tells callers apart unless that is off.
+func (p *process) openAuth(c *config) (err error) {
+	if c.Auth.AuditLog != "" {
+		if p.audit, err = audit.Open(c.Auth.AuditLog, p.registry, p.logger); err != nil {
+			return err
+		}
+	}
+	if c.Auth.Mode == auth.Off {
+		if c.Auth.RootToken != "" {
+			p.logger.Warn("--root-token-file has no effect while --auth is off")
+		}
+		return nil
+	}
+	p.auth, err = auth.New(auth.Config{Mode: c.Auth.Mode, RootToken: c.Auth.RootToken, Audit: p.audit, Registry: p.registry, Logger: p.logger})
+	return err
+}
+
+// followUsers makes the node know the users of its cluster until closeAuth.
+func (p *process) followUsers() {
+	if p.auth == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { // ended by closeAuth, which waits
+		defer close(ended)
+		p.auth.Follow(ctx, p.node)
+	}()
+	p.unfollow = func() { cancel(); <-ended }
+}
+
+// closeAuth ends what openAuth and followUsers began.
+func (p *process) closeAuth() error {
+	if p.unfollow != nil {
+		p.unfollow()
+	}
+	return p.audit.Close()
+}
