@@ -61,7 +61,7 @@ func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	defer cancel()
 	snapshot, err := s.cfg.Admin.OpenSnapshot(until, group)
 	if elsewhere := (*admin.ElsewhereError)(nil); errors.As(err, &elsewhere) {
-		ctx.Response.Header.Set(fasthttp.HeaderLocation, "http://"+elsewhere.HTTPAddr+string(ctx.URI().PathOriginal()))
+		ctx.Response.Header.Set(fasthttp.HeaderLocation, s.cfg.Scheme+"://"+elsewhere.HTTPAddr+string(ctx.URI().PathOriginal()))
 		ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,9 @@ type Config struct {
 	// (host:port, port 0 for any).
 	Listener net.Listener
 	Addr     string
+	// Scheme is the one of URLs of other nodes, https if the cluster's clients need TLS;
+	// "" for http.
+	Scheme string
 
 	// AllowedHosts holds the names, with or without a port, that a request's Host may have
 	// in addition to IP literals and localhost; AnyHost allows all, and so does nil.
@@ -90,6 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Listener == nil && c.Addr == "":
 		return c, errors.New("config: neither Listener nor Addr")
 	}
+	c.Scheme = cmp.Or(c.Scheme, "http")
 	for _, d := range []struct {
 		name     string
 		value    *time.Duration

@@ -18,6 +18,7 @@
 package client
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -44,11 +45,16 @@ const (
 
 // Config configures a Client.
 type Config struct {
-	// Addrs are the servers of one cluster: http://host:port; the scheme is optional. Calls
+	// Addrs are the servers of one cluster: http://host:port or https://host:port; the scheme
+	// is optional. Calls
 	// use one of them until it fails, then the next.
 	Addrs   []string
 	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // of each call
+	// TLS is for servers at https:// addresses: its RootCAs verify their certificates, and its
+	// Certificates are shown to those that ask. nil for the system's authorities and no
+	// certificate. With it, https is the scheme of an address that names none.
+	TLS *tls.Config
 }
 
 // Client calls the servers of one cluster. It is safe for concurrent use.
@@ -67,6 +73,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{timeout: cfg.Timeout, retry: cfg.Retry}
 	for _, addr := range cfg.Addrs {
+		if cfg.TLS != nil && !strings.Contains(addr, "://") {
+			addr = "https://" + addr
+		}
 		base, err := ParseAddr(addr)
 		if err != nil {
 			return nil, err
@@ -85,11 +94,13 @@ func New(cfg Config) (*Client, error) {
 		MaxIdleConnsPerHost: idleConnsMax,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
+		TLSClientConfig:     cfg.TLS.Clone(),
 	}}
 	return c, nil
 }
 
-// ParseAddr reads a server's address: http://host:port, or host:port.
+// ParseAddr reads a server's address: http://host:port, https://host:port, or host:port,
+// which is of http.
 func ParseAddr(addr string) (*url.URL, error) {
 	if !strings.Contains(addr, "://") {
 		addr = "http://" + addr

@@ -285,8 +285,8 @@ func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, err
 	}
 	for _, g := range groups {
 		if n, there := findNode(seen.Nodes, g.Leader); there && g.ID == number {
-			addr = n.HTTPAddr
+			addr = nodeURL(b.server, n.HTTPAddr)
 		}
 	}
-	return client.New(client.Config{Addrs: []string{addr}, Timeout: b.timeout})
+	return b.dial([]string{addr}, client.Retry{})
 }

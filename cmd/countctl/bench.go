@@ -95,7 +95,12 @@ The exit code is 1 if a request failed or the check does not hold.`,
 }
 
 func (c *cli) bench(ctx context.Context, f benchFlags) error {
-	addr, err := client.ParseAddr(c.addrs[0])
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	addr, err := client.ParseAddr(server.Addr())
 	if err != nil {
 		return usagef("%v", err)
 	}
@@ -103,6 +108,9 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 		return usagef("%s is not on this machine, and a bench is a heavy load; give --yes to run it anyway", addr)
 	}
 	cfg := f.cfg
+	if cfg.TLS, err = c.tls.config(); err != nil {
+		return err
+	}
 	cfg.Addr, cfg.Timeout = addr, c.timeout
 	cfg.Op, cfg.IDs.Dist = load.Kind(f.op), load.Dist(f.dist)
 	if cfg.Op.OfUsers() {

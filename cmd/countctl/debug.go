@@ -78,7 +78,8 @@ func (c *cli) bundle(ctx context.Context, file string) error {
 	}
 	for _, n := range nodes {
 		c.say("%s at %s", n.ID, n.HTTPAddr)
-		b.node(ctx, n, c.timeout)
+		one, err := c.dial([]string{nodeURL(server, n.HTTPAddr)}, client.Retry{For: client.RetryNever})
+		b.node(ctx, n, one, err)
 	}
 	b.errors()
 	if b.failed == nil {
@@ -107,8 +108,8 @@ type bundleWriter struct {
 	failed error
 }
 
-func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, timeout time.Duration) {
-	server, err := client.New(client.Config{Addrs: []string{n.HTTPAddr}, Timeout: timeout, Retry: client.Retry{For: client.RetryNever}})
+// node adds the answers of one node. err is why there is no client of it.
+func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, server *client.Client, err error) {
 	if err != nil {
 		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s: %v", n.ID, err))
 		return

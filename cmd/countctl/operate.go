@@ -49,13 +49,13 @@ func (c *cli) operate(ctx context.Context) (*client.Client, []client.ClusterNode
 	}
 	addrs := first.Addrs()
 	for _, n := range seen.Nodes {
-		if addr := "http://" + n.HTTPAddr; n.Answers && !slices.Contains(addrs, addr) && len(addrs) < client.AddrsMax {
+		if addr := nodeURL(first, n.HTTPAddr); n.Answers && !slices.Contains(addrs, addr) && len(addrs) < client.AddrsMax {
 			if _, err := client.ParseAddr(addr); err == nil {
 				addrs = append(addrs, addr)
 			}
 		}
 	}
-	server, err := client.New(client.Config{Addrs: addrs, Timeout: c.timeout, Retry: client.Retry{For: operateRetryFor}})
+	server, err := c.dial(addrs, client.Retry{For: operateRetryFor})
 	return server, seen.Nodes, err
 }
 

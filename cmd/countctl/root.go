@@ -46,6 +46,7 @@ type cli struct {
 	yes     bool
 	noWait  bool
 	timeout time.Duration
+	tls     tlsFlags
 	// interrupted is closed by the first signal.
 	interrupted <-chan struct{}
 	// understood is set once a command's flags and arguments were parsed: an error before
@@ -117,7 +118,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 		c.unreadCommand(), c.noticeCommand(), c.dotCommand(), c.feedCommand(), c.pollCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
 		c.nodeCommand(), c.groupCommand(), c.coldCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
-		c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
+		c.certCommand(), c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
 	root.SetHelpCommand(helpCommand())
 	needShell(root)
@@ -132,6 +133,7 @@ func (c *cli) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&c.yes, "yes", false, "do not ask for confirmation, and allow what is otherwise refused as unsafe")
 	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")
 	durationFlag(flags, &c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
+	c.tlsFlags(flags)
 }
 
 // checkGlobals ends the part of a run whose errors are of usage.
@@ -158,7 +160,7 @@ func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
 	if c.timeout <= 0 {
 		return nil, usagef("--timeout must be above 0, not %v", c.timeout)
 	}
-	return client.New(client.Config{Addrs: c.addrs, Timeout: c.timeout, Retry: retry})
+	return c.dial(c.addrs, retry)
 }
 
 // withServer has act work on the server that the global flags name.

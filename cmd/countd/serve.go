@@ -224,7 +224,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	}
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit,
-		Backend: &p.starting, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)

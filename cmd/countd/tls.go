@@ -18,6 +18,14 @@ type tlsFiles struct{ Cert, Key, CA string }
 
 func (f tlsFiles) set() bool { return f.Cert != "" }
 
+// scheme returns that of URLs of nodes with such a certificate.
+func (f tlsFiles) scheme() string {
+	if f.set() {
+		return "https"
+	}
+	return "http"
+}
+
 // tlsFlags adds the settings of TLS.
 func (c *config) tlsFlags() {
 	c.flags.StringVar(&c.TLS.Cert, "tls-cert", "", "file with the certificate of this node, and those that lead to its authority, in PEM: HTTP and Redis clients then need TLS 1.2 or later")

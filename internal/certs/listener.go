@@ -59,7 +59,6 @@ func plainRedis([5]byte) []byte {
 // and waits.
 type Listener struct {
 	net.Listener
-	config   *tls.Config
 	protocol Protocol
 	greet    func(net.Conn) (net.Conn, error) // makes the connection of a handshake; see Peers
 	logger   *slog.Logger

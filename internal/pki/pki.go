@@ -32,7 +32,10 @@ const (
 var ErrBadAuthority = errors.New("not a certificate authority with its key")
 
 // Pair is a certificate and its key, both in PEM.
-type Pair struct{ Cert, Key []byte }
+type Pair struct {
+	Cert, Key []byte
+	NotAfter  time.Time // of a pair that this package made
+}
 
 // Leaf is a certificate to sign.
 type Leaf struct {
@@ -122,6 +125,8 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (Pa
 	return Pair{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: der}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: raw}),
+
+		NotAfter: template.NotAfter,
 	}, nil
 }
 

@@ -64,11 +64,11 @@ func TestIssueRefuses(t *testing.T) {
 	must.Do(t, err)
 	for name, bad := range map[string]Pair{
 		"nothing":           {},
-		"another's key":     {ca.Cert, other.Key},
+		"another's key":     {Cert: ca.Cert, Key: other.Key},
 		"not an authority":  leaf,
-		"no key":            {ca.Cert, ca.Cert},
-		"a key for a cert":  {ca.Key, ca.Key},
-		"not a certificate": {pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: []byte("x")}), ca.Key},
+		"no key":            {Cert: ca.Cert, Key: ca.Cert},
+		"a key for a cert":  {Cert: ca.Key, Key: ca.Key},
+		"not a certificate": {Cert: pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: []byte("x")}), Key: ca.Key},
 	} {
 		if _, err := Issue(bad, Leaf{Name: "n2", NotAfter: end}); !errors.Is(err, ErrBadAuthority) {
 			t.Errorf("%s: %v", name, err)

@@ -13,6 +13,7 @@ package load
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -64,8 +65,9 @@ func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kin
 // Config configures a load.
 type Config struct {
 	Addr        *url.URL
-	Keyspace    string // UnreadKeyspace for kinds with OfUsers
-	Column      string // that increments add 1 to
+	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
+	Keyspace    string      // UnreadKeyspace for kinds with OfUsers
+	Column      string      // that increments add 1 to
 	Op          Kind
 	Page        int           // ids of a page
 	Batch       int           // increments of a request

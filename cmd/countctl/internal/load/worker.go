@@ -110,10 +110,15 @@ func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
 
 // newClient returns a client with one connection that does not repeat requests.
 func newClient(cfg *Config) *fasthttp.HostClient {
+	secure := cfg.TLS.Clone()
+	if secure == nil {
+		secure = &tls.Config{}
+	}
+	secure.ServerName = cfg.Addr.Hostname()
 	return &fasthttp.HostClient{
 		Addr:                          hostPort(cfg),
 		IsTLS:                         cfg.Addr.Scheme == "https",
-		TLSConfig:                     &tls.Config{ServerName: cfg.Addr.Hostname()},
+		TLSConfig:                     secure,
 		MaxConns:                      1,
 		MaxIdleConnDuration:           latencyMax, // the worker closes it
 		ReadTimeout:                   cfg.Timeout,
