@@ -118,6 +118,7 @@ type Node struct {
 	Replicas    int    `json:"replicas"` // groups that it is a member of, the catalog's included
 	MemoryFull  bool   `json:"memory_full"`
 	DiskFull    bool   `json:"disk_full"`
+	Insecure    bool   `json:"insecure,omitempty"`     // listens beyond loopback without what protects it, by --insecure
 	JoinIgnored bool   `json:"join_ignored,omitempty"` // the only node, although its settings name others to join
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`

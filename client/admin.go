@@ -24,6 +24,7 @@ type ClusterNode struct {
 	Replicas    int    `json:"replicas"`    // groups that it is a member of
 	MemoryFull  bool   `json:"memory_full"`
 	DiskFull    bool   `json:"disk_full"`
+	Insecure    bool   `json:"insecure,omitempty"`     // it listens beyond loopback without what protects it, by --insecure
 	JoinIgnored bool   `json:"join_ignored,omitempty"` // it is the only node, and was started with --join
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`

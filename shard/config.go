@@ -51,6 +51,7 @@ type Config struct {
 	Listener   net.Listener
 	HTTPAddr   string // these two are told in Status
 	GossipAddr string
+	Insecure   bool // told to operators: others than this machine reach a port that is open to anybody
 	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
 	// empty node waits until one that it has asked adds it.
 	Bootstrap bool

@@ -21,6 +21,7 @@ type NodeReport struct {
 	NotReady   string          `json:"not_ready"` // why it cannot serve; "" when it can
 	MemoryFull bool            `json:"memory_full"`
 	DiskFull   bool            `json:"disk_full"`
+	Insecure   bool            `json:"insecure,omitempty"` // Config.Insecure
 	Replicas   []ReplicaReport `json:"replicas"`
 }
 
@@ -44,7 +45,7 @@ func newLife() string {
 
 // Report describes this node.
 func (n *Node) Report() NodeReport {
-	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load()}
+	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), Insecure: n.cfg.Insecure}
 	if err := n.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

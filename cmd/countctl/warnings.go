@@ -96,6 +96,10 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 	if n.JoinIgnored {
 		found.warn("join_ignored", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
 	}
+	if n.Insecure {
+		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: whoever reaches them may read and change everything",
+			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
+	}
 	if n.MemoryFull {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
 	}

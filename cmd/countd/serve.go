@@ -57,6 +57,7 @@ type process struct {
 	unfollow   func()           // ends what followUsers began; nil until then
 	served     chan error       // receives the result of Serve of either server
 	tls        transport
+	insecure   bool // a port beyond loopback is open to anybody
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -185,6 +186,11 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	exposed, err := c.checkExposure(c.Auth.Mode == auth.Enforce, logger)
+	if err != nil {
+		return nil, err
+	}
+	p.insecure = exposed
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
@@ -258,6 +264,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Listener:         l.cluster,
 		HTTPAddr:         c.HTTPAddr,
 		GossipAddr:       c.GossipAddr,
+		Insecure:         p.insecure,
 		Bootstrap:        p.dir.Identity.Founder,
 		NodesWanted:      c.Expect,
 		LogStore:         c.LogStore,

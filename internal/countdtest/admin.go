@@ -25,6 +25,7 @@ type Node struct {
 	Leads       int    `json:"leads"`
 	Replicas    int    `json:"replicas"`
 	MemoryFull  bool   `json:"memory_full"`
+	Insecure    bool   `json:"insecure,omitempty"`
 	JoinIgnored bool   `json:"join_ignored,omitempty"`
 	DiskFull    bool   `json:"disk_full"`
 	HTTPAddr    string `json:"http_addr"`

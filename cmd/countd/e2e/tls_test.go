@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -130,6 +131,19 @@ func TestTLSRotates(t *testing.T) {
 	if text := n.Text("/metrics"); !strings.Contains(text, `countd_tls_cert_expiry_seconds{serial="`) || !strings.Contains(text, `setting="tls-client-ca"`) ||
 		!strings.Contains(text, `subject="CN=node-5,O=countd"`) {
 		t.Error("the certificates' ends are not told:", text)
+	}
+}
+
+// TestBeyondLoopbackIsRefused: before anything is written.
+func TestBeyondLoopbackIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	n := proctest.NewNode(t, bin, dir, "--redis-addr", "0.0.0.0:1")
+	n.Start()
+	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "is not a loopback address") {
+		t.Errorf("exit code %d:\n%s", code, n.Log())
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Error("it has made its directory", err)
 	}
 }
 
