@@ -28,6 +28,7 @@ func across(n *Node, id RequestID, ops ...engine.Op) *Write {
 // floors of that; 2. rows come in the order of the ops; 3. its key counts it once, and
 // refuses other ops whatever keyspaces they are of; 4. the token names all shards.
 func TestWritesOverKeyspaces(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	for i, n := range all {
 		eventually(t, "the node knows the keyspaces", func() bool { return n.Keyspace(KeyspaceUnread) != nil })
@@ -75,6 +76,7 @@ func TestWritesOverKeyspaces(t *testing.T) {
 // Of a write over keyspaces that a shard of one could not take, the others' ops are
 // named by number too, as one id may be of several.
 func TestWritesOverKeyspacesInPart(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("users")
 	hinder(n, ks, 0, heldGroup{err: raft.ErrNotLeader})

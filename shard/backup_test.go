@@ -54,6 +54,7 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 // What is backed up from one cluster is, restored through any node of another,
 // the same on all its replicas: also over rows that are there, with force alone.
 func TestBackupIsRestoredElsewhere(t *testing.T) {
+	t.Parallel()
 	from := openMembers(t, 1)
 	ks := from[0].Keyspace("posts")
 	for first := uint64(0); first < 60_000; first += 10_000 {
@@ -98,6 +99,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 
 // A table is as wide as the words of its rows, whatever columns its keyspace has.
 func TestBackupOfFewColumnsIsRestored(t *testing.T) {
+	t.Parallel()
 	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
 	ks := from.Keyspace("users") // has three
 	mustDo(t, from.Write(ks, &Write{Ops: []engine.Op{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
@@ -110,6 +112,7 @@ func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 }
 
 func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ks := n.Keyspace("posts")
 	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 3, 1)}, Deadline: soon()}))
@@ -145,6 +148,7 @@ func TestRestoreRefuses(t *testing.T) {
 
 // Every node hears what all of them say; the marks of replicas agree.
 func TestReports(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 200 {
@@ -187,6 +191,7 @@ func TestReports(t *testing.T) {
 // The leader's own answer, here that nobody handles such a call, comes back
 // through every node.
 func TestAskCatalogLeader(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	for _, n := range all {
 		if _, err := n.AskCatalogLeader(t.Context(), "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {

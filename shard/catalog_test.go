@@ -15,6 +15,7 @@ import (
 // However many callers create keyspaces concurrently, the bounds on keyspaces and shards
 // hold, and the errors name the bound.
 func TestBoundsOfACluster(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		others int // keyspaces on another node

@@ -14,6 +14,7 @@ import (
 // What is made through one node is known, at once, at the others, unless it was
 // answered late because they did not say so in time.
 func TestKeyspacesAreKnownEverywhere(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	_, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "likes", Columns: []string{"c"}, Shards: 1})
 	mustDo(t, err)
@@ -36,6 +37,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 
 // A node that missed a change knows it after CatchUp; without a leader CatchUp fails.
 func TestCatchUp(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	for i := range 9 {
 		by, asked := all[i%3], all[(i+1)%3]

@@ -140,6 +140,7 @@ func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
 // that it leads, those that it follows, and with four nodes those that it does
 // not hold.
 func TestAnyNodeAnswersAnything(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	total := int64(0)
 	for round := range int64(2) { // the second finds rows and logs
@@ -211,6 +212,7 @@ func digestsAgree(all []*Node) bool {
 
 // A node that hands over is led by others, and writes through it go on.
 func TestHandOver(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -230,6 +232,7 @@ func TestHandOver(t *testing.T) {
 // Nodes that stop together do not hand to each other: each group's leader changes
 // once for each node at most, and none waits for another.
 func TestAllHandOverAtOnce(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	terms := map[uint32]uint64{}
 	for _, g := range all[0].registry.Replicas() {
@@ -259,6 +262,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 // A shard moves from one node to another while it is written to: nothing is
 // lost, the old replica is deleted and the new one has what the others have.
 func TestReplicaMoves(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	ks := all[3].Keyspace("posts")
 	number := ks.FirstGroup
@@ -321,6 +325,7 @@ func TestReplicaMoves(t *testing.T) {
 // A node is down while its replica moves away, so it is not notified. When it comes back,
 // it deletes the replica and is ready.
 func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	number := all[0].Keyspace("posts").FirstGroup
 	down, spare := all[2], all[3]

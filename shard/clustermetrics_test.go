@@ -11,6 +11,7 @@ import (
 
 // What a scrape of each node says of its groups and of the others.
 func TestMetricsOfTheCluster(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	groups := len(all[0].registry.Replicas())
 	awaitMetrics(t, "every group is led by one node", func() bool {
@@ -49,6 +50,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 
 // A node that gossip does not hear of is counted, the node itself never.
 func TestMetricOfDeadNodes(t *testing.T) {
+	t.Parallel()
 	var silent atomic.Bool
 	n, err := Open(aliveConfig(t, func(string) bool { return !silent.Load() }))
 	mustDo(t, err)
@@ -71,6 +73,7 @@ func aliveConfig(t *testing.T, alive func(string) bool) Config {
 
 // The lag is that of the voter furthest behind when the leader was asked last.
 func TestMetricOfLag(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 20 {

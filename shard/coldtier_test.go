@@ -52,6 +52,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 // A row whose id its keyspace's layout cannot have given is reported, with a layout that
 // can have given more of the ids; other rows are not, nor such as are numbered from 1 on.
 func TestMisfitIsReported(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	recent := func(l tiering.IDLayout) uint64 { return l.FirstAt(now.Add(-time.Hour)) + 3 }
 	for _, c := range []struct {
@@ -84,6 +85,7 @@ func TestMisfitIsReported(t *testing.T) {
 
 // What is advised is never worse than the layout as it is.
 func TestMisfitsAreCounted(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	ids := func(l tiering.IDLayout, n int) (ids []uint64) {
 		for i := range n {
@@ -219,6 +221,7 @@ func countRows(t *testing.T, n *Node, ks *Keyspace) int {
 // Cold rows answer as others do, and after a restart from snapshot and log; so do
 // shards that have none.
 func TestColdRowsOfANode(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
 	ks := n.Keyspace("posts")
@@ -280,6 +283,7 @@ func TestColdRowsOfANode(t *testing.T) {
 
 // Rows become cold without an operator once they are old and nobody writes to them.
 func TestRowsBecomeCold(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, time.Second)
 	ks := n.Keyspace("posts")
@@ -312,6 +316,7 @@ func TestRowsBecomeCold(t *testing.T) {
 // Rows numbered from 1 on have no age: they stay in memory while rows of old ids leave
 // it, and if memory is tight they leave last.
 func TestNumberedRowsAreNotOld(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
 	ks := n.Keyspace("posts")
 	g, err := n.router.groupsOf(ks)
@@ -360,6 +365,7 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 // A new replica is sent the cold rows of a snapshot that only names them, keeps them
 // on its own disk, and agrees.
 func TestNewReplicaIsSentColdRows(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
@@ -412,6 +418,7 @@ func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 // A node with damaged cold rows reports that and answers none of them wrongly; it serves
 // all other rows.
 func TestDamagedColdRows(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
 	ks := n.Keyspace("posts")
@@ -465,6 +472,7 @@ func TestDamagedColdRows(t *testing.T) {
 
 // Rows stay in memory while a node of the cluster could not read a snapshot of them.
 func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 2) // waits for a second node
 	cfg.Place, cfg.Shards = nil, map[string]int{"posts": 1, "users": 1}
 	cfg.Cold = tiering.ColdConfig{After: 24 * time.Hour, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
@@ -505,6 +513,7 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 // Near the memory limit rows leave memory whatever their age, of all shards alike and
 // the least ids first, and stop when there is room.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 2, "users": 1}
 	cfg.Cold = tiering.ColdConfig{After: 24 * time.Hour} // no id has a time

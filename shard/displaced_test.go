@@ -17,6 +17,7 @@ import (
 // It takes the old one's place in every group: raft takes no address twice, and
 // nothing that is sent to the old one may reach it.
 func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	old := all[2]
 	cfg := old.cfg

@@ -90,6 +90,7 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 // A dropped keyspace is unknown to every node at once, also to callers with a pointer to
 // it. Its replicas go, and the next keyspace of its name begins at zero.
 func TestDropKeyspace(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	old := mustMake(t, all[0], "songs", 3, "plays")
 	var ops []engine.Op
@@ -147,6 +148,7 @@ func TestDropKeyspace(t *testing.T) {
 // and with nothing else once it is gone. No write to the old keyspace counts in a new one
 // of its name.
 func TestDropUnderLoad(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	rounds := 3
 	if testing.Short() {
@@ -214,6 +216,7 @@ func TestDropUnderLoad(t *testing.T) {
 // A node that was down while a keyspace was dropped opens what its own, older catalog
 // names, and deletes it once it has heard. It forgets at its next start that there was one.
 func TestDropWhileANodeIsDown(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 2, "plays")
 	mustDo(t, all[0].Write(old, once(&Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1)}, Deadline: soon()})))
@@ -253,6 +256,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 
 // A node reports a dropped keyspace also to a node that does not know of the drop yet.
 func TestDropIsToldToOlderCatalogs(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 2)
 	old := mustMake(t, all[0], "songs", 1, "plays")
 	number := old.FirstGroup
@@ -281,6 +285,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 // A column that was dropped is nowhere to be seen, and the next of its name begins at
 // zero, whatever comes to the number of the old one.
 func TestDropColumn(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := mustMake(t, n, "songs", 2, "plays", "likes", "skips")
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(1, 1, 2), addTo(2, 1, 3), addTo(3, 2, 4))
@@ -331,6 +336,7 @@ func TestDropColumn(t *testing.T) {
 // A node has not heard that a column was dropped and added again. The leader refuses its
 // writes, which would count nowhere.
 func TestDroppedColumnIsRefused(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 1, "plays", "likes")
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -361,6 +367,7 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 // Snapshots from before and after columns were dropped are restored by column names;
 // without names nothing is guessed.
 func TestRestoreByColumns(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -420,6 +427,7 @@ func TestRestoreByColumns(t *testing.T) {
 
 // Before the cluster version has it nothing is dropped.
 func TestDropTakesItsVersion(t *testing.T) {
+	t.Parallel()
 	all := openMembersOf(t, 4, 4)
 	n := all[0]
 	mustMake(t, n, "songs", 1, "plays", "likes")
@@ -465,6 +473,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 
 // A node that closes while it deletes a keyspace ends that first, and Close waits for it.
 func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	mustMake(t, all[0], "songs", 4, "plays")
 	mustDrop(t, all[0], "songs")
@@ -484,6 +493,7 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 // A drop that the catalog here has and the node's table has not, as while the node opens
 // replicas of another keyspace, deletes nothing yet: the replicas are still open.
 func TestDropThatIsNotFollowedYet(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := mustMake(t, n, "songs", 2, "plays")
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 2))

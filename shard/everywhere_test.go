@@ -14,6 +14,7 @@ import (
 // A node that begins to hold a shard has nothing of it at first. Until it has
 // some, stale reads there are answered by others, as they were before it began.
 func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	last := all[3] // everywhere, the function, places on the first three
 	ks := all[0].Keyspace("users")
@@ -52,6 +53,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 // done. 1. The voters come to be those of the target, each time. 2. No write that was
 // acknowledged is lost. 3. At the end nobody else holds anything of it.
 func TestEverywhereWhileAVoteMoves(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("users")
 	number := ks.FirstGroup

@@ -106,6 +106,7 @@ func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]raftfsm
 // Feeds on disk are polled, written, backed up and there after a restart as those in
 // memory are.
 func TestSpilledFeedsOfANode(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openFeedNode(t, dir, 1, "")
 	fillNode(t, n)
@@ -156,6 +157,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 // Of three nodes each has other feeds in memory: any answers for all, those of replicas
 // elsewhere too, and all agree.
 func TestNodesSpillFeedsByThemselves(t *testing.T) {
+	t.Parallel()
 	first := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, first)
 	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, "")}
@@ -230,6 +232,7 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 // A replica whose feeds on disk are lost answers none wrongly, and has all again from its
 // own snapshot and log, also one of a node alone.
 func TestLostFeedsComeBack(t *testing.T) {
+	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, n)
 	for name, touch := range map[string]func(r *localReplica){
@@ -318,6 +321,7 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 // What is too much in memory leaves it at once, also of feeds for which nobody has asked
 // since the node was started.
 func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openFeedNode(t, dir, 1, "")
 	fillNode(t, n)
@@ -344,6 +348,7 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 
 // Values of the setting out of bounds are refused.
 func TestFeedIdleIsChecked(t *testing.T) {
+	t.Parallel()
 	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, tiering.FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {
 		cfg := memberConfig(t, t.TempDir(), 1, 1)
 		cfg.FeedIdle = idle

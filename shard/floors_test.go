@@ -22,6 +22,7 @@ func floored(id uint64, column uint8, delta, floor int64) engine.Op {
 // column, the higher; 2. the cuts name their ops in the request's order, over shards;
 // 3. a repeat has the counts of now and no cuts.
 func TestFloorsThroughAnyNode(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	ks, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a", "b"}, Shards: 3, Floors: map[string]int64{"b": 0}})
 	mustDo(t, err)
@@ -64,6 +65,7 @@ func TestFloorsThroughAnyNode(t *testing.T) {
 
 // A new cluster's unread numbers have the floor 0, columns that are added too.
 func TestUnreadHasFloors(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
 	ks := n.Keyspace(KeyspaceUnread)
 	for _, column := range ks.Columns {
@@ -91,6 +93,7 @@ func TestUnreadHasFloors(t *testing.T) {
 // Floors are accepted once all nodes can apply them. Before, no log has any; and existing
 // unread numbers get floors when an operator sets them.
 func TestFloorsComeWithTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
 	cfg.Place = nil
 	n, err := Open(cfg)

@@ -77,6 +77,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 
 // A node that could not send its answer has seen the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
+	t.Parallel()
 	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
@@ -85,6 +86,7 @@ func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 // What became of a part that was not sent is known, also if its deadline comes before the
 // try or in the midst of it.
 func TestForwardNotSentIsNotUnknown(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2)
 	cfg.Place = nil
 	n, err := Open(cfg)

@@ -13,6 +13,7 @@ import (
 // A peer that says of a part with an identity that it needs no time is not believed: an
 // entry without it would end every replica.
 func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	groups, err := n.router.groupsOf(n.Keyspace("posts"))
 	mustDo(t, err)

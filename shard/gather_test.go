@@ -11,6 +11,7 @@ import (
 // A shard that was asked again, as its answer was lost, and had applied its part makes
 // the request a repeat: its rows are those of now. What another copy applied does not.
 func TestLostAnswersMakeARepeat(t *testing.T) {
+	t.Parallel()
 	const shards = 4
 	keyed := ByKey([]byte("k"))
 	other := (keyed.Shard(shards) + 1) % shards

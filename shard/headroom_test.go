@@ -52,6 +52,7 @@ func TestLeastMemoryLimit(t *testing.T) {
 // What is reserved for a snapshot covers it, and a group without as much room
 // puts it off and goes on.
 func TestSnapshotWithoutRoom(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("posts")
 	ops := make([]engine.Op, 0, 10_000)

@@ -20,6 +20,7 @@ import (
 // A replica whose log has another entry than the others reports it. It follows its
 // leader as if nothing were wrong.
 func TestReportsShowAnEntryThatDiffers(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	posts := all[0].Keyspace("posts")
 	group := all[0].registry.groups.Load().byFirst[posts.FirstGroup][0]

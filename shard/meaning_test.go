@@ -11,6 +11,7 @@ import (
 // Keys are compared by meaning once all nodes do so. A repeat of what came before that
 // has the same bytes, and is a duplicate.
 func TestMeaningComesWithTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
 	cfg.Place = nil
 	n, err := Open(cfg)

@@ -15,6 +15,7 @@ import (
 // has them. Until then no replica of it is deleted, and a node that deleted one begins
 // no other.
 func TestOlderGroupGetsNumbers(t *testing.T) {
+	t.Parallel()
 	all := openMembersOf(t, 4, 4)
 	ks := all[0].Keyspace("posts")
 	number := ks.FirstGroup

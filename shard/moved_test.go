@@ -19,6 +19,7 @@ import (
 // though the catalog names the old one: it serves again, the catalog learns the new
 // address, and so do the configurations of its groups. Also when all nodes move.
 func TestMovedNodesAreFound(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		moves int

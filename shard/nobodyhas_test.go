@@ -16,6 +16,7 @@ import (
 // out on request. Silence in gossip is not enough: a node that answers is still read
 // from.
 func TestShardThatNobodyHasIsNamed(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	cfg := memberConfig(t, t.TempDir(), 4, 0)
 	var dead atomic.Bool

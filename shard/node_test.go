@@ -120,6 +120,7 @@ func digests(n *Node) map[uint32]string {
 // A node that is closed and opened again has: 1. its keyspaces, with columns
 // that were added; 2. equal digests; 3. every row; from log and from snapshots.
 func TestNodeKeepsEverything(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		snapshot bool
@@ -169,6 +170,7 @@ func TestNodeKeepsEverything(t *testing.T) {
 // A node whose cluster has some of the first keyspaces makes the others: it was stopped
 // between them.
 func TestNodeCompletesItsKeyspaces(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // makes none of its own before there are two nodes
 	cfg.Place, cfg.Shards = nil, fewShards(map[string]int{"posts": 2, "users": 2})
 	n, err := Open(cfg)
@@ -186,6 +188,7 @@ func TestNodeCompletesItsKeyspaces(t *testing.T) {
 }
 
 func TestCreateKeyspace(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx := t.Context()
 	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, FirstGroup: 6}
@@ -278,6 +281,7 @@ func TestCreateKeyspace(t *testing.T) {
 
 // A change that the catalog has applied is never reported as failed.
 func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	late, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -297,6 +301,7 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 // Columns are added while writes go on: 1. no write fails or is lost; 2. old
 // counts stay; 3. a view of the keyspace from before stays as it was and serves.
 func TestAddColumnsWhileWritesGoOn(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	old := n.Keyspace("users")
 	var written atomic.Int64
@@ -350,6 +355,7 @@ func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 // Close while writes are in flight, then open again: all acknowledged writes are there,
 // and nothing else except writes of unknown outcome.
 func TestCloseWhileWritesAreInFlight(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := openNode(t, dir, map[string]int{"posts": 3, "users": 1})
 	ks := n.Keyspace("posts")
@@ -424,6 +430,7 @@ func count(w *Write, err error, acknowledged, unknown []atomic.Int64) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	w := mustWrite(t, n, n.Keyspace("posts"), addTo(2, 0, 1), addTo(4, 0, 1), addTo(3, 0, 1))
 	s := n.Status()
@@ -454,6 +461,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestOpenRefusesItsConfig(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Config){
 		"short cluster id":     func(c *Config) { c.ClusterID = "00" },
 		"cluster id of no hex": func(c *Config) { c.ClusterID = strings.Repeat("g", 32) },
@@ -478,6 +486,7 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 
 // Close does not wait past its deadline, whatever holds it up.
 func TestCloseEndsInTime(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	g := n.registry.shardOf(1).replica.Load().group
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -230,6 +230,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 // A Close that does not end in time returns its context's error. The shutdown continues
 // in the background: the log stays open for a group that may still write to it.
 func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
+	t.Parallel()
 	n, err := Open(memberConfig(t, t.TempDir(), 1, 1))
 	mustDo(t, err)
 	mustDo(t, n.WaitReady(within10s(t)))

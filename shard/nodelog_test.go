@@ -14,6 +14,7 @@ import (
 )
 
 func TestNodeKeepsItsLogStore(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	open := func(store storage.LogStore) error {
 		n, err := Open(Config{

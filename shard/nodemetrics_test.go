@@ -14,6 +14,7 @@ import (
 
 // What the shards remember of requests, summed, and what they had no room for.
 func TestMetricsOfTheMemory(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	limits := LimitsDefault
 	limits.KeysMax = 3

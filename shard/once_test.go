@@ -23,6 +23,7 @@ import (
 // A producer that writes all the time, but to one shard only, is not refused
 // when it comes back to the others.
 func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	limits := LimitsDefault
 	limits.ProducerIdle = time.Millisecond
@@ -51,6 +52,7 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 // A retry that completes a batch is a duplicate by its key, but not by its producer; a
 // later repeat is a duplicate by both.
 func TestARetryThatCompletesABatch(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	key := ByKey([]byte("k"))
@@ -95,6 +97,7 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 // A retry of a keyed batch, which the shard that judges it still remembers, does not count
 // again on a shard whose log is ahead and has forgotten the key. A first try counts there.
 func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")
 	key := ByKey([]byte("k"))
@@ -125,6 +128,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 // The write counts there only once that shard has forgotten the key too; until then it is
 // not reported as counted.
 func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")
 	key := ByKey([]byte("k"))
@@ -169,6 +173,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 // When the request came first travels to a node that asks for it, and only then: a node
 // of an earlier version knows neither the question nor the answer.
 func TestArrivalsTravel(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	g := n.registry.shardOf(n.Keyspace("posts").FirstGroup)
 	id := ByKey([]byte("k"))
@@ -198,6 +203,7 @@ func TestArrivalsTravel(t *testing.T) {
 
 // Of copies of a keyed batch sent at once, one is not called a duplicate.
 func TestOneOfManyCopiesIsFirst(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	const rounds, copies = 10, 30
@@ -225,6 +231,7 @@ func TestOneOfManyCopiesIsFirst(t *testing.T) {
 
 // A key that is refused for its own time says which way that lies.
 func TestRefusedKeysTellTheirTime(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	for name, c := range map[string]struct {
 		born  time.Duration // from now

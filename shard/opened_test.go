@@ -63,6 +63,7 @@ func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record d
 
 // A group whose files are lost is not started again: it would serve zeros.
 func TestLostLogIsRefused(t *testing.T) {
+	t.Parallel()
 	zero := func(path string) error {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -125,6 +126,7 @@ func TestLostLogIsRefused(t *testing.T) {
 // directory of a replica, which has its snapshots, the log still has all entries that
 // were never in a snapshot.
 func TestLostNodeLogIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		recorded bool
@@ -176,6 +178,7 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 
 // What a crash leaves of a log that was being made has promised nothing.
 func TestUnrecordedLogBeginsAnew(t *testing.T) {
+	t.Parallel()
 	for name, left := range map[string]func(log string) error{
 		"an empty file": func(log string) error { return os.WriteFile(log, nil, 0o600) },
 		"zeros":         func(log string) error { return os.WriteFile(log, make([]byte, 16<<10), 0o600) },
@@ -221,6 +224,7 @@ func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
 
 // A node that cannot record a group does not open it.
 func TestRecordThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	record := newMemoryRecord()
 	record.err = errNoDisk
 	if _, err := openRecordedNode(t, t.TempDir(), storage.LogStoreBoltDB, record); !errors.Is(err, errNoDisk) {
@@ -231,6 +235,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // A replica that comes back to a node is another one: it has another Raft id, begins
 // without the group's first members, and waits until the leader adds it.
 func TestReplicaThatComesBackIsAnother(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	number := all[0].Keyspace("posts").FirstGroup
 	was := all[0].router.holders(number)

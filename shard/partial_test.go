@@ -13,6 +13,7 @@ import (
 // If one shard of a write fails, the ops of the others are answered as if each shard had
 // been alone.
 func TestPartialWritesAnswerTheRest(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
@@ -42,6 +43,7 @@ func TestPartialWritesAnswerTheRest(t *testing.T) {
 
 // If one shard of a read fails, the result has the rows of the others.
 func TestPartialReadsHaveTheRest(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	mustWrite(t, n, ks, addTo(2, 0, 7), addTo(3, 0, 8))

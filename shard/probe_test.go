@@ -33,6 +33,7 @@ func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 // its state machine is behind its log, as that of a follower need not be. Who has
 // read there must find the same everywhere from then on.
 func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
 	lagging := r.fsm.Applied()
@@ -52,6 +53,7 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 // A leader proves its place together with the one that asks it, if that is another
 // voter in no later term and two are a majority; and says nothing otherwise.
 func TestStandingIsProvedWithTheAsker(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
 	var follower *Node
@@ -115,6 +117,7 @@ func probe(t *testing.T, n *Node, asker raft.ServerID, group uint32, term, asked
 }
 
 func TestTwoSuffice(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		voters []raft.ServerID
 		a, b   raft.ServerID
@@ -138,6 +141,7 @@ func TestTwoSuffice(t *testing.T) {
 
 // A leader continues to prove its leadership when the voter that it asks first is gone.
 func TestLeaderAsksAnotherVoter(t *testing.T) {
+	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))
 	for _, there := range others {
 		p := proverTold(t, n, map[string]uint64{there: term})

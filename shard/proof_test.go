@@ -57,6 +57,7 @@ func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint6
 
 // A leader proves its term by a majority that is in no later one.
 func TestProveTerm(t *testing.T) {
+	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))
 	for _, c := range []struct {
 		name  string
@@ -91,6 +92,7 @@ func TestProveTerm(t *testing.T) {
 // A leader that was replaced without knowing it tells nobody that it is not a member, and
 // sends no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
+	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(m *membership.Membership, id raft.ServerID) ([]byte, error) {
 		request := binary.AppendUvarint(nil, uint64(g.Group()))

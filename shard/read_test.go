@@ -12,6 +12,7 @@ import (
 
 // A token that no write returned is refused at once: no read could ever satisfy it.
 func TestBadTokens(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	ks := n.Keyspace("posts")
 	w := mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))
@@ -55,6 +56,7 @@ func TestBadTokens(t *testing.T) {
 // Any node of a cluster refuses a token of another cluster's writes, also for shards that
 // it neither leads nor has.
 func TestAnyNodeTellsABadToken(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")
 	w := mustWrite(t, all[0], ks, addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1))
@@ -79,6 +81,7 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 // What a reader has given up is still on its way, and has ids of its own: the
 // reader's are those of another request by then.
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	n := all[3]
 	g := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
@@ -114,6 +117,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 // A scan at a node alone waits for its replica, as a get does, where that has not
 // applied all that is committed at once.
 func TestScanWaitsForABusyReplica(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))

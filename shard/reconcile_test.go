@@ -39,6 +39,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 // told that it is none, and only hears that it is one, or nothing, when it has
 // closed the replica: that may have acknowledged writes meanwhile.
 func TestReplicaOfAMemberIsKept(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")
 	number := ks.FirstGroup

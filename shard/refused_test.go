@@ -24,6 +24,7 @@ func fullRow(id uint64) engine.Op {
 // A producer that repeats a refused number with a delete gets a repeat's answer: an op
 // without cells cannot have been refused.
 func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, fullRow(7))
@@ -44,6 +45,7 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 // A repeat of a write in which some ops overflowed reports, for each shard, what that
 // still remembers: nothing if only some of its ops overflowed.
 func TestPartlyRefusedWritesRepeated(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	mustWrite(t, n, ks, fullRow(0), fullRow(1))
@@ -76,6 +78,7 @@ func TestPartlyRefusedWritesRepeated(t *testing.T) {
 // Of a repeated write that was refused in part, only ops that add something are
 // unknown: a read, a set, a take and a delete cannot have overflowed.
 func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, fullRow(0))
@@ -118,6 +121,7 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 // An error that names what was applied does not name ops that overflowed, the
 // first time and when the write is repeated.
 func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
@@ -166,6 +170,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 
 // Every outcome of a part travels between nodes, and no other does.
 func TestOutcomesTravel(t *testing.T) {
+	t.Parallel()
 	settled := func(outcome dedup.Outcome) *propose.Proposal {
 		q := propose.Settled(nil)
 		q.Ops, q.Result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)

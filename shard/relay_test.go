@@ -49,6 +49,7 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 // Two nodes that do not reach each other and both reach a third: one writes to a shard
 // that the other leads, and reads it.
 func TestWritesGoThroughAThirdNode(t *testing.T) {
+	t.Parallel()
 	all, cut := openCuttable(t)
 	leader := -1
 	eventually(t, "the shard has a leader", func() bool {

@@ -18,6 +18,7 @@ import (
 // keeps its files. A node that is still in the catalog, or never was, gets no such
 // answer.
 func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	gone := all[3]
 	cfg := gone.cfg
@@ -47,6 +48,7 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 
 // A node that the cluster has not taken in yet was not removed from it.
 func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
+	t.Parallel()
 	openMembers(t, 1)
 	n, err := Open(memberConfig(t, t.TempDir(), 2, 0))
 	mustDo(t, err)
@@ -63,6 +65,7 @@ func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 
 // What a node without keyspaces waits for is never 0 nodes, nor fewer than there are.
 func TestWaitsToBeginNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		wanted, nodes int
 		says          string

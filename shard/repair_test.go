@@ -125,6 +125,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 // A bit flips in a block on one of three nodes: every read is answered right, the replica
 // is repaired from another, and the damage is logged.
 func TestFlippedBitIsRepaired(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
 	m.mustNameCold()
@@ -164,6 +165,7 @@ func TestFlippedBitIsRepaired(t *testing.T) {
 
 // A node that cannot list its generations on disk starts nevertheless.
 func TestFlippedListIsOutlived(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
 	m.stop()
@@ -201,6 +203,7 @@ func flipLargest(t *testing.T, pattern string) string {
 
 // A leader whose cold rows are gone hands over, and is repaired as a follower.
 func TestDamagedLeaderIsRepaired(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[0]
 	damaged := m.here()
@@ -216,6 +219,7 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 // A follower that cannot apply an entry is stuck: it answers with nothing that it has not
 // applied, and is repaired; its vote and its log stay the same.
 func TestStuckFollowerIsRepaired(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[2]
 	stuck := m.here()
@@ -236,6 +240,7 @@ func TestStuckFollowerIsRepaired(t *testing.T) {
 // A node that has lost all cold rows that its own snapshot names starts, and is
 // repaired.
 func TestLostColdRowsAreRepaired(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
 	m.mustNameCold()
@@ -249,6 +254,7 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 // If all replicas have lost the same rows, no repair happens: readable rows are served,
 // nothing is answered wrong, and each replica keeps what it has.
 func TestNothingToRepairFrom(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	number := all[0].here().group.Group()
 	was := make([]*localReplica, len(all))
@@ -299,6 +305,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 // between the snapshot and opening it is whole at the next start, and loses nothing of
 // the log that the replica has acknowledged.
 func TestRepairOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
 	m.repairing.Store(true) // by this test
@@ -336,6 +343,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 // A node without a replica reads and writes cold rows of others. What needs none is
 // answered without waiting for what does.
 func TestColdRowsOfOtherNodes(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := &coldMember{t: t, dir: t.TempDir(), i: 4}
 	m.start()
@@ -371,6 +379,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 // A repair that goes on once its replica was closed writes nothing: the directory may be
 // deleted by then, and would be there again at the next start, which is refused.
 func TestRepairEndsWithTheReplica(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	groups, err := n.router.groupsOf(n.Keyspace("posts"))
 	mustDo(t, err)
@@ -389,6 +398,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 
 // A node opens a replica again that asks for it, with all that it had.
 func TestNodeOpensAReplicaAgain(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(5, 0, 3))

@@ -118,6 +118,7 @@ func filledNode(t *testing.T) *Node {
 // since, change nothing. Nor do those of a restore that was given up, once another has
 // begun, though they were never applied before.
 func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
+	t.Parallel()
 	from := filledNode(t)
 	for _, name := range []string{"posts", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
 		t.Run(name, func(t *testing.T) {
@@ -154,6 +155,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 
 // A restore whose shard has taken one with a clock that was ahead begins ahead of that.
 func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, addTo(1, 0, 1))
@@ -191,6 +193,7 @@ func nodeAtVersion(t *testing.T, version int) *Node {
 // backup, which is gone, counts when it is repeated. Below its cluster version it keeps
 // them: an older program could not read the entry.
 func TestRestoreForgetsRequests(t *testing.T) {
+	t.Parallel()
 	for _, version := range []int{4, catalog.ClusterVersionMax} {
 		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
 			n := nodeAtVersion(t, version)
@@ -243,6 +246,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 
 // A node proposes nothing for a caller that has gone away.
 func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	ks := n.Keyspace("posts")
 	var writer raftfsm.RequestWriter

@@ -14,6 +14,7 @@ import (
 
 // A keyspace says how it is spread, keeps it over a restart, and is none other.
 func TestKeyspaceIsSpreadByHash(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	few := map[string]int{"posts": 1, "users": 1}
 	n := openNode(t, dir, few)
@@ -43,6 +44,7 @@ func TestKeyspaceIsSpreadByHash(t *testing.T) {
 
 // Programs below cluster version 5 fail at a keyspace that is spread by hash.
 func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	create := func(version int) catalog.Result {
 		view := catalog.New().View()
 		view, _ = view.After(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{Key: "n1.0", Name: "n1", VersionMax: catalog.ClusterVersionMax, State: catalog.NodeActive}}})
@@ -63,6 +65,7 @@ func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
 
 // Creating an even number of shards for ids that end in zeros returns a warning.
 func TestEvenShardsAreWarnedOf(t *testing.T) {
+	t.Parallel()
 	n := &Node{}
 	n.cfg.Cold.Layouts = map[string]tiering.IDLayout{"x": tiering.LayoutTwitter}
 	for _, c := range []struct {
@@ -83,6 +86,7 @@ func TestEvenShardsAreWarnedOf(t *testing.T) {
 
 // A keyspace that is spread by hash is restored, shard by shard, over its existing rows.
 func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
+	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ks, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "x", Columns: []string{"a"}, Shards: 3, Sharding: ShardingHash})
 	mustDo(t, err)

@@ -20,6 +20,7 @@ func noPause(int) error { return nil }
 // A flipped bit in a block that nobody reads is found by a pass, told, and the replica is
 // made whole from another. A pass over what is whole finds nothing.
 func TestScrubFindsDamage(t *testing.T) {
+	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
 	m.mustNameCold()
@@ -67,6 +68,7 @@ func openDamagedNode(t *testing.T) *Node {
 
 // A damaged block keeps its own neighbours from being written anew, and no others.
 func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
+	t.Parallel()
 	n := openDamagedNode(t)
 	ks := n.Keyspace("posts")
 	refused := 0
@@ -108,6 +110,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 // A scan that leaves out an unreadable shard shows no row of it, not even of blocks that it
 // read before the damaged one.
 func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
+	t.Parallel()
 	n := openDamagedNode(t)
 	opt := &ReadOptions{Consistency: Stale, SkipUnreadable: true, Deadline: soon()}
 	r, err := n.Scan(n.Keyspace("posts"), 0, false, coldTestRows, 4, opt)
@@ -118,6 +121,7 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 
 // What another node is told of a damaged row is why, and nothing behind that.
 func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
+	t.Parallel()
 	n := openDamagedNode(t)
 	ks := n.Keyspace("posts")
 	g, err := n.router.groupsOf(ks)
@@ -144,6 +148,7 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 // A damaged block keeps its own neighbours on disk, and all others come as an operator
 // says, who is told in one line.
 func TestWarmPassesDamage(t *testing.T) {
+	t.Parallel()
 	n := openDamagedNode(t)
 	_, before := coldReportOf(t, n, "posts")
 	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})

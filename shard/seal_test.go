@@ -17,6 +17,7 @@ import (
 // Rows are packed in memory without an operator once they are old and nobody writes to
 // them. They answer as before, and are packed again when a restart reads the snapshot.
 func TestRowsAreSealed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	open := func() *Node {
 		cfg := memberConfig(t, filepath.Join(dir, "groups"), 1, 1)
@@ -152,6 +153,7 @@ func TestWhatIsSealed(t *testing.T) {
 
 // The metrics of tiers tell each keyspace of counters apart.
 func TestTierMetrics(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards, cfg.Metrics = map[string]int{"posts": 1, "users": 1}, registry

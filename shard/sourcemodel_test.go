@@ -371,6 +371,7 @@ func (c *sourceCluster) node() *sourceNode {
 // A message for a keyspace that exists is no dead letter, though the reader's node has yet to
 // learn of the keyspace, and all shards that the node did not know begin where the batch does.
 func TestReaderWithAnOldCatalog(t *testing.T) {
+	t.Parallel()
 	c := newSourceCluster(nil)
 	n := c.node()
 	c.queue = []queued{{keyspace: "posts"}, {keyspace: "extra"}}
@@ -389,6 +390,7 @@ func TestReaderWithAnOldCatalog(t *testing.T) {
 }
 
 func TestSourcesModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newSourceCluster(t)
 		c.faulty = true

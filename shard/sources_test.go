@@ -102,6 +102,7 @@ func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) 
 // restored from a backup. Each message is counted once, and once more after a seek back, and
 // once more by a source that is made under the name of a deleted one.
 func TestSourceIsAppliedOnce(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 3)
 	n := all[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 2*eventuallyMax)
@@ -212,6 +213,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 
 // What a node does not know, it asks for before it refuses an op.
 func TestCheckAsksForTheCatalog(t *testing.T) {
+	t.Parallel()
 	n := openMembers(t, 1)[0]
 	like := []sink.Cell{{Column: "like", Value: 1}}
 	ops := []sink.Op{

@@ -13,6 +13,7 @@ import (
 
 // A position between nodes is what was sent, and a cut or spoiled one is refused.
 func TestPositionAnswer(t *testing.T) {
+	t.Parallel()
 	for _, at := range []dedup.PositionAnswer{
 		{},
 		{Closed: true},
@@ -42,6 +43,7 @@ func TestPositionAnswer(t *testing.T) {
 
 // Deltas merge only where one op gives the counts that two would.
 func TestMergeCells(t *testing.T) {
+	t.Parallel()
 	const highest = 1<<63 - 1
 	cells := func(values ...int64) (cells []engine.Cell) {
 		for column, v := range values {

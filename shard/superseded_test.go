@@ -9,6 +9,7 @@ import (
 // does not answer. The call goes on while that node leads, and ends once another
 // says that it does.
 func TestCallToASupersededLeaderEnds(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	n := all[3]
 	ks := n.Keyspace("posts")

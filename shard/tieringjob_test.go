@@ -63,6 +63,7 @@ func coldReportOf(t *testing.T, n *Node, keyspace string) (tiering.ColdReport, t
 // Rows move to disk when an operator requests it, up to an id or an age, and the job is
 // logged.
 func TestColdOrders(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
@@ -103,6 +104,7 @@ func TestColdOrders(t *testing.T) {
 
 // Rows that come back as ordered read as before.
 func TestWarmOrder(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
@@ -117,6 +119,7 @@ func TestWarmOrder(t *testing.T) {
 // Warmed rows stay in memory for as long as was said, however old, or until they are
 // migrated.
 func TestWarmedRowsAreKept(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
@@ -218,6 +221,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 // What a deadline cuts off before all nodes were asked begins on none, and what is
 // stopped is stopped however little is left.
 func TestColdOrderDeadline(t *testing.T) {
+	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

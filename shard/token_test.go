@@ -8,6 +8,7 @@ import (
 )
 
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	many := Token{}
 	for i := range uint32(tokenElementsMax) {
 		many.At = append(many.At, GroupIndex{i, 1<<64 - 1 - uint64(i)})

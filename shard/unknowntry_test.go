@@ -29,6 +29,7 @@ func (g *fickleGroup) Apply([]byte) raft.ApplyFuture {
 
 // A part with a try of unknown outcome stays unknown, whatever later tries report.
 func TestUnknownTriesAreNotForgotten(t *testing.T) {
+	t.Parallel()
 	for name, met := range map[string]func(p *propose.Proposer){
 		"no leader": func(*propose.Proposer) {},
 		"a full queue": func(p *propose.Proposer) {

@@ -48,6 +48,7 @@ func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followe
 // that it follows, and with four nodes that it does not hold. The board every node
 // holds.
 func TestAnyNodeAnswersUnread(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	board := all[0].Keyspace(KeyspaceBoard).FirstGroup
 	eventually(t, "every node holds the board", func() bool {
@@ -98,6 +99,7 @@ func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOp
 // Shards of all kinds are backed up and brought back through the log of another
 // cluster: over nothing, and by force over something.
 func TestRestoreOfKinds(t *testing.T) {
+	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
 	for i := range 3 {
@@ -143,6 +145,7 @@ func TestRestoreOfKinds(t *testing.T) {
 // of channels and dots that the board does not have: what is published and fired next
 // is new to everybody.
 func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
+	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
 	publish, fire := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}, BoardOp{Kind: raftfsm.BoardFire, Name: "shop"}
@@ -196,6 +199,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 // Cursors that were idle for long, by the time of the log, are dropped without
 // anybody asking for it, and others stay.
 func TestIdleCursorsAreSwept(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	mustMove(t, n, 1, 1, 5)
 	r := n.registry.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).replica.Load()
@@ -220,6 +224,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 // The keyspaces of unread numbers come with the cluster version that has them: not
 // while a node speaks a lower one.
 func TestKindsComeWithTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
 	cfg.Place = nil
 	n, err := Open(cfg)
@@ -262,6 +267,7 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 // Channels and dots are made without a notice or a firing only when all nodes of the
 // cluster can apply that: below, nothing of it is in the log.
 func TestMakingComesWithTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
 	cfg.Place = nil
 	n, err := Open(cfg)
@@ -301,6 +307,7 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 // A page is kept for other reads; a replica that was read is not, even if another shard
 // could not be.
 func TestFeedsKeepNoReplica(t *testing.T) {
+	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.Shards[KeyspaceFeed] = 3
 	n, err := Open(cfg)

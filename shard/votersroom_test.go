@@ -10,6 +10,7 @@ import (
 )
 
 func TestTooFewWithRoom(t *testing.T) {
+	t.Parallel()
 	three := []raft.ServerID{"a", "b", "c"}
 	for _, test := range []struct {
 		name   string

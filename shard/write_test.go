@@ -115,6 +115,7 @@ func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
 // in the request; 3. pages and single reads; 4. scans of any page size, from
 // any id; 5. the token of a write is enough to read it.
 func TestNodeIsTheModel(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 7)
 	for _, ks := range keyspaces {
 		t.Run(fmt.Sprintf("%d shards %s", ks.Shards, ks.Sharding), func(t *testing.T) {
@@ -240,6 +241,7 @@ func checkScans(t *testing.T, n *Node, ks *Keyspace, want model, r *rand.Rand) {
 // Ids of one shard alone are found whole, though a page reads each shard for its
 // share at first.
 func TestScanOfOneShardAlone(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 5)
 	ks, want := keyspaces[4], model{}
 	var ops []engine.Op
@@ -327,6 +329,7 @@ func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 // The result of a part after several tries: the worst possible outcome, with the cause
 // instead of the timeout.
 func TestFateOfTries(t *testing.T) {
+	t.Parallel()
 	late := fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
 	for _, test := range []struct {
 		name  string
@@ -353,6 +356,7 @@ func TestFateOfTries(t *testing.T) {
 // and unknown ids are in the order of the request, doubles kept; 3. that is
 // what the rows say.
 func TestShardsThatDoNotFareAlike(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	forever := make(chan struct{})
@@ -444,6 +448,7 @@ func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
 // A write that is given up is the caller's again, with everything in it: what
 // the caller does with the memory must not reach the entry that is in flight.
 func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
 	ks := keyspaces[1]
 	hold := make(chan struct{})
@@ -490,6 +495,7 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 }
 
 func TestWriteWithoutOps(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
 	w := &Write{Deadline: soon(), Token: Token{At: []GroupIndex{{1, 1}}}}
 	if err := n.Write(keyspaces[1], w); err != nil || len(w.Token.At) != 0 {
@@ -501,6 +507,7 @@ func TestWriteWithoutOps(t *testing.T) {
 // PartialError; 2. no row changed; 3. no room stays taken in the other groups;
 // 4. with the same identity it is applied once there is room.
 func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
+	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	groups := n.registry.groups.Load().byFirst[ks.FirstGroup]
