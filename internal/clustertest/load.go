@@ -25,7 +25,8 @@ const (
 	// ended.
 	finishTimeout = 30 * time.Second
 	// RequestDeadline is how long a client of a load waits: a request that takes longer,
-	// over all its tries, has failed. It is the API's default.
+	// over all its tries, has failed, unless the machine itself stalled meanwhile. It is the
+	// API's default.
 	RequestDeadline = 5 * time.Second
 )
 
@@ -48,6 +49,7 @@ type Load struct {
 	calm    context.Context // no request is begun after its end
 	stop    context.CancelCauseFunc
 	writers sync.WaitGroup
+	stalls  stalls
 
 	mu struct {
 		sync.Mutex
@@ -92,6 +94,12 @@ func (c *Cluster) StartLoad(cfg LoadConfig) *Load {
 	}
 	l.calm, l.stop = context.WithCancelCause(l.ctx)
 	c.t.Cleanup(l.writers.Wait)
+	dir := c.t.TempDir()
+	l.writers.Go(func() {
+		if err := l.stalls.watch(l.calm, dir); err != nil {
+			l.stop(err)
+		}
+	})
 	for number := range cfg.Writers {
 		w := &loadWriter{load: l, number: number, producer: crand.Text(), own: strconv.FormatUint(rand.Uint64(), 10)}
 		l.writers.Go(func() {

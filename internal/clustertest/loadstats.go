@@ -11,7 +11,8 @@ import (
 // Stats sums up the requests of a load in a stretch of time.
 type Stats struct {
 	Requests int
-	Late     int            // took longer than RequestDeadline: failed, for their client
+	Late     int            // took longer than RequestDeadline, and not because of stalls: failed, for their client
+	Stalled  time.Duration  // for how long the machine stalled
 	Retried  int            // were sent more than once
 	Failed   map[string]int // tries that did not do, by why
 	P50, P99 time.Duration
@@ -23,7 +24,7 @@ type Stats struct {
 func (l *Load) Between(from, to time.Time) Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Stats{Failed: map[string]int{}}
+	s := Stats{Failed: map[string]int{}, Stalled: l.stalls.between(from, to)}
 	var took []time.Duration
 	for _, r := range l.mu.requests {
 		if r.Begun.Before(from) || r.Begun.After(to) {
@@ -33,7 +34,7 @@ func (l *Load) Between(from, to time.Time) Stats {
 		if r.Took > s.Max {
 			s.Max, s.Longest = r.Took, r.Failed
 		}
-		if r.Took > RequestDeadline {
+		if r.Took > RequestDeadline && r.Took > RequestDeadline+stallsInRequest*l.stalls.between(r.Begun, r.Begun.Add(r.Took)) {
 			s.Late++
 		}
 		if len(r.Failed) > 0 {
@@ -62,8 +63,8 @@ func (s Stats) String() string {
 	for _, reason := range slices.Sorted(maps.Keys(s.Failed)) {
 		why = append(why, fmt.Sprintf("%s ×%d", reason, s.Failed[reason]))
 	}
-	text := fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d late, %d sent again",
-		s.Requests, round(s.P50), round(s.P99), round(s.Max), s.Late, s.Retried)
+	text := fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d late, %d sent again, stalls of the machine %v",
+		s.Requests, round(s.P50), round(s.P99), round(s.Max), s.Late, s.Retried, round(s.Stalled))
 	if len(why) > 0 {
 		text += fmt.Sprintf(" (%s; the longest: %v)", strings.Join(why, ", "), s.Longest)
 	}

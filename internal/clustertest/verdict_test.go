@@ -132,6 +132,35 @@ func TestStatsOfAStretchOfTime(t *testing.T) {
 	}
 }
 
+// A request is late that takes longer than its deadline and what the machine stalled in its
+// time allow; stalls at other times excuse nothing.
+func TestLateRequests(t *testing.T) {
+	began := time.Now()
+	for _, tc := range []struct {
+		name  string
+		took  time.Duration
+		stall stall
+		late  int
+	}{
+		{"in time", RequestDeadline, stall{}, 0},
+		{"late", RequestDeadline + 1, stall{}, 1},
+		{"excused", RequestDeadline + stallsInRequest*time.Second, stall{began.Add(2 * time.Second), time.Second}, 0},
+		{"later than that", RequestDeadline + stallsInRequest*time.Second + 1, stall{began.Add(2 * time.Second), time.Second}, 1},
+		{"a stall before it", RequestDeadline + 1, stall{began, time.Second}, 1},
+		{"a stall that began before it", RequestDeadline + stallsInRequest*time.Second, stall{began.Add(time.Second / 2), time.Second}, 1},
+		{"a stall after it", RequestDeadline + 1, stall{began.Add(time.Minute), time.Second}, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := &Load{}
+			l.mu.requests = []Request{{Begun: began, Took: tc.took}}
+			l.stalls.note(tc.stall.at, tc.stall.took)
+			if s := l.Between(began, began); s.Late != tc.late {
+				t.Errorf("%d late, want %d: %+v", s.Late, tc.late, s)
+			}
+		})
+	}
+}
+
 func TestLoopbackCannotBeCut(t *testing.T) {
 	n := newNetwork(t, false)
 	if err := n.divide(nil); err != nil {
