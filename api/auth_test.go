@@ -18,6 +18,7 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
+	"github.com/countd/countd/auth/authtest"
 )
 
 const rootToken = "root-token-of-the-tests-0123456789"
@@ -96,55 +97,6 @@ func (e *enforcing) as(token, method, path, body string) reply {
 	return e.do(method, path, body, "Authorization", "Bearer "+token)
 }
 
-// documentedNeed is a row of a matrix in docs/SECURITY.md.
-type documentedNeed struct {
-	call      string
-	keyspaces []string
-	may       map[string]bool // by role, and nobody
-}
-
-// documentedRoles are the columns of a matrix after call and keyspaces.
-var documentedRoles = []string{"nobody", "reader", "writer", "ingest", "metrics", "admin"}
-
-// documentedMatrix reads the matrix under a heading of docs/SECURITY.md.
-func documentedMatrix(t *testing.T, heading string) map[string]documentedNeed {
-	t.Helper()
-	text, err := os.ReadFile("../docs/SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(text), "\n### "+heading+"\n")
-	if !found {
-		t.Fatalf("no heading %q", heading)
-	}
-	section, _, _ = strings.Cut(section, "\n#")
-	rows := map[string]documentedNeed{}
-	for line := range strings.Lines(section) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		if !strings.HasPrefix(strings.TrimSpace(line), "| `") {
-			continue
-		}
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		if len(cells) != 2+len(documentedRoles) {
-			t.Fatalf("bad row: %s", line)
-		}
-		row := documentedNeed{call: strings.Trim(cells[0], "`"), may: map[string]bool{}}
-		if cells[1] != "" {
-			row.keyspaces = strings.Split(cells[1], ", ")
-		}
-		for i, role := range documentedRoles {
-			if cells[2+i] != "" && cells[2+i] != "yes" {
-				t.Fatalf("neither yes nor empty: %s", line)
-			}
-			row.may[role] = cells[2+i] == "yes"
-		}
-		rows[row.call] = row
-	}
-	return rows
-}
-
 // TestMatrixOfRoutes holds each route of docs/openapi.yaml to the matrix in docs/SECURITY.md,
 // for each role and for nobody:
 //
@@ -153,7 +105,7 @@ func documentedMatrix(t *testing.T, heading string) map[string]documentedNeed {
 //  3. a route without a row fails the test. Nobody may make its call (auth.Nobody).
 func TestMatrixOfRoutes(t *testing.T) {
 	doc, e := loadContract(t), startEnforcing(t)
-	rows := documentedMatrix(t, "HTTP")
+	rows := authtest.Matrix(t, "../docs/SECURITY.md", "HTTP")
 	all := examples(t, doc)
 	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 }), func(a, b example) bool {
 		return a.method == b.method && a.path == b.path
@@ -176,19 +128,19 @@ func TestMatrixOfRoutes(t *testing.T) {
 			t.Errorf("%s is in no matrix", name)
 			continue
 		}
-		for _, role := range documentedRoles {
+		for _, role := range authtest.Roles {
 			if role == "nobody" {
-				e.wantMay(t, x, role, "", row.may[role])
+				e.wantMay(t, x, role, "", row.May[role])
 				continue
 			}
 			named := keyspacesOf(row)
-			e.wantMay(t, x, role, token(role, named), row.may[role])
+			e.wantMay(t, x, role, token(role, named), row.May[role])
 			for i := range named {
-				if len(row.keyspaces) == 0 {
+				if len(row.Keyspaces) == 0 {
 					break
 				}
 				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
-				e.wantMay(t, x, role, token(role, but), row.may[role] && role == "admin")
+				e.wantMay(t, x, role, token(role, but), row.May[role] && role == "admin")
 			}
 		}
 	}
@@ -196,14 +148,14 @@ func TestMatrixOfRoutes(t *testing.T) {
 
 // keyspacesOf returns the keyspaces of a row for the examples of the contract, which are on
 // posts.
-func keyspacesOf(row documentedNeed) []string {
+func keyspacesOf(row authtest.Row) []string {
 	switch {
-	case len(row.keyspaces) == 0 || row.keyspaces[0] == "of the path":
+	case len(row.Keyspaces) == 0 || row.Keyspaces[0] == "of the path":
 		return []string{"posts"}
-	case row.keyspaces[0] == "of the body": // of POST /v1/ops
+	case row.Keyspaces[0] == "of the body": // of POST /v1/ops
 		return []string{"posts", "unread"}
 	}
-	return slices.Clone(row.keyspaces)
+	return slices.Clone(row.Keyspaces)
 }
 
 // wantMay sends the request of an example as a caller.

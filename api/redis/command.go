@@ -101,6 +101,7 @@ func (c *conn) command(args [][]byte) {
 	case !cmd.takes(len(args)):
 		c.multi.broken = true
 		c.batch.fail(wrongArity(cmd.name))
+	case c.server.cfg.Auth != nil && c.refused(cmd, args):
 	case c.multi.open && cmd.traits&atOnce == 0:
 		c.queue(cmd, args)
 	default:

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/auth"
 )
 
 // Config configures a Server. A zero bound or timeout means its default.
@@ -42,6 +44,9 @@ type Config struct {
 	LargeBytesMax int
 	// ConnsMax bounds the open connections. One more receives an error and is closed.
 	ConnsMax int
+
+	// Auth tells who callers are and what they may do; nil lets everybody do everything.
+	Auth *auth.Authorizer
 
 	Version  string               // for INFO
 	Registry *prometheus.Registry // required

@@ -32,6 +32,7 @@ type conn struct {
 	net     net.Conn // Close and wake may be called from any goroutine
 	id      uint64
 	name    string
+	login   login
 	resp3   bool
 	stale   bool // set by READONLY
 	closing bool // close once the output is sent
@@ -89,6 +90,7 @@ func (c *conn) begin() {
 	c.batch, b.conn, c.out.buf = b, c, b.out
 	b.looked, b.lookErr = false, nil
 	b.refresh()
+	c.renewLogin()
 }
 
 // end returns that memory once all replies are handed on. It must not run after a panic.

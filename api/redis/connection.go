@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/countd/countd/auth"
 )
 
 func connectionCommands() []command {
@@ -12,7 +14,7 @@ func connectionCommands() []command {
 		{"ping", -1, plain, noKeys, group, "PONG, or its argument", (*conn).ping, nil},
 		{"echo", 2, plain, noKeys, group, "its argument", (*conn).echo, nil},
 		{"hello", -1, unplanned, noKeys, group, "chooses RESP2 or RESP3", (*conn).hello, nil},
-		{"auth", -2, unplanned, noKeys, group, "accepts the default user with any password; there are no passwords", (*conn).auth, nil},
+		{"auth", -2, unplanned, noKeys, group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth, nil},
 		{"select", 2, unplanned, noKeys, group, "there is one database, 0", (*conn).selectDB, nil},
 		{"client", -2, unplanned, noKeys, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client, nil},
 		{"readonly", 1, unplanned, noKeys, group, "lets this connection read stale counts", (*conn).readonly, nil},
@@ -62,9 +64,12 @@ func (c *conn) selectDB(args [][]byte) {
 	}
 }
 
-// auth behaves like a Redis server whose default user has no password.
+// auth logs the client in. A server that does not know its callers behaves like a Redis
+// server whose default user has no password.
 func (c *conn) auth(args [][]byte) {
 	switch {
+	case c.server.cfg.Auth != nil:
+		c.authToken(args)
 	case len(args) > 3:
 		c.refuse(errSyntax)
 	case len(args) == 2:
@@ -77,7 +82,7 @@ func (c *conn) auth(args [][]byte) {
 }
 
 const (
-	defaultUser  = "default"
+	defaultUser  = auth.DefaultName
 	errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 )
 
@@ -96,7 +101,10 @@ func (c *conn) hello(args [][]byte) {
 		}
 		resp3 = version == 3
 	}
-	name, fault := helloOptions(args, c.name)
+	name, fault := c.helloOptions(args)
+	if fault == "" {
+		fault = c.needLogin()
+	}
 	if fault != "" {
 		c.refuse(fault)
 		return
@@ -106,12 +114,16 @@ func (c *conn) hello(args [][]byte) {
 }
 
 // helloOptions parses the arguments after the version.
-func helloOptions(args [][]byte, before string) (name, fault string) {
-	name = before
+func (c *conn) helloOptions(args [][]byte) (name, fault string) {
+	name = c.name
 	for i := 2; i < len(args); {
 		switch option := strings.ToLower(string(args[i])); {
 		case option == "auth" && i+2 < len(args):
-			if string(args[i+1]) != defaultUser {
+			if c.server.cfg.Auth != nil {
+				if fault := c.logIn(args[i+1], args[i+2]); fault != "" {
+					return name, fault
+				}
+			} else if string(args[i+1]) != defaultUser {
 				return name, errWrongPass
 			}
 			i += 3

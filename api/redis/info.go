@@ -125,7 +125,7 @@ func (c *conn) sections() []infoSection {
 	}
 	rows := uint64(0)
 	for _, g := range status.Groups {
-		if isCounters(s.node().Keyspace(g.Keyspace)) {
+		if isCounters(s.node().Keyspace(g.Keyspace)) && c.mayRead(g.Keyspace) {
 			rows += g.Rows
 		}
 	}

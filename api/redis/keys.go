@@ -60,7 +60,7 @@ func (b *batch) lookKeys(kind replyKind, texts [][]byte) {
 func (c *conn) dbsize([][]byte) {
 	rows := int64(0)
 	for _, g := range c.server.node().Status().Groups {
-		if isCounters(c.server.node().Keyspace(g.Keyspace)) {
+		if isCounters(c.server.node().Keyspace(g.Keyspace)) && c.mayRead(g.Keyspace) {
 			rows += int64(g.Rows)
 		}
 	}
@@ -162,7 +162,7 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	more := false
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
-		return !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace
+		return !isCounters(ks) || !c.mayRead(ks.Name) || q.keyspace != "" && ks.Name != q.keyspace
 	})
 	for _, ks := range asked {
 		var opt shard.ReadOptions

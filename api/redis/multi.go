@@ -3,6 +3,8 @@ package redis
 import (
 	"bytes"
 	"fmt"
+
+	"github.com/countd/countd/auth"
 )
 
 // transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
@@ -11,8 +13,9 @@ type transaction struct {
 	open     bool
 	broken   bool // one of its commands was refused
 	queued   []queuedCommand
-	bytes    int // memory of the queued commands
-	reserved int // the part of bytes that is reserved from the connections' memory
+	caller   *auth.Caller // whose commands were allowed
+	bytes    int          // memory of the queued commands
+	reserved int          // the part of bytes that is reserved from the connections' memory
 }
 
 type queuedCommand struct {
@@ -33,7 +36,8 @@ func (c *conn) openMulti([][]byte) {
 		c.batch.fail("ERR MULTI calls can not be nested")
 		return
 	}
-	c.multi = transaction{open: true}
+	caller, _ := c.login.current()
+	c.multi = transaction{open: true, caller: caller}
 	c.batch.known(appendOK)
 }
 
@@ -102,6 +106,10 @@ func (c *conn) exec([][]byte) {
 		return
 	case m.broken:
 		b.fail("EXECABORT Transaction discarded because of previous errors.")
+		return
+	}
+	if fault := c.recheck(&m); fault != "" {
+		b.fail(fault)
 		return
 	}
 	if b.pending+m.rows() > rowsMax {

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -54,6 +55,7 @@ type Server struct {
 	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
+	needs    map[*command]*auth.Need // of the matrix
 	listener net.Listener
 	started  time.Time
 	large    budget // the connections' memory beyond the free part of each
@@ -83,6 +85,7 @@ func New(cfg Config) (*Server, error) {
 		large: budget{max: int64(cfg.LargeBytesMax)}, helpers: budget{max: helpersMax}, stopped: make(chan struct{}),
 	}
 	s.Attach(cfg.Backend)
+	s.needs = needsOf(s.commands)
 	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
 	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {

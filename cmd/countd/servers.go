@@ -15,7 +15,7 @@ func (p *process) openRedis(l net.Listener) error {
 		return nil
 	}
 	server, err := redis.New(redis.Config{
-		Backend: &p.starting, Listener: l, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Auth: p.auth, Listener: l, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make Redis server: %w", err)

@@ -89,6 +89,7 @@ const rule = `
 	auth/audit: internal/lograte
 	# Who may do what. The catalog stores the users.
 	auth: auth/audit raftfsm/catalog internal/lograte
+	auth/authtest: auth raftfsm/catalog
 	# Neighbours that do not know each other.
 	api: auth auth/audit docs admin unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: auth unread shard raftfsm raftfsm/catalog engine internal/lograte
@@ -125,7 +126,7 @@ const rule = `
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
-	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
+	tests: auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

@@ -1,0 +1,228 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/auth"
+)
+
+const (
+	errNoAuth      = "NOAUTH Authentication required."
+	errNoAuthHello = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
+	errUnproven    = "LEADERLESS this node cannot prove that the users that it knows are current"
+)
+
+// login is who the client of a connection is. The zero login is nobody's.
+type login struct {
+	caller *auth.Caller
+	why    auth.Refusal // why caller is nil, once the client was somebody
+}
+
+// renewLogin makes the login what it is now: the token may have been revoked, or may have expired.
+func (c *conn) renewLogin() {
+	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
+		is, why := a.Still(c.login.caller, time.Now())
+		if c.login.why = why; why == auth.Granted {
+			c.login.caller = is
+		}
+	}
+}
+
+// current returns the caller, or nil and why there is none.
+func (l *login) current() (*auth.Caller, auth.Refusal) {
+	switch {
+	case l.caller == nil:
+		return nil, auth.NoToken
+	case l.why != auth.Granted:
+		return nil, l.why
+	}
+	return l.caller, auth.Granted
+}
+
+// refused replies to a command that the client may not make, and reports whether it did.
+func (c *conn) refused(cmd *command, args [][]byte) bool {
+	why, text := c.refusal(cmd, args)
+	if why == auth.Granted {
+		return false
+	}
+	caller, _ := c.login.current()
+	if !c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: cmd.name}) {
+		return false
+	}
+	if cmd.name == "exec" {
+		c.closeMulti()
+		text = "EXECABORT Transaction discarded because of: " + text
+	}
+	c.multi.broken = c.multi.broken || c.multi.open
+	if cmd.traits&writes != 0 && c.once.open() && !c.multi.open && c.once.refusal() == "" {
+		c.once.next() // the numbers of later writes must not depend on who may make this one
+	}
+	c.batch.fail(text)
+	return true
+}
+
+// refusal returns why the client may not make a command, and the reply.
+func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
+	need := c.server.needs[cmd]
+	if need != nil && need.Access == auth.Public {
+		return auth.Granted, ""
+	}
+	caller, why := c.login.current()
+	switch why {
+	case auth.Granted:
+	case auth.Unproven:
+		return why, errUnproven
+	default:
+		return why, errNoAuth
+	}
+	if need == nil || !allowed(caller, need, cmd.keys, args) {
+		return auth.Forbidden, fmt.Sprintf("NOPERM User %s has no permissions to run the '%s' command", caller.Name, cmd.name)
+	}
+	now := time.Now()
+	over, wait := auth.Requests, caller.Take(auth.Requests, 1, now)
+	if wait == 0 && cmd.traits&writes != 0 && cmd.name != "exec" {
+		if over, wait = auth.Ops, caller.Take(auth.Ops, 1, now); wait == 0 {
+			caller.Owe(auth.Ops, cmd.keys.count(len(args))-1, now)
+		}
+	}
+	if wait > 0 {
+		return auth.OverLimits, overLimits(caller, over)
+	}
+	return auth.Granted, ""
+}
+
+func overLimits(caller *auth.Caller, over auth.Limit) string {
+	return fmt.Sprintf("OVERLOADED user %s makes more %s than its limit allows", caller.Name, over)
+}
+
+// count returns the number of keys among n arguments.
+func (k keySpec) count(n int) int {
+	switch {
+	case k.step == 0:
+		return 0
+	case k.last < 0:
+		return (n - k.first) / k.step
+	}
+	return (k.last-k.first)/k.step + 1
+}
+
+// allowed reports whether a caller may make a command on all keyspaces that it names.
+func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) bool {
+	if !caller.Allows(need, nil) {
+		return false
+	}
+	if need.In != auth.InBody || keys.step == 0 {
+		return true
+	}
+	last := min(keys.last, len(args)-1)
+	if last < 0 {
+		last = len(args) - 1
+	}
+	for i := keys.first; i <= last; i += keys.step {
+		// What has no keyspace is no key, and is refused as such.
+		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
+			return false
+		}
+	}
+	return true
+}
+
+// mayRead reports whether the client may read a keyspace.
+func (c *conn) mayRead(keyspace string) bool {
+	a := c.server.cfg.Auth
+	if a == nil || !a.Enforces() {
+		return true
+	}
+	caller, _ := c.login.current()
+	return caller != nil && caller.May(auth.Read, []byte(keyspace))
+}
+
+// recheck returns why a transaction may not be executed any more, or "". Its commands were
+// allowed when they were queued.
+func (c *conn) recheck(m *transaction) string {
+	caller, _ := c.login.current()
+	if c.server.cfg.Auth == nil || !c.server.cfg.Auth.Enforces() || caller == m.caller {
+		return ""
+	}
+	for _, q := range m.queued {
+		if why, text := c.refusal(q.command, q.args); why != auth.Granted {
+			c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: q.command.name})
+			return "EXECABORT Transaction discarded because of: " + text
+		}
+	}
+	return ""
+}
+
+// logIn makes the client the holder of a token. user is nil if the client named none. It
+// returns why it could not.
+func (c *conn) logIn(user, token []byte) (fault string) {
+	a := c.server.cfg.Auth
+	caller, why := a.Identify(token, time.Now())
+	if why == auth.Granted && user != nil && string(user) != auth.DefaultName && string(user) != caller.Name {
+		caller, why = nil, auth.BadToken
+	}
+	over := ""
+	if why == auth.Granted && caller.Take(auth.Connections, 1, time.Now()) > 0 {
+		why, over = auth.OverLimits, overLimits(caller, auth.Connections)
+	}
+	if why == auth.Granted {
+		c.login = login{caller: caller}
+		return ""
+	}
+	refused := a.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: "auth"})
+	switch {
+	case !refused:
+		return ""
+	case over != "":
+		return over
+	case why == auth.Unproven:
+		return errUnproven
+	}
+	return errWrongPass
+}
+
+// authToken is AUTH of a server that knows its callers.
+func (c *conn) authToken(args [][]byte) {
+	fault := errSyntax
+	switch len(args) {
+	case 2:
+		fault = c.logIn(nil, args[1])
+	case 3:
+		fault = c.logIn(args[1], args[2])
+	}
+	if fault != "" {
+		c.refuse(fault)
+		return
+	}
+	c.ok()
+}
+
+// needsOf returns what each command needs, as the matrix has it. A command that the matrix
+// does not name has no need, which nobody has.
+func needsOf(t commandTable) map[*command]*auth.Need {
+	needs := map[*command]*auth.Need{}
+	for name, need := range auth.Commands {
+		if cmd := t[name]; cmd != nil {
+			needs[cmd] = &need
+		}
+	}
+	return needs
+}
+
+// needLogin returns the reply to a HELLO of nobody, or "" if that is served.
+func (c *conn) needLogin() string {
+	a := c.server.cfg.Auth
+	if a == nil {
+		return ""
+	}
+	_, why := c.login.current()
+	if why == auth.Granted || !a.Refuse(why, auth.Call{From: c.net.RemoteAddr(), What: "hello"}) {
+		return ""
+	}
+	if why == auth.Unproven {
+		return errUnproven
+	}
+	return errNoAuthHello
+}

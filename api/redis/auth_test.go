@@ -1,0 +1,267 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/auth/authtest"
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// authLines has one line of each command, on posts and the unread numbers.
+var authLines = map[string]string{
+	"AUTH": "AUTH x", "CLIENT": "CLIENT ID", "COMMAND": "COMMAND COUNT", "CONFIG": "CONFIG GET save", "SELECT": "SELECT 0", "HELLO": "HELLO 2",
+	"PING": "PING", "ECHO": "ECHO a", "READONLY": "READONLY", "READWRITE": "READWRITE", "INFO": "INFO server", "WAIT": "WAIT 0 0", "QUIT": "QUIT",
+	"MULTI": "MULTI", "EXEC": "EXEC", "DISCARD": "DISCARD", "COUNTD.SESSION": "COUNTD.SESSION end",
+	"GET": "GET posts:1:like", "MGET": "MGET posts:1:like posts:2:like", "EXISTS": "EXISTS posts:1", "TYPE": "TYPE posts:1", "TTL": "TTL posts:1",
+	"HGET": "HGET posts:1 like", "HMGET": "HMGET posts:1 like", "HGETALL": "HGETALL posts:1", "HLEN": "HLEN posts:1", "HEXISTS": "HEXISTS posts:1 like",
+	"HSCAN": "HSCAN posts:1 0", "SCAN": "SCAN 0", "DBSIZE": "DBSIZE",
+	"INCR": "INCR posts:1:like", "DECR": "DECR posts:1:like", "INCRBY": "INCRBY posts:1:like 2", "DECRBY": "DECRBY posts:1:like 2",
+	"HINCRBY": "HINCRBY posts:1 like 2", "COUNTD.INCR": "COUNTD.INCR posts:1:like 1 KEY k",
+	"SET": "SET posts:1:like 2", "MSET": "MSET posts:1:like 2", "GETSET": "GETSET posts:1:like 2", "GETDEL": "GETDEL posts:1:like", "DEL": "DEL posts:1",
+	"HSET": "HSET posts:1 like 2", "HDEL": "HDEL posts:1 like",
+	"COUNTD.UNREAD.GET": "COUNTD.UNREAD.GET 1", "COUNTD.UNREAD.INCR": "COUNTD.UNREAD.INCR 1 at 1", "COUNTD.UNREAD.RESET": "COUNTD.UNREAD.RESET 1 COLUMNS 1 at",
+	"COUNTD.NOTICE.PUBLISH": "COUNTD.NOTICE.PUBLISH news", "COUNTD.NOTICE.RETRACT": "COUNTD.NOTICE.RETRACT news 1", "COUNTD.NOTICE.GET": "COUNTD.NOTICE.GET news 1",
+	"COUNTD.NOTICE.READ": "COUNTD.NOTICE.READ news 1", "COUNTD.NOTICE.LIST": "COUNTD.NOTICE.LIST",
+	"COUNTD.DOT.FIRE": "COUNTD.DOT.FIRE shop", "COUNTD.DOT.SET": "COUNTD.DOT.SET shop NEWUSERS 1", "COUNTD.DOT.GET": "COUNTD.DOT.GET shop 1",
+	"COUNTD.DOT.CLEAR": "COUNTD.DOT.CLEAR shop 1", "COUNTD.DOT.LIST": "COUNTD.DOT.LIST",
+	"COUNTD.FEED.RESET": "COUNTD.FEED.RESET 1", "COUNTD.FEED.FOLLOW": "COUNTD.FEED.FOLLOW 1 2", "COUNTD.FEED.UNFOLLOW": "COUNTD.FEED.UNFOLLOW 1 2",
+	"COUNTD.FEED.READ": "COUNTD.FEED.READ 1 2", "COUNTD.FEED.UNREAD": "COUNTD.FEED.UNREAD 1",
+	"COUNTD.POLL": "COUNTD.POLL 1", "COUNTD.MPOLL": "COUNTD.MPOLL 1",
+}
+
+func serveEnforcing(t *testing.T, mode auth.Mode) (*Server, *authtest.Cluster) {
+	a, cluster := authtest.Open(t, mode)
+	return serve(t, newFakeNode(), func(c *Config) { c.Auth = a }), cluster
+}
+
+func grant(role string, keyspaces ...string) catalog.Grant {
+	if role == "metrics" || role == "admin" {
+		keyspaces = nil
+	}
+	return catalog.Grant{Role: role, Keyspaces: keyspaces}
+}
+
+// login returns a connection of the holder of a token.
+func loggedIn(t *testing.T, s *Server, token string) *client {
+	t.Helper()
+	c := dial(t, s)
+	if token != "" {
+		if got := c.do("AUTH " + token)[0]; got != "+OK" {
+			t.Fatalf("AUTH: %s", got)
+		}
+	}
+	return c
+}
+
+// TestMatrixOfCommands holds each command to the matrix in docs/SECURITY.md, for each role on
+// the keyspaces that it needs, for each role on all but one of them, and for nobody. A command
+// without a row fails the test.
+func TestMatrixOfCommands(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	rows := authtest.Matrix(t, "../../docs/SECURITY.md", "Redis")
+	users := 0
+	for _, cmd := range s.commands {
+		name := strings.ToUpper(cmd.name)
+		row, there := rows[name]
+		line := authLines[name]
+		if !there || line == "" {
+			t.Errorf("%s is in the matrix: %v, has a line: %v", name, there, line != "")
+			continue
+		}
+		named := row.Keyspaces
+		if len(named) == 0 || named[0] == "of the keys" {
+			named = []string{"posts"}
+		}
+		check := func(role, token string, may bool) {
+			got := loggedIn(t, s, token).do(line)[0]
+			refused := strings.Contains(got, "NOAUTH") || strings.Contains(got, "NOPERM")
+			if name == "HELLO" && token == "" {
+				refused = !refused // HELLO itself may be called, but needs AUTH among its options
+			}
+			if refused == may || refused && strings.Contains(got, "NOAUTH") != (token == "") && name != "HELLO" {
+				t.Errorf("%s by %s: %s; may: %v", line, role, got, may)
+			}
+		}
+		for _, role := range authtest.Roles {
+			if role == "nobody" {
+				check(role, "", row.May[role])
+				continue
+			}
+			users++
+			check(role, cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, named...)), row.May[role])
+			for i := range row.Keyspaces {
+				if name == "SCAN" || name == "DBSIZE" {
+					break // they show less
+				}
+				users++
+				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
+				check(role+" elsewhere", cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, but...)), row.May[role] && role == "admin")
+			}
+		}
+		if users > 900 { // of those that a cluster takes
+			s, cluster = serveEnforcing(t, auth.Enforce)
+			users = 0
+		}
+	}
+	for name := range rows {
+		if s.commands[strings.ToLower(name)] == nil {
+			t.Errorf("the matrix has %s, which is no command", name)
+		}
+	}
+}
+
+// TestCommandOutsideTheMatrix checks that a command that the matrix does not name is refused
+// to everybody.
+func TestCommandOutsideTheMatrix(t *testing.T) {
+	a, cluster := authtest.Open(t, auth.Enforce)
+	s := serve(t, newFakeNode(), func(c *Config) { c.Auth = a })
+	delete(s.needs, s.commands["ping"])
+	if got := loggedIn(t, s, cluster.Token(t, "ann", grant("admin"))).do("PING")[0]; !strings.HasPrefix(got, "-NOPERM") {
+		t.Error(got)
+	}
+}
+
+func TestLogin(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	web := cluster.Token(t, "web", grant("writer", "posts"))
+	wrong := "ctd_k1_" + strings.Repeat("0", 64)
+	const wrongPass = "-" + errWrongPass
+	for _, tc := range []struct{ line, want string }{
+		{"AUTH " + web, "+OK"}, {"AUTH web " + web, "+OK"}, {"AUTH default " + web, "+OK"},
+		{"AUTH ann " + web, wrongPass}, {"AUTH " + wrong, wrongPass}, {"AUTH web " + wrong, wrongPass}, {"AUTH ''", wrongPass},
+		{"AUTH a b c", "-ERR syntax error"}, {"PING", "-" + errNoAuth}, {"GET posts:1:like", "-" + errNoAuth}, {"HELLO 3", "-" + errNoAuthHello},
+		{"HELLO 3 AUTH web " + wrong, wrongPass}, {"HELLO 3 AUTH ann " + web, wrongPass}, {"QUIT", "+OK"},
+	} {
+		if got := dial(t, s).do(tc.line)[0]; got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.line, got, tc.want)
+		}
+	}
+	c := dial(t, s)
+	if got := c.do("HELLO 3 AUTH web " + web + " SETNAME x")[0]; !strings.Contains(got, "proto") {
+		t.Errorf("HELLO: %s", got)
+	}
+	if got := c.do("AUTH " + wrong)[0]; got != wrongPass {
+		t.Error(got)
+	}
+	if got := c.do("INCR posts:1:like")[0]; got != "1" {
+		t.Errorf("after a failed AUTH: %s", got)
+	}
+	if got := c.do("INCR users:1:posts")[0]; got != "-NOPERM User web has no permissions to run the 'incr' command" {
+		t.Error(got)
+	}
+	if got := c.do("MGET posts:1:like users:1:posts")[0]; !strings.HasPrefix(got, "-NOPERM") {
+		t.Error(got)
+	}
+}
+
+// TestRevokedLogin checks that a connection loses its rights with its token, in transactions
+// too, and that new grants hold at once.
+func TestRevokedLogin(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
+	queued := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
+	for _, step := range [][2]string{{"MULTI", "+OK"}, {"INCR posts:1:like", "+QUEUED"}} {
+		if got := queued.do(step[0])[0]; got != step[1] {
+			t.Fatal(got)
+		}
+	}
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("reader", "posts")}, catalog.UserLimits{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := queued.do("EXEC")[0]; !strings.HasPrefix(got, "-EXECABORT Transaction discarded because of: NOPERM") {
+		t.Errorf("EXEC of a reader: %s", got)
+	}
+	if got := c.do("GET posts:1:like")[0]; got != "null" {
+		t.Errorf("a read after the transaction was refused: %s", got)
+	}
+	if got := c.do("INCR posts:1:like")[0]; !strings.HasPrefix(got, "-NOPERM") {
+		t.Errorf("a write of a reader: %s", got)
+	}
+	if _, _, err := auth.DeleteUser(t.Context(), cluster, "web"); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.do("GET posts:1:like")[0]; got != "-"+errNoAuth {
+		t.Errorf("after the user was deleted: %s", got)
+	}
+}
+
+// TestScanShowsWhatMayBeRead checks that SCAN and DBSIZE leave out other keyspaces.
+func TestScanShowsWhatMayBeRead(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	ann := loggedIn(t, s, cluster.Token(t, "ann", grant("admin")))
+	ann.do("INCR posts:1:like")
+	ann.do("INCR users:2:posts")
+	if got := ann.do("SCAN 0")[0]; !strings.Contains(got, "users:2") || !strings.Contains(got, "posts:1") {
+		t.Errorf("an admin sees %s", got)
+	}
+	web := loggedIn(t, s, cluster.Token(t, "web", grant("reader", "posts")))
+	if got := web.do("SCAN 0")[0]; strings.Contains(got, "users:2") || !strings.Contains(got, "posts:1") {
+		t.Errorf("a reader of posts sees %s", got)
+	}
+}
+
+// TestPermissiveServesAll checks that nothing is refused, a wrong token neither.
+func TestPermissiveServesAll(t *testing.T) {
+	s, _ := serveEnforcing(t, auth.Permissive)
+	c := dial(t, s)
+	for _, step := range [][2]string{{"INCR posts:1:like", "1"}, {"AUTH nonsense", "+OK"}, {"INCR users:1:posts", "1"}, {"SCAN 0 MATCH users:*", "[0 [users:1]]"}} {
+		if got := c.do(step[0])[0]; got != step[1] && !strings.HasPrefix(step[0], "SCAN") {
+			t.Errorf("%s: %s", step[0], got)
+		} else if strings.HasPrefix(step[0], "SCAN") && !strings.Contains(got, "users:1") {
+			t.Errorf("%s: %s", step[0], got)
+		}
+	}
+}
+
+// TestLimitsOfRedisUsers checks that commands beyond a limit are refused and change nothing.
+func TestLimitsOfRedisUsers(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	web := cluster.Token(t, "web", grant("writer", "posts"))
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c := loggedIn(t, s, web)
+	many := "MSET" + strings.Repeat(" posts:1:like 5", 3600)
+	if got := c.do(many)[0]; got != "+OK" {
+		t.Fatal(got)
+	}
+	if got := c.do("INCR posts:1:like")[0]; got != "-OVERLOADED user web makes more ops than its limit allows" {
+		t.Error(got)
+	}
+	if got := c.do("GET posts:1:like")[0]; got != `"5"` {
+		t.Error(got)
+	}
+}
+
+// TestRefusedWritesKeepTheirNumber checks that the numbers of a session's writes do not
+// depend on which of them are refused.
+func TestRefusedWritesKeepTheirNumber(t *testing.T) {
+	node := newFakeNode()
+	a, cluster := authtest.Open(t, auth.Enforce)
+	s := serve(t, node, func(c *Config) { c.Auth = a })
+	numbers := func(keyspaces ...string) []string {
+		user := "web" + strings.Join(keyspaces, "")
+		c := loggedIn(t, s, cluster.Token(t, user, grant("writer", keyspaces...)))
+		node.mu.Lock()
+		node.mu.written = nil
+		node.mu.Unlock()
+		for _, line := range []string{"COUNTD.SESSION me 1", "INCR posts:1:like", "INCR users:1:posts", "INCR posts:1:like"} {
+			c.do(line)
+		}
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		var all []string
+		for _, id := range node.mu.written {
+			all = append(all, fmt.Sprint(id))
+		}
+		return all
+	}
+	all, some := numbers("posts", "users"), numbers("posts")
+	if len(all) != 3 || len(some) != 2 || some[0] != all[0] || some[1] != all[2] {
+		t.Errorf("numbers %v, and with the second refused %v", all, some)
+	}
+}
