@@ -42,6 +42,9 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			"/v1/admin/digests": get("digests", (*Server).adminDigests),
 			"/v1/admin/plan":    get("plan", (*Server).adminPlan),
 			"/v1/admin/cold":    get("cold", (*Server).adminCold),
+			"/v1/admin/audit": resourceOf(map[string]*endpoint{
+				"GET": {name: "admin_audit", takes: exempt | takesCursor, call: (*Server).adminAudit},
+			}),
 
 			"/v1/admin/cold/migrate": coldVerb(tiering.ColdMigrate),
 			"/v1/admin/cold/warm":    coldVerb(tiering.ColdWarm),

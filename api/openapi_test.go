@@ -21,6 +21,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -300,6 +301,8 @@ func (e example) mustHold(t *testing.T, doc *openapi3.T, usual, hasty *live) {
 		l = hasty
 	} else if e.setup == "enforce" {
 		l = startEnforcing(t).live
+	} else if e.setup == "audit" {
+		l = startAuth(t, auth.Permissive, nil).live
 	} else {
 		l.seed(t, doc, slices.Contains(e.operation.Tags, "unread"))
 	}
@@ -350,7 +353,7 @@ func (l *live) setUp(trouble string) (end func()) {
 // setUpUsers makes the users that an example begins with, and reports whether it has any.
 func (l *live) setUpUsers(trouble string) bool {
 	switch trouble {
-	case "enforce":
+	case "enforce", "audit":
 	case "old_version":
 		l.node.mu.Lock()
 		l.node.mu.catalog.ClusterVersion = 4

@@ -55,6 +55,8 @@ type Config struct {
 	// Certificates are shown to those that ask. nil for the system's authorities and no
 	// certificate. With it, https is the scheme of an address that names none.
 	TLS *tls.Config
+	// Token authenticates each call; "" for none. A server without --auth ignores it.
+	Token string
 }
 
 // Client calls the servers of one cluster. It is safe for concurrent use.
@@ -88,14 +90,21 @@ func New(cfg Config) (*Client, error) {
 	if c.timeout < 0 || c.timeout > TimeoutMax {
 		return nil, fmt.Errorf("the timeout must lie above 0 and at most at %v, not %v", TimeoutMax, cfg.Timeout)
 	}
-	c.http = &http.Client{Transport: &http.Transport{
+	if !validToken(cfg.Token) {
+		return nil, errors.New("the token has characters that no token has")
+	}
+	var transport http.RoundTripper = &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		MaxIdleConnsPerHost: idleConnsMax,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
 		TLSClientConfig:     cfg.TLS.Clone(),
-	}}
+	}
+	if cfg.Token != "" {
+		transport = bearer{transport, cfg.Token, strings.HasPrefix(c.bases[0], "https://")}
+	}
+	c.http = &http.Client{Transport: transport}
 	return c, nil
 }
 

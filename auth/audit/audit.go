@@ -9,6 +9,7 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,6 +38,9 @@ const (
 	// tailBytesMax bounds what Tail reads of the file.
 	tailBytesMax = 1 << 20
 )
+
+// ErrNone is returned when a node has no audit log.
+var ErrNone = errors.New("this node has no audit log: --audit-log sets one")
 
 // Event is one line.
 type Event struct {
@@ -165,6 +169,9 @@ func (l *Log) Close() error {
 // Tail returns the last events of the file, at most n of them, the oldest first. It skips
 // lines that are no events, such as one that a crash cut off.
 func (l *Log) Tail(n int) ([]Event, error) {
+	if l == nil {
+		return nil, ErrNone
+	}
 	f, err := os.Open(l.path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read audit log: %w", err)

@@ -108,6 +108,9 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 		return usagef("%s is not on this machine, and a bench is a heavy load; give --yes to run it anyway", addr)
 	}
 	cfg := f.cfg
+	if cfg.Token, err = c.token(); err != nil {
+		return err
+	}
 	if cfg.TLS, err = c.tls.config(); err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ type cli struct {
 	noWait  bool
 	timeout time.Duration
 	tls     tlsFlags
+	// tokenFile overrides the variable with the token.
+	tokenFile string
 	// interrupted is closed by the first signal.
 	interrupted <-chan struct{}
 	// understood is set once a command's flags and arguments were parsed: an error before
@@ -118,6 +120,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 		c.unreadCommand(), c.noticeCommand(), c.dotCommand(), c.feedCommand(), c.pollCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
 		c.nodeCommand(), c.groupCommand(), c.coldCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
+		c.userCommand(), c.tokenCommand(), c.auditCommand(),
 		c.certCommand(), c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
 	root.SetHelpCommand(helpCommand())
@@ -134,6 +137,7 @@ func (c *cli) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")
 	durationFlag(flags, &c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
 	c.tlsFlags(flags)
+	c.tokenFlags(flags)
 }
 
 // checkGlobals ends the part of a run whose errors are of usage.
@@ -224,6 +228,8 @@ func remedy(refused *client.Error) string {
 		return "run it again: it does not repeat what was already done"
 	case "too_large":
 		return "send less at once"
+	case "unauthenticated":
+		return "set " + tokenEnv + " or --token-file"
 	case "keyspace_exists":
 		return "choose another name, or the shape in countctl keyspace list"
 	}

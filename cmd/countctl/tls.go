@@ -63,7 +63,11 @@ func (c *cli) dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Config{Addrs: addrs, Timeout: c.timeout, Retry: retry, TLS: config})
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{Addrs: addrs, Timeout: c.timeout, Retry: retry, TLS: config, Token: token})
 }
 
 // nodeURL returns where a node is reached that says its address itself: its scheme is that

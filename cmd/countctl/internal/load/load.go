@@ -66,6 +66,7 @@ func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kin
 type Config struct {
 	Addr        *url.URL
 	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
+	Token       string      // that requests bear; "" for none
 	Keyspace    string      // UnreadKeyspace for kinds with OfUsers
 	Column      string      // that increments add 1 to
 	Op          Kind

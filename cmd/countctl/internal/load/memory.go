@@ -27,6 +27,7 @@ type Memory struct {
 type memoryWatch struct {
 	http *fasthttp.HostClient
 	uri  string
+	cfg  *Config
 	seen Memory // of the goroutine until done is closed
 
 	once       sync.Once
@@ -37,7 +38,7 @@ type memoryWatch struct {
 // memory.
 func watchMemory(cfg *Config) (*memoryWatch, error) {
 	w := &memoryWatch{
-		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics",
+		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics", cfg: cfg,
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	before, err := w.look()
@@ -75,7 +76,7 @@ func (w *memoryWatch) stop() *Memory {
 
 // look returns the resident bytes of the server's process.
 func (w *memoryWatch) look() (uint64, error) {
-	req, resp := newRequest(http.MethodGet, w.uri), &fasthttp.Response{}
+	req, resp := newRequest(w.cfg, http.MethodGet, w.uri), &fasthttp.Response{}
 	if err := w.http.Do(req, resp); err != nil {
 		return 0, err
 	}

@@ -38,7 +38,7 @@ func newUserRequest(cfg *Config) userRequest {
 		before = "/v1/notices/" + cfg.Channels[0]
 	}
 	before = cfg.Addr.String() + before
-	return userRequest{newRequest(method, before), []byte(before), []byte(after)}
+	return userRequest{newRequest(cfg, method, before), []byte(before), []byte(after)}
 }
 
 // pollQuery names channels and dots, which need no escaping.

@@ -85,9 +85,9 @@ func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
 		cfg: cfg, ids: newPicker(&cfg.IDs, each, number), once: cfg.Once,
 		reads: newTally(), writes: newTally(), late: newHistogram(), answers: newHistogram(),
 		base: []byte(base), member: member,
-		get:  newRequest(http.MethodGet, base),
-		page: newRequest(http.MethodPost, base+"/get"),
-		incr: newRequest(http.MethodPost, base+"/incr"),
+		get:  newRequest(cfg, http.MethodGet, base),
+		page: newRequest(cfg, http.MethodPost, base+"/get"),
+		incr: newRequest(cfg, http.MethodPost, base+"/incr"),
 		user: newUserRequest(cfg),
 		resp: &fasthttp.Response{},
 		http: newClient(cfg),
@@ -132,8 +132,11 @@ func newClient(cfg *Config) *fasthttp.HostClient {
 	}
 }
 
-func newRequest(method, uri string) *fasthttp.Request {
+func newRequest(cfg *Config, method, uri string) *fasthttp.Request {
 	r := &fasthttp.Request{}
+	if cfg.Token != "" {
+		r.Header.Set("Authorization", "Bearer "+cfg.Token)
+	}
 	r.Header.SetMethod(method)
 	r.SetRequestURI(uri)
 	if method == http.MethodPost {

@@ -1,0 +1,166 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// User is a user of a cluster, whose calls bear one of its tokens.
+type User struct {
+	Name   string      `json:"name"`
+	Grants []Grant     `json:"grants"`
+	Limits *UserLimits `json:"limits,omitempty"` // nil for none
+	Tokens []UserToken `json:"tokens"`
+	// NodesBehind names the nodes that did not confirm the change that answered the user.
+	NodesBehind []string `json:"nodes_behind,omitempty"`
+}
+
+// Grant gives a role on keyspaces: reader, writer, ingest, metrics or admin. "*" stands for
+// all keyspaces.
+type Grant struct {
+	Role      string   `json:"role"`
+	Keyspaces []string `json:"keyspaces,omitempty"`
+}
+
+// UserLimits bound what a user may do per second on each node; 0 stands for no limit.
+type UserLimits struct {
+	Requests    int64 `json:"requests_per_second"`
+	Ops         int64 `json:"ops_per_second"`
+	Connections int64 `json:"connections_per_second"`
+}
+
+// UserToken is a token of a user. Only CreateToken returns its text.
+type UserToken struct {
+	ID          string   `json:"id"`
+	Token       string   `json:"token,omitempty"`
+	Created     string   `json:"created_at,omitempty"`
+	Expires     string   `json:"expires_at,omitempty"` // "" for never
+	NodesBehind []string `json:"nodes_behind,omitempty"`
+}
+
+// Users returns the users by name.
+func (c *Client) Users(ctx context.Context) ([]User, error) {
+	var answer struct {
+		Users []User `json:"users"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/users"}, &answer)
+	return answer.Users, err
+}
+
+// User returns the user of a name.
+func (c *Client) User(ctx context.Context, name string) (User, error) {
+	var answer User
+	err := c.do(ctx, call{method: http.MethodGet, path: apiUserPath(name)}, &answer)
+	return answer, err
+}
+
+// PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
+func (c *Client) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+	body, err := json.Marshal(User{Grants: grants, Limits: limits}.request())
+	if err != nil {
+		return User{}, err
+	}
+	var answer User
+	err = c.do(ctx, call{method: http.MethodPut, path: apiUserPath(name), body: body, write: true}, &answer)
+	return answer, err
+}
+
+// request returns the members that a request has.
+func (u User) request() any {
+	return struct {
+		Grants []Grant     `json:"grants"`
+		Limits *UserLimits `json:"limits,omitempty"`
+	}{u.Grants, u.Limits}
+}
+
+// DeleteUser deletes a user with all its tokens, and returns it. It is sent once.
+func (c *Client) DeleteUser(ctx context.Context, name string) (User, error) {
+	var answer User
+	err := c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true}, &answer)
+	return answer, err
+}
+
+// CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. It is sent
+// once.
+func (c *Client) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
+	request := struct {
+		ExpiresIn string `json:"expires_in,omitempty"`
+	}{}
+	if expiresIn > 0 {
+		request.ExpiresIn = expiresIn.String()
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return UserToken{}, err
+	}
+	var answer UserToken
+	err = c.do(ctx, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", body: body, write: true, once: true}, &answer)
+	return answer, err
+}
+
+// RevokeToken deletes a token of a user. The nodes that it returns did not confirm that. It is
+// sent once.
+func (c *Client) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
+	var answer UserToken
+	err = c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true}, &answer)
+	return answer.NodesBehind, err
+}
+
+func apiUserPath(name string) string { return "/v1/users/" + url.PathEscape(name) }
+
+// AuditEvent is a line of a node's audit log; docs/SECURITY.md says what its members mean.
+type AuditEvent struct {
+	Time       time.Time `json:"time"`
+	Who        string    `json:"who"`
+	Token      string    `json:"token,omitempty"`
+	From       string    `json:"from"`
+	What       string    `json:"what"`
+	Target     string    `json:"target,omitempty"`
+	Outcome    string    `json:"outcome"`
+	Status     int       `json:"status,omitempty"`
+	Served     bool      `json:"served,omitempty"`
+	Suppressed uint64    `json:"suppressed,omitempty"`
+}
+
+// Audit returns the last lines of the audit log of the server in use, at most limit of them.
+func (c *Client) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
+	var answer struct {
+		Events []AuditEvent `json:"events"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)}, &answer)
+	return answer.Events, err
+}
+
+// bearer adds a token to each request, redirects included: a node redirects to others of its
+// cluster. It sends none without TLS if the client was told to use TLS.
+type bearer struct {
+	next    http.RoundTripper
+	token   string
+	tlsOnly bool
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.tlsOnly && r.URL.Scheme != "https" {
+		return b.next.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
+}
+
+// CloseIdleConnections lets http.Client close the connections of the transport.
+func (b bearer) CloseIdleConnections() {
+	if next, ok := b.next.(interface{ CloseIdleConnections() }); ok {
+		next.CloseIdleConnections()
+	}
+}
+
+// validToken reports whether a token fits a header.
+func validToken(token string) bool {
+	return !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
+}
