@@ -139,8 +139,13 @@ func (p *plan) empty(key string) bool {
 	return true
 }
 
+// raiseVersion raises the version by one. A cluster without keyspaces is only beginning: the
+// catalog's leader gives it the highest version at once, as its first step.
 func (p *plan) raiseVersion() {
 	c := p.view.Catalog
+	if len(c.Keyspaces) == 0 {
+		return
+	}
 	next := c.ClusterVersion + 1
 	if !c.VersionHeld && c.VersionMax() >= next {
 		p.add(RaiseVersion{Version: next, Reason: reason("all %d nodes speak it", len(c.Nodes))})

@@ -202,6 +202,12 @@ func TestPlan(t *testing.T) {
 				setNode(v, key, func(n *catalog.Node) { n.VersionMax = 3 })
 			}
 		}, []string{"raise cluster version to 2: all 3 nodes speak it"}},
+		{"the cluster has not begun", abc(3, 1), func(v *View) {
+			for _, key := range []string{"a", "b", "c"} {
+				setNode(v, key, func(n *catalog.Node) { n.VersionMax = 3 })
+			}
+			v.Catalog.Keyspaces, v.Catalog.Groups, v.Groups = nil, nil, nil
+		}, nil},
 		{"all but one do", abc(3, 1), func(v *View) {
 			setNode(v, "a", func(n *catalog.Node) { n.VersionMax = 2 })
 			setNode(v, "b", func(n *catalog.Node) { n.VersionMax = 2 })

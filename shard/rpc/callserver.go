@@ -48,7 +48,8 @@ const (
 
 // Handler answers a call. The request is its own. What it returns is the
 // transport's and is not to be changed any more. ctx ends with the caller's
-// deadline, when the caller gives up or is gone, and when the node closes.
+// deadline and when the node closes. For a call of gRPC it also ends when the caller gives
+// up or is gone; a stream carries small calls, and tells nothing of that.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // callServer answers the calls of other nodes. A panic of a handler is left

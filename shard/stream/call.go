@@ -73,8 +73,35 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
+// silenceMax is for how long calls on a connection may end at their deadlines while nothing
+// at all is heard on it. A network that loses a connection silently tells no other way,
+// unless appends travel on it; pings of rpc.Calls are about another connection.
+const silenceMax = 3 * time.Second
+
+// errSilent is why a connection is closed on which nothing is heard.
+var errSilent = errors.New("the node answers nothing on the connection")
+
+// noteSilence notes that a call ended at its deadline that began when heard answers had
+// come. If nothing came since then, and for silenceMax, it ends the connection.
+func (c *Conn) noteSilence(heard int64, began time.Time) {
+	c.mu.Lock()
+	if c.heard.Load() != heard {
+		c.mu.Unlock()
+		return
+	}
+	if c.mu.silentSince.IsZero() || c.mu.silentHeard != heard {
+		c.mu.silentSince, c.mu.silentHeard = began, heard
+	}
+	silent := time.Since(c.mu.silentSince)
+	c.mu.Unlock()
+	if silent >= silenceMax {
+		c.fail(errSilent)
+	}
+}
+
 // ask has the node answer a call of a method.
 func (c *Conn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
+	heard, began := c.heard.Load(), time.Now()
 	deadline, _ := ctx.Deadline()
 	id, call, err := c.put(func(dst []byte, id uint64) []byte {
 		return appendStreamCall(dst, id, method, min(time.Until(deadline), rpc.CallTimeoutMax), request)
@@ -86,6 +113,9 @@ func (c *Conn) ask(ctx context.Context, method string, request []byte) ([]byte, 
 	case <-call.done:
 	case <-ctx.Done():
 		c.giveUp(id)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.noteSilence(heard, began)
+		}
 		return nil, fmt.Errorf("%w: %s on node %s: %w", rpc.ErrCallLost, method, c.peer.node, ctx.Err())
 	}
 	switch {

@@ -145,6 +145,110 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
 }
 
+// A connection on which calls end at their deadlines and nothing is heard for silenceMax is
+// closed; one on which anything was heard meanwhile is not.
+func TestSilentStreamIsClosed(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	c := newConn(&peer{streams: &Streams{}}, here)
+	ended := func() bool {
+		select {
+		case <-c.ended:
+			return true
+		default:
+			return false
+		}
+	}
+	ask := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := c.ask(ctx, "echo", nil); !errors.Is(err, rpc.ErrCallLost) {
+			t.Fatalf("told %v", err)
+		}
+	}
+	ask()
+	if ended() {
+		t.Fatal("closed at once")
+	}
+	c.mu.silentSince = c.mu.silentSince.Add(-silenceMax)
+	c.heard.Add(1)
+	ask()
+	if ended() {
+		t.Fatal("closed although something was heard")
+	}
+	c.mu.silentSince = c.mu.silentSince.Add(-silenceMax)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = c.ask(cancelled, "echo", nil)
+	if ended() {
+		t.Fatal("closed by a caller that gave up")
+	}
+	ask()
+	if !ended() || !errors.Is(c.mu.err, errSilent) {
+		t.Errorf("it ended: %v, %v", ended(), c.mu.err)
+	}
+}
+
+// only returns the one stream that is served.
+func (s *server) only(t *testing.T) *servedStream {
+	t.Helper()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for one := range s.mu.streams {
+		return one
+	}
+	t.Fatal("no stream is served")
+	return nil
+}
+
+// A node that reads the answers to its calls late gets all of them, however large they are
+// together, on the stream that it has.
+func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := newStreamNode(t, &nodes, "a", nil)
+	body := make([]byte, streamAnswerMax)
+	const calls = 100
+	var entered sync.WaitGroup
+	entered.Add(calls)
+	answer := make(chan struct{})
+	b := newStreamNode(t, &nodes, "b", map[string]rpc.Handler{"large": func(context.Context, []byte) ([]byte, error) {
+		entered.Done()
+		<-answer
+		return body, nil
+	}})
+	proxy := cable.New(t, b.mux.Addr().String())
+	nodes.Put("b", proxy.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
+	c := a.streams.peer("b").now()
+	errs := make(chan error, calls)
+	for range calls {
+		go func() {
+			got, err := c.ask(ctx, "large", nil)
+			if err == nil && len(got) != len(body) {
+				err = fmt.Errorf("%d bytes", len(got))
+			}
+			errs <- err
+		}()
+	}
+	entered.Wait()
+	release := proxy.Hold()
+	close(answer)
+	served := b.streams.served.only(t)
+	eventually(t, "answers wait to be written", func() bool {
+		served.mu.Lock()
+		defer served.mu.Unlock()
+		return served.mu.ended || len(served.mu.out) >= callAnswersBytesMax
+	})
+	release()
+	for range calls {
+		mustDo(t, <-errs)
+	}
+}
+
 // The answer to a call that was given up is nobody's: a later call on the same stream has
 // its own. Otherwise a proof that was asked for too early would count for a later read.
 func TestLateStreamAnswerIsNobodys(t *testing.T) {

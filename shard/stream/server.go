@@ -28,9 +28,13 @@ const (
 	// groups whose heartbeats came with it. A replica whose disk hangs keeps no other
 	// answer for longer.
 	answersWait = 2 * time.Millisecond
-	// answersBytesMax bounds the answers that wait for a node to read them. One that
-	// does not read has its connection closed.
+	// answersBytesMax bounds the answers to appends that wait for a node to read them. One
+	// that does not read has its connection closed.
 	answersBytesMax = 4 << 20
+	// callAnswersBytesMax bounds the answers to calls of methods that wait: the next waits
+	// until these are being written. They are large, so that they come to more on a network
+	// that is slow for a moment, and nothing is wrong with a node that reads them late.
+	callAnswersBytesMax = 1 << 20
 )
 
 var (
@@ -194,6 +198,7 @@ type servedStream struct {
 		timed bool // the timer runs
 		last  bool // no more answers are to come
 		ended bool
+		taken chan struct{} // closed by take; nil if nobody waits for that
 	}
 }
 
@@ -206,7 +211,7 @@ func (t *servedStream) serve() {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		if err := writeStream(t.conn, t.wake, t.ended, t.take); err != nil {
-			t.conn.Close()
+			t.end() // answers that wait for their turn are nobody's
 		}
 	})
 	streams := t.server.streams
@@ -260,15 +265,42 @@ func (t *servedStream) receiveCall(message []byte) error {
 		if err == nil && len(body) > streamAnswerMax {
 			err = fmt.Errorf("%w: an answer of %d bytes", rpc.ErrTooLarge, len(body))
 		}
-		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, body, err) })
+		t.writeInTurn(func(dst []byte) []byte { return appendCallAnswer(dst, id, body, err) })
 	})
 	return nil
+}
+
+// writeInTurn has a message written once fewer than callAnswersBytesMax wait to be. It
+// returns then, or when the connection has ended.
+func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
+	for {
+		t.mu.Lock()
+		if t.mu.ended || len(t.mu.out) < callAnswersBytesMax {
+			t.writeLocked(message)
+			t.mu.Unlock()
+			return
+		}
+		if t.mu.taken == nil {
+			t.mu.taken = make(chan struct{})
+		}
+		taken := t.mu.taken
+		t.mu.Unlock()
+		select {
+		case <-taken:
+		case <-t.ended:
+			return
+		}
+	}
 }
 
 // write has a message written at once.
 func (t *servedStream) write(message func(dst []byte) []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.writeLocked(message)
+}
+
+func (t *servedStream) writeLocked(message func(dst []byte) []byte) {
 	if t.mu.ended {
 		return
 	}
@@ -332,6 +364,10 @@ func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out, t.mu.out = t.mu.out, spare
+	if t.mu.taken != nil {
+		close(t.mu.taken)
+		t.mu.taken = nil
+	}
 	return out, t.mu.last
 }
 
@@ -339,6 +375,9 @@ func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 func (t *servedStream) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.mu.ended {
+		return
+	}
 	t.mu.ended = true
 	if t.mu.timer != nil {
 		t.mu.timer.Stop()

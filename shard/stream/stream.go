@@ -293,6 +293,10 @@ type Conn struct {
 		sentID uint64 // of the calls that were given to the network the last, or 0
 		leave  bool   // the node is closing: no more calls
 		err    error  // why it has ended; nil while it has not
+		// silentSince is when the first of the calls began that ended at their deadlines
+		// while heard was silentHeard.
+		silentSince time.Time
+		silentHeard int64
 	}
 }
 
