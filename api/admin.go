@@ -8,7 +8,22 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/sources"
 )
+
+// Sources shows the sources of the cluster to its operators and changes them; *sources.Sources
+// is one. Any node answers for all.
+type Sources interface {
+	List(ctx context.Context) ([]sources.Source, error)
+	Get(ctx context.Context, name string) (*sources.Source, error)
+	// Put makes a source, or replaces its configuration, which is JSON or YAML.
+	Put(ctx context.Context, name string, text []byte) (*sources.Source, error)
+	Pause(ctx context.Context, name string) (*sources.Source, error)
+	Resume(ctx context.Context, name string) (*sources.Source, error)
+	// Seek sets where partitions of a paused source continue, by the texts of positions.
+	Seek(ctx context.Context, name string, to map[uint32]string) (*sources.Source, error)
+	Delete(ctx context.Context, name string) error
+}
 
 // Admin shows the cluster to its operators and changes it as they ask; *admin.Cluster is
 // one. Any node answers for all nodes: it forwards to the leader of the catalog what only

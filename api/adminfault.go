@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/sources"
 )
 
 // adminFaults maps errors of an Admin to faults, in addition to backendFaults.
@@ -18,6 +19,7 @@ var adminFaults = []struct {
 }{
 	{admin.ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
 	{admin.ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
+	{shard.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
 	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
@@ -28,6 +30,9 @@ var adminFaults = []struct {
 // adminFault returns the fault for an error of an Admin, or nil for other errors.
 func adminFault(err error) *fault {
 	if refused, ok := errors.AsType[*admin.RefusedError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
+	}
+	if refused, ok := errors.AsType[*sources.RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
 	}
 	if silent, ok := errors.AsType[*tiering.ColdSilentError](err); ok {

@@ -18,6 +18,7 @@ import (
 type Config struct {
 	Backend Backend // required
 	Admin   Admin   // required
+	Sources Sources // required
 
 	// Listener, if given, is served, and closed by Shutdown. Otherwise New listens on Addr
 	// (host:port, port 0 for any).
@@ -87,6 +88,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("config: no Backend")
 	case c.Admin == nil:
 		return c, errors.New("config: no Admin")
+	case c.Sources == nil:
+		return c, errors.New("config: no Sources")
 	case c.Registry == nil:
 		return c, errors.New("config: no Registry")
 	case c.Logger == nil:

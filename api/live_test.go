@@ -31,6 +31,7 @@ func startLive(t testing.TB, change func(*Config)) *live {
 	cfg := Config{
 		Backend:  l.node,
 		Admin:    l.node,
+		Sources:  fakeSources{l.node},
 		Addr:     "127.0.0.1:0",
 		Version:  "1.2.3",
 		Registry: prometheus.NewRegistry(),

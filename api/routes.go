@@ -73,6 +73,7 @@ type routes struct {
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
+	sources sourcePaths          // /v1/sources/…
 	users   userPaths            // /v1/users/…
 	none    *endpoint            // for the metrics of requests without an endpoint
 }
@@ -140,6 +141,7 @@ func newRoutes(m *metrics) *routes {
 		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
+		sources: newSourcePaths(resourceOf),
 		users:   newUserPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},
 	}
@@ -198,6 +200,9 @@ func (t *routes) match(path []byte) target {
 		}
 	}
 	if to := t.unread.match(path); to.resource != nil {
+		return to
+	}
+	if to := t.sources.match(path); to.resource != nil {
 		return to
 	}
 	if to := t.users.match(path); to.resource != nil {

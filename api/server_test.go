@@ -379,7 +379,7 @@ func TestAcceptFaultsAreSurvived(t *testing.T) {
 
 func TestConfigIsValidated(t *testing.T) {
 	good := Config{
-		Backend: newFakeNode(), Admin: newFakeNode(), Addr: "127.0.0.1:0",
+		Backend: newFakeNode(), Admin: newFakeNode(), Sources: fakeSources{newFakeNode()}, Addr: "127.0.0.1:0",
 		Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
 	}
 	for name, spoil := range map[string]func(*Config){

@@ -2,10 +2,13 @@ package shard
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // This file has what Node answers for all shards, wherever they are.
@@ -83,4 +86,19 @@ func (n *Node) CatchUp(ctx context.Context) error { return n.catalogClient.Catch
 // catalogclient.Client.AskLeader.
 func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
 	return n.catalogClient.AskLeader(ctx, method, request)
+}
+
+// AskAll asks every node with a call of Config.Handlers, and returns the answers, by key, of
+// those that answer within rpc.AskTimeout. A version of the cluster must promise that all
+// nodes know the call.
+func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[string][]byte {
+	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) ([]byte, error) {
+		if node != n.cfg.NodeKey {
+			return n.calls.Call(ctx, node, method, request)
+		}
+		if handle := n.cfg.Handlers[method]; handle != nil {
+			return handle(ctx, request)
+		}
+		return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
+	})
 }

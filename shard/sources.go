@@ -50,9 +50,10 @@ func (n *Node) Source(name string) (Source, error) {
 	return s, nil
 }
 
-// CreateSource makes a source. config is its configuration as a JSON object.
-func (n *Node) CreateSource(ctx context.Context, name string, config json.RawMessage) (Source, error) {
-	return n.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: n.router.clusterHash})
+// CreateSource makes a source. config is its configuration as a JSON object. No node reads a
+// source that is made paused before it is resumed.
+func (n *Node) CreateSource(ctx context.Context, name string, config json.RawMessage, paused bool) (Source, error) {
+	return n.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: n.router.clusterHash, Paused: paused})
 }
 
 // SetSource replaces the configuration of a source. If that changes what a message means,
@@ -79,8 +80,8 @@ func (n *Node) putSource(ctx context.Context, put *catalog.PutSourceEntry) (Sour
 		return Source{}, &ArgumentError{Field: "name", Problem: fmt.Sprintf("the cluster version, %d, is too low for sources", v.ClusterVersion)}
 	}
 	switch {
-	case !catalog.ValidName(put.Name):
-		return Source{}, &ArgumentError{Field: "name", Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+	case !catalog.ValidSourceName(put.Name):
+		return Source{}, &ArgumentError{Field: "name", Problem: "must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first"}
 	case len(put.Config) > catalog.SourceConfigBytesMax:
 		return Source{}, &ArgumentError{Field: "config", Problem: fmt.Sprintf("%d bytes, the bound is %d", len(put.Config), catalog.SourceConfigBytesMax)}
 	case !json.Valid(put.Config):

@@ -108,9 +108,9 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*eventuallyMax)
 	defer cancel()
 	const queue = numbered(1500)
-	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`))
+	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
 	mustDo(t, err)
-	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`)); !errors.Is(err, ErrSourceExists) {
+	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.Is(err, ErrSourceExists) {
 		t.Errorf("made twice: %v", err)
 	}
 
@@ -193,7 +193,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if err := queue.read(ctx, all[1].Sink(), source.Number, 33); !errors.Is(err, sink.ErrStopped) {
 		t.Errorf("a reader of a deleted source: %v", err)
 	}
-	again, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`))
+	again, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
 	if again.Number == source.Number {
 		t.Errorf("number %d was given twice", again.Number)

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,6 +112,9 @@ type StartAt struct {
 	At     map[uint32]Position // those that are not in it begin at the earliest
 }
 
+// Earliest reports whether all partitions begin at their first messages.
+func (s StartAt) Earliest() bool { return !s.Latest && len(s.At) == 0 }
+
 // MarshalJSON returns "earliest", "latest" or an object of positions by partition.
 func (s StartAt) MarshalJSON() ([]byte, error) {
 	switch {
@@ -170,7 +174,11 @@ func (c *Config) meaning() []byte {
 }
 
 // ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
-func ParseConfig(text []byte) (*Config, error) {
+func ParseConfig(text []byte) (*Config, error) { return ParseNamed("", text) }
+
+// ParseNamed is ParseConfig for a source whose name the text need not have, and must not have
+// otherwise. Without a name it is the text's.
+func ParseNamed(name string, text []byte) (*Config, error) {
 	if len(text) > configBytesMax {
 		return nil, bad("", "over %d bytes", configBytesMax)
 	}
@@ -192,6 +200,10 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err := c.read(doc.Content[0]); err != nil {
 		return nil, err
 	}
+	if name != "" && c.Name != "" && c.Name != name {
+		return nil, bad("name", "not %s, as the call has it", shown(name))
+	}
+	c.Name = cmp.Or(c.Name, name)
 	return c, c.validate()
 }
 

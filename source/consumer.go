@@ -75,12 +75,14 @@ type Consumer struct {
 type consumerTimes struct {
 	owners     time.Duration // at what the node owns
 	partitions time.Duration // at the queue's partitions
+	ending     time.Duration // that a runner has to apply its batch when it is to end
 }
 
 // running is a runner, and how to end it.
 type running struct {
 	*Runner
 	cancel context.CancelFunc
+	ending chan struct{} // closed once
 	ended  chan struct{}
 }
 
@@ -98,7 +100,7 @@ func NewConsumer(cfg ConsumerConfig) *Consumer {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second}}
+	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second, ending: time.Second}}
 	c.mu.runners = map[uint32]*running{}
 	return c
 }
@@ -154,17 +156,20 @@ func (c *Consumer) assign(ctx context.Context) {
 		}
 	}
 	c.mu.Unlock()
-	stop(ending)
+	c.stop(ending)
 }
 
 func (c *Consumer) start(ctx context.Context, partition uint32) *running {
-	ctx, cancel := context.WithCancel(ctx)
+	// It outlives ctx for a moment: stop ends it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ending := make(chan struct{})
 	r := &running{
 		Runner: NewRunner(RunnerConfig{
 			Number: c.cfg.Number, Source: c.cfg.Source, Partition: partition, Late: true,
-			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger,
+			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Ending: ending,
 		}),
 		cancel: cancel,
+		ending: ending,
 		ended:  make(chan struct{}),
 	}
 	go func() {
@@ -174,13 +179,23 @@ func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	return r
 }
 
-// stop ends runners and waits for them.
-func stop(all []*running) {
+// stop ends runners and waits for them. They have a moment to apply what they read.
+func (c *Consumer) stop(all []*running) {
 	for _, r := range all {
-		r.cancel()
+		close(r.ending)
 	}
+	late := time.After(c.times.ending)
 	for _, r := range all {
-		<-r.ended
+		select {
+		case <-r.ended:
+		case <-late:
+			for _, r := range all {
+				r.cancel()
+			}
+			<-r.ended
+			late = nil
+		}
+		r.cancel()
 	}
 }
 
@@ -192,7 +207,7 @@ func (c *Consumer) stopAll() {
 	}
 	clear(c.mu.runners)
 	c.mu.Unlock()
-	stop(all)
+	c.stop(all)
 }
 
 // Status returns the states of the partitions that this node reads, and why the partitions

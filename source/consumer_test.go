@@ -128,7 +128,7 @@ func TestConsumers(t *testing.T) {
 			defer mu.Unlock()
 			return owner[p] == node
 		}})
-		c.times = consumerTimes{time.Millisecond, time.Millisecond}
+		c.times = consumerTimes{time.Millisecond, time.Millisecond, time.Second}
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.Run(ctx) }()

@@ -25,7 +25,7 @@ type times struct {
 	call                   time.Duration // one call of the broker or the Sink
 }
 
-// RunnerConfig is what a runner needs. All but Late and Logger is.
+// RunnerConfig is what a runner needs. All but Late, Logger and Ending is.
 type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
@@ -36,6 +36,9 @@ type RunnerConfig struct {
 	Broker Broker
 	Sink   sink.Sink
 	Logger *slog.Logger
+	// Ending, once closed, ends the runner when its batch is applied and the shards are at one
+	// position; nil for a runner that only its context ends.
+	Ending <-chan struct{}
 }
 
 // Runner reads one partition until it is told to end. Two runners of a partition, on two
@@ -71,7 +74,7 @@ func (r *Runner) Run(ctx context.Context) {
 	wait := r.times.backoffMin
 	for {
 		progress, err := r.session(ctx)
-		if ctx.Err() != nil || errors.Is(err, sink.ErrStopped) {
+		if ctx.Err() != nil || errors.Is(err, sink.ErrStopped) || errors.Is(err, errEnding) {
 			return
 		}
 		r.report(err)
@@ -80,6 +83,8 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+			return
+		case <-r.cfg.Ending:
 			return
 		case <-time.After(wait/2 + rand.N(wait/2+1)):
 		}
@@ -132,11 +137,28 @@ func (r *Runner) session(ctx context.Context) (progress bool, err error) {
 	fetched := make(chan fetch)
 	go s.fetch(ctx, fetched)
 	err = s.loop(ctx, fetched)
+	if errors.Is(err, errEnding) || errors.Is(err, sink.ErrStopped) {
+		s.even(ctx)
+	}
 	cancel()
 	for range fetched { // until the goroutine has ended
 	}
 	_ = s.reader.Close() // what was applied does not depend on it
 	return s.progress, err
+}
+
+// errEnding is returned by a session that Ending has ended.
+var errEnding = errors.New("the runner is to end")
+
+// even moves all shards to where the session ends. Only then may what messages mean be
+// changed. Where it fails, the next reader does it.
+func (s *session) even(ctx context.Context) {
+	if s.idle {
+		return
+	}
+	if err := s.apply(ctx, sink.Batch{Next: s.at}, nil); err != nil && !errors.Is(err, sink.ErrStopped) {
+		s.cfg.Logger.Debug("a reader of a source ended with its shards apart", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+	}
 }
 
 // begin finds where to read, and refuses to if the queue is another, or has lost messages.
@@ -148,6 +170,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return wrap("find the queue", err)
 	}
+	looked := time.Now()
 	first, end, err := b.Bounds(ctx, partition)
 	if err != nil {
 		return wrap("read the queue's bounds", err)
@@ -171,6 +194,7 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	s.end, s.next = end, s.at
 	s.status.setPosition(s.at, end, time.Time{})
+	s.status.looked(looked)
 	s.reader, err = b.Read(ctx, partition, s.at)
 	return wrap("read", err)
 }
@@ -238,6 +262,8 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.cfg.Ending:
+			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
 				return wrap("read", f.err)
@@ -293,6 +319,7 @@ func (s *session) tick(ctx context.Context) error {
 	if err := s.reader.Commit(ctx, s.at); err != nil {
 		return wrap("commit", err)
 	}
+	looked := time.Now()
 	_, end, err := s.cfg.Broker.Bounds(ctx, s.cfg.Partition)
 	if err != nil {
 		return wrap("read the queue's bounds", err)
@@ -302,6 +329,7 @@ func (s *session) tick(ctx context.Context) error {
 	}
 	s.end = end
 	s.status.setPosition(s.at, end, time.Time{})
+	s.status.looked(looked)
 	s.status.running()
 	return nil
 }

@@ -27,9 +27,11 @@ const (
 // Status is the state of a partition, as its runner sees it.
 type Status struct {
 	State    string
-	Reason   string   // why it is stalled, or does not go on
-	Position Position // every shard has handled all below it
-	End      Position // of the queue
+	Known    bool      // Position and End were read
+	Looked   time.Time // when End was read
+	Reason   string    // why it is stalled, or does not go on
+	Position Position  // every shard has handled all below it
+	End      Position  // of the queue
 	// LagSeconds is how old the last applied message is while others wait; otherwise 0.
 	LagSeconds float64
 	Applied    uint64  // messages, since the runner began
@@ -85,13 +87,20 @@ func (s *status) running() { s.setState(StateRunning, "") }
 func (s *status) setPosition(at, end Position, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.Position, s.mu.End = at, end
+	s.mu.Position, s.mu.End, s.mu.Known = at, end, true
 	if end.Less(at) {
 		s.mu.End = at // end was read before the last messages were
 	}
 	if !last.IsZero() {
 		s.mu.lastTime = last
 	}
+}
+
+// looked notes when End was read: messages that came later are not in the lag.
+func (s *status) looked(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.Looked = at
 }
 
 func (s *status) setLeft(messages uint64) {

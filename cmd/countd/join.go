@@ -125,9 +125,12 @@ func (p *process) beginServing(c *config) error {
 		Name: "countd_nodes_lost_total",
 		Help: "Nodes that this node, as leader of the catalog, removed because they were unreachable for longer than --replace-after.",
 	}, func() float64 { return float64(controller.Lost()) })
-	if err := p.registry.Register(lost); err != nil {
-		return fmt.Errorf("cannot register a metric: %w", err)
+	for _, c := range []prometheus.Collector{lost, p.sources} {
+		if err := p.registry.Register(c); err != nil {
+			return fmt.Errorf("cannot register a metric: %w", err)
+		}
 	}
+	p.sources.Start()
 	return nil
 }
 

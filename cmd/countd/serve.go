@@ -22,12 +22,15 @@ import (
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source/brokers"
+	"github.com/countd/countd/sources"
 )
 
 // A stop takes at most 10 s, the least that orchestrators grant. If it is cut short, the
 // next start is slower, but no count is lost: all acknowledged writes are in the synced
 // logs.
 const (
+	readersTimeout  = time.Second     // for readers of sources to apply their batch
 	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
 	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
@@ -63,6 +66,7 @@ type process struct {
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
 	admission  atomic.Pointer[cluster.Admission]  // nil until the node can admit others
 	watcher    *watcher                           // nil until the node serves
+	sources    *sources.Sources
 }
 
 // serve runs a node until a signal stops it.
@@ -228,9 +232,12 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err := p.openAuth(c); err != nil {
 		return err
 	}
+	p.sources = sources.New(sources.Config{
+		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: brokers.Open, Logger: p.logger,
+	})
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit,
-		Backend: &p.starting, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -282,7 +289,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		LiveAddr:         p.liveAddr,
 		ReadsNames:       p.gossip.ReadsNames,
 		DialPeer:         p.dialPeer(),
-		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan},
+		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, sources.ReportCall: p.sources.HandleReport},
 		Logger:           p.logger,
 		Metrics:          p.registry,
 		Fatal:            p.fatal,
@@ -358,6 +365,10 @@ func (p *process) stop() error {
 	if p.gossip != nil {
 		p.announceState(cluster.MemberStopping)
 	}
+	if p.sources != nil { // while this node can still write what was read
+		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)
+		errs = append(errs, err)
+	}
 	if p.node != nil {
 		_, err := p.within("hand over the groups led here", handOverTimeout, p.node.HandOver)
 		errs = append(errs, err)
@@ -378,6 +389,12 @@ func (p *process) stop() error {
 		errs = append(errs, p.dir.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// endReaders makes the readers of sources end.
+func (p *process) endReaders(context.Context) error {
+	p.sources.Close()
+	return nil
 }
 
 // within runs one step of the stop until the timeout and reports whether the step was done

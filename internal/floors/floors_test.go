@@ -85,17 +85,19 @@ const rule = `
 	docs:
 	# The cluster as operators see and change it.
 	admin: shard shard/tiering raftfsm raftfsm/catalog
+	# The sources of a cluster: who reads what, and what operators do about it.
+	sources: source source/sink admin shard raftfsm/catalog
 	# Lines about admin actions and refused calls.
 	auth/audit: internal/lograte
 	# Who may do what. The catalog stores the users.
 	auth: auth/audit raftfsm/catalog internal/lograte
 	auth/authtest: auth raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: auth auth/audit docs admin unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
+	api: auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: auth unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.

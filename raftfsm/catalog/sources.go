@@ -76,6 +76,7 @@ type PutSourceEntry struct {
 	Config  json.RawMessage `json:"config"`
 	Number  uint64          `json:"number,omitempty"`  // 0 makes a source
 	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new source
+	Paused  bool            `json:"paused,omitempty"`  // a new source is
 	// OnlyPaused refuses the change of a source that is not paused.
 	OnlyPaused bool `json:"only_paused,omitempty"`
 }
@@ -112,8 +113,8 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !v.TakesSources():
 		return refused("a source in a cluster of version %d", v.ClusterVersion)
-	case !ValidName(c.Name):
-		return refused("a source of name %q: it must be 1 to 63 of a-z, 0-9 and _, and begin with a letter", c.Name)
+	case !ValidSourceName(c.Name):
+		return refused("a source of name %q: it must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first", c.Name)
 	case exists && c.Number == 0:
 		return Result{Source: s, Exists: true}, false
 	case c.Number != 0 && s.Number != c.Number:
@@ -140,7 +141,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 		return refused("there were %d sources", v.LastSource)
 	}
 	v.LastSource++
-	return v.putSource(Source{Number: uint64(c.Cluster)<<32 | uint64(v.LastSource), Name: c.Name, Config: config}), true
+	return v.putSource(Source{Number: uint64(c.Cluster)<<32 | uint64(v.LastSource), Name: c.Name, Config: config, Paused: c.Paused}), true
 }
 
 // putSource stores a source.
@@ -247,7 +248,7 @@ func (v *View) checkSources() error {
 	numbers := map[uint64]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Sources)) {
 		s := v.Sources[name]
-		if s.Name != name || !ValidName(name) || numbers[s.Number] || uint32(s.Number) == 0 || uint32(s.Number) > v.LastSource {
+		if s.Name != name || !ValidSourceName(name) || numbers[s.Number] || uint32(s.Number) == 0 || uint32(s.Number) > v.LastSource {
 			return fmt.Errorf("source %d %q stands under %q, the last number is %d", s.Number, s.Name, name, v.LastSource)
 		}
 		numbers[s.Number] = true

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/sources"
+)
+
+// fakeSources has the source likes, whatever was done to it.
+type fakeSources struct{ node *fakeNode }
+
+func (f fakeSources) source(state string) *sources.Source {
+	lag, age := uint64(88), int64(310)
+	s := &sources.Source{
+		Name: "likes", Type: "redis-stream", State: state, Applied: 812, Lag: &lag,
+		Partitions: []sources.Partition{{State: state, Position: &sources.Position{Lo: 812}, End: &sources.Position{Lo: 900}, Lag: &lag}},
+		Config:     json.RawMessage(`{"name":"likes","type":"redis-stream","addr":"127.0.0.1:6379","key":"likes"}`),
+	}
+	if p := &s.Partitions[0]; state == "running" {
+		s.Node, p.Node = "n1", "n1"
+		p.EndAgeMS, p.LagSeconds, p.Rate, p.Applied = &age, 0.5, 1200, 812
+	}
+	return s
+}
+
+// named is source for a call that names one.
+func (f fakeSources) named(name, state string) (*sources.Source, error) {
+	switch err := f.node.trouble(); {
+	case err != nil:
+		return nil, err
+	case name != "likes":
+		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownSource, name)
+	}
+	return f.source(state), nil
+}
+
+func (f fakeSources) List(context.Context) ([]sources.Source, error) {
+	if err := f.node.trouble(); err != nil {
+		return nil, err
+	}
+	return []sources.Source{*f.source("running")}, nil
+}
+
+func (f fakeSources) Get(_ context.Context, name string) (*sources.Source, error) {
+	return f.named(name, "running")
+}
+
+func (f fakeSources) Put(_ context.Context, name string, text []byte) (*sources.Source, error) {
+	if string(text) == `{"type":"carrier-pigeon"}` {
+		return nil, &shard.ArgumentError{Field: "type", Problem: "none of kafka, nats, redis-stream and postgres"}
+	}
+	return f.named(name, "running")
+}
+
+func (f fakeSources) Pause(_ context.Context, name string) (*sources.Source, error) {
+	return f.named(name, "paused")
+}
+
+func (f fakeSources) Resume(_ context.Context, name string) (*sources.Source, error) {
+	return f.named(name, "running")
+}
+
+func (f fakeSources) Seek(_ context.Context, name string, to map[uint32]string) (*sources.Source, error) {
+	if to[0] == "x" {
+		return nil, &shard.ArgumentError{Field: "positions.0", Problem: "not a position"}
+	}
+	return f.named(name, "paused")
+}
+
+func (f fakeSources) Delete(_ context.Context, name string) error {
+	_, err := f.named(name, "")
+	return err
+}

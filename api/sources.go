@@ -1,0 +1,176 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/sources"
+)
+
+// sourcePaths are the paths of sources.
+type sourcePaths struct {
+	list  *resource            // /v1/sources
+	one   *resource            // /v1/sources/{source}
+	verbs map[string]*resource // /v1/sources/{source}/<verb>
+}
+
+func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths {
+	const change = exempt | takesChange | audited
+	verb := func(name string, call handler) *resource {
+		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: change | takesBody, call: call}})
+	}
+	return sourcePaths{
+		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: (*Server).listSources}}),
+		one: resourceOf(map[string]*endpoint{
+			"GET":    {name: "sources_get", takes: exempt, call: (*Server).getSource},
+			"PUT":    {name: "sources_put", takes: change | takesBody, call: (*Server).putSource},
+			"DELETE": {name: "sources_delete", takes: change, call: (*Server).deleteSource},
+		}),
+		verbs: map[string]*resource{
+			"pause":  verb("pause", (*Server).pauseSource),
+			"resume": verb("resume", (*Server).resumeSource),
+			"seek":   verb("seek", (*Server).seekSource),
+		},
+	}
+}
+
+// match finds the resource of a path. The target holds the source in its field keyspace.
+func (p *sourcePaths) match(path []byte) target {
+	rest, ok := bytes.CutPrefix(path, []byte("/v1/sources"))
+	if !ok {
+		return target{}
+	}
+	if len(rest) == 0 {
+		return target{resource: p.list}
+	}
+	name, verb, deeper := bytes.Cut(rest[1:], []byte("/"))
+	switch {
+	case rest[0] != '/' || len(name) == 0:
+		return target{}
+	case deeper:
+		return target{resource: p.verbs[string(verb)], keyspace: name}
+	}
+	return target{resource: p.one, keyspace: name}
+}
+
+func (s *Server) listSources(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	all, err := s.cfg.Sources.List(until)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Sources []sources.Source `json:"sources"`
+	}{append([]sources.Source{}, all...)})
+}
+
+// answerSource answers with the source that a call returns.
+func (s *Server) answerSource(ctx *fasthttp.RequestCtx, r *request, call func(ctx context.Context, name string) (*sources.Source, error)) error {
+	until, cancel := r.until()
+	defer cancel()
+	of, err := call(until, string(r.name))
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, of)
+}
+
+func (s *Server) getSource(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.answerSource(ctx, r, s.cfg.Sources.Get)
+}
+
+func (s *Server) putSource(ctx *fasthttp.RequestCtx, r *request) error {
+	text := bytes.Clone(ctx.Request.Body())
+	return s.answerSource(ctx, r, func(until context.Context, name string) (*sources.Source, error) {
+		return s.cfg.Sources.Put(until, name, text)
+	})
+}
+
+func (s *Server) pauseSource(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
+		return err
+	}
+	return s.answerSource(ctx, r, s.cfg.Sources.Pause)
+}
+
+func (s *Server) resumeSource(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
+		return err
+	}
+	return s.answerSource(ctx, r, s.cfg.Sources.Resume)
+}
+
+func (s *Server) seekSource(ctx *fasthttp.RequestCtx, r *request) error {
+	to, err := r.decodePositions(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	return s.answerSource(ctx, r, func(until context.Context, name string) (*sources.Source, error) {
+		return s.cfg.Sources.Seek(until, name, to)
+	})
+}
+
+func (s *Server) deleteSource(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	if err := s.cfg.Sources.Delete(until, string(r.name)); err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Name    string `json:"name"`
+		Deleted bool   `json:"deleted"`
+	}{string(r.name), true})
+}
+
+// decodePositions reads {"positions":{"0":700}}: the texts of positions by partition.
+func (r *request) decodePositions(body []byte) (map[uint32]string, error) {
+	c := r.objectIn(body)
+	to := map[uint32]string{}
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		if key := c.Key(); string(key) != "positions" {
+			c.Fail(shown(key), noSuchFld)
+			break
+		}
+		s.once(c, 0, "positions")
+		c.positions(to)
+	}
+	if !s.has(0) {
+		c.Fail("positions", missing)
+	} else if len(to) == 0 {
+		c.Fail("positions", "empty")
+	}
+	return to, r.decoded()
+}
+
+// positions reads an object of positions by partition: numbers or strings.
+func (c *cursor) positions(to map[uint32]string) {
+	if !c.Begin('{') {
+		c.Fail("positions", "not an object of positions by partition")
+		return
+	}
+	for n := 0; c.Next(n, '}'); n++ {
+		key := c.Key()
+		field := "positions." + shown(key)
+		partition, err := strconv.ParseUint(string(key), 10, 32)
+		if _, twice := to[uint32(partition)]; err != nil {
+			c.Fail(field, "not the number of a partition")
+		} else if twice {
+			c.Fail(field, givenTwice)
+		}
+		var text string
+		if c.Peek() == '"' {
+			text = string(c.Str())
+		} else {
+			text = string(c.Number())
+		}
+		if text == "" {
+			c.Fail(field, "not a position: a number, or a string such as \"1-2\"")
+		}
+		to[uint32(partition)] = text
+	}
+}

@@ -1,0 +1,182 @@
+package sources
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
+)
+
+// RefusedError is returned for a change that the present state does not allow. Nothing was
+// changed.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+// Put makes a source, or replaces its configuration: JSON, or YAML. A change of what messages
+// mean takes a paused source.
+func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, error) {
+	cfg, err := source.ParseNamed(name, text)
+	if err != nil {
+		return nil, argument(err)
+	}
+	n, of, err := s.find(ctx, name)
+	switch {
+	case errors.Is(err, shard.ErrUnknownSource):
+		of, err = s.create(ctx, n, cfg)
+	case err == nil:
+		of, err = set(ctx, n, of, cfg)
+	}
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
+
+// create makes a source. One that does not begin at the first messages is paused until its
+// beginning is recorded: otherwise a reader could record another.
+func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (shard.Source, error) {
+	if v := n.Catalog(); !v.TakesSources() {
+		return shard.Source{}, &RefusedError{fmt.Sprintf("sources need a later cluster version than %d: see countctl upgrade", v.ClusterVersion)}
+	}
+	later := !cfg.Start.Earliest()
+	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
+	if errors.Is(err, shard.ErrSourceExists) { // made at the same time through another node, or by an attempt whose answer was lost
+		return set(ctx, n, of, cfg)
+	}
+	if err != nil || !later {
+		return of, err
+	}
+	if err := s.begin(ctx, n, of); err != nil {
+		forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		defer cancel()
+		return of, errors.Join(err, n.DeleteSource(forget, of.Name))
+	}
+	return n.PauseSource(ctx, of.Name, false)
+}
+
+// changeTimeout bounds a change of the catalog that must not end with the request.
+const changeTimeout = 5 * time.Second
+
+func set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
+	same := false
+	if before, err := source.ParseConfig(of.Config); err == nil {
+		same = cfg.SameMeaning(before)
+	}
+	return n.SetSource(ctx, of, cfg.JSON(), same)
+}
+
+// Pause pauses a source. Its readers have ended when it returns, unless a node does not
+// answer.
+func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
+	n, _, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	of, err := n.PauseSource(ctx, name, true)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	for end := time.Now().Add(pauseMax); s.isRead(ctx, n, of.Number) && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(matchEvery / 2):
+		}
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
+
+// pauseMax is how long a pause waits for readers: longer than they take to end.
+const pauseMax = 3 * time.Second
+
+func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool {
+	for _, reports := range s.reports(ctx, n, n.Catalog()) {
+		if slices.ContainsFunc(reports, func(r report) bool { return r.Number == number }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Resume ends the pause of a source.
+func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
+	n, of, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if of.Paused && len(of.Partitions) == 0 { // its beginning may not be recorded yet
+		cfg, err := source.ParseConfig(of.Config)
+		if err != nil {
+			return nil, argument(err)
+		}
+		if !cfg.Start.Earliest() {
+			if err := s.begin(ctx, n, of); err != nil {
+				return nil, refusal(err)
+			}
+		}
+	}
+	if of, err = n.PauseSource(ctx, name, false); err != nil {
+		return nil, refusal(err)
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
+
+// Seek sets where partitions of a paused source continue, by the texts of their positions.
+func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (*Source, error) {
+	positions := map[uint32]sink.Position{}
+	for partition, text := range to {
+		p, err := source.ParsePosition(text)
+		if err != nil {
+			return nil, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: err.Error()}
+		}
+		positions[partition] = p
+	}
+	n, of, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !of.Paused {
+		return nil, &RefusedError{"the source is not paused: pause it before a seek"}
+	}
+	for partition := range positions {
+		if _, known := of.Partitions[partition]; !known && len(of.Partitions) > 0 {
+			return nil, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
+		}
+	}
+	if of, err = n.SeekSource(ctx, name, positions); err != nil {
+		return nil, refusal(err)
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
+
+// Delete deletes a source, and forgets its positions.
+func (s *Sources) Delete(ctx context.Context, name string) error {
+	n, _, err := s.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	return refusal(n.DeleteSource(ctx, name))
+}
+
+// argument returns an error of a configuration as one of the request's body.
+func argument(err error) error {
+	if bad, is := errors.AsType[*source.ConfigError](err); is {
+		return &shard.ArgumentError{Field: cmp.Or(bad.Field, "body"), Problem: bad.Problem}
+	}
+	return err
+}
+
+// refusal returns the errors of a change that its caller can mend as a RefusedError.
+func refusal(err error) error {
+	if errors.Is(err, shard.ErrNotPaused) || errors.Is(err, errUnreadable) {
+		return &RefusedError{err.Error()}
+	}
+	return err
+}

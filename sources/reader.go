@@ -1,0 +1,84 @@
+package sources
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// reader reads the partitions of one source that this node owns.
+type reader struct {
+	of       shard.Source
+	opened   time.Time
+	failed   error // why it could not be opened; then the fields below are nil
+	consumer *source.Consumer
+	broker   source.Broker
+	cancel   context.CancelFunc
+	ended    chan struct{}
+}
+
+// open starts a reader. Its goroutine ends with end.
+// before is the last attempt, if any.
+func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
+	r := &reader{of: of, opened: time.Now()}
+	cfg, err := source.ParseConfig(of.Config)
+	if err == nil {
+		r.broker, err = s.cfg.Open(cfg)
+	}
+	if err != nil {
+		r.failed = err
+		if before == nil || before.failed.Error() != err.Error() {
+			s.cfg.Logger.Warn("a source cannot be opened", "source", of.Name, "err", err)
+		}
+		return r
+	}
+	r.consumer = source.NewConsumer(source.ConsumerConfig{
+		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger,
+		Owns: func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel, r.ended = cancel, make(chan struct{})
+	go func() {
+		defer close(r.ended)
+		r.consumer.Run(ctx)
+		_ = r.broker.Close() // what was applied does not depend on it
+	}()
+	return r
+}
+
+// end ends a reader and waits for it.
+func (r *reader) end() {
+	if r.failed == nil {
+		r.cancel()
+		<-r.ended
+	}
+}
+
+// status returns the states of the partitions that are read here, and why others may be
+// missing.
+func (r *reader) status() (map[uint32]source.Status, error) {
+	if r.failed != nil {
+		return nil, r.failed
+	}
+	return r.consumer.Status()
+}
+
+// begin records where the partitions of a source begin, as its configuration says.
+func (s *Sources) begin(ctx context.Context, n *shard.Node, of shard.Source) error {
+	cfg, err := source.ParseConfig(of.Config)
+	if err != nil {
+		return err
+	}
+	broker, err := s.cfg.Open(cfg)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	defer broker.Close()
+	if err := source.Begin(ctx, of.Number, cfg, broker, n.Sink()); err != nil {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+// Package sources runs the sources of a cluster. On each node it reads the partitions that
+// the node owns, and it answers operators about all of them: it joins the catalog with what
+// the nodes report.
+//
+// It never decodes a message and never moves a position; package source does. Two nodes that
+// both believe to own a partition are harmless. Invariant: a node reads a source only while
+// its catalog has the source, not paused, with the configuration that is read by.
+package sources
+
+import (
+	"errors"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+const (
+	// matchEvery is how often the sources that are read are compared with the catalog.
+	matchEvery = 200 * time.Millisecond
+	// openEvery is how often a source is opened again that could not be.
+	openEvery = 5 * time.Second
+)
+
+// Config configures Sources. Its functions must be safe for concurrent use.
+type Config struct {
+	// Node returns this node, or an error while it has no cluster.
+	Node func() (*shard.Node, error)
+	// Self is the key of this node.
+	Self string
+	// Alive reports whether gossip hears of a node.
+	Alive func(key string) bool
+	// Open returns the broker of a configuration. It does not connect.
+	Open   func(*source.Config) (source.Broker, error)
+	Logger *slog.Logger
+}
+
+// Sources reads the sources of a cluster through one node, and answers operators. Start
+// starts its goroutine; Close stops it and waits for it.
+type Sources struct {
+	cfg      Config
+	stopping chan struct{}
+	stopped  chan struct{} // nil before Start
+
+	mu struct {
+		sync.Mutex
+		readers map[uint64]*reader // by the source's number
+	}
+}
+
+// New returns the sources of a node. Before Start it reads none.
+func New(cfg Config) *Sources {
+	s := &Sources{cfg: cfg, stopping: make(chan struct{})}
+	s.mu.readers = map[uint64]*reader{}
+	return s
+}
+
+// Start begins to read.
+func (s *Sources) Start() {
+	s.stopped = make(chan struct{})
+	go s.run()
+}
+
+// Close ends the readers, which may apply the batch that they have.
+func (s *Sources) Close() {
+	if s.stopped != nil {
+		close(s.stopping)
+		<-s.stopped
+	}
+}
+
+func (s *Sources) run() {
+	defer close(s.stopped)
+	tick := time.NewTicker(matchEvery)
+	defer tick.Stop()
+	for {
+		if n, err := s.cfg.Node(); err == nil {
+			s.match(n, n.Sources())
+		}
+		select {
+		case <-tick.C:
+		case <-s.stopping:
+			s.match(nil, nil)
+			return
+		}
+	}
+}
+
+// match ends the readers of sources that are not wanted as they are read, and starts those
+// that are missing.
+func (s *Sources) match(n *shard.Node, all []shard.Source) {
+	wanted := map[uint64]shard.Source{}
+	for _, of := range all {
+		if !of.Paused {
+			wanted[of.Number] = of
+		}
+	}
+	s.mu.Lock()
+	var ending []*reader
+	for number, r := range s.mu.readers {
+		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) {
+			ending = append(ending, r)
+		}
+	}
+	s.mu.Unlock()
+	var ended sync.WaitGroup
+	for _, r := range ending { // which still report
+		ended.Go(r.end)
+	}
+	ended.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range ending {
+		delete(s.mu.readers, r.of.Number)
+	}
+	for number, of := range wanted {
+		if r := s.mu.readers[number]; r == nil || r.failed != nil && time.Since(r.opened) >= openEvery {
+			s.mu.readers[number] = s.open(n, of, r)
+		}
+	}
+}
+
+// owner returns the node that reads a partition, of the nodes that live: the one whose hash
+// with the partition is highest. So few partitions move when nodes come and go.
+func (s *Sources) owner(view *catalog.View, number uint64, partition uint32) string {
+	best, top, active := "", uint64(0), false
+	for key, node := range view.Nodes {
+		if key != s.cfg.Self && !s.cfg.Alive(key) {
+			continue
+		}
+		is := node.State == catalog.NodeActive
+		if active && !is {
+			continue
+		}
+		h := weight(number, partition, key)
+		if best == "" || is && !active || h > top || h == top && key < best {
+			best, top, active = key, h, is
+		}
+	}
+	return best
+}
+
+// weight returns a hash of a partition and a node.
+func weight(number uint64, partition uint32, key string) uint64 {
+	f := fnv.New64a()
+	_, _ = f.Write([]byte(key)) // never fails
+	h := f.Sum64() ^ number ^ uint64(partition)*0x9e3779b97f4a7c15
+	for range 2 { // the finalizer of MurmurHash3: all bits reach all
+		h ^= h >> 33
+		h *= 0xff51afd7ed558ccd
+	}
+	return h ^ h>>33
+}
+
+// errUnreadable is returned where the beginning of a source cannot be recorded.
+var errUnreadable = errors.New("the queue cannot be read")

@@ -1,0 +1,381 @@
+package sources
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// queue is a queue of some partitions. Message i of a partition has position i.
+type queue struct {
+	mu         sync.Mutex
+	partitions [][]string
+	down       error
+	letters    []string
+	open       int // brokers
+}
+
+func (q *queue) add(partition int, values ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.partitions[partition] = append(q.partitions[partition], values...)
+}
+
+func (q *queue) setDown(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.down = err
+}
+
+func (q *queue) opened() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.open
+}
+
+// broker is a connection to a queue.
+type broker struct{ *queue }
+
+func (q *queue) connect(*source.Config) (source.Broker, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open++
+	return broker{q}, nil
+}
+
+func (b broker) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open--
+	return nil
+}
+
+func (b broker) Identity(context.Context) (string, error) { return "queue", nil }
+
+func (b broker) Partitions(context.Context) (all []uint32, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.partitions {
+		all = append(all, uint32(i))
+	}
+	return all, b.down
+}
+
+func (b broker) Bounds(_ context.Context, partition uint32) (first, end source.Position, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return source.Position{}, source.Position{Lo: uint64(len(b.partitions[partition]))}, b.down
+}
+
+func (b broker) Read(_ context.Context, partition uint32, from source.Position) (source.Reader, error) {
+	return &queueReader{b.queue, partition, from.Lo}, nil
+}
+
+func (b broker) DeadLetter(_ context.Context, letters []source.Letter) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range letters {
+		b.letters = append(b.letters, string(l.Value))
+	}
+	return b.down
+}
+
+type queueReader struct {
+	*queue
+	partition uint32
+	at        uint64
+}
+
+func (r *queueReader) Next(ctx context.Context, limit int) (source.Fetched, error) {
+	for {
+		r.mu.Lock()
+		var f source.Fetched
+		for all := r.partitions[r.partition]; r.at < uint64(len(all)) && len(f.Messages) < limit; r.at++ {
+			f.Messages = append(f.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: []byte(all[r.at]), Time: time.Now()})
+		}
+		r.mu.Unlock()
+		f.Next.Lo = r.at
+		if len(f.Messages) > 0 {
+			return f, nil
+		}
+		select {
+		case <-ctx.Done():
+			return f, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (r *queueReader) Commit(context.Context, source.Position) error { return nil }
+func (r *queueReader) Close() error                                  { return nil }
+
+// started is the sources of a node by itself.
+type started struct {
+	*Sources
+	t     *testing.T
+	node  *shard.Node
+	queue *queue
+}
+
+func start(t *testing.T, partitions int) *started {
+	t.Helper()
+	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions)}}
+	st.Sources = New(Config{
+		Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
+		Open: st.queue.connect, Logger: slog.New(slog.DiscardHandler),
+	})
+	var err error
+	st.node, err = shard.Open(shard.Config{
+		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Handlers: map[string]shard.Handler{ReportCall: st.HandleReport},
+		Logger:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Start()
+	t.Cleanup(func() {
+		st.Close()
+		if n := st.queue.opened(); n != 0 {
+			t.Errorf("%d brokers are left open", n)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := st.node.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := st.node.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+const likes = `{"type":"nats","url":"nats://127.0.0.1:1","stream":"LIKES","batch":{"linger":"1ms"}`
+
+func (st *started) put(more string) (*Source, error) {
+	return st.Put(st.t.Context(), "likes", []byte(likes+more+"}"))
+}
+
+func must[T any](v T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// eventually waits until a source is as wanted, and returns it.
+func (st *started) eventually(what string, holds func(*Source) bool) *Source {
+	st.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		of := must(st.Get(st.t.Context(), "likes"))(st.t)
+		if holds(of) {
+			return of
+		}
+		if time.Now().After(end) {
+			text, _ := json.Marshal(of)
+			st.t.Fatalf("it never came to be that %s: %s", what, text)
+		}
+	}
+}
+
+// through reports whether all partitions are read to their end, messages of them.
+func through(messages uint64) func(*Source) bool {
+	return func(of *Source) bool {
+		sum := uint64(0)
+		for _, p := range of.Partitions {
+			if p.Position == nil || p.Node != "n1" {
+				return false
+			}
+			sum += p.Position.Lo
+		}
+		return sum == messages && of.Lag != nil && *of.Lag == 0
+	}
+}
+
+func (st *started) count(id uint64) int64 {
+	st.t.Helper()
+	ks := st.node.Keyspace("posts")
+	row := make([]int64, len(ks.Columns))
+	err := st.node.Get(ks, []uint64{id}, len(row), &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}, row)
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	return row[ks.Column("like")]
+}
+
+func like(id uint64) string {
+	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":1}}`, id)
+}
+
+// The life of a source: it is read, paused, changed, sought, resumed and deleted.
+func TestLife(t *testing.T) {
+	st, ctx := start(t, 2), t.Context()
+	if _, err := st.Get(ctx, "likes"); !errors.Is(err, shard.ErrUnknownSource) {
+		t.Errorf("a source that is not there: %v", err)
+	}
+	for range 100 {
+		st.queue.add(0, like(1))
+		st.queue.add(1, like(2))
+	}
+	st.queue.add(1, "poison")
+	must(st.put(""))(t)
+	of := st.eventually("all is read", through(201))
+	if of.Type != "nats" || of.State != "running" || of.Reason != "" || of.Node != "n1" || of.Applied != 200 || of.Rejected != 1 || len(of.Partitions) != 2 {
+		t.Errorf("it is %+v", of)
+	}
+	if a, b := st.count(1), st.count(2); a != 100 || b != 100 {
+		t.Errorf("counted %d and %d", a, b)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(st.Sources)
+	families := must(registry.Gather())(t)
+	names := map[string]int{}
+	for _, f := range families {
+		names[f.GetName()] = len(f.GetMetric())
+	}
+	if len(names) != 6 || names["countd_source_position"] != 2 || names["countd_source_state"] != 2 || names["countd_source_errors_total"] != 4 {
+		t.Errorf("metrics %v", names)
+	}
+
+	var refused *RefusedError
+	if _, err := st.put(`,"map":{"keyspace":"posts","id":"$.x","column":"like","add":"1"}`); !errors.As(err, &refused) {
+		t.Errorf("what its messages mean was changed while it ran: %v", err)
+	}
+	if _, err := st.Seek(ctx, "likes", map[uint32]string{0: "90"}); !errors.As(err, &refused) {
+		t.Errorf("a seek while it ran: %v", err)
+	}
+	must(st.put(`,"on-error":"skip"`))(t) // in place
+	st.queue.add(0, like(1))
+	st.eventually("it goes on", through(202))
+
+	of = must(st.Pause(ctx, "likes"))(t)
+	if of.State != "paused" || of.Partitions[0].State != "paused" || of.Partitions[0].Position.Lo != 101 || st.queue.opened() != 0 {
+		t.Errorf("paused it is %+v, %d brokers are open", of, st.queue.opened())
+	}
+	st.queue.add(0, like(1))
+	if of = must(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != 1 {
+		t.Errorf("its lag is %v", of.Lag)
+	}
+	// All shards are at one position.
+	must(st.put(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"2"}`))(t)
+	var argument *shard.ArgumentError
+	for field, to := range map[string]map[uint32]string{"positions.9": {9: "1"}, "positions.0": {0: "x"}} {
+		if _, err := st.Seek(ctx, "likes", to); !errors.As(err, &argument) || argument.Field != field {
+			t.Errorf("a seek to %v: %v", to, err)
+		}
+	}
+	must(st.Seek(ctx, "likes", map[uint32]string{0: "91"}))(t)
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("it is read from there", through(203))
+	if got := st.count(1); got != 101+2*11 {
+		t.Errorf("counted %d, want %d", got, 101+2*11)
+	}
+
+	if err := st.Delete(ctx, "likes"); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Delete(ctx, "likes"); !errors.Is(err, shard.ErrUnknownSource) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	must(st.put(""))(t)
+	st.eventually("another of the name is read", through(203))
+	if got := st.count(1); got != 101+2*11+102 {
+		t.Errorf("counted %d", got)
+	}
+	if all := must(st.List(ctx))(t); len(all) != 1 {
+		t.Errorf("there are %d sources", len(all))
+	}
+}
+
+// A source that begins at the end is made when its queue answers, or not at all.
+func TestLatest(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1), like(1))
+	st.queue.setDown(errors.New("connection refused"))
+	var refused *RefusedError
+	if _, err := st.put(`,"start":"latest"`); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "connection refused") {
+		t.Fatalf("made while its queue is down: %v", err)
+	}
+	if all := must(st.List(t.Context()))(t); len(all) != 0 {
+		t.Fatalf("it was made: %+v", all)
+	}
+	st.queue.setDown(nil)
+	must(st.put(`,"start":"latest"`))(t)
+	st.queue.add(0, like(1))
+	st.eventually("the new message is read", through(3))
+	if got := st.count(1); got != 1 {
+		t.Errorf("counted %d", got)
+	}
+}
+
+// A source whose queue does not answer says so.
+func TestDown(t *testing.T) {
+	st := start(t, 1)
+	st.queue.setDown(errors.New("connection refused"))
+	must(st.put(""))(t)
+	st.eventually("it says why", func(of *Source) bool { return strings.Contains(of.Reason, "connection refused") })
+	if _, err := st.Put(t.Context(), "likes", []byte(`{"name":"other"}`)); err == nil {
+		t.Error("a body with another name was taken")
+	}
+}
+
+// Each partition has one owner that lives, few move when a node goes, and a node that drains
+// owns none while another can.
+func TestOwner(t *testing.T) {
+	dead := map[string]bool{}
+	s := New(Config{Self: "n1", Alive: func(key string) bool { return !dead[key] }})
+	view := &catalog.View{}
+	view.Nodes = map[string]catalog.Node{}
+	for _, key := range []string{"n1", "n2", "n3"} {
+		view.Nodes[key] = catalog.Node{Key: key, State: catalog.NodeActive}
+	}
+	owners := func() (all []string, of map[string]int) {
+		of = map[string]int{}
+		for p := range uint32(300) {
+			all = append(all, s.owner(view, 7<<32|1, p))
+			of[all[p]]++
+		}
+		return all, of
+	}
+	before, of := owners()
+	for key := range view.Nodes {
+		if of[key] < 60 {
+			t.Errorf("%s owns %d of 300", key, of[key])
+		}
+	}
+	dead["n2"] = true
+	after, _ := owners()
+	for p := range before {
+		if before[p] != "n2" && after[p] != before[p] || after[p] == "n2" {
+			t.Errorf("partition %d went from %s to %s", p, before[p], after[p])
+		}
+	}
+	n1 := view.Nodes["n1"]
+	n1.State = catalog.NodeDraining
+	view.Nodes["n1"] = n1
+	if _, of := owners(); of["n3"] != 300 {
+		t.Errorf("beside a node that drains and a dead one: %v", of)
+	}
+	dead["n3"] = true
+	if _, of := owners(); of["n1"] != 300 {
+		t.Errorf("a node by itself that drains: %v", of)
+	}
+}
