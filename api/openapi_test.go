@@ -578,6 +578,11 @@ func servedEndpoints(t *testing.T) map[string]takes {
 		resources["/v1/users"+path] = r
 	}
 	maps.Copy(resources, routes.admin.fixed)
+	resources["/v1/sources"] = routes.sources.list
+	resources["/v1/sources/{source}"] = routes.sources.one
+	for verb, r := range routes.sources.verbs {
+		resources["/v1/sources/{source}/"+verb] = r
+	}
 	for verb, r := range routes.admin.nodes {
 		resources["/v1/admin/nodes/{node}/"+verb] = r
 	}
