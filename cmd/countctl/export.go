@@ -166,7 +166,7 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 	var missing []int
 	var written atomic.Int64
 	total := c.progressTotal(ctx, server, f.keyspace)
-	m := c.startMeter(func() sample { return sample{written.Load(), written.Load(), total} })
+	m := c.startMeter(func() sample { return sample{rows: written.Load(), done: written.Load(), total: total} })
 	*shown = m
 	values := make([]int64, len(columns))
 	err := scan(ctx, server, f.keyspace, columns, f.read, func(page client.Page) error {

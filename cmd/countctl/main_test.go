@@ -264,6 +264,7 @@ func TestEveryCommandPrintsHelp(t *testing.T) {
 		"node", "node list", "node drain", "node undrain", "node remove", "group", "group list", "group transfer", "group move",
 		"rebalance", "verify", "upgrade", "upgrade status", "upgrade hold", "upgrade finalize", "rolling-restart",
 		"backup", "restore", "debug", "debug bundle",
+		"source", "source create", "source list", "source show", "source pause", "source resume", "source seek", "source delete",
 		"keyspace", "keyspace list", "keyspace create", "keyspace add-columns", "keyspace everywhere", "bench", "version", "completion"} {
 		t.Run(name, func(t *testing.T) {
 			out := against(t, server).ok(append(strings.Fields(name), "--help")...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -18,8 +19,9 @@ const (
 // sample is the progress of some work.
 type sample struct {
 	rows  int64
-	done  int64 // of total, in any unit: bytes of a file, rows of a keyspace
-	total int64 // 0 or less when not known
+	done  int64  // of total, in any unit: bytes of a file, rows of a keyspace
+	total int64  // 0 or less when not known
+	unit  string // of rows; "" for rows
 }
 
 // meter shows progress on standard error: a bar on a terminal, otherwise a line every few
@@ -86,9 +88,10 @@ func (m *meter) show() {
 	_ = m.bar.Set64(at) // a failure to draw is not a failure of the work
 }
 
-// text is rows, rows a second and the time left.
+// text is rows, or the sample's unit, rows a second and the time left.
 func (m *meter) text(s sample, took time.Duration) string {
-	text := fmt.Sprintf("%s rows, %s rows/s", grouped(s.rows), grouped(perSecond(s.rows-m.first.rows, took)))
+	unit := cmp.Or(s.unit, "rows")
+	text := fmt.Sprintf("%s %s, %s %s/s", grouped(s.rows), unit, grouped(perSecond(s.rows-m.first.rows, took)), unit)
 	done := s.done - m.first.done
 	if s.total <= 0 || done <= 0 || s.done > s.total {
 		return text

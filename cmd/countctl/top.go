@@ -51,7 +51,7 @@ func (c *cli) topCommand() *cobra.Command {
 				return err
 			}
 			defer patient.Close()
-			m = c.startMeter(func() sample { return sample{read.Load(), read.Load(), total} })
+			m = c.startMeter(func() sample { return sample{rows: read.Load(), done: read.Load(), total: total} })
 			err = scan(cmd.Context(), patient, keyspace, []string{column}, o, func(page client.Page) error {
 				for _, row := range page.Rows {
 					largest.offer(row)

@@ -1,0 +1,101 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Source is a queue that the cluster reads and counts.
+type Source struct {
+	Name       string            `json:"name"`
+	Type       string            `json:"type"`
+	State      string            `json:"state"`  // running, paused or stalled
+	Reason     string            `json:"reason"` // why it is stalled or does not go on
+	Node       string            `json:"node,omitempty"`
+	Applied    uint64            `json:"applied"` // messages, since the readers began
+	Rejected   uint64            `json:"rejected"`
+	Lag        *uint64           `json:"lag,omitempty"` // messages that wait; nil if not known of all partitions
+	Partitions []SourcePartition `json:"partitions"`
+	Config     json.RawMessage   `json:"config,omitempty"`
+}
+
+// SourcePartition is one partition of a source.
+type SourcePartition struct {
+	Partition  uint32         `json:"partition"`
+	State      string         `json:"state"`
+	Reason     string         `json:"reason"`
+	Node       string         `json:"node,omitempty"`     // that reads it
+	Position   SourcePosition `json:"position,omitempty"` // all below it is counted; "" if it is not known
+	End        SourcePosition `json:"end,omitempty"`      // of the message that will be written next
+	EndAgeMS   *int64         `json:"end_age_ms,omitempty"`
+	Lag        *uint64        `json:"lag,omitempty"`
+	LagSeconds float64        `json:"lag_seconds"` // age of the last message that was counted, while others wait
+	Rate       float64        `json:"rate"`        // messages a second
+	Applied    uint64         `json:"applied"`
+	Rejected   uint64         `json:"rejected"`
+}
+
+// SourcePosition is a place in a partition: a number, or two with a hyphen between them.
+type SourcePosition string
+
+// UnmarshalJSON reads a number or a string.
+func (p *SourcePosition) UnmarshalJSON(text []byte) error {
+	*p = SourcePosition(strings.Trim(string(text), `"`))
+	return nil
+}
+
+func (c *Client) changeSource(ctx context.Context, method, path string, body []byte) (Source, error) {
+	var answer Source
+	err := c.do(ctx, call{method: method, path: sourcePath(path), body: body}, &answer)
+	return answer, err
+}
+
+func sourcePath(name string) string { return "/v1/sources/" + name }
+
+// Sources lists the sources by name.
+func (c *Client) Sources(ctx context.Context) ([]Source, error) {
+	var answer struct {
+		Sources []Source `json:"sources"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/sources"}, &answer)
+	return answer.Sources, err
+}
+
+// Source reads a source.
+func (c *Client) Source(ctx context.Context, name string) (Source, error) {
+	return c.changeSource(ctx, http.MethodGet, url.PathEscape(name), nil)
+}
+
+// PutSource creates a source or changes its configuration, which is JSON or YAML.
+func (c *Client) PutSource(ctx context.Context, name string, config []byte) (Source, error) {
+	return c.changeSource(ctx, http.MethodPut, url.PathEscape(name), config)
+}
+
+// PauseSource ends the reading of a source until it is resumed.
+func (c *Client) PauseSource(ctx context.Context, name string) (Source, error) {
+	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/pause", []byte("{}"))
+}
+
+// ResumeSource ends the pause of a source.
+func (c *Client) ResumeSource(ctx context.Context, name string) (Source, error) {
+	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/resume", []byte("{}"))
+}
+
+// SeekSource sets where partitions of a paused source continue.
+func (c *Client) SeekSource(ctx context.Context, name string, to map[uint32]SourcePosition) (Source, error) {
+	body, err := json.Marshal(struct {
+		Positions map[uint32]SourcePosition `json:"positions"`
+	}{to})
+	if err != nil {
+		return Source{}, err
+	}
+	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/seek", body)
+}
+
+// DeleteSource deletes a source with its positions. What was counted stays.
+func (c *Client) DeleteSource(ctx context.Context, name string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: sourcePath(url.PathEscape(name)), once: true}, nil)
+}
