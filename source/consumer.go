@@ -45,7 +45,7 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 	return first
 }
 
-// ConsumerConfig is what a consumer needs. All but Logger is.
+// ConsumerConfig is what a consumer needs. All but Logger and Ending is.
 type ConsumerConfig struct {
 	Number uint64 // of the source
 	Source *Config
@@ -55,6 +55,9 @@ type ConsumerConfig struct {
 	// harmless.
 	Owns   func(partition uint32) bool
 	Logger *slog.Logger
+	// Ending, once closed, ends the consumer when its runners have applied their batches and
+	// brought the shards to one position, or could not for a while.
+	Ending <-chan struct{}
 }
 
 // Consumer reads the partitions of a source that this node owns. Run's goroutine starts a
@@ -100,12 +103,12 @@ func NewConsumer(cfg ConsumerConfig) *Consumer {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second, ending: time.Second}}
+	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second, ending: 10 * time.Second}}
 	c.mu.runners = map[uint32]*running{}
 	return c
 }
 
-// Run reads until ctx ends.
+// Run reads until Ending is closed, or ctx ends, which is abrupt.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.stopAll()
 	var listed time.Time
@@ -118,6 +121,8 @@ func (c *Consumer) Run(ctx context.Context) {
 		c.assign(ctx)
 		select {
 		case <-ctx.Done():
+			return
+		case <-c.cfg.Ending:
 			return
 		case <-time.After(c.times.owners):
 		}
@@ -160,8 +165,7 @@ func (c *Consumer) assign(ctx context.Context) {
 }
 
 func (c *Consumer) start(ctx context.Context, partition uint32) *running {
-	// It outlives ctx for a moment: stop ends it.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(ctx)
 	ending := make(chan struct{})
 	r := &running{
 		Runner: NewRunner(RunnerConfig{
@@ -179,7 +183,7 @@ func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	return r
 }
 
-// stop ends runners and waits for them. They have a moment to apply what they read.
+// stop ends runners and waits for them. They have a while to apply what they read.
 func (c *Consumer) stop(all []*running) {
 	for _, r := range all {
 		close(r.ending)

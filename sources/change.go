@@ -72,8 +72,8 @@ func set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config
 	return n.SetSource(ctx, of, cfg.JSON(), same)
 }
 
-// Pause pauses a source. Its readers have ended when it returns, unless a node does not
-// answer.
+// Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
+// than the call may.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	n, _, err := s.find(ctx, name)
 	if err != nil {
@@ -83,7 +83,11 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	for end := time.Now().Add(pauseMax); s.isRead(ctx, n, of.Number) && time.Now().Before(end); {
+	end := time.Now().Add(pauseMax)
+	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
+		end = deadline.Add(-pauseAnswer)
+	}
+	for s.isRead(ctx, n, of.Number) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -93,8 +97,12 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return &s.join(ctx, n, []shard.Source{of})[0], nil
 }
 
-// pauseMax is how long a pause waits for readers: longer than they take to end.
-const pauseMax = 3 * time.Second
+const (
+	// pauseMax is how long a pause waits for readers: longer than they may take to end.
+	pauseMax = 15 * time.Second
+	// pauseAnswer is what is left of a call's time for its answer.
+	pauseAnswer = 2 * time.Second
+)
 
 func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool {
 	for _, reports := range s.reports(ctx, n, n.Catalog()) {

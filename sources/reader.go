@@ -16,7 +16,7 @@ type reader struct {
 	failed   error // why it could not be opened; then the fields below are nil
 	consumer *source.Consumer
 	broker   source.Broker
-	cancel   context.CancelFunc
+	ending   chan struct{}
 	ended    chan struct{}
 }
 
@@ -35,24 +35,23 @@ func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
 		}
 		return r
 	}
+	r.ending, r.ended = make(chan struct{}), make(chan struct{})
 	r.consumer = source.NewConsumer(source.ConsumerConfig{
-		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger,
+		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
 		Owns: func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self },
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel, r.ended = cancel, make(chan struct{})
 	go func() {
 		defer close(r.ended)
-		r.consumer.Run(ctx)
+		r.consumer.Run(s.running)
 		_ = r.broker.Close() // what was applied does not depend on it
 	}()
 	return r
 }
 
-// end ends a reader and waits for it.
+// end lets a reader bring the shards to one position, and waits for its end. It is called once.
 func (r *reader) end() {
 	if r.failed == nil {
-		r.cancel()
+		close(r.ending)
 		<-r.ended
 	}
 }

@@ -8,6 +8,7 @@
 package sources
 
 import (
+	"context"
 	"errors"
 	"hash/fnv"
 	"log/slog"
@@ -43,6 +44,8 @@ type Config struct {
 // starts its goroutine; Close stops it and waits for it.
 type Sources struct {
 	cfg      Config
+	running  context.Context // of the readers; it ends where they have no time to end by themselves
+	abandon  context.CancelFunc
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
 
@@ -55,6 +58,7 @@ type Sources struct {
 // New returns the sources of a node. Before Start it reads none.
 func New(cfg Config) *Sources {
 	s := &Sources{cfg: cfg, stopping: make(chan struct{})}
+	s.running, s.abandon = context.WithCancel(context.Background())
 	s.mu.readers = map[uint64]*reader{}
 	return s
 }
@@ -65,10 +69,17 @@ func (s *Sources) Start() {
 	go s.run()
 }
 
-// Close ends the readers, which may apply the batch that they have.
-func (s *Sources) Close() {
-	if s.stopped != nil {
-		close(s.stopping)
+// Close ends the readers. Until ctx ends they may bring the shards to one position.
+func (s *Sources) Close(ctx context.Context) {
+	defer s.abandon()
+	if s.stopped == nil {
+		return
+	}
+	close(s.stopping)
+	select {
+	case <-s.stopped:
+	case <-ctx.Done():
+		s.abandon()
 		<-s.stopped
 	}
 }

@@ -149,7 +149,7 @@ func start(t *testing.T, partitions int) *started {
 	}
 	st.Start()
 	t.Cleanup(func() {
-		st.Close()
+		st.Close(context.Background())
 		if n := st.queue.opened(); n != 0 {
 			t.Errorf("%d brokers are left open", n)
 		}

@@ -392,8 +392,8 @@ func (p *process) stop() error {
 }
 
 // endReaders makes the readers of sources end.
-func (p *process) endReaders(context.Context) error {
-	p.sources.Close()
+func (p *process) endReaders(ctx context.Context) error {
+	p.sources.Close(ctx)
 	return nil
 }
 
