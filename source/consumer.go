@@ -111,10 +111,19 @@ func NewConsumer(cfg ConsumerConfig) *Consumer {
 // Run reads until Ending is closed, or ctx ends, which is abrupt.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.stopAll()
+	listing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with Run
+		select {
+		case <-c.cfg.Ending:
+			cancel()
+		case <-listing.Done():
+		}
+	}()
 	var listed time.Time
 	for {
 		if listed.IsZero() || time.Since(listed) >= c.times.partitions {
-			if c.list(ctx) == nil {
+			if c.list(listing) == nil {
 				listed = time.Now()
 			}
 		}

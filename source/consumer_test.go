@@ -76,6 +76,14 @@ type pausedSink struct {
 	mu     sync.Mutex
 	paused bool
 	calls  int
+	last   sink.Batch // that was applied
+}
+
+// evened reports whether the last batch moved all shards to a position.
+func (s *pausedSink) evened(to uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.last.Ops) == 0 && s.last.Next == Position{Lo: to}
 }
 
 func (s *pausedSink) set(paused bool) {
@@ -99,6 +107,17 @@ func (s *pausedSink) Start(ctx context.Context, n uint64, p uint32, start sink.S
 		return sink.Start{}, sink.ErrStopped
 	}
 	return s.Sink.Start(ctx, n, p, start)
+}
+
+// Apply takes of a paused source what has no ops, as the nodes do.
+func (s *pausedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paused && len(b.Ops) > 0 {
+		return sink.Applied{}, sink.ErrStopped
+	}
+	s.last = *b
+	return s.Sink.Apply(ctx, b)
 }
 
 // TestConsumers: two nodes read the partitions that they own, also after the owners change;

@@ -308,3 +308,34 @@ type stoppedSink struct{ sink.Sink }
 func (stoppedSink) Start(context.Context, uint64, uint32, sink.Start) (sink.Start, error) {
 	return sink.Start{}, sink.ErrStopped
 }
+
+// A runner that is to end, or whose source was paused, leaves all shards at one position.
+func TestEnding(t *testing.T) {
+	for name, end := range map[string]func(s *pausedSink, ending chan struct{}){
+		"it is to end":         func(_ *pausedSink, ending chan struct{}) { close(ending) },
+		"its source is paused": func(s *pausedSink, _ chan struct{}) { s.set(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, shards := newFakes(4, nil)
+			s, ending, ended := &pausedSink{Sink: shards.Node()}, make(chan struct{}), make(chan struct{})
+			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s, Ending: ending})
+			r.times.tick = time.Hour // it would move idle shards
+			q.add(like(1, 1))
+			go func() {
+				defer close(ended)
+				r.Run(t.Context())
+			}()
+			eventually(t, "it is counted", func() bool { return shards.Sums()[1] == 1 })
+			eventually(t, "the runner knows", func() bool { return r.Status().Applied == 1 })
+			if s.evened(1) {
+				t.Fatal("the shards were brought to one position before the end")
+			}
+			end(s, ending)
+			q.add(like(2, 1)) // it may be counted, or not
+			<-ended
+			if at := r.Status().Applied; !s.evened(at) {
+				t.Errorf("the shards were not brought to %d", at)
+			}
+		})
+	}
+}

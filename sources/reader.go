@@ -13,29 +13,29 @@ import (
 type reader struct {
 	of       shard.Source
 	opened   time.Time
+	ending   chan struct{} // closed by end
+	ended    chan struct{}
 	failed   error // why it could not be opened; then the fields below are nil
 	consumer *source.Consumer
 	broker   source.Broker
-	ending   chan struct{}
-	ended    chan struct{}
 }
 
 // open starts a reader. Its goroutine ends with end.
 // before is the last attempt, if any.
 func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
-	r := &reader{of: of, opened: time.Now()}
+	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	cfg, err := source.ParseConfig(of.Config)
 	if err == nil {
 		r.broker, err = s.cfg.Open(cfg)
 	}
 	if err != nil {
 		r.failed = err
+		close(r.ended)
 		if before == nil || before.failed.Error() != err.Error() {
 			s.cfg.Logger.Warn("a source cannot be opened", "source", of.Name, "err", err)
 		}
 		return r
 	}
-	r.ending, r.ended = make(chan struct{}), make(chan struct{})
 	r.consumer = source.NewConsumer(source.ConsumerConfig{
 		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
 		Owns: func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self },
@@ -48,11 +48,22 @@ func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
 	return r
 }
 
-// end lets a reader bring the shards to one position, and waits for its end. It is called once.
+// end lets a reader bring the shards to one position, and does not wait for that. The lock of
+// the Sources is held.
 func (r *reader) end() {
-	if r.failed == nil {
+	select {
+	case <-r.ending:
+	default:
 		close(r.ending)
-		<-r.ended
+	}
+}
+
+func (r *reader) hasEnded() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,14 +97,14 @@ func (s *Sources) run() {
 		select {
 		case <-tick.C:
 		case <-s.stopping:
-			s.match(nil, nil)
+			s.endAll()
 			return
 		}
 	}
 }
 
 // match ends the readers of sources that are not wanted as they are read, and starts those
-// that are missing.
+// that are missing. It waits for nothing.
 func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	wanted := map[uint64]shard.Source{}
 	for _, of := range all {
@@ -111,27 +113,32 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 		}
 	}
 	s.mu.Lock()
-	var ending []*reader
+	defer s.mu.Unlock()
 	for number, r := range s.mu.readers {
 		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) {
-			ending = append(ending, r)
+			if r.end(); r.hasEnded() { // until then it still reports
+				delete(s.mu.readers, number)
+			}
 		}
-	}
-	s.mu.Unlock()
-	var ended sync.WaitGroup
-	for _, r := range ending { // which still report
-		ended.Go(r.end)
-	}
-	ended.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range ending {
-		delete(s.mu.readers, r.of.Number)
 	}
 	for number, of := range wanted {
 		if r := s.mu.readers[number]; r == nil || r.failed != nil && time.Since(r.opened) >= openEvery {
 			s.mu.readers[number] = s.open(n, of, r)
 		}
+	}
+}
+
+// endAll ends all readers and waits for them.
+func (s *Sources) endAll() {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.mu.readers))
+	clear(s.mu.readers)
+	for _, r := range all {
+		r.end()
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		<-r.ended
 	}
 }
 
