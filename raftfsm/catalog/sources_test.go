@@ -175,3 +175,32 @@ func TestSourcesAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestSourceNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		"likes": true, "9-likes_of-posts": true, strings.Repeat("a", SourceNameBytesMax): true,
+		"": false, "-likes": false, "_likes": false, "Likes": false, "a.b": false, "a/b": false, strings.Repeat("a", SourceNameBytesMax+1): false,
+	} {
+		if ValidSourceName(name) != want {
+			t.Errorf("%q may be a name: %v", name, !want)
+		}
+	}
+}
+
+// A source that is made paused stays so until it is resumed.
+func TestSourceIsMadePaused(t *testing.T) {
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
+	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
+	made := putSource("likes", aConfig, 0, false)
+	made.PutSource.Paused = true
+	if r := applyCommand(t, c, made); !r.Source.Paused {
+		t.Errorf("made %+v", r)
+	}
+	applyCommand(t, c, pause("likes", false))
+	change := putSource("likes", `{}`, first, false)
+	change.PutSource.Paused = true
+	if r := applyCommand(t, c, change); r.Source.Paused {
+		t.Errorf("changed %+v", r)
+	}
+}
