@@ -20,8 +20,7 @@ type reader struct {
 	broker   source.Broker
 }
 
-// open starts a reader. Its goroutine ends with end.
-// before is the last attempt, if any.
+// open starts a reader. Its goroutine ends after end. before is the last attempt, if any.
 func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
 	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	cfg, err := source.ParseConfig(of.Config)
@@ -51,16 +50,17 @@ func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
 // end lets a reader bring the shards to one position, and does not wait for that. The lock of
 // the Sources is held.
 func (r *reader) end() {
-	select {
-	case <-r.ending:
-	default:
+	if !r.isEnding() {
 		close(r.ending)
 	}
 }
 
-func (r *reader) hasEnded() bool {
+func (r *reader) isEnding() bool { return isClosed(r.ending) }
+func (r *reader) hasEnded() bool { return isClosed(r.ended) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-r.ended:
+	case <-c:
 		return true
 	default:
 		return false

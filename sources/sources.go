@@ -115,7 +115,7 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for number, r := range s.mu.readers {
-		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) {
+		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() {
 			if r.end(); r.hasEnded() { // until then it still reports
 				delete(s.mu.readers, number)
 			}

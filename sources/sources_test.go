@@ -305,6 +305,21 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// A source that is resumed while its reader still ends is read again.
+func TestResumedWhileEnding(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(1))
+	st.mu.Lock()
+	for _, r := range st.mu.readers {
+		r.end() // as match does when it sees the pause
+	}
+	st.mu.Unlock()
+	st.queue.add(0, like(1))
+	st.eventually("it is read again", through(2))
+}
+
 // A source that begins at the end is made when its queue answers, or not at all.
 func TestLatest(t *testing.T) {
 	st := start(t, 1)
