@@ -247,7 +247,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 			b.Ops = append(b.Ops, sink.Op{Position: sink.Position{Lo: m}, Keyspace: q.keyspace, ID: id, Cells: []sink.Cell{{Column: "c0", Value: 1}}})
 		}
 	}
-	rejected, err := n.sink.Check(ctx, b.Ops)
+	rejected, err := n.sink.Check(ctx, b)
 	if err != nil {
 		return false
 	}

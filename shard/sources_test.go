@@ -63,7 +63,7 @@ func (q numbered) session(ctx context.Context, s sink.Sink, source uint64, batch
 	for {
 		b := &sink.Batch{Source: source, From: from, Next: sink.Position{Lo: min(uint64(q), from.Lo+batch)}}
 		b.Ops = q.ops(from.Lo, b.Next.Lo)
-		if rejected, err := s.Check(ctx, b.Ops); err != nil || len(rejected) > 0 {
+		if rejected, err := s.Check(ctx, b); err != nil || len(rejected) > 0 {
 			return errors.Join(err, errors.New("rejected"))
 		}
 		if _, err := s.Apply(ctx, b); err != nil {
@@ -227,7 +227,7 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 		{Keyspace: "posts", ID: 1, Kind: sink.Set, HasFloor: true, Cells: like},
 		{Keyspace: KeyspaceUnread, ID: 1, Cells: like},
 	}
-	rejected, err := n.Sink().Check(t.Context(), ops)
+	rejected, err := n.Sink().Check(t.Context(), &sink.Batch{Ops: ops})
 	mustDo(t, err)
 	var got []int
 	for _, r := range rejected {
@@ -238,5 +238,40 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 	}
 	if len(got) != 7 || got[0] != 1 || got[6] != 7 {
 		t.Errorf("rejected %v, want 1 to 7", got)
+	}
+}
+
+// Check tells a refused op that its shard has passed from one that it has not.
+func TestCheckOfPassedOps(t *testing.T) {
+	n := openMembers(t, 1)[0]
+	ctx := t.Context()
+	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
+	mustDo(t, err)
+	s, songs := n.Sink(), mustMake(t, n, "songs", 2, "plays", "likes")
+	if _, err := s.Start(ctx, source.Number, 0, sink.Start{Identity: "queue"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Positions(ctx, source.Number, 0)
+	mustDo(t, err)
+	shardOf := func(id uint64) int { shard, _ := songs.route().keyOf(id); return shard }
+	other := uint64(2)
+	for shardOf(other) == shardOf(1) {
+		other++
+	}
+	like := []sink.Cell{{Column: "likes", Value: 1}}
+	at := func(p uint64, id uint64) sink.Op {
+		return sink.Op{Position: sink.Position{Lo: p}, Keyspace: "songs", ID: id, Cells: like}
+	}
+	_, err = s.Apply(ctx, &sink.Batch{Source: source.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{at(0, 1)}})
+	mustDo(t, err)
+	_, err = n.DropColumn(ctx, "songs", "likes")
+	mustDo(t, err)
+	// A reader begins anew.
+	_, err = s.Positions(ctx, source.Number, 0)
+	mustDo(t, err)
+	rejected, err := s.Check(ctx, &sink.Batch{Source: source.Number, Next: sink.Position{Lo: 2}, Ops: []sink.Op{at(0, 1), at(0, other), at(1, 1)}})
+	mustDo(t, err)
+	if len(rejected) != 3 || !rejected[0].Passed || rejected[1].Passed || rejected[2].Passed {
+		t.Errorf("%+v", rejected)
 	}
 }

@@ -132,16 +132,36 @@ func (s *sourceSink) Start(ctx context.Context, source uint64, partition uint32,
 }
 
 // Check implements sink.Sink.
-func (s *sourceSink) Check(ctx context.Context, ops []sink.Op) ([]sink.Rejection, error) {
-	rejected := rejectedOps(s.world.keyspaces(), ops)
-	if len(rejected) == 0 {
+func (s *sourceSink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, error) {
+	if len(rejectedOps(s.world.keyspaces(), b.Ops)) == 0 {
 		return nil, nil
 	}
 	// What this node does not know, another may have made before the message was sent.
 	if err := s.world.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	return rejectedOps(s.world.keyspaces(), ops), nil
+	keyspaces := s.world.keyspaces()
+	rejected := rejectedOps(keyspaces, b.Ops)
+	s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition}).markPassed(keyspaces, b.Ops, rejected)
+	return rejected, nil
+}
+
+// markPassed sets Passed of the rejected ops whose shards have passed them.
+func (r *sourceReader) markPassed(keyspaces []*Keyspace, ops []sink.Op, rejected []sink.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range rejected {
+		op := &ops[rejected[i].Op]
+		for _, k := range keyspaces {
+			if k.Name != op.Keyspace || !takesMessages(k) {
+				continue
+			}
+			shard, _ := k.route().keyOf(op.ID)
+			if p := r.shards[k.firstGroup+uint32(shard)]; p != nil && p.known {
+				rejected[i].Passed = op.Position.Less(p.at)
+			}
+		}
+	}
 }
 
 // sourceShard is a shard that can have ops of messages.

@@ -24,8 +24,8 @@ func (s *manySink) Positions(ctx context.Context, n uint64, p uint32) ([]sink.Sh
 	return s.partitions[p].Positions(ctx, n, p)
 }
 
-func (s *manySink) Check(ctx context.Context, ops []sink.Op) ([]sink.Rejection, error) {
-	return s.partitions[0].Check(ctx, ops)
+func (s *manySink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, error) {
+	return s.partitions[b.Partition].Check(ctx, b)
 }
 
 func (s *manySink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {

@@ -18,6 +18,9 @@ type fakeQueue struct {
 	letters  map[string]Letter // by ID
 	rng      *rand.Rand        // nil: nothing fails
 	deadDown bool              // dead letters are refused
+	commits  func(Position)    // called by Commit, if it is set
+	reads    func()            // called by Read, if it is set
+	bounds   func()            // called by Bounds after it has read them, if it is set
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -48,11 +51,19 @@ func (q *fakeQueue) Partitions(context.Context) ([]uint32, error) { return []uin
 
 func (q *fakeQueue) Bounds(context.Context, uint32) (first, end Position, err error) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	return Position{Lo: q.first}, Position{Lo: uint64(len(q.values))}, nil
+	first, end = Position{Lo: q.first}, Position{Lo: uint64(len(q.values))}
+	then := q.bounds
+	q.mu.Unlock()
+	if then != nil {
+		then()
+	}
+	return first, end, nil
 }
 
 func (q *fakeQueue) Read(_ context.Context, _ uint32, from Position) (Reader, error) {
+	if q.reads != nil {
+		q.reads()
+	}
 	return &fakeReader{q: q, at: from.Lo}, nil
 }
 
@@ -83,7 +94,7 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 		r.q.mu.Lock()
 		if r.at < r.q.first {
 			r.q.mu.Unlock()
-			return Fetched{}, Stalled("position %d is below the first retained, %d", r.at, r.q.first)
+			return Fetched{}, Lost(Position{Lo: r.q.first}, "position %d is below the first retained, %d", r.at, r.q.first)
 		}
 		if r.q.fails(50) {
 			r.q.mu.Unlock()
@@ -110,5 +121,10 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 	}
 }
 
-func (r *fakeReader) Commit(context.Context, Position) error { return nil }
-func (r *fakeReader) Close() error                           { return nil }
+func (r *fakeReader) Commit(_ context.Context, p Position) error {
+	if r.q.commits != nil {
+		r.q.commits(p)
+	}
+	return nil
+}
+func (r *fakeReader) Close() error { return nil }

@@ -65,7 +65,7 @@ type Broker interface {
 type Fetched struct {
 	Messages []Message // in order; the caller owns them
 	Next     Position  // all below it was returned, or holds no message
-	Left     uint64    // messages at and above Next, if positions do not count them
+	Left     int64     // messages at and above Next, if positions do not count them; -1 if nothing does
 }
 
 // A Reader reads one partition, from front to back. Commit may be called during Next.
@@ -80,11 +80,20 @@ type Reader interface {
 }
 
 // StalledError is returned where only an operator can decide how to go on.
-type StalledError struct{ Reason string }
+type StalledError struct {
+	Reason string
+	// Next is set where messages are gone: it is the first that is left.
+	Next Position
+}
 
 func (e *StalledError) Error() string { return e.Reason }
 
 // Stalled returns a *StalledError.
 func Stalled(format string, args ...any) error {
-	return &StalledError{fmt.Sprintf(format, args...)}
+	return &StalledError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// Lost is Stalled for messages that are gone; next is the first that is left.
+func Lost(next Position, format string, args ...any) error {
+	return &StalledError{fmt.Sprintf(format, args...), next}
 }

@@ -39,18 +39,20 @@ type Status struct {
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
 
-	left uint64 // messages that were not fetched, if positions do not count them
+	left int64 // messages that were not fetched, if positions do not count them; -1 if nothing does
 }
 
-// Lag returns how many messages wait.
-func (s *Status) Lag() uint64 {
+// Lag returns how many messages wait, if anything counts them.
+func (s *Status) Lag() (messages uint64, known bool) {
 	switch {
-	case s.Position.Hi != 0 || s.End.Hi != 0:
-		return s.left
-	case s.End.Less(s.Position):
-		return 0
+	case !s.Known:
+		return 0, false
+	case !s.Position.Less(s.End):
+		return 0, true
+	case s.Position.Hi == 0 && s.End.Hi == 0:
+		return s.End.Lo - s.Position.Lo, true
 	}
-	return s.End.Lo - s.Position.Lo
+	return uint64(max(0, s.left)), s.left >= 0
 }
 
 type status struct {
@@ -59,6 +61,9 @@ type status struct {
 		Status
 		lastTime time.Time // of the last applied message
 		counted  uint64    // Applied at the last look of rate
+		// what the next call of setEnd will show, if nothing counts the messages
+		nextEnd    Position
+		nextLooked time.Time
 	}
 }
 
@@ -82,28 +87,36 @@ func (s *status) setState(state, reason string) {
 // running clears the reason of an earlier session.
 func (s *status) running() { s.setState(StateRunning, "") }
 
-// setPosition sets the bounds of what is left, and the time of the last message if it is
-// known.
-func (s *status) setPosition(at, end Position, last time.Time) {
+// setPosition sets the position, and the time of the last message if it is known.
+func (s *status) setPosition(at Position, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.Position, s.mu.End, s.mu.Known = at, end, true
-	if end.Less(at) {
-		s.mu.End = at // end was read before the last messages were
+	s.mu.Position = at
+	if s.mu.End.Less(at) {
+		s.mu.End = at // End was read before the last messages were
 	}
 	if !last.IsZero() {
 		s.mu.lastTime = last
 	}
 }
 
-// looked notes when End was read: messages that came later are not in the lag.
-func (s *status) looked(at time.Time) {
+// setEnd sets the end of the queue, and when it was read: messages that came later are not in
+// the lag.
+//
+// Where nothing counts the messages, it shows the end of the look before. The end rises also
+// by what is not for the source, so the position is behind that of a moment ago at any time,
+// but it has passed the one of a second ago if no message waits.
+func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.Looked = at
+	s.mu.End, s.mu.Looked, s.mu.Known = end, looked, true
+	if s.mu.left < 0 && !s.mu.nextLooked.IsZero() {
+		s.mu.End, s.mu.Looked = s.mu.nextEnd, s.mu.nextLooked
+	}
+	s.mu.nextEnd, s.mu.nextLooked = end, looked
 }
 
-func (s *status) setLeft(messages uint64) {
+func (s *status) setLeft(messages int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.left = messages

@@ -46,7 +46,9 @@ func (s *Sources) Collect(to chan<- prometheus.Metric) {
 			if status.Known {
 				gauge(descPosition, number64(status.Position))
 				gauge(descEnd, number64(status.End))
-				gauge(descLag, float64(status.Lag()))
+				if lag, known := status.Lag(); known {
+					gauge(descLag, float64(lag))
+				}
 				gauge(descLagSeconds, status.LagSeconds)
 			}
 			gauge(descState, 1, status.State)

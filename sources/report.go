@@ -89,8 +89,11 @@ func partitionOf(number uint32, of source.Status) Partition {
 		LagSeconds: of.LagSeconds, Rate: of.Rate, Applied: of.Applied, Rejected: of.Rejected,
 	}
 	if of.Known {
-		lag, age := of.Lag(), time.Since(of.Looked).Milliseconds()
-		p.Position, p.End, p.Lag, p.EndAgeMS = &of.Position, &of.End, &lag, &age
+		age := time.Since(of.Looked).Milliseconds()
+		p.Position, p.End, p.EndAgeMS = &of.Position, &of.End, &age
+		if lag, known := of.Lag(); known {
+			p.Lag = &lag
+		}
 	}
 	return p
 }

@@ -132,6 +132,7 @@ func Once(t *testing.T, q *Queue) {
 	}
 	Eventually(t, fmt.Sprintf("there is no lag: %+v", third.Status()), func() bool {
 		s := third.Status()
-		return s.Lag() == 0 && s.State == source.StateRunning
+		lag, known := s.Lag()
+		return known && lag == 0 && s.State == source.StateRunning
 	})
 }

@@ -104,7 +104,7 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 }
 
 func (r *reader) lost(next uint64) error {
-	return source.Stalled("messages %d to %d were removed before they were read; seek to %d to go on without them", r.at, next-1, next)
+	return source.Lost(source.Position{Lo: next}, "messages %d to %d were removed before they were read", r.at, next-1)
 }
 
 // Next returns messages, or none after a while.

@@ -53,8 +53,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		return nil, err
 	}
 	if from.Hi < confirmed.Hi {
-		return nil, source.Stalled("slot %s was moved to %s, past position %s: what is between was not read; seek to %s to go on without it",
-			b.cfg.Slot, confirmed, from, confirmed)
+		return nil, source.Lost(confirmed, "slot %s was moved to %s, past position %s: messages between were not read", b.cfg.Slot, confirmed, from)
 	}
 	conn, err := pgconn.ConnectConfig(ctx, b.conn)
 	if err != nil {
@@ -142,7 +141,7 @@ func (r *reader) received(life context.Context, data []byte) error {
 		return r.hand(life, out)
 	case len(data) == 18 && data[0] == 'k':
 		if data[17] != 0 {
-			if err := r.confirm(0); err != nil {
+			if err := r.confirm(0, 0); err != nil {
 				return err
 			}
 		}
@@ -172,7 +171,7 @@ func (r *reader) hand(life context.Context, i item) error {
 
 // Next returns messages, or none after a while.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
-	var got source.Fetched
+	got := source.Fetched{Left: -1}
 	wait := time.NewTimer(waitMax)
 	defer wait.Stop()
 	select {
@@ -210,11 +209,13 @@ func (r *reader) take(got *source.Fetched, i item) {
 }
 
 // Commit tells the server which part of the log it may remove. Transactions that committed
-// at p or later will be sent again.
-func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi) }
+// at p or later will be sent again. It asks for how far the server has come: Next passes what
+// holds no message.
+func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
-// confirm sends a status: r, written u64, flushed u64, applied u64, time i64, no answer u8.
-func (r *reader) confirm(lsn uint64) error {
+// confirm sends a status: r, written u64, flushed u64, applied u64, time i64, whether an
+// answer is wanted u8.
+func (r *reader) confirm(lsn uint64, answer byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.confirmed = max(r.mu.confirmed, lsn)
@@ -223,7 +224,7 @@ func (r *reader) confirm(lsn uint64) error {
 		m = binary.BigEndian.AppendUint64(m, r.mu.confirmed)
 	}
 	m = binary.BigEndian.AppendUint64(m, uint64(time.Since(epoch).Microseconds()))
-	m = append(m, 0)
+	m = append(m, answer)
 	encoded, err := (&pgproto3.CopyData{Data: m}).Encode(nil)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	got := source.Fetched{Next: r.mu.at}
+	got := source.Fetched{Next: r.mu.at, Left: -1}
 	key := r.b.cfg.Key
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
@@ -84,7 +84,7 @@ func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 		r.mu.added, r.mu.counted = stream.Val().EntriesAdded, true
 	}
 	if r.mu.counted {
-		got.Left = uint64(max(0, stream.Val().EntriesAdded-r.mu.added))
+		got.Left = max(0, stream.Val().EntriesAdded-r.mu.added)
 	}
 	return got, nil
 }
@@ -108,11 +108,11 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) err
 	case after(last).Less(at):
 		return source.Stalled("position %s is beyond the last entry, %s: the stream lost entries", at, format(last))
 	case stream.EntriesAdded > stream.Length && !deleted.Less(at) && deleted != (source.Position{}):
-		return source.Stalled("entries up to %s were deleted before they were read; position is %s", format(deleted), at)
+		return source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), at)
 	}
+	left := after(last) // the first that is left
 	if stream.Length > 0 {
-		first, err := parse(stream.FirstEntry.ID)
-		if err != nil || !at.Less(first) {
+		if left, err = parse(stream.FirstEntry.ID); err != nil || !at.Less(left) {
 			return err // nothing was trimmed at or above at
 		}
 	}
@@ -127,11 +127,11 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) err
 		} else if stream.EntriesAdded == stream.Length {
 			r.mu.added, r.mu.counted = 0, true // nothing was ever removed
 		} else {
-			return source.Stalled("entries from position %s up to %s may have been trimmed before they were read", at, stream.FirstEntry.ID)
+			return source.Lost(left, "entries from position %s up to %s may have been trimmed before they were read", at, stream.FirstEntry.ID)
 		}
 	}
 	if lost := stream.EntriesAdded - r.mu.added - stream.Length; lost != 0 {
-		return source.Stalled("%d entries from position %s up to %s were trimmed before they were read", lost, at, stream.FirstEntry.ID)
+		return source.Lost(left, "%d entries from position %s up to %s were trimmed before they were read", lost, at, stream.FirstEntry.ID)
 	}
 	return nil
 }
@@ -143,6 +143,9 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		p, err := parse(e.ID)
 		if err != nil {
 			return err
+		}
+		if after(p) == p {
+			return source.Stalled("the last entry, %s, has the highest id: no position follows it, and no entry", e.ID)
 		}
 		got.Messages = append(got.Messages, source.Message{Position: p, Value: r.value(e.Values), Time: time.UnixMilli(int64(p.Hi))})
 		r.mu.at = after(p)

@@ -61,6 +61,9 @@ type Batch struct {
 type Rejection struct {
 	Op     int // its index
 	Reason string
+	// Passed is set by Check where the op's shard has passed its message: the op is applied, or
+	// was refused when the shard did.
+	Passed bool
 }
 
 // Applied is the answer of Sink.Apply.
@@ -91,8 +94,9 @@ type Sink interface {
 	// and returns what is recorded. After a seek the position is the sought one and only
 	// the identity is recorded. A reader calls it before Positions.
 	Start(ctx context.Context, source uint64, partition uint32, start Start) (Start, error)
-	// Check returns the ops that no shard would take, ascending, without writing anything.
-	Check(ctx context.Context, ops []Op) ([]Rejection, error)
+	// Check returns the ops of b that no shard would take, ascending, without writing anything.
+	// Positions was called before.
+	Check(ctx context.Context, b *Batch) ([]Rejection, error)
 	// Positions returns the position of the partition in each shard that can have ops. A
 	// reader begins at the lowest known one or, if none is known, at the recorded start.
 	Positions(ctx context.Context, source uint64, partition uint32) ([]ShardPosition, error)

@@ -30,6 +30,9 @@ type Cluster struct {
 		start  *sink.Start
 		shards []shard
 		rng    *rand.Rand // nil: nothing fails
+		// columns that were dropped
+		dropped map[string]bool
+		failing int // the shard that does not answer, or -1
 	}
 }
 
@@ -42,7 +45,7 @@ type shard struct {
 // New returns a cluster of some shards. Calls fail at random if there is an rng.
 func New(shards int, rng *rand.Rand) *Cluster {
 	c := &Cluster{}
-	c.mu.rng = rng
+	c.mu.rng, c.mu.failing, c.mu.dropped = rng, -1, map[string]bool{}
 	c.mu.shards = make([]shard, shards)
 	for i := range c.mu.shards {
 		c.mu.shards[i].sums = map[uint64]int64{}
@@ -66,6 +69,38 @@ func (c *Cluster) At(p sink.Position) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !slices.ContainsFunc(c.mu.shards, func(s shard) bool { return s.at != p })
+}
+
+// Drop drops a column that all rows have had, or makes it again.
+func (c *Cluster) Drop(column string, dropped bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.dropped[column] = dropped
+}
+
+// Fail makes a shard not answer, or all of them answer if it is -1.
+func (c *Cluster) Fail(shard int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.failing = shard
+}
+
+// Positions returns the positions of the shards.
+func (c *Cluster) Positions() []sink.Position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []sink.Position
+	for _, s := range c.mu.shards {
+		all = append(all, s.at)
+	}
+	return all
+}
+
+// Restore sets a shard back to where it has applied nothing.
+func (c *Cluster) Restore(number int, at sink.Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.shards[number] = shard{has: true, at: at, sums: map[uint64]int64{}}
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -99,10 +134,17 @@ func (n *node) Positions(context.Context, uint64, uint32) ([]sink.ShardPosition,
 	return out, nil
 }
 
-func (n *node) Check(_ context.Context, ops []sink.Op) (bad []sink.Rejection, err error) {
-	for i := range ops {
-		if ops[i].Keyspace != Keyspace {
+func (n *node) Check(_ context.Context, b *sink.Batch) (bad []sink.Rejection, err error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		seen := n.seen[op.ID%uint64(len(n.seen))]
+		switch {
+		case op.Keyspace != Keyspace:
 			bad = append(bad, sink.Rejection{Op: i, Reason: "no such keyspace"})
+		case n.c.mu.dropped[op.Cells[0].Column]:
+			bad = append(bad, sink.Rejection{Op: i, Reason: "no such column", Passed: seen.has && op.Position.Less(seen.at)})
 		}
 	}
 	return bad, nil
@@ -122,11 +164,17 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 		}
 	}
 	var done sink.Applied
+	if slices.ContainsFunc(b.Ops, func(op sink.Op) bool { return c.mu.dropped[op.Cells[0].Column] }) {
+		return sink.Applied{}, sink.ErrMoved
+	}
 	for i := range c.mu.shards {
-		if c.fails(40) {
+		if c.fails(40) || i == c.mu.failing {
 			return sink.Applied{}, ErrBroken // some shards have applied their part
 		}
 		s, seen := &c.mu.shards[i], &n.seen[i]
+		if len(b.Ops) > 0 && !slices.ContainsFunc(b.Ops, func(op sink.Op) bool { return op.ID%uint64(len(c.mu.shards)) == uint64(i) }) {
+			continue // it is idle, and moves with a batch without ops
+		}
 		if s.has != seen.has || s.at != seen.at {
 			return sink.Applied{}, sink.ErrMoved
 		}

@@ -1,0 +1,216 @@
+package source
+
+import (
+	"context"
+	"errors"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// batch is messages on their way to the Sink. Their ops are the decoder's.
+type batch struct {
+	*session
+	messages []Message
+	next     Position
+	bad      map[int]string // the reasons of messages that are refused: none of their ops is applied
+	alone    map[int]string // the reasons of ops that are refused alone
+	passed   map[int]bool   // ops that their shards have passed
+	stop     error          // why the partition stops at next
+}
+
+// flush applies the messages that wait, up to one that stops the partition.
+func (s *session) flush(ctx context.Context) error {
+	if len(s.waiting) == 0 {
+		return nil
+	}
+	b := &batch{session: s, messages: s.waiting, next: s.next, bad: map[int]string{}, alone: map[int]string{}, passed: map[int]bool{}}
+	b.decode()
+	if err := b.check(ctx); err != nil {
+		return err
+	}
+	if err := b.refuse(ctx); err != nil {
+		return err
+	}
+	if err := s.apply(ctx, sink.Batch{Next: b.next, Ops: s.decoder.Ops}, b.messages); err != nil {
+		return err
+	}
+	s.status.applied(len(b.messages) - len(b.bad))
+	if n := len(b.messages); n > 0 {
+		s.status.setPosition(s.at, b.messages[n-1].Time)
+	}
+	clear(s.waiting) // do not keep their bytes alive
+	s.waiting = s.waiting[:0]
+	if b.stop == nil {
+		s.status.running()
+	}
+	return b.stop
+}
+
+// decode decodes the messages, up to one that stalls the partition.
+func (b *batch) decode() {
+	b.decoder.Reset()
+	for i := range b.messages {
+		m := &b.messages[i]
+		err := b.decoder.Decode(m)
+		if stalled, is := errors.AsType[*StalledError](err); is {
+			b.end(i, Stalled("message at position %s: %s", m.Position, stalled.Reason))
+			return
+		}
+		if err != nil {
+			b.bad[i] = err.Error()
+		}
+		if reason, is := b.refused[m.Position]; is {
+			b.bad[i] = reason
+		}
+	}
+}
+
+// end ends the batch before a message.
+func (b *batch) end(i int, why error) {
+	b.next, b.messages, b.stop = b.messages[i].Position, b.messages[:i], why
+	for op := range b.decoder.Ops {
+		if !b.decoder.Ops[op].Position.Less(b.next) {
+			b.decoder.Ops = b.decoder.Ops[:op]
+			break
+		}
+	}
+}
+
+// check finds the ops that no shard would take.
+//
+// A message with one is refused whole, unless an earlier try took it: then some of its ops may
+// be applied already. So that each op is either applied or refused, it loses the op alone, and
+// an op that its shard has passed is left as it is.
+func (b *batch) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, b.times.call)
+	defer cancel()
+	rejected, err := b.cfg.Sink.Check(ctx, &sink.Batch{Source: b.cfg.Number, Partition: b.cfg.Partition, From: b.at, Next: b.next, Ops: b.decoder.Ops})
+	if err != nil {
+		return wrap("check a batch", err)
+	}
+	stops := b.cfg.Source.OnError == OnErrorStop
+	for _, r := range rejected {
+		p := b.decoder.Ops[r.Op].Position
+		i := messageOf(b.messages, p)
+		switch taken := p.Less(b.tried) && b.bad[i] == ""; {
+		case taken && r.Passed:
+			b.passed[r.Op] = true
+		case taken && !stops:
+			b.alone[r.Op] = r.Reason
+		case b.bad[i] == "":
+			b.bad[i] = r.Reason
+		}
+	}
+	if !stops || len(b.bad) == 0 {
+		return nil
+	}
+	first := len(b.messages)
+	for i := range b.bad {
+		first = min(first, i)
+	}
+	b.end(first, Stalled("message at position %s: %v; on-error is stop", b.messages[first].Position, b.bad[first]))
+	clear(b.bad)
+	return nil
+}
+
+// messageOf returns the index of the message at a position, or -1.
+func messageOf(messages []Message, p Position) int {
+	low, high := 0, len(messages)
+	for low < high {
+		if mid := (low + high) / 2; messages[mid].Position.Less(p) {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	if low < len(messages) && messages[low].Position == p {
+		return low
+	}
+	return -1
+}
+
+// refuse drops the ops that are not to be applied, and writes the dead letters of what is
+// refused, if it has any, before its position passes.
+func (b *batch) refuse(ctx context.Context) error {
+	if len(b.bad)+len(b.alone)+len(b.passed) == 0 {
+		return nil
+	}
+	var letters []Letter
+	for i := range b.messages {
+		if reason, is := b.bad[i]; is && b.refused[b.messages[i].Position] == "" {
+			letters = append(letters, b.letter(&b.messages[i], reason))
+		}
+	}
+	kept := b.decoder.Ops[:0]
+	for n, op := range b.decoder.Ops {
+		i := messageOf(b.messages, op.Position)
+		_, bad := b.bad[i]
+		reason, alone := b.alone[n]
+		switch {
+		case bad || b.passed[n]:
+		case alone:
+			l := b.letter(&b.messages[i], reason)
+			l.Op = opJSON(&op)
+			letters = append(letters, l)
+		default:
+			kept = append(kept, op)
+		}
+	}
+	b.decoder.Ops = kept
+	if b.cfg.Source.OnError == OnErrorDeadLetter && len(letters) > 0 {
+		if err := b.send(ctx, letters); err != nil {
+			return err
+		}
+	}
+	for i, reason := range b.bad {
+		b.refused[b.messages[i].Position] = reason
+	}
+	b.status.rejected(len(letters))
+	return nil
+}
+
+func (s *session) letter(m *Message, reason string) Letter {
+	return Letter{
+		Source:    s.cfg.Source.Name,
+		Partition: s.cfg.Partition,
+		Position:  m.Position,
+		Reason:    reason,
+		Value:     m.Value,
+	}
+}
+
+func (s *session) send(ctx context.Context, letters []Letter) error {
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	return wrap("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
+}
+
+// lateRejections writes dead letters for ops that the Sink rejected although Check had not:
+// their sums left 64 bits. Their position has passed.
+func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []Message, rejected []sink.Rejection) error {
+	if len(rejected) == 0 {
+		return nil
+	}
+	letters := make([]Letter, 0, len(rejected))
+	for _, r := range rejected {
+		op := &ops[r.Op]
+		if at := messageOf(messages, op.Position); at >= 0 {
+			l := s.letter(&messages[at], r.Reason)
+			l.Op = opJSON(op)
+			letters = append(letters, l)
+		}
+	}
+	s.status.rejected(len(letters))
+	if s.cfg.Source.OnError == OnErrorSkip {
+		return nil
+	}
+	if err := s.send(ctx, letters); err != nil {
+		s.cfg.Logger.Error("ops were not applied, and their dead letters not written", "source", s.cfg.Source.Name,
+			"partition", s.cfg.Partition, "ops", len(letters), "first", letters[0].Op, "reason", letters[0].Reason, "err", err)
+		return err
+	}
+	if s.cfg.Source.OnError == OnErrorStop {
+		return Stalled("op at position %s: %s; on-error is stop", letters[0].Position, letters[0].Reason)
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// session is one connected run of a partition: low ≤ every shard ≤ high.
+type session struct {
+	*Runner
+	reader Reader
+	at     Position  // all below it is applied, so far as a shard has any of it
+	low    Position  // the lowest shard
+	high   Position  // the highest shard
+	even   bool      // every shard is at at
+	met    time.Time // when the shards were last asked
+
+	waiting []Message
+	next    Position // after waiting; below all that was not fetched
+}
+
+// errEnding is returned by a session that Ending has ended.
+var errEnding = errors.New("the runner is to end")
+
+// session reads until an error. It returns the lowest position of the shards.
+func (r *Runner) session(ctx context.Context) (low Position, err error) {
+	s := &session{Runner: r}
+	if err = s.begin(ctx); err == nil {
+		err = s.read(ctx)
+	}
+	return s.low, s.advise(err)
+}
+
+// begin finds where to read, and refuses to if the queue is another, or has lost messages.
+func (s *session) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	b, partition := s.cfg.Broker, s.cfg.Partition
+	identity, err := b.Identity(ctx)
+	if err != nil {
+		return wrap("find the queue", err)
+	}
+	first, end, err := b.Bounds(ctx, partition)
+	if err != nil {
+		return wrap("read the queue's bounds", err)
+	}
+	begin := s.cfg.Source.startAt(partition, first, end)
+	if s.cfg.Late {
+		begin = first
+	}
+	start, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, sink.Start{Position: begin, Identity: identity})
+	if err != nil {
+		return wrap("record the start", err)
+	}
+	if err := sameQueue(start.Identity, identity); err != nil {
+		return err
+	}
+	if s.low, s.high, err = s.positions(ctx, start.Position); err != nil {
+		return err
+	}
+	s.at, s.next = s.low, s.low
+	if s.low.Less(s.kept) || s.tried == (Position{}) { // a shard was restored; or it is the first session
+		s.kept, s.tried = s.low, Position{}
+		clear(s.refused)
+	}
+	if err := s.look(ctx); err != nil { // after the positions: another reader may just have moved them
+		return err
+	}
+	if s.reader, err = b.Read(ctx, partition, s.at); err != nil {
+		return wrap("read", err)
+	}
+	// The reader reads the queue that there is now. No queue gets the identity of another.
+	if identity, err = b.Identity(ctx); err == nil {
+		err = sameQueue(start.Identity, identity)
+	}
+	if err != nil {
+		_ = s.reader.Close() // err says more
+	}
+	return wrap("find the queue", err)
+}
+
+func sameQueue(recorded, found string) error {
+	if recorded == found {
+		return nil
+	}
+	return Stalled("the queue is not the one that was read before: it was %s and is %s; seek to go on", recorded, found)
+}
+
+// positions returns the lowest and the highest position of the shards, or start if none has
+// one.
+func (s *session) positions(ctx context.Context, start Position) (low, high Position, err error) {
+	shards, err := s.cfg.Sink.Positions(ctx, s.cfg.Number, s.cfg.Partition)
+	if err != nil {
+		return low, high, wrap("read the positions", err)
+	}
+	s.met = time.Now()
+	found := false
+	for _, shard := range shards {
+		if !shard.Known {
+			continue
+		}
+		if !found || shard.Position.Less(low) {
+			low = shard.Position
+		}
+		if !found || high.Less(shard.Position) {
+			high = shard.Position
+		}
+		found = true
+	}
+	if !found {
+		return start, start, nil
+	}
+	return low, high, nil
+}
+
+// look reads the end of the queue.
+func (s *session) look(ctx context.Context) error {
+	looked := time.Now()
+	_, end, err := s.cfg.Broker.Bounds(ctx, s.cfg.Partition)
+	if err != nil {
+		return wrap("read the queue's bounds", err)
+	}
+	if end.Less(s.at) {
+		return Stalled("position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.at, end)
+	}
+	s.status.setEnd(end, looked)
+	s.status.setPosition(s.at, time.Time{})
+	return nil
+}
+
+// wrap adds what failed to an error, unless it says so itself.
+func wrap(verb string, err error) error {
+	if _, is := errors.AsType[*StalledError](err); err == nil || is || errors.Is(err, sink.ErrMoved) {
+		return err
+	}
+	return fmt.Errorf("cannot %s: %w", verb, err)
+}
+
+// advise adds to the reason of a stall where a seek would go on, if there is such a position.
+// A seek moves all shards. One that is behind loses what is between, which is gone; one that
+// is ahead would count it twice, so no position below the highest is named.
+func (s *session) advise(err error) error {
+	stalled, is := errors.AsType[*StalledError](err)
+	if !is || stalled.Next == (Position{}) {
+		return err
+	}
+	to := stalled.Next
+	if to.Less(s.high) {
+		to = s.high
+	}
+	return Stalled("%s; seek to %s to go on without them", stalled.Reason, to)
+}
+
+// read reads until an error, and moves all shards to where it ended. Only then may what
+// messages mean be changed. Where it fails, the next reader does it.
+func (s *session) read(ctx context.Context) error {
+	fetching, cancel := context.WithCancel(ctx)
+	fetched := make(chan fetch)
+	go s.fetch(fetching, fetched)
+	err := s.loop(ctx, fetched)
+	if !s.even && !errors.Is(err, sink.ErrMoved) {
+		if err := s.apply(ctx, sink.Batch{Next: s.at}, nil); err != nil && !errors.Is(err, sink.ErrStopped) {
+			s.cfg.Logger.Debug("a reader of a source ended with its shards apart", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+		}
+	}
+	cancel()
+	for range fetched { // until the goroutine has ended
+	}
+	_ = s.reader.Close() // what was applied does not depend on it
+	return err
+}
+
+// fetch is what the fetching goroutine hands over.
+type fetch struct {
+	Fetched
+	err error
+}
+
+// fetch reads ahead by one fetch, until an error or the end of ctx, and closes out.
+func (s *session) fetch(ctx context.Context, out chan<- fetch) {
+	defer close(out)
+	for {
+		got, err := s.reader.Next(ctx, s.cfg.Source.Batch.Messages)
+		select {
+		case out <- fetch{got, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// loop gathers messages into batches until an error.
+func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
+	tick := time.NewTicker(s.times.tick)
+	defer tick.Stop()
+	linger := time.NewTimer(0)
+	defer linger.Stop()
+	<-linger.C
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.cfg.Ending:
+			return errEnding
+		case f := <-fetched:
+			if f.err != nil {
+				return wrap("read", f.err)
+			}
+			s.status.setLeft(f.Left)
+			if len(s.waiting) == 0 && len(f.Messages) > 0 {
+				linger.Reset(time.Duration(s.cfg.Source.Batch.Linger))
+			}
+			if err := s.gather(ctx, f.Fetched); err != nil {
+				return err
+			}
+		case <-linger.C:
+			if err := s.flush(ctx); err != nil {
+				return err
+			}
+		case <-tick.C:
+			if err := s.tick(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// gather adds what was fetched to the batch, and flushes a full one.
+func (s *session) gather(ctx context.Context, f Fetched) error {
+	most := s.cfg.Source.Batch.Messages
+	if len(s.waiting) > 0 && len(s.waiting)+len(f.Messages) > most {
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+	}
+	s.waiting = append(s.waiting, f.Messages...)
+	if s.next.Less(f.Next) {
+		s.next = f.Next
+	}
+	if len(s.waiting) >= most {
+		return s.flush(ctx)
+	}
+	return nil
+}
+
+// tick moves all shards to one position, looks at the queue's bounds, and tells the broker
+// what every shard has.
+func (s *session) tick(ctx context.Context) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	s.status.rate(s.times.tick)
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	if err := s.reader.Commit(ctx, s.low); err != nil {
+		return wrap("commit", err)
+	}
+	s.status.running()
+	return nil
+}
+
+// settle moves all shards to one position. Where all are there already, it looks now and then
+// whether they still are: one may have been restored from a backup, and then reads again.
+func (s *session) settle(ctx context.Context) error {
+	next := s.at
+	if len(s.waiting) == 0 {
+		next = s.next
+	}
+	if !s.even || s.at.Less(next) {
+		return s.apply(ctx, sink.Batch{Next: next}, nil)
+	}
+	if time.Since(s.met) < s.times.meet {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	if low, high, err := s.positions(ctx, s.at); err != nil {
+		return err
+	} else if low != s.at || high != s.at {
+		return sink.ErrMoved
+	}
+	return nil
+}
+
+// apply hands a batch to the Sink and moves on. messages are those of the batch.
+func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) error {
+	b.Source, b.Partition, b.From = s.cfg.Number, s.cfg.Partition, s.at
+	call, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	if s.tried.Less(b.Next) {
+		s.tried = b.Next
+	}
+	done, err := s.cfg.Sink.Apply(call, &b)
+	if s.high.Less(b.Next) {
+		s.high = b.Next // after an error too: some shards may be there
+	}
+	// After an error too, ops may have been rejected: their position has passed in their shard,
+	// so that nobody will hear of them again.
+	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
+	if err != nil {
+		return wrap("apply a batch", err)
+	}
+	s.at, s.even = b.Next, len(b.Ops) == 0
+	if s.even {
+		s.low, s.met = s.at, time.Now()
+		s.kept = s.low
+		maps.DeleteFunc(s.refused, func(p Position, _ string) bool { return p.Less(s.low) })
+	}
+	s.status.setPosition(s.at, time.Time{})
+	return late
+}

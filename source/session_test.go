@@ -1,0 +1,245 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// The broker is told only of what every shard has, though one of them never has an op.
+func TestCommitBelowIdleShards(t *testing.T) {
+	q, c := newFakes(2, nil)
+	ahead, told := make(chan string, 1), make(chan struct{})
+	q.commits = func(p Position) {
+		for _, at := range c.Positions() {
+			if at.Less(p) {
+				select {
+				case ahead <- fmt.Sprintf("the broker is told of %v, and a shard is at %v", p, at):
+				default:
+				}
+			}
+		}
+		if p.Lo >= 500 {
+			select {
+			case <-told:
+			default:
+				close(told)
+			}
+		}
+	}
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		q.add(like(2, 1)) // of shard 0
+		select {
+		case why := <-ahead:
+			t.Fatal(why)
+		case <-told: // it rises under load
+			return
+		case <-time.After(time.Millisecond / 4):
+		}
+	}
+	t.Fatal("the broker is told of nothing")
+}
+
+// A seek that a stall names is not below the shard that is furthest: it would count twice.
+func TestSeekThatIsNamed(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(2, 1), like(1, 1), like(2, 1), like(2, 1), like(2, 1))
+	c.Fail(1)
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	eventually(t, "a shard is ahead", func() bool { return c.Positions()[0].Lo == 5 })
+	stop()
+	q.first = 3
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
+	if reason := r.Status().Reason; !strings.HasSuffix(reason, "first retained, 3; seek to 5 to go on without them") {
+		t.Error(reason)
+	}
+}
+
+// A shard that is restored while the queue is idle reads again what it has lost.
+func TestRestoredShard(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1))
+	idle := make(chan struct{})
+	even := sync.OnceFunc(func() { close(idle) })
+	q.commits = func(p Position) {
+		if p.Lo == 2 {
+			even()
+		}
+	}
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
+	r.times.tick, r.times.meet = time.Millisecond, 10*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	<-idle
+	c.Restore(1, Position{Lo: 0})
+	eventually(t, "all is counted again", func() bool { return caughtUp(q, c) })
+	if sums := c.Sums(); sums[1] != 1 || sums[2] != 1 {
+		t.Errorf("sums %v", sums)
+	}
+}
+
+// A partition that stalls has its shards at one position, and begins anew less and less often.
+func TestStallWaits(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(2, 1), like(2, 1), "poison")
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, "on-error: stop"), Broker: q, Sink: c.Node()})
+	r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, time.Hour, time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
+	if !c.At(Position{Lo: 2}) {
+		t.Errorf("the shards are at %v", c.Positions())
+	}
+	// The tenth wait is half a second at least: in a minute there is no time for 30.
+	began := time.Now()
+	eventually(t, "the waits grow", func() bool {
+		tries := r.Status().Errors[reasonStalled]
+		if limit := uint64(25); tries > limit {
+			t.Fatalf("%d tries in %v", tries, time.Since(began))
+		}
+		return time.Since(began) > time.Second
+	})
+}
+
+// A reader that has read on while another begins leaves no sign of a truncated queue.
+func TestHandOver(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1))
+	other := c.Node()
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	eventually(t, "all is counted", func() bool { return caughtUp(q, c) })
+	stop()
+	moved := false
+	q.bounds = func() { // another reader reads a message between two calls of the one that begins
+		if moved {
+			return
+		}
+		moved = true
+		q.add(like(2, 1))
+		if _, err := other.Positions(t.Context(), 1, 0); err != nil {
+			t.Error(err)
+		}
+		if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 1}, Next: Position{Lo: 2}}); err != nil {
+			t.Error(err)
+		}
+	}
+	s := &session{Runner: NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})}
+	if err := s.begin(t.Context()); err != nil || s.at.Lo != 2 {
+		t.Errorf("it begins at %v: %v", s.at, err)
+	}
+}
+
+// A queue that is made anew between the looks of a reader that begins is not read.
+func TestMadeAnewWhileItBegins(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(1, 1))
+	q.reads = func() { q.set(func() { q.identity = "two" }) }
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, "it was one and is two") })
+	if sums := c.Sums(); sums[1] != 0 {
+		t.Errorf("sums %v", sums)
+	}
+}
+
+// A batch is tried again after a column was dropped, or made: each op is counted once, or is in
+// the dead letters once.
+func TestColumnsBetweenTries(t *testing.T) {
+	both := `[{"keyspace":"posts","id":0,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"share":1}}]`
+	mirrored := `[{"keyspace":"posts","id":0,"add":{"share":1}},{"keyspace":"posts","id":1,"add":{"like":1}}]`
+	for name, test := range map[string]struct {
+		message       string
+		before, after bool // share is dropped
+		sums          [2]int64
+		letter        string // its op; "-" for the whole message; empty for none
+	}{
+		"dropped, before its op is applied": {both, false, true, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
+		"dropped, after its op is applied":  {mirrored, false, true, [2]int64{1, 1}, ""},
+		"made":                              {both, true, false, [2]int64{0, 0}, "-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, c := newFakes(2, nil)
+			q.add(`[`+like(0, 0)+`,`+like(1, 0)+`]`, test.message)
+			c.Drop("share", test.before)
+			c.Fail(1)
+			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
+			r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, time.Millisecond, time.Hour
+			s, err := r.session(t.Context())
+			if err == nil || c.Positions()[0].Lo != 2 || c.Positions()[1].Lo != 0 {
+				t.Fatalf("%v, %v: shards at %v", s, err, c.Positions())
+			}
+			c.Drop("share", test.after)
+			c.Fail(-1)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); r.Run(ctx) }()
+			eventually(t, "all is handled", func() bool { return c.Positions()[1].Lo == 2 })
+			cancel()
+			<-ended
+			if got := c.Sums(); got[0] != test.sums[0] || got[1] != test.sums[1] {
+				t.Errorf("sums %v, want %v", got, test.sums)
+			}
+			var letters []string
+			for _, l := range q.letters {
+				if l.Op == "" {
+					l.Op = "-"
+				}
+				letters = append(letters, l.Op)
+			}
+			if got := strings.Join(letters, ","); got != test.letter {
+				t.Errorf("dead letters %s, want %s", got, test.letter)
+			}
+		})
+	}
+}
+
+// What a restored shard reads again is refused again, whole.
+func TestRestoredShardRefusesAgain(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add("["+like(1, 1)+`,{"keyspace":"gone","id":1,"add":{"like":1}}]`, like(2, 1))
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
+	r.times.tick, r.times.meet = time.Millisecond, 10*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "all is counted", func() bool { return caughtUp(q, c) })
+	c.Restore(1, Position{Lo: 0})
+	eventually(t, "all is counted again", func() bool { return caughtUp(q, c) })
+	if sums := c.Sums(); sums[1] != 0 || sums[2] != 1 {
+		t.Errorf("sums %v", sums)
+	}
+}
+
+// The lag of a queue that nothing counts is 0 once the position has passed where the queue
+// ended a moment ago, and unknown before.
+func TestLagThatNothingCounts(t *testing.T) {
+	at := func(n uint64) Position { return Position{Hi: n} }
+	var s status
+	s.mu.left = -1
+	s.mu.lastTime = time.Now().Add(-time.Minute)
+	for i, step := range []struct {
+		end, at uint64
+		lag     bool // is known
+	}{{10, 5, false}, {12, 5, false}, {14, 12, true}, {16, 14, true}, {18, 15, false}} {
+		s.setEnd(at(step.end), time.Now())
+		s.setPosition(at(step.at), time.Time{})
+		got := s.get()
+		if lag, known := got.Lag(); lag != 0 || known != step.lag || got.LagSeconds > 0 == step.lag {
+			t.Errorf("step %d: %d, %v, %v s", i, lag, known, got.LagSeconds)
+		}
+	}
+}
