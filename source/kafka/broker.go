@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -25,11 +27,18 @@ type Broker struct {
 	cfg     *source.Config
 	options []kgo.Opt
 	client  *kgo.Client // for everything but reading
+
+	mu struct {
+		sync.Mutex
+		// by partition: the leader epoch of the last message that was read. A reader that begins
+		// after it learns from it if another leader had other messages.
+		epochs map[uint32]int32
+	}
 }
 
 // Open returns a broker. It connects when it is used.
 func Open(cfg *source.Config) (*Broker, error) {
-	options := []kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name)}
+	options := []kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}
 	tls, err := cfg.TLSConfig()
 	if err != nil {
 		return nil, err
@@ -55,8 +64,18 @@ func Open(cfg *source.Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{cfg, options, client}, nil
+	b := &Broker{cfg: cfg, options: options, client: client}
+	b.mu.epochs = map[uint32]int32{}
+	return b, nil
 }
+
+const (
+	// letterBytesMax bounds a dead letter, above what any topic takes.
+	letterBytesMax = 64 << 20
+	// letterBatchBytes is how much is produced at once, so that small letters are not over what
+	// a topic takes together.
+	letterBatchBytes = 512 << 10
+)
 
 // Close closes the connections.
 func (b *Broker) Close() error {
@@ -152,6 +171,29 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 	return source.Position{Lo: uint64(offset)}, nil
 }
 
+// compacted returns a *source.StalledError if the topic loses messages before they are read,
+// without a trace. Of a broker that does not tell it says nothing.
+func (b *Broker) compacted(ctx context.Context) error {
+	request := kmsg.NewPtrDescribeConfigsRequest()
+	topic := kmsg.NewDescribeConfigsRequestResource()
+	topic.ResourceType = kmsg.ConfigResourceTypeTopic
+	topic.ResourceName = b.cfg.Topic
+	topic.ConfigNames = []string{"cleanup.policy"}
+	request.Resources = append(request.Resources, topic)
+	response, err := request.RequestWith(ctx, b.client)
+	if err != nil {
+		return nil //nolint:nilerr // it is too old, and what follows finds out if it does not answer
+	}
+	for _, r := range response.Resources {
+		for _, c := range r.Configs {
+			if c.Name == "cleanup.policy" && c.Value != nil && strings.Contains(*c.Value, "compact") {
+				return source.Stalled("topic %s has cleanup.policy %s: messages leave it before they are read; a source needs delete", b.cfg.Topic, *c.Value)
+			}
+		}
+	}
+	return nil
+}
+
 // DeadLetter produces letters to the topic of the dead letters, for which all replicas in
 // sync acknowledge. A letter may be there twice if a node ended at the wrong moment; its
 // headers name the message.
@@ -171,5 +213,19 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		}
 		records = append(records, r)
 	}
-	return b.client.ProduceSync(ctx, records...).FirstErr()
+	for len(records) > 0 {
+		n, bytes := 1, len(records[0].Value)
+		for ; n < len(records) && bytes+len(records[n].Value) <= letterBatchBytes; n++ {
+			bytes += len(records[n].Value)
+		}
+		err := b.client.ProduceSync(ctx, records[:n]...).FirstErr()
+		if errors.Is(err, kerr.MessageTooLarge) {
+			return source.Stalled("dead letters of %d bytes are over what topic %s takes (max.message.bytes): let it take more, or set on-error: skip", bytes, b.cfg.DeadLetters)
+		}
+		if err != nil {
+			return err
+		}
+		records = records[n:]
+	}
+	return nil
 }

@@ -2,9 +2,12 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -234,5 +237,117 @@ func TestBounds(t *testing.T) {
 		if _, err := b.Read(ctx, 0, source.Position{Lo: from}); err == nil {
 			t.Errorf("it reads from %d", from)
 		}
+	}
+}
+
+// TestCompacted: a topic that loses messages before they are read is not read.
+func TestCompacted(t *testing.T) {
+	c := newCluster(t)
+	if err := c.DeleteTopic("likes"); err != nil {
+		t.Fatal(err)
+	}
+	compact := "compact,delete"
+	if err := c.CreateTopic("likes", 1, map[string]string{"cleanup.policy": compact}); err != nil {
+		t.Fatal(err)
+	}
+	c.queue().Start(t, sinktest.New(1, nil)).Stalls(t, "cleanup.policy compact,delete")
+}
+
+// TestLargeLetters: letters that are too large together are written; one that is too large alone
+// stalls the source.
+func TestLargeLetters(t *testing.T) {
+	c := newCluster(t)
+	shards := sinktest.New(1, nil)
+	start := func(topic, most string, messages ...string) *brokertest.Reader {
+		if err := c.CreateTopic(topic, 1, map[string]string{"max.message.bytes": most}); err != nil {
+			t.Fatal(err)
+		}
+		q := c.queue()
+		q.Config += "dead-letters: " + topic + "\n"
+		q.Write(t, messages...)
+		return q.Start(t, shards)
+	}
+	var large []string
+	for i := range uint64(5) {
+		large = append(large, noise(i, 400_000))
+	}
+	r := start("large", "600000", large...)
+	brokertest.Eventually(t, "they are dead letters", func() bool { return shards.At(source.Position{Lo: 5}) })
+	if got := c.PartitionInfo("large", 0).HighWatermark; got != 5 {
+		t.Errorf("%d dead letters", got)
+	}
+	r.Stop()
+	start("small", "1000", noise(9, 2000)).Stalls(t, "set on-error: skip")
+}
+
+// noise returns a text that no compression makes small.
+func noise(seed uint64, length int) string {
+	rng, text := rand.New(rand.NewPCG(seed, 1)), make([]byte, length)
+	for i := range text {
+		text[i] = byte(rng.Uint32())
+	}
+	return string(text)
+}
+
+// TestOtherLeader: a reader that begins after another leader took over, with other messages
+// at the positions that were read, stalls.
+func TestOtherLeader(t *testing.T) {
+	c := newCluster(t)
+	q := c.queue()
+	q.Write(t, "a", "b", "c")
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r, err := b.Read(t.Context(), 0, source.Position{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for read := 0; read < 3; {
+		f, err := r.Next(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += len(f.Messages)
+	}
+	r.Close()
+	// The fake keeps its log: its answer says that the epoch ended at 2.
+	asked := make(chan struct{}, 100)
+	c.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		asked <- struct{}{}
+		response := request.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+		topic := kmsg.NewOffsetForLeaderEpochResponseTopic()
+		topic.Topic = "likes"
+		p := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+		p.LeaderEpoch, p.EndOffset = 0, 2
+		topic.Partitions = append(topic.Partitions, p)
+		response.Topics = append(response.Topics, topic)
+		return response, nil, true
+	})
+	q.Write(t, "d")
+	if r, err = b.Read(t.Context(), 0, source.Position{Lo: 3}); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		f, err := r.Next(t.Context(), 10)
+		if _, is := errors.AsType[*source.StalledError](err); is {
+			if !strings.Contains(err.Error(), "without the messages from 2 on") {
+				t.Error(err)
+			}
+			break
+		}
+		if err != nil || len(f.Messages) > 0 {
+			t.Fatalf("it reads %v, %v", f, err)
+		}
+	}
+	if len(asked) == 0 {
+		t.Error("the broker was not asked")
 	}
 }

@@ -35,10 +35,18 @@ func (b *Broker) Read(ctx context.Context, partition uint32, from source.Positio
 		return nil, err
 	}
 	if from.Less(first) || end.Less(from) {
-		return nil, outside(from.Lo, first, end)
+		return nil, outside(from, first, end)
+	}
+	if err := b.compacted(ctx); err != nil {
+		return nil, err
 	}
 	// NoResetOffset and At: an offset that is not there is an error, and never another offset.
 	start := kgo.NoResetOffset().At(int64(from.Lo))
+	b.mu.Lock()
+	if epoch, known := b.mu.epochs[partition]; known {
+		start = start.WithEpoch(epoch)
+	}
+	b.mu.Unlock()
 	options := append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{b.cfg.Topic: {int32(partition): start}}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
@@ -54,8 +62,11 @@ func (b *Broker) Read(ctx context.Context, partition uint32, from source.Positio
 	return &reader{b: b, client: client, partition: partition, identity: identity, at: from.Lo}, nil
 }
 
-func outside(at uint64, first, end source.Position) error {
-	return source.Stalled("position %d is outside of the topic, which has %s to %s: messages were removed before they were read, or the log was truncated; seek to go on", at, first, end)
+func outside(at, first, end source.Position) error {
+	if at.Less(first) {
+		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
+	}
+	return source.Stalled("position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
 }
 
 // Next returns messages, or none after a while. The topic is still the one that the reader
@@ -74,17 +85,23 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		}
 		return got, r.explain(ctx, f.Err)
 	}
+	epoch := int32(-1)
 	for records := fetches.RecordIter(); !records.Done(); {
 		rec := records.Next()
 		if uint64(rec.Offset) < r.at {
 			return got, fmt.Errorf("offset %d follows %d", rec.Offset, r.at-1)
 		}
-		r.at = uint64(rec.Offset) + 1
+		r.at, epoch = uint64(rec.Offset)+1, rec.LeaderEpoch
 		if !rec.Attrs.IsControl() {
 			got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: uint64(rec.Offset)}, Value: rec.Value, Time: rec.Timestamp})
 		}
 	}
 	got.Next = source.Position{Lo: r.at}
+	if epoch >= 0 {
+		r.b.mu.Lock()
+		r.b.mu.epochs[r.partition] = epoch
+		r.b.mu.Unlock()
+	}
 	return got, r.same(ctx)
 }
 
@@ -103,12 +120,15 @@ func (r *reader) explain(ctx context.Context, err error) error {
 		return same
 	}
 	var loss *kgo.ErrDataLoss
-	if errors.Is(err, kerr.OffsetOutOfRange) || errors.As(err, &loss) {
+	if errors.As(err, &loss) {
+		return source.Stalled("the topic has other messages than were read: a leader without the messages from %d on took over; position is %d; seek to go on", loss.ResetTo, r.at)
+	}
+	if errors.Is(err, kerr.OffsetOutOfRange) {
 		first, end, boundsErr := r.b.Bounds(ctx, r.partition)
 		if boundsErr != nil {
 			return boundsErr
 		}
-		return outside(r.at, first, end)
+		return outside(source.Position{Lo: r.at}, first, end)
 	}
 	return err
 }

@@ -158,6 +158,10 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 			m.Header.Set("Countd-Op", l.Op)
 		}
 		_, err := js.PublishMsg(ctx, m, jetstream.WithMsgID(l.ID()))
+		if tooLarge(err) {
+			return source.Stalled("the dead letter of position %s, a message of %d bytes and its headers, is over what the stream of subject %s takes: let it take more, or set on-error: skip",
+				l.Position, len(l.Value), b.cfg.DeadLetters)
+		}
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
 			return fmt.Errorf("no stream takes subject %s: %w", b.cfg.DeadLetters, err)
 		}
@@ -166,6 +170,13 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		}
 	}
 	return nil
+}
+
+// tooLarge reports whether a message is over the server's max_payload, or the stream's bound.
+func tooLarge(err error) bool {
+	const exceedsMaximum = 10054
+	api, is := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || is && api.ErrorCode == exceedsMaximum
 }
 
 // plain replaces what a header cannot hold.

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,4 +178,21 @@ func TestCovers(t *testing.T) {
 			t.Errorf("covers(%q, %q) = %v", c.pattern, c.subject, got)
 		}
 	}
+}
+
+// TestLargeLetter: a dead letter that its stream does not take stalls the source.
+func TestLargeLetter(t *testing.T) {
+	q, js := newQueue(t)
+	large := strings.Repeat("x", 1<<20-50) // the server takes it, but not with the headers of a letter
+	q.Write(t, large)
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
+	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"LIKES.dead"}, Duplicates: time.Minute, MaxMsgSize: 500}); err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), "LIKES"); err != nil {
+		t.Fatal(err)
+	}
+	makeStream(t, js, "LIKES", "likes")
+	q.Write(t, large[:1000])
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }

@@ -112,12 +112,8 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 	if _, err := b.confirmed(ctx); err != nil {
 		return "", err
 	}
-	published, err := b.row(ctx, 1, "SELECT 1 FROM pg_publication WHERE pubname = '"+b.cfg.Publication+"'")
-	if err != nil {
+	if err := b.published(ctx); err != nil {
 		return "", err
-	}
-	if published == nil {
-		return "", source.Stalled("publication %s is missing", b.cfg.Publication)
 	}
 	system, err := b.row(ctx, 2, "IDENTIFY_SYSTEM")
 	if err != nil {
@@ -127,6 +123,23 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 		return "", errors.New("the server does not identify itself")
 	}
 	return fmt.Sprintf("system %s timeline %s slot %s", system[0], system[1], b.cfg.Slot), nil
+}
+
+// published returns a *source.StalledError if the publication is missing, or if the source
+// would read its dead letters, each of which would be another bad message.
+func (b *Broker) published(ctx context.Context) error {
+	letters := "to_regclass('" + b.cfg.DeadLetters + "')"
+	found, err := b.row(ctx, 1, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname"+
+		" AND to_regclass(format('%I.%I', t.schemaname, t.tablename)) = "+letters+") FROM pg_publication p WHERE p.pubname = '"+b.cfg.Publication+"'")
+	switch {
+	case err != nil:
+		return err
+	case found == nil:
+		return source.Stalled("publication %s is missing", b.cfg.Publication)
+	case b.cfg.Prefix == "" && string(found[0]) == "t":
+		return source.Stalled("publication %s has the table of dead letters, %s, or all tables: the source would read its dead letters; name the tables in the publication", b.cfg.Publication, b.cfg.DeadLetters)
+	}
+	return nil
 }
 
 // confirmed returns the position that the slot has passed.
@@ -156,7 +169,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	if first, err = b.confirmed(ctx); err != nil {
 		return first, end, err
 	}
-	lsn, err := b.row(ctx, 1, "SELECT pg_current_wal_insert_lsn()")
+	lsn, err := b.row(ctx, 1, "SELECT pg_current_wal_flush_lsn()")
 	if err != nil {
 		return first, end, err
 	}
@@ -171,15 +184,21 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 // missing. A letter that comes twice is there once.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	table := b.cfg.DeadLetters
+	_, err := b.query(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
+		" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now())")
+	if err == nil {
+		err = b.published(ctx) // a publication of a schema has the new table
+	}
+	if err != nil {
+		return err
+	}
 	var sql strings.Builder
-	fmt.Fprintf(&sql, "CREATE TABLE IF NOT EXISTS %s (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
-		" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now());", table)
 	for i := range letters {
 		l := &letters[i]
 		fmt.Fprintf(&sql, "INSERT INTO %s (id, source, position, reason, op, message) VALUES (%s, %s, %s, %s, %s, '\\x%x') ON CONFLICT DO NOTHING;",
 			table, literal(l.ID()), literal(l.Source), literal(l.Position.String()), literal(l.Reason), literal(l.Op), l.Value)
 	}
-	_, err := b.query(ctx, sql.String())
+	_, err = b.query(ctx, sql.String())
 	return err
 }
 

@@ -104,7 +104,9 @@ func TestReads(t *testing.T) {
 	db := newDatabase(t)
 	t.Run("outbox", func(t *testing.T) { testOutbox(t, db) })
 	t.Run("table", func(t *testing.T) { testTable(t, db) })
+	t.Run("lag", func(t *testing.T) { testLag(t, db) })
 	testLostSlot(t, db)
+	t.Run("letters", func(t *testing.T) { testLetters(t, db) })
 }
 
 // testOutbox: messages of transactions that were rolled back, of other prefixes, and changes
@@ -225,5 +227,57 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%q", data)
 			}
 		}
+	})
+}
+
+// testLetters: a source does not read its dead letters.
+func testLetters(t *testing.T, db *database) {
+	const want = "would read its dead letters"
+	db.exec(t, "CREATE PUBLICATION everything FOR ALL TABLES")
+	db.queue(t, "everything", "everything", table).Start(t, sinktest.New(1, nil)).Stalls(t, want)
+
+	db.exec(t, "CREATE SCHEMA app")
+	db.exec(t, "CREATE TABLE app.likes (id bigserial PRIMARY KEY, post_id bigint, weight text)")
+	db.exec(t, "CREATE PUBLICATION app FOR TABLES IN SCHEMA app")
+	q := db.queue(t, "app", "app", table+"dead-letters: app.dead\n")
+	r := q.Start(t, sinktest.New(1, nil))
+	db.exec(t, "INSERT INTO app.likes (post_id, weight) VALUES (1, 'no number')")
+	r.Stalls(t, want) // at the first letter: before it there is no table
+
+	// An outbox is not read from tables.
+	c := sinktest.New(1, nil)
+	q = db.queue(t, "outbox_of_everything", "everything", outbox)
+	q.Write(t, "poison", brokertest.Like(1, 1))
+	q.Start(t, c).Counts(t, c, 1)
+}
+
+// testLag: the lag is 0 where nothing waits, although other tables are written, and is unknown
+// while the reader is behind.
+func testLag(t *testing.T, db *database) {
+	q := db.queue(t, "lag", "countd", outbox)
+	c := sinktest.New(1, nil)
+	q.Write(t, brokertest.Like(1, 1))
+	r := q.Start(t, c)
+	r.Counts(t, c, 1)
+	db.exec(t, "CREATE TABLE other (n int)")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	conn, err := pgx.Connect(t.Context(), db.dsn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(ended)
+		defer conn.Close(context.Background())
+		for ctx.Err() == nil {
+			_, _ = conn.Exec(ctx, "INSERT INTO other SELECT 1") // the test ends it
+		}
+	}()
+	defer func() { cancel(); <-ended }()
+	began := time.Now()
+	brokertest.Eventually(t, "there is no lag", func() bool {
+		s := r.Status()
+		lag, known := s.Lag()
+		return known && lag == 0 && s.LagSeconds == 0 && s.Looked.After(began)
 	})
 }

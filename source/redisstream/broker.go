@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -143,10 +144,13 @@ func format(p source.Position) string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// after returns the position that follows p.
+// after returns the position that follows p; p if it is the highest.
 func after(p source.Position) source.Position {
-	if p.Lo++; p.Lo == 0 {
-		p.Hi++
+	switch {
+	case p.Lo < math.MaxUint64:
+		p.Lo++
+	case p.Hi < math.MaxUint64:
+		p.Hi, p.Lo = p.Hi+1, 0
 	}
 	return p
 }

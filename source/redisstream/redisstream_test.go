@@ -154,3 +154,21 @@ func TestDoesNotExistYet(t *testing.T) {
 	q.Write(t, brokertest.Like(1, 1))
 	r.Counts(t, c, 1)
 }
+
+// TestHighestID: no position follows the entry with the highest id, so it is not read.
+func TestHighestID(t *testing.T) {
+	q, client := newQueue(t, "")
+	q.Write(t, brokertest.Like(1, 1))
+	if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "18446744073709551615-18446744073709551615", Values: []any{"value", brokertest.Like(1, 1)}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c := sinktest.New(2, nil)
+	r := q.Start(t, c)
+	r.Stalls(t, "has the highest id")
+	if got := c.Sums()[1]; got > 1 {
+		t.Errorf("row 1 is %d", got)
+	}
+	if p := (source.Position{Hi: 1, Lo: 1<<64 - 1}); after(p) != (source.Position{Hi: 2}) || before(after(p)) != p {
+		t.Errorf("%v follows %v", after(p), p)
+	}
+}
