@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,7 +13,8 @@ import (
 )
 
 // Begin records where each partition of a source begins, before any is read. A partition
-// that is found later begins at its first message, whatever the configuration says.
+// that is found later begins at its first message, whatever the configuration says. Partition
+// 0, which every queue has, comes last: once it is recorded, all are. Begin may be repeated.
 func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
 	partitions, err := b.Partitions(ctx)
 	if err != nil {
@@ -22,6 +24,7 @@ func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sin
 	if err != nil {
 		return wrap("find the queue", err)
 	}
+	slices.SortFunc(partitions, func(a, b uint32) int { return cmp.Compare(b, a) })
 	for _, p := range partitions {
 		first, end, err := b.Bounds(ctx, p)
 		if err == nil {

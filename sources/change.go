@@ -31,7 +31,9 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	case errors.Is(err, shard.ErrUnknownSource):
 		of, err = s.create(ctx, n, cfg)
 	case err == nil:
-		of, err = set(ctx, n, of, cfg)
+		if of, err = set(ctx, n, of, cfg); err == nil && unbegun(of) { // its maker died
+			of, err = s.beginAndResume(ctx, n, of)
+		}
 	}
 	if err != nil {
 		return nil, refusal(err)
@@ -53,12 +55,27 @@ func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config)
 	if err != nil || !later {
 		return of, err
 	}
-	if err := s.begin(ctx, n, of); err != nil {
+	if of, err = s.beginAndResume(ctx, n, of); err != nil {
 		forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
-		return of, errors.Join(err, n.DeleteSource(forget, of.Name))
+		return of, errors.Join(err, n.DeleteSource(forget, cfg.Name))
+	}
+	return of, nil
+}
+
+func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
+	if err := s.begin(ctx, n, of); err != nil {
+		return of, err
 	}
 	return n.PauseSource(ctx, of.Name, false)
+}
+
+// unbegun reports whether a source is paused because the beginning of its partitions is not
+// recorded: it was made a moment ago, or the node that made it died.
+func unbegun(of shard.Source) bool {
+	cfg, err := source.ParseConfig(of.Config)
+	_, begun := of.Partitions[0] // which is the last to be recorded
+	return err == nil && of.Paused && !begun && !cfg.Start.Earliest()
 }
 
 // changeTimeout bounds a change of the catalog that must not end with the request.
@@ -119,15 +136,9 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if of.Paused && len(of.Partitions) == 0 { // its beginning may not be recorded yet
-		cfg, err := source.ParseConfig(of.Config)
-		if err != nil {
-			return nil, argument(err)
-		}
-		if !cfg.Start.Earliest() {
-			if err := s.begin(ctx, n, of); err != nil {
-				return nil, refusal(err)
-			}
+	if unbegun(of) {
+		if err := s.begin(ctx, n, of); err != nil {
+			return nil, refusal(err)
 		}
 	}
 	if of, err = n.PauseSource(ctx, name, false); err != nil {
@@ -152,6 +163,11 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 	}
 	if !of.Paused {
 		return nil, &RefusedError{"the source is not paused: pause it before a seek"}
+	}
+	if unbegun(of) { // a partition that is sought counts as begun
+		if err := s.begin(ctx, n, of); err != nil {
+			return nil, refusal(err)
+		}
 	}
 	for partition := range positions {
 		if _, known := of.Partitions[partition]; !known && len(of.Partitions) > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // queue is a queue of some partitions. Message i of a partition has position i.
@@ -393,4 +394,69 @@ func TestOwner(t *testing.T) {
 	if _, of := owners(); of["n1"] != 300 {
 		t.Errorf("a node by itself that drains: %v", of)
 	}
+}
+
+// A source that begins at its last messages, and whose maker died when it had recorded the
+// beginnings of some partitions, begins there in all of them once it is resumed.
+func TestInterruptedBeginning(t *testing.T) {
+	for name, resume := range map[string]func(*started) error{
+		"resumed": func(st *started) error { return nil },
+		"made again": func(st *started) error {
+			of, err := st.put(`,"start":"latest"`)
+			if err == nil && of.State != "running" {
+				err = errors.New(of.State)
+			}
+			return err
+		},
+		"sought": func(st *started) error {
+			_, err := st.Seek(st.t.Context(), "likes", map[uint32]string{2: "1"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := start(t, 3)
+			for partition := range 3 {
+				st.queue.add(partition, like(1), like(1))
+			}
+			cfg, err := source.ParseNamed("likes", []byte(likes+`,"start":"latest"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			of, err := st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dies := &dyingSink{Sink: st.node.Sink(), calls: 1}
+			if err := source.Begin(t.Context(), of.Number, cfg, broker{st.queue}, dies); err == nil {
+				t.Fatal("it did not die")
+			}
+			if err := resume(st); err != nil {
+				t.Fatal(err)
+			}
+			must(st.Resume(t.Context(), "likes"))(t)
+			for partition := range 3 {
+				st.queue.add(partition, like(1))
+			}
+			want := uint64(3)
+			if name == "sought" {
+				want++
+			}
+			if of := st.eventually("it is read", func(of *Source) bool { return of.Lag != nil && *of.Lag == 0 && of.Applied >= want }); of.Applied != want {
+				t.Errorf("%d messages were counted, want %d", of.Applied, want)
+			}
+		})
+	}
+}
+
+// dyingSink records some starts, and no more.
+type dyingSink struct {
+	sink.Sink
+	calls int
+}
+
+func (s *dyingSink) Start(ctx context.Context, n uint64, p uint32, start sink.Start) (sink.Start, error) {
+	if s.calls--; s.calls < 0 {
+		return sink.Start{}, errors.New("dead")
+	}
+	return s.Sink.Start(ctx, n, p, start)
 }
