@@ -40,9 +40,13 @@ func sourceEntry(kind codec.Kind, requests ...sums) []byte {
 func at(lo uint64) sink.Position { return sink.Position{Lo: lo} }
 
 func section(mode dedup.SectionMode, source uint64, epoch uint32, prev, next uint64) dedup.RequestID {
-	return dedup.BySource(dedup.SourceSection{
-		PositionKey: dedup.PositionKey{Source: source}, Mode: mode, Epoch: epoch, Prev: at(prev), Next: at(next),
-	})
+	s := dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: mode, Epoch: epoch, Next: at(next)}
+	if s.Mode == dedup.SectionAdvance {
+		s.Prev = at(prev)
+	} else {
+		s.Since = uint32(prev)
+	}
+	return dedup.BySource(s)
 }
 
 // A section is applied once: in one entry with its copies, after a restart, and never after
@@ -84,6 +88,12 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 			do(section(dedup.SectionBegin, 1, 2, 0, 5), 0, dedup.Applied, dedup.Checkpoint{Epoch: 2, At: at(5)})
 			do(section(dedup.SectionAdvance, 1, 1, 5, 9), 10, dedup.Moved, dedup.Checkpoint{Epoch: 2, At: at(5)})
 			do(section(dedup.SectionAdvance, 1, 2, 5, 9), 10, dedup.Applied, dedup.Checkpoint{Epoch: 2, At: at(9)})
+			do(section(dedup.SectionRead, 1, 4, 4, 0), 0, dedup.Moved, dedup.Checkpoint{Epoch: 2, At: at(9)}) // it was sought
+			do(section(dedup.SectionRead, 1, 3, 2, 0), 0, dedup.Applied, dedup.Checkpoint{Epoch: 3, At: at(9)})
+			do(section(dedup.SectionRead, 1, 2, 2, 0), 0, dedup.Moved, dedup.Checkpoint{Epoch: 3, At: at(9)})
+			do(section(dedup.SectionAdvance, 1, 2, 9, 12), 10, dedup.Moved, dedup.Checkpoint{Epoch: 3, At: at(9)})
+			do(section(dedup.SectionBegin, 1, 4, 2, 7), 0, dedup.Applied, dedup.Checkpoint{Epoch: 4, At: at(9)})
+			do(section(dedup.SectionBegin, 1, 6, 6, 7), 0, dedup.Applied, dedup.Checkpoint{Epoch: 6, At: at(7)})
 			if got := m.Sources(); !slices.Equal(got, []uint64{1}) {
 				t.Errorf("sources %v", got)
 			}
@@ -130,16 +140,25 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 			return false
 		}
 		n.sum += delta
-	case dedup.SectionBegin:
+	case dedup.SectionBegin, dedup.SectionRead:
 		if n.closed || n.deleted[s.Source] || known && m.Epoch >= s.Epoch {
+			return false
+		}
+		since := s.Since
+		if since == 0 {
+			since = s.Epoch
+		}
+		if known && m.Epoch >= since {
+			n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: m.At}
+			return true
+		}
+		if s.Mode == dedup.SectionRead {
 			return false
 		}
 	case dedup.SectionForget:
 		n.deleted[s.Source] = true
 		maps.DeleteFunc(n.checkpoints, func(k dedup.PositionKey, _ dedup.Checkpoint) bool { return k.Source == s.Source })
 		return true
-	default:
-		return false
 	}
 	n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: s.Next}
 	return true
@@ -184,11 +203,16 @@ func TestPositionsModel(t *testing.T) {
 				if s.Mode == dedup.SectionForget && s.Source < 4 {
 					s.Mode = dedup.SectionBegin // few are deleted
 				}
-				s.Epoch = 1 + uint32(small.Draw(t, "epoch")/3)
-				s.Prev.Lo = small.Draw(t, "prev")
-				s.Next.Lo = s.Prev.Lo + small.Draw(t, "step")
-				var deltas []int64
+				s.Epoch = 1 + uint32(small.Draw(t, "epoch")/2)
+				prev, step := small.Draw(t, "prev"), small.Draw(t, "step")
+				s.Next.Lo = prev + step
 				if s.Mode == dedup.SectionAdvance {
+					s.Prev.Lo = prev
+				} else {
+					s.Since = min(s.Epoch, uint32(prev))
+				}
+				var deltas []int64
+				if s.Mode == dedup.SectionAdvance && step > 0 {
 					deltas = rapid.SliceOfN(rapid.Int64Range(1, 9), 0, 2).Draw(t, "deltas")
 				}
 				requests = append(requests, summed(dedup.BySource(s), deltas...))
@@ -251,6 +275,25 @@ func TestSourceGolden(t *testing.T) {
 	codectest.Golden(t, "entry-positions.bin", sourceEntry(codec.KindCounters, summed(dedup.ByRestorePositions(5, dedup.RestoredPositions{
 		Closed: true, All: []dedup.PositionRecord{{PositionKey: dedup.PositionKey{Source: 1, Partition: 2}, Checkpoint: dedup.Checkpoint{Epoch: 3, At: at(4)}}},
 	}))))
+}
+
+// A section with ops moves the position: its copy would be applied too otherwise.
+func TestSectionWithOpsMoves(t *testing.T) {
+	for _, tt := range []struct {
+		next uint64
+		ops  int
+		want bool
+	}{{5, 0, true}, {6, 1, true}, {5, 1, false}, {4, 0, false}} {
+		var w RequestWriter
+		id := section(dedup.SectionAdvance, 1, 1, 5, tt.next)
+		w.Reset(nil, &id)
+		for range tt.ops {
+			w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		}
+		if _, _, err := CheckSection(codec.KindCounters, w.Section(), SectionVisitor{}); (err == nil) != tt.want {
+			t.Errorf("from 5 to %d with %d ops: %v", tt.next, tt.ops, err)
+		}
+	}
 }
 
 // A section of a source is for shards that take ops of messages.

@@ -27,22 +27,26 @@ import (
 // and a queue. Two nodes read it, each with a Sink and a catalog that lags. Whatever is
 // sent may be lost, applied without an answer, or applied at any later time.
 //
-// A reader's life, a seek, or a source made anew has an ordinal, and the test's network
-// writes the deltas of its sections to the column of that number. So each row tells how
-// often each life has applied each message.
+// A source's life begins when it is made, with a seek, and when its messages mean something
+// else. It has an ordinal, and the test's network writes the deltas of its sections to the
+// column of that number. So each row tells how often each life has applied each message.
 type sourceCluster struct {
-	t        *rapid.T
+	t        rapid.TB
+	faults   *rapid.T // draws the fate of messages; nil if all arrive
 	catalog  *catalog.Catalog
 	views    []*catalog.View
 	shards   map[uint32]raftfsm.Machine
 	queue    []queued
 	late     []func()
-	ordinals map[ordinalKey]int
-	seq      uint64 // of restores
+	ordinals map[life]int
+	since    map[life]uint32         // by a life's epochs, its first
+	starts   map[int]sink.Position   // of lives
+	ends     map[int]sink.Position   // of lives whose messages mean something else after it
+	meaning  *catalog.PutSourceEntry // on its way
+	seq      uint64                  // of restores
 	backups  map[uint32][]byte
 	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
 	letters  map[letter]bool
-	faulty   bool
 }
 
 // queued is a message: one op on a row of its own, and one on a row that many share.
@@ -51,7 +55,7 @@ type queued struct {
 	made     uint32 // the keyspace's first group when the message was sent; 0 for none
 }
 
-type ordinalKey struct {
+type life struct {
 	source uint64
 	epoch  uint32
 }
@@ -73,6 +77,12 @@ func (c *sourceCluster) command(command *catalog.Command) *catalog.Result {
 			if kind, _ := codec.KindOf(k.Kind); c.shards[g] == nil {
 				c.shards[g] = raftfsm.New(kind)
 			}
+		}
+	}
+	for _, s := range view.Sources {
+		if p, begun := s.Partitions[0]; begun {
+			c.since[life{s.Number, p.Epoch}] = p.Since()
+			c.starts[c.ordinal(s.Number, p.Epoch)] = p.Start
 		}
 	}
 	return r
@@ -99,7 +109,10 @@ const modelSource = "likes"
 func (c *sourceCluster) source() catalog.Source { return c.catalog.View().Sources[modelSource] }
 
 func (c *sourceCluster) ordinal(source uint64, epoch uint32) int {
-	key := ordinalKey{source, epoch}
+	key := life{source, epoch}
+	if since := c.since[key]; since != 0 {
+		key.epoch = since
+	}
 	if _, known := c.ordinals[key]; !known {
 		c.ordinals[key] = len(c.ordinals)
 	}
@@ -111,8 +124,9 @@ type sourceNode struct {
 	c      *sourceCluster
 	seen   int // of the cluster's views
 	sink   *sourceSink
-	reads  bool // it has Positions
 	source uint64
+	begun  bool // it has called Start
+	reads  bool // it has called Positions
 	from   sink.Position
 }
 
@@ -169,8 +183,8 @@ func (n *sourceNode) send(_ context.Context, w *sourceWrite) {
 // deliver applies a section to a shard, or loses it, its answer, or both for a while.
 func (c *sourceCluster) deliver(group uint32, id dedup.RequestID, ops []engine.Op) sourceAnswer {
 	fate := 0
-	if c.faulty {
-		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.t, "fate")
+	if c.faults != nil {
+		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.faults, "fate")
 	}
 	switch fate {
 	case 1: // never arrives
@@ -217,20 +231,20 @@ func (n *sourceNode) step(batch int) (done bool) {
 	c, ctx := n.c, context.Background()
 	source, there := n.view().Sources[modelSource]
 	if !there {
-		n.reads = false
+		n.begun = false
 		return false
 	}
-	if !n.reads || n.source != source.Number {
-		n.reads, n.source = false, source.Number
+	if n.source != source.Number {
+		n.source, n.begun, n.reads = source.Number, false, false
+	}
+	if !n.begun {
 		start, err := n.sink.Start(ctx, n.source, 0, sink.Start{Identity: "queue"})
-		if err != nil {
-			return false
-		}
+		n.from, n.begun, n.reads = start.Position, err == nil, false
+		return false
+	}
+	if !n.reads {
 		all, err := n.sink.Positions(ctx, n.source, 0)
-		if err != nil {
-			return false
-		}
-		n.from, n.reads = start.Position, true
+		n.begun, n.reads = err == nil, err == nil
 		known := false
 		for _, p := range all {
 			if p.Known && (!known || p.Position.Less(n.from)) {
@@ -263,8 +277,11 @@ func (n *sourceNode) step(batch int) (done bool) {
 	case err == nil:
 		n.from = next
 		return next.Lo == uint64(len(c.queue)) && len(b.Ops) == 0
-	case errors.Is(err, sink.ErrMoved), errors.Is(err, sink.ErrStopped):
-		n.reads = false
+	case errors.Is(err, sink.ErrStopped):
+		_, _ = n.sink.Apply(ctx, &sink.Batch{Source: n.source, From: n.from, Next: n.from})
+		n.begun = false
+	case errors.Is(err, sink.ErrMoved):
+		n.begun = false
 	}
 	return false
 }
@@ -341,10 +358,44 @@ func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 
 	return row[ordinal]
 }
 
+func (c *sourceCluster) pause(paused bool) {
+	c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Paused: paused}})
+}
+
+func (c *sourceCluster) seek(to uint64) {
+	c.command(&catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: to}}}})
+}
+
+// settle prepares another meaning through a node.
+func (c *sourceCluster) settle(n *sourceNode) {
+	_ = n.catchUp(context.Background())
+	s := c.source()
+	p := s.Partitions[0]
+	at, err := n.sink.settle(context.Background(), s, 0)
+	if err != nil || p.Epoch == 0 {
+		return
+	}
+	c.meaning = &catalog.PutSourceEntry{
+		Name: modelSource, Config: json.RawMessage("{}"), Number: s.Number, Cluster: 1, NewMeaning: true, Partitions: map[uint32]catalog.Partition{0: {Epoch: p.Epoch, Start: at}},
+	}
+}
+
+// mean gives the source the meaning that was prepared, if nothing has come between.
+func (c *sourceCluster) mean() {
+	if c.meaning == nil {
+		return
+	}
+	old := c.ordinal(c.meaning.Number, c.meaning.Partitions[0].Epoch)
+	if r := c.command(&catalog.Command{PutSource: c.meaning}); r.Refused == "" && !r.Missing {
+		c.ends[old] = c.meaning.Partitions[0].Start
+	}
+	c.meaning = nil
+}
+
 // newSourceCluster returns a cluster with two keyspaces and a source.
-func newSourceCluster(t *rapid.T) *sourceCluster {
+func newSourceCluster(t rapid.TB) *sourceCluster {
 	c := &sourceCluster{
-		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[ordinalKey]int{},
+		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[life]int{}, since: map[life]uint32{}, starts: map[int]sink.Position{}, ends: map[int]sink.Position{},
 		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{},
 	}
 	c.command(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
@@ -372,11 +423,12 @@ func (c *sourceCluster) node() *sourceNode {
 // learn of the keyspace, and all shards that the node did not know begin where the batch does.
 func TestReaderWithAnOldCatalog(t *testing.T) {
 	t.Parallel()
-	c := newSourceCluster(nil)
+	c := newSourceCluster(t)
 	n := c.node()
 	c.queue = []queued{{keyspace: "posts"}, {keyspace: "extra"}}
-	n.step(1)
-	n.step(1)
+	for range 3 { // Start, Positions, a batch
+		n.step(1)
+	}
 	c.create("extra", KindCounters, 2)
 	n.step(1)
 	if len(c.letters) > 0 || n.from != (sink.Position{Lo: 2}) {
@@ -389,11 +441,110 @@ func TestReaderWithAnOldCatalog(t *testing.T) {
 	}
 }
 
+// A reader that has missed a seek begins no shard where it believed the source to begin.
+func TestSeekBetweenStartAndPositions(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 3)
+	late, ctx := c.node(), context.Background()
+	late.step(3)
+	if !late.begun || late.reads {
+		t.Fatal("it has not called Start alone")
+	}
+	c.pause(true)
+	c.seek(3)
+	mustDo(t, late.catchUp(ctx))
+	late.step(3)
+	if _, err := late.sink.Apply(ctx, &sink.Batch{Source: late.source, From: late.from, Next: late.from}); !errors.Is(err, sink.ErrMoved) {
+		t.Errorf("a batch from %v after a seek to 3: %v", late.from, err)
+	}
+	c.pause(false)
+	late.begun = false
+	c.readAll(late)
+	for m := range c.queue {
+		if got := c.count(c.catalog.View().Keyspaces["posts"], messageID+uint64(m), 0); got != 0 {
+			t.Errorf("message %d below the position sought is counted %d times", m, got)
+		}
+	}
+}
+
+// readAll has a node read to the end of the queue. As a reader does where nothing comes, it
+// looks again at where the shards are.
+func (c *sourceCluster) readAll(n *sourceNode) {
+	for range 2 {
+		_ = n.catchUp(context.Background())
+		for i := 0; !n.step(3); i++ {
+			if i > 2*len(c.queue)+50 {
+				c.t.Fatal("the reader does not reach the end of the queue")
+			}
+		}
+		n.begun = false
+	}
+}
+
+// What a shard lacks that is restored while nothing comes is read again.
+func TestRestoredWhileIdle(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 8)
+	n := c.node()
+	for range 3 {
+		n.step(1)
+	}
+	k := c.catalog.View().Keyspaces["posts"]
+	for g := k.FirstGroup; g < k.FirstGroup+uint32(k.Shards); g++ {
+		c.backups[g] = codectest.Persisted(t, c.shards[g])
+	}
+	c.readAll(n)
+	for g := range c.backups {
+		c.restoreBegins(g)
+		c.restoreRows(g)
+		c.restoreEnds(g)
+	}
+	c.readAll(n)
+	for m := range c.queue {
+		if got := c.count(k, messageID+uint64(m), 0); got != 1 {
+			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+}
+
+// A shard whose rows are those of a backup continues where the backup was, unless the source
+// was sought since.
+func TestPositionsAfterRestore(t *testing.T) {
+	t.Parallel()
+	view := &catalog.View{}
+	start := sink.Position{Lo: 100}
+	view.Sources = map[string]catalog.Source{
+		"a": {Number: 1, Partitions: map[uint32]catalog.Partition{
+			0: {Epoch: 5, Sought: 3, Start: start}, 1: {Epoch: 5, Sought: 3, Start: start}, 2: {Epoch: 5, Sought: 3, Start: start},
+			3: {Epoch: 5, Start: start}, 4: {Epoch: 5, Sought: 3, Start: start}, 5: {Epoch: 5, Sought: 3, Start: start},
+		}},
+	}
+	record := func(source uint64, partition, epoch uint32, at uint64) dedup.PositionRecord {
+		return dedup.PositionRecord{
+			PositionKey: dedup.PositionKey{Source: source, Partition: partition}, Checkpoint: dedup.Checkpoint{Epoch: epoch, At: sink.Position{Lo: at}},
+		}
+	}
+	got := restore.PositionsAfter(view, []dedup.PositionRecord{
+		record(1, 0, 5, 7), record(1, 1, 3, 7), record(1, 2, 2, 7), record(1, 3, 4, 7), record(1, 4, 6, 7), record(2, 0, 5, 7),
+	})
+	want := []dedup.PositionRecord{
+		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
+		record(1, 2, 5, 100), record(1, 3, 5, 100), // sought since
+		record(1, 4, 5, 100), // of a later catalog than there is
+		record(1, 5, 5, 100), // begun since
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("positions %v, want %v", got, want)
+	}
+}
+
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newSourceCluster(t)
-		c.faulty = true
+		c.faults = t
 		nodes := make([]*sourceNode, 2)
 		restart := func(i int) {
 			nodes[i] = c.node()
@@ -451,16 +602,27 @@ func TestSourcesModel(t *testing.T) {
 				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
 					return
 				}
-				to := rapid.IntRange(0, len(c.queue)).Draw(t, "to")
-				c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Paused: true}})
-				c.command(&catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: uint64(to)}}}})
-				c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource}})
+				c.pause(true)
+				c.seek(uint64(rapid.IntRange(0, len(c.queue)).Draw(t, "to")))
+				if rapid.Bool().Draw(t, "resume") {
+					c.pause(false)
+				}
 			},
+			"pause":  func(*rapid.T) { c.pause(true) },
+			"resume": func(*rapid.T) { c.pause(false) },
+			"settle": func(*rapid.T) {
+				if c.source().Paused && len(c.ordinals) <= 40 {
+					c.settle(nodes[node()])
+				}
+			},
+			"meaning": func(*rapid.T) { c.mean() },
 			"delete": func(*rapid.T) {
 				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
 					return
 				}
-				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Number: c.source().Number}})
+				number := c.source().Number
+				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Number: number}})
+				nodes[node()].sink.forget(context.Background(), number)
 				c.put()
 			},
 			"forget": func(*rapid.T) {
@@ -509,16 +671,9 @@ func TestSourcesModel(t *testing.T) {
 				c.restoreEnds(g)
 			}
 		}
-		c.faulty = false
-		for i := 0; ; i++ {
-			_ = nodes[0].catchUp(context.Background())
-			if nodes[0].step(3) {
-				break
-			}
-			if i > 2*len(c.queue)+50 {
-				t.Fatal("the reader does not reach the end of the queue")
-			}
-		}
+		c.faults = nil
+		c.pause(false)
+		c.readAll(nodes[0])
 		for _, late := range c.late {
 			late()
 		}
@@ -530,7 +685,7 @@ func TestSourcesModel(t *testing.T) {
 // everything, has not applied one that it has not put into the dead letters.
 func (c *sourceCluster) check(whole bool) {
 	source := c.source()
-	start, last := source.Partitions[0].Start, -1
+	last := -1
 	if whole {
 		last = c.ordinal(source.Number, source.Partitions[0].Epoch)
 	}
@@ -541,11 +696,18 @@ func (c *sourceCluster) check(whole bool) {
 			continue
 		}
 		for ordinal := range len(c.ordinals) {
-			if n := c.count(k, messageID+uint64(m), ordinal); n > 1 {
+			n := c.count(k, messageID+uint64(m), ordinal)
+			if n > 1 {
 				c.t.Fatalf("message %d was applied %d times by life %d", m, n, ordinal)
 			}
+			if start := c.starts[ordinal]; n > 0 && uint64(m) < start.Lo {
+				c.t.Fatalf("message %d was applied by life %d, which began at %v", m, ordinal, start)
+			}
+			if end, ended := c.ends[ordinal]; n > 0 && ended && uint64(m) >= end.Lo {
+				c.t.Fatalf("message %d was applied by life %d, which ended at %v", m, ordinal, end)
+			}
 		}
-		if !whole || uint64(m) < start.Lo {
+		if !whole || uint64(m) < c.starts[last].Lo {
 			continue
 		}
 		n := c.count(k, messageID+uint64(m), last)

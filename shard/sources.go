@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -58,22 +61,44 @@ func (n *Node) CreateSource(ctx context.Context, name string, config json.RawMes
 
 // SetSource replaces the configuration of a source. If that changes what a message means,
 // the source must be paused and all shards of each partition at one position: a message
-// between two positions would count by both configurations, or by none.
-func (n *Node) SetSource(ctx context.Context, s Source, config json.RawMessage, sameMeaning bool) (Source, error) {
-	for _, partition := range slices.Sorted(maps.Keys(s.Partitions)) {
-		if sameMeaning {
-			break
+// between two positions would count by both configurations, or by none. Then the source gets
+// a new number, and is paused or running as paused says.
+func (n *Node) SetSource(ctx context.Context, s Source, config json.RawMessage, sameMeaning, paused bool) (Source, error) {
+	put := &catalog.PutSourceEntry{Name: s.Name, Config: config, Number: s.Number}
+	if !sameMeaning {
+		if !s.Paused {
+			return Source{}, fmt.Errorf("%w: it is running", ErrNotPaused)
 		}
-		all, err := n.SourcePositions(ctx, s.Number, partition)
+		partitions, err := n.SettleSource(ctx, s)
 		if err != nil {
 			return Source{}, err
 		}
-		if slices.ContainsFunc(all, func(p sink.ShardPosition) bool { return p.Known != all[0].Known || p.Position != all[0].Position }) {
-			return Source{}, fmt.Errorf("%w: partition %d", ErrNotPaused, partition)
-		}
+		put.NewMeaning, put.Partitions, put.Cluster, put.Paused = true, partitions, n.router.clusterHash, paused
 	}
-	return n.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Number: s.Number, OnlyPaused: !sameMeaning})
+	return n.putSource(ctx, put)
 }
+
+// SettleSource sees to it that no section from before its pause moves the shards of a paused
+// source any more, and returns its partitions with the position of all shards as their start.
+func (n *Node) SettleSource(ctx context.Context, s Source) (map[uint32]catalog.Partition, error) {
+	var mu sync.Mutex
+	settled := make(map[uint32]catalog.Partition, len(s.Partitions))
+	settling, ctx := errgroup.WithContext(ctx)
+	settling.SetLimit(settleAtOnce)
+	for number, partition := range s.Partitions {
+		settling.Go(func() error {
+			at, err := n.sources.settle(ctx, s, number)
+			mu.Lock()
+			defer mu.Unlock()
+			settled[number] = catalog.Partition{Epoch: partition.Epoch, Start: at}
+			return err
+		})
+	}
+	return settled, settling.Wait()
+}
+
+// settleAtOnce bounds the partitions that are settled at once.
+const settleAtOnce = 64
 
 func (n *Node) putSource(ctx context.Context, put *catalog.PutSourceEntry) (Source, error) {
 	if v := n.catalog.View(); !v.TakesSources() {
@@ -95,7 +120,7 @@ func (n *Node) putSource(ctx context.Context, put *catalog.PutSourceEntry) (Sour
 		return r.Source, fmt.Errorf("%w: %q", ErrSourceExists, put.Name)
 	case r.Missing:
 		return Source{}, fmt.Errorf("%w: %q", ErrUnknownSource, put.Name)
-	case r.Refused != "" && put.OnlyPaused:
+	case r.Refused != "" && put.NewMeaning && r.Bound == "":
 		return Source{}, fmt.Errorf("%w: %s", ErrNotPaused, r.Refused)
 	case r.Bound == catalog.BoundSources:
 		return Source{}, &ArgumentError{Field: "name", Problem: r.Refused}
@@ -123,19 +148,40 @@ func (n *Node) SeekSource(ctx context.Context, name string, to map[uint32]sink.P
 	return s, err
 }
 
-// DeleteSource deletes a source. Its positions are dropped soon after; a source that is made
-// under its name later begins anew.
+// DeleteSource deletes a source. No section of it is applied after that, and its positions are
+// dropped, by shards without a leader soon after they have one; a source that is made under its
+// name later begins anew.
 func (n *Node) DeleteSource(ctx context.Context, name string) error {
-	s, err := n.Source(name)
+	s, err := n.knownSource(ctx, name)
 	if err != nil {
 		return err
 	}
 	_, _, err = n.changeSource(ctx, name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: name, Number: s.Number}})
+	if err == nil {
+		n.sources.forget(ctx, s.Number)
+	}
 	return err
 }
 
-// changeSource changes a source that exists, and returns it with the index of the change.
+// knownSource returns the source of a name, if need be after every change acknowledged before
+// the call.
+func (n *Node) knownSource(ctx context.Context, name string) (Source, error) {
+	if s, err := n.Source(name); err == nil {
+		return s, nil
+	}
+	if err := n.CatchUp(ctx); err != nil {
+		return Source{}, err
+	}
+	return n.Source(name)
+}
+
+// changeSource changes a source that exists, and returns it with the index of the change. A
+// cluster whose version is too low for sources has none, so that no older program meets the
+// command.
 func (n *Node) changeSource(ctx context.Context, name string, command *catalog.Command) (Source, uint64, error) {
+	if _, err := n.knownSource(ctx, name); err != nil {
+		return Source{}, 0, err
+	}
 	r, index, err := n.catalogClient.Change(ctx, command)
 	switch {
 	case err != nil:
@@ -155,7 +201,7 @@ func (n *Node) changeSource(ctx context.Context, name string, command *catalog.C
 // SourcePositions returns the position of a partition in each shard, as Sink.Positions
 // does, without disturbing its reader.
 func (n *Node) SourcePositions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
-	all, _, _, err := n.sources.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition})
+	all, _, _, err := n.sources.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false)
 	return all, err
 }
 

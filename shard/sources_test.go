@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -211,6 +213,107 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all[:2]) })
 }
 
+// What messages mean changes in a paused source whose shards are at one position. Then nothing
+// from before the change is applied: no section on its way, and no batch of a reader that has
+// the old configuration.
+func TestMeaningIsFenced(t *testing.T) {
+	t.Parallel()
+	n, ctx := openMembers(t, 1)[0], t.Context()
+	const queue = numbered(40)
+	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	mustDo(t, err)
+	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
+	key := dedup.PositionKey{Source: s.Number}
+	spaces, shards := sourceSpaces(n.Keyspaces())
+	late := &sourceWrite{spaces: spaces, sections: make([]*dedup.SourceSection, len(shards))}
+	advance := func(slot int, from, to uint64) {
+		late.sections[slot] = &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: from}, Next: sink.Position{Lo: to}}
+	}
+	advance(0, 10, 20)
+	merge := newSourceMerge(late)
+	for i, op := range queue.ops(10, 20) {
+		if slot, err := merge.resolve(&op); err != nil {
+			t.Fatal(err)
+		} else if slot == 0 {
+			merge.add(&op, i)
+		}
+	}
+	n.sources.world.send(ctx, late)
+
+	change := func(of Source) (Source, error) {
+		return n.SetSource(ctx, of, json.RawMessage(`{"other":1}`), false, false)
+	}
+	if _, err := change(s); !errors.Is(err, ErrNotPaused) {
+		t.Errorf("while it runs: %v", err)
+	}
+	s, err = n.PauseSource(ctx, "numbers", true)
+	mustDo(t, err)
+	if _, err := change(s); !errors.Is(err, ErrNotPaused) {
+		t.Errorf("while shards are apart: %v", err)
+	}
+	_, err = n.PauseSource(ctx, "numbers", false)
+	mustDo(t, err)
+	mustDo(t, numbered(20).read(ctx, n.Sink(), s.Number, 10))
+	if _, err := n.SettleSource(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.PauseSource(ctx, "numbers", true)
+	mustDo(t, err)
+	if _, err := change(s); err == nil {
+		t.Error("changed by what was settled before another pause")
+	}
+	s, err = n.Source("numbers")
+	mustDo(t, err)
+	is, err := change(s)
+	mustDo(t, err)
+	if is.Number == s.Number || is.Paused || is.Partitions[0].Start != (sink.Position{Lo: 20}) {
+		t.Errorf("it is %+v", is)
+	}
+	advance(0, 20, 40)
+	if n.sources.world.send(ctx, late); late.answers[0].outcome == dedup.Applied {
+		t.Error("a section from before the change was applied")
+	}
+	if err := queue.read(ctx, n.Sink(), s.Number, 10); !errors.Is(err, sink.ErrStopped) {
+		t.Errorf("a reader of the old meaning: %v", err)
+	}
+	mustDo(t, queue.read(ctx, n.Sink(), is.Number, 10))
+	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
+}
+
+// No command of a source that is not there is proposed: in a cluster with older programs, none
+// is, and they would fail at the command.
+func TestNoCommandWithoutSource(t *testing.T) {
+	t.Parallel()
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	older := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 4}
+	mustDo(t, n.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: older}}))
+	mustDo(t, n.WaitReady(ctx))
+	var argument *ArgumentError
+	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.As(err, &argument) {
+		t.Errorf("made beside an older program: %v", err)
+	}
+	eventually(t, "nothing is proposed", func() bool { // the cluster has other commands at first
+		before := n.registry.meta.LastIndex()
+		_, pause := n.PauseSource(ctx, "numbers", true)
+		_, seek := n.SeekSource(ctx, "numbers", map[uint32]sink.Position{0: {}})
+		for _, err := range []error{pause, seek, n.DeleteSource(ctx, "numbers")} {
+			if !errors.Is(err, ErrUnknownSource) {
+				t.Fatalf("a change of no source: %v", err)
+			}
+		}
+		if _, err := n.Sink().Start(ctx, 7, 0, sink.Start{Identity: "q"}); !errors.Is(err, sink.ErrStopped) {
+			t.Fatalf("the start of no source: %v", err)
+		}
+		return n.registry.meta.LastIndex() == before
+	})
+}
+
 // What a node does not know, it asks for before it refuses an op.
 func TestCheckAsksForTheCatalog(t *testing.T) {
 	t.Parallel()
@@ -243,6 +346,7 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 
 // Check tells a refused op that its shard has passed from one that it has not.
 func TestCheckOfPassedOps(t *testing.T) {
+	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ctx := t.Context()
 	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
@@ -253,7 +357,7 @@ func TestCheckOfPassedOps(t *testing.T) {
 	}
 	_, err = s.Positions(ctx, source.Number, 0)
 	mustDo(t, err)
-	shardOf := func(id uint64) int { shard, _ := songs.route().keyOf(id); return shard }
+	shardOf := func(id uint64) int { shard, _ := songs.Route().KeyOf(id); return shard }
 	other := uint64(2)
 	for shardOf(other) == shardOf(1) {
 		other++

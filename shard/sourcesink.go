@@ -110,25 +110,46 @@ func (s *sourceSink) reader(key dedup.PositionKey) *sourceReader {
 	return r
 }
 
+// Begin implements sink.Sink.
+func (s *sourceSink) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
+	_, err := s.begin(ctx, source, starts, identity)
+	return err
+}
+
 // Start implements sink.Sink.
 func (s *sourceSink) Start(ctx context.Context, source uint64, partition uint32, start sink.Start) (sink.Start, error) {
-	found, there := s.world.view().Source(source)
-	if p := found.Partitions[partition]; there && p.Identity != "" {
-		return sink.Start{Position: p.Start, Identity: p.Identity}, nil
+	found, _ := s.world.view().Source(source)
+	p := found.Partitions[partition]
+	if p.Identity == "" {
+		of, err := s.begin(ctx, source, map[uint32]sink.Position{partition: start.Position}, start.Identity)
+		if err != nil {
+			return sink.Start{}, err
+		}
+		p = of.Partitions[partition]
 	}
-	r, err := s.world.change(ctx, &catalog.Command{StartSource: &catalog.StartSourceEntry{
-		Number: source, Partition: partition, Start: start.Position, Identity: start.Identity,
-	}})
+	return sink.Start{Position: p.Start, Identity: p.Identity}, nil
+}
+
+// begin records the beginnings of partitions that have none, and returns the source then.
+func (s *sourceSink) begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) (Source, error) {
+	if _, there := s.world.view().Source(source); !there {
+		if err := s.world.catchUp(ctx); err != nil {
+			return Source{}, err
+		}
+		if _, there = s.world.view().Source(source); !there { // older programs do not know the command
+			return Source{}, sink.ErrStopped
+		}
+	}
+	r, err := s.world.change(ctx, &catalog.Command{StartSource: &catalog.StartSourceEntry{Number: source, Starts: starts, Identity: identity}})
 	switch {
 	case err != nil:
-		return sink.Start{}, err
+		return Source{}, err
 	case r.Missing:
-		return sink.Start{}, sink.ErrStopped
+		return Source{}, sink.ErrStopped
 	case r.Refused != "":
-		return sink.Start{}, fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)
+		return Source{}, fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)
 	}
-	p := r.Source.Partitions[partition]
-	return sink.Start{Position: p.Start, Identity: p.Identity}, nil
+	return r.Source, nil
 }
 
 // Check implements sink.Sink.
@@ -156,8 +177,8 @@ func (r *sourceReader) markPassed(keyspaces []*Keyspace, ops []sink.Op, rejected
 			if k.Name != op.Keyspace || !takesMessages(k) {
 				continue
 			}
-			shard, _ := k.route().keyOf(op.ID)
-			if p := r.shards[k.firstGroup+uint32(shard)]; p != nil && p.known {
+			shard, _ := k.Route().KeyOf(op.ID)
+			if p := r.shards[k.FirstGroup+uint32(shard)]; p != nil && p.known {
 				rejected[i].Passed = op.Position.Less(p.at)
 			}
 		}
@@ -195,12 +216,12 @@ func (s *sourceSink) Positions(ctx context.Context, source uint64, partition uin
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.epoch = 0
-	all, epoch, shards, err := s.readPositions(ctx, key)
+	all, epoch, shards, err := s.readPositions(ctx, key, true)
 	if errors.Is(err, errStaleCatalog) {
 		if err := s.world.catchUp(ctx); err != nil {
 			return nil, err
 		}
-		all, epoch, shards, err = s.readPositions(ctx, key)
+		all, epoch, shards, err = s.readPositions(ctx, key, true)
 	}
 	if err != nil {
 		return nil, err
@@ -215,18 +236,22 @@ func (s *sourceSink) Positions(ctx context.Context, source uint64, partition uin
 	return all, nil
 }
 
-// readPositions reads the checkpoints of a partition in all shards, through their logs.
-func (s *sourceSink) readPositions(ctx context.Context, key dedup.PositionKey) (all []sink.ShardPosition, epoch uint32, shards []sourceShard, err error) {
+// readPositions reads the checkpoints of a partition in all shards, through their logs. With
+// raise, no section of an earlier epoch than the catalog's moves them after that.
+func (s *sourceSink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool) (all []sink.ShardPosition, epoch uint32, shards []sourceShard, err error) {
 	w := &sourceWrite{}
 	w.spaces, shards = sourceSpaces(s.world.keyspaces())
 	found, there := s.world.view().Source(key.Source)
 	if !there {
 		return nil, 0, nil, sink.ErrStopped
 	}
-	epoch = max(found.Partitions[key.Partition].Epoch, 1) // before Start no shard has any
-	for range shards {
-		w.sections = append(w.sections, &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead})
+	partition := found.Partitions[key.Partition]
+	epoch = max(partition.Epoch, 1) // before Start no shard has any
+	read := &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead}
+	if raise {
+		read.Epoch, read.Since = epoch, partition.Since()
 	}
+	w.sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
 	s.world.send(ctx, w)
 	for i, shard := range shards {
 		a := &w.answers[i]
@@ -241,7 +266,7 @@ func (s *sourceSink) readPositions(ctx context.Context, key dedup.PositionKey) (
 			return nil, 0, nil, errStaleCatalog
 		}
 		p := sink.ShardPosition{Keyspace: shard.keyspace.Name, Shard: shard.shard}
-		if p.Known = a.at.Known && a.at.Epoch == epoch; p.Known {
+		if p.Known = a.at.Known && a.at.Epoch >= partition.Since(); p.Known {
 			p.Position = a.at.At
 		}
 		all = append(all, p)
@@ -287,6 +312,8 @@ type sourceApply struct {
 	batch  *sink.Batch
 	key    dedup.PositionKey
 
+	partition catalog.Partition
+
 	spaces   []*Keyspace
 	shards   []sourceShard
 	progress []*sourceProgress // by shard
@@ -304,16 +331,18 @@ func (a *sourceApply) run(ctx context.Context) error {
 	if err := checkBatch(a.batch); err != nil {
 		return err
 	}
-	if a.reader.epoch == 0 || a.reader.epoch != found.Partitions[a.key.Partition].Epoch {
+	var begun bool
+	if a.partition, begun = found.Partitions[a.key.Partition]; !begun {
+		return sink.ErrMoved
+	}
+	// A reader from before the pause may make checkpoints equal, at shards that the pause has
+	// not reached.
+	ends := found.Paused && a.reader.epoch >= a.partition.Since()
+	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
 		return sink.ErrMoved
 	}
 	if err := a.meetShards(ctx); err != nil {
 		return err
-	}
-	for _, p := range a.progress {
-		if p.through.Less(a.batch.From) {
-			return fmt.Errorf("%w: a shard is at %v, the batch begins at %v", sink.ErrMoved, p.through, a.batch.From)
-		}
 	}
 	even := len(a.batch.Ops) == 0 || time.Since(a.reader.evened) >= sourceEvenEvery
 	for ops := a.batch.Ops; ; {
@@ -367,10 +396,10 @@ func chunkOf(ops []sink.Op) int {
 	return n
 }
 
-// meetShards makes sure that the checkpoint of every shard is known: it reads those that
-// a lost answer left in doubt, and begins those of new shards where the batch begins. It
-// does both before any shard is moved, so that a shard without a checkpoint has no
-// message in this batch or after it that another shard has passed.
+// meetShards makes sure that the checkpoint of every shard is known and not below the batch:
+// it reads those that a lost answer left in doubt, and begins those of new shards where the
+// batch begins. It does both before any shard is moved, so that a shard without a checkpoint
+// has no message in this batch or after it that another shard has passed.
 func (a *sourceApply) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*sourceProgress, len(a.shards))
 	w := &sourceWrite{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
@@ -384,18 +413,39 @@ func (a *sourceApply) meetShards(ctx context.Context) error {
 		a.progress = append(a.progress, p)
 		switch {
 		case !p.known:
-			w.sections[i] = &dedup.SourceSection{PositionKey: a.key, Mode: dedup.SectionBegin, Epoch: a.reader.epoch, Next: a.batch.From}
+			w.sections[i] = &dedup.SourceSection{
+				PositionKey: a.key, Mode: dedup.SectionBegin, Epoch: a.reader.epoch, Since: a.partition.Since(), Next: a.batch.From,
+			}
 		case !p.sure:
 			w.sections[i] = &dedup.SourceSection{PositionKey: a.key, Mode: dedup.SectionRead}
 		}
 		asked = asked || w.sections[i] != nil
 	}
 	a.reader.shards = all
-	if !asked {
-		return nil
+	if err := a.checkFrom(); err != nil || !asked {
+		return err
 	}
 	a.sink.world.send(ctx, w)
-	return a.learn(w)
+	if err := a.learn(w); err != nil {
+		return err
+	}
+	return a.checkFrom()
+}
+
+// checkFrom refuses a batch that begins where no reader is. A reader that has missed a seek
+// may find no checkpoint: new ones begin at the recorded start alone.
+func (a *sourceApply) checkFrom() error {
+	known := false
+	for _, p := range a.progress {
+		if p.known && p.through.Less(a.batch.From) {
+			return fmt.Errorf("%w: a shard is at %v, the batch begins at %v", sink.ErrMoved, p.through, a.batch.From)
+		}
+		known = known || p.known
+	}
+	if !known && a.batch.From != a.partition.Start {
+		return fmt.Errorf("%w: it begins at %v, the batch at %v", sink.ErrMoved, a.partition.Start, a.batch.From)
+	}
+	return nil
 }
 
 // learn takes the answers of shards into account. It returns the error of the worst: that

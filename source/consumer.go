@@ -1,7 +1,6 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,8 +12,8 @@ import (
 )
 
 // Begin records where each partition of a source begins, before any is read. A partition
-// that is found later begins at its first message, whatever the configuration says. Partition
-// 0, which every queue has, comes last: once it is recorded, all are. Begin may be repeated.
+// that is found later begins at its first message, whatever the configuration says. All are
+// recorded, or none is.
 func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
 	partitions, err := b.Partitions(ctx)
 	if err != nil {
@@ -24,17 +23,15 @@ func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sin
 	if err != nil {
 		return wrap("find the queue", err)
 	}
-	slices.SortFunc(partitions, func(a, b uint32) int { return cmp.Compare(b, a) })
+	starts := make(map[uint32]Position, len(partitions))
 	for _, p := range partitions {
 		first, end, err := b.Bounds(ctx, p)
-		if err == nil {
-			_, err = s.Start(ctx, number, p, sink.Start{Position: cfg.startAt(p, first, end), Identity: identity})
-		}
 		if err != nil {
 			return wrap(fmt.Sprintf("begin partition %d", p), err)
 		}
+		starts[p] = cfg.startAt(p, first, end)
 	}
-	return nil
+	return wrap("begin", s.Begin(ctx, number, starts, identity))
 }
 
 // startAt returns where a partition begins that was never read.

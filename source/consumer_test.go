@@ -16,6 +16,15 @@ type manySink struct {
 	partitions map[uint32]sink.Sink
 }
 
+func (s *manySink) Begin(ctx context.Context, n uint64, starts map[uint32]sink.Position, identity string) error {
+	for p, at := range starts {
+		if _, err := s.Start(ctx, n, p, sink.Start{Position: at, Identity: identity}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *manySink) Start(ctx context.Context, n uint64, p uint32, start sink.Start) (sink.Start, error) {
 	return s.partitions[p].Start(ctx, n, p, start)
 }

@@ -19,8 +19,7 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-// Put makes a source, or replaces its configuration: JSON, or YAML. A change of what messages
-// mean takes a paused source.
+// Put makes a source, or replaces its configuration: JSON, or YAML.
 func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, error) {
 	cfg, err := source.ParseNamed(name, text)
 	if err != nil {
@@ -31,7 +30,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	case errors.Is(err, shard.ErrUnknownSource):
 		of, err = s.create(ctx, n, cfg)
 	case err == nil:
-		if of, err = set(ctx, n, of, cfg); err == nil && unbegun(of) { // its maker died
+		if of, err = s.set(ctx, n, of, cfg); err == nil && unbegun(of) { // its maker died
 			of, err = s.beginAndResume(ctx, n, of)
 		}
 	}
@@ -50,7 +49,7 @@ func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config)
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
 	if errors.Is(err, shard.ErrSourceExists) { // made at the same time through another node, or by an attempt whose answer was lost
-		return set(ctx, n, of, cfg)
+		return s.set(ctx, n, of, cfg)
 	}
 	if err != nil || !later {
 		return of, err
@@ -74,19 +73,33 @@ func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.So
 // recorded: it was made a moment ago, or the node that made it died.
 func unbegun(of shard.Source) bool {
 	cfg, err := source.ParseConfig(of.Config)
-	_, begun := of.Partitions[0] // which is the last to be recorded
-	return err == nil && of.Paused && !begun && !cfg.Start.Earliest()
+	return err == nil && of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
 }
 
 // changeTimeout bounds a change of the catalog that must not end with the request.
 const changeTimeout = 5 * time.Second
 
-func set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
-	same := false
+// set replaces the configuration of a source. One that runs is paused for a change of what
+// its messages mean, and goes on after it.
+func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
+	same, runs := false, !of.Paused
 	if before, err := source.ParseConfig(of.Config); err == nil {
 		same = cfg.SameMeaning(before)
 	}
-	return n.SetSource(ctx, of, cfg.JSON(), same)
+	if same || !runs {
+		return n.SetSource(ctx, of, cfg.JSON(), same, of.Paused)
+	}
+	paused, err := s.pause(ctx, n, of.Name)
+	if err == nil {
+		paused, err = n.SetSource(ctx, paused, cfg.JSON(), false, false)
+	}
+	if err != nil {
+		resume, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		defer cancel()
+		_, failed := n.PauseSource(resume, of.Name, false)
+		return of, errors.Join(err, failed)
+	}
+	return paused, nil
 }
 
 // Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
@@ -96,9 +109,19 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, err := n.PauseSource(ctx, name, true)
+	of, err := s.pause(ctx, n, name)
 	if err != nil {
 		return nil, refusal(err)
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
+
+// pause pauses a source and waits for its readers. What it was read to then stays so, if all
+// shards answer.
+func (s *Sources) pause(ctx context.Context, n *shard.Node, name string) (shard.Source, error) {
+	of, err := n.PauseSource(ctx, name, true)
+	if err != nil {
+		return of, err
 	}
 	end := time.Now().Add(pauseMax)
 	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
@@ -107,11 +130,14 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	for s.isRead(ctx, n, of.Number) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return of, ctx.Err()
 		case <-time.After(matchEvery / 2):
 		}
 	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
+	settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
+	defer cancel()
+	_, _ = n.SettleSource(settling, of) // a change that needs it does it again
+	return of, nil
 }
 
 const (
@@ -165,7 +191,10 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 		return nil, &RefusedError{"the source is not paused: pause it before a seek"}
 	}
 	if unbegun(of) { // a partition that is sought counts as begun
-		if err := s.begin(ctx, n, of); err != nil {
+		if err = s.begin(ctx, n, of); err == nil {
+			of, err = n.Source(name)
+		}
+		if err != nil {
 			return nil, refusal(err)
 		}
 	}
@@ -199,8 +228,10 @@ func argument(err error) error {
 
 // refusal returns the errors of a change that its caller can mend as a RefusedError.
 func refusal(err error) error {
-	if errors.Is(err, shard.ErrNotPaused) || errors.Is(err, errUnreadable) {
-		return &RefusedError{err.Error()}
+	for _, mendable := range []error{shard.ErrNotPaused, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
+		if errors.Is(err, mendable) {
+			return &RefusedError{err.Error()}
+		}
 	}
 	return err
 }

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -134,10 +137,12 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []shard.Source) [
 	view := n.Catalog()
 	reports := s.reports(ctx, n, view)
 	name := admin.Names(view)
-	joined := make([]Source, 0, len(all))
-	for _, of := range all {
-		joined = append(joined, s.joinOne(ctx, n, of, reports, name))
+	joined := make([]Source, len(all))
+	var joins sync.WaitGroup
+	for i, of := range all { // a paused one waits for its queue
+		joins.Go(func() { joined[i] = s.joinOne(ctx, n, of, reports, name) })
 	}
+	joins.Wait()
 	return joined
 }
 
@@ -232,47 +237,63 @@ func (out *Source) sum() {
 // pausedLook bounds how long the end of a queue is waited for that nobody reads.
 const pausedLook = time.Second
 
+// lookAtOnce bounds the partitions of a paused source that are looked at at once.
+const lookAtOnce = 64
+
 // paused returns the partitions of a paused source, from the shards and from its queue.
 func (s *Sources) paused(ctx context.Context, n *shard.Node, of shard.Source) map[uint32]Partition {
-	found := map[uint32]Partition{}
-	for number, p := range of.Partitions {
-		at, known := p.Start, true
-		all, err := n.SourcePositions(ctx, of.Number, number)
-		if err != nil {
-			known = false
+	var broker source.Broker
+	if cfg, err := source.ParseConfig(of.Config); err == nil {
+		if broker, err = s.cfg.Open(cfg); err == nil {
+			defer broker.Close()
 		}
-		first := true
-		for _, shard := range all {
-			if shard.Known && (first || shard.Position.Less(at)) {
-				at, first = shard.Position, false
-			}
-		}
-		out := Partition{Partition: number, State: source.StatePaused}
-		if known {
-			out.Position = &at
-		}
-		found[number] = out
 	}
-	cfg, err := source.ParseConfig(of.Config)
-	if err != nil {
-		return found
-	}
-	broker, err := s.cfg.Open(cfg)
-	if err != nil {
-		return found
-	}
-	defer broker.Close()
-	ctx, cancel := context.WithTimeout(ctx, pausedLook)
+	looking, cancel := context.WithTimeout(ctx, pausedLook)
 	defer cancel()
-	for number, p := range found {
-		if _, end, err := broker.Bounds(ctx, number); err == nil && p.Position != nil {
-			p.End = &end
-			if end.Hi == 0 && p.Position.Hi == 0 && !end.Less(*p.Position) {
-				lag := end.Lo - p.Position.Lo
-				p.Lag = &lag
+	var mu sync.Mutex
+	var looks errgroup.Group
+	looks.SetLimit(lookAtOnce)
+	found := make(map[uint32]Partition, len(of.Partitions))
+	for number := range of.Partitions {
+		looks.Go(func() error {
+			p := Partition{Partition: number, State: source.StatePaused, Position: pausedAt(ctx, n, of, number)}
+			if broker != nil && p.Position != nil {
+				p.look(looking, broker)
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			found[number] = p
+			return nil
+		})
+	}
+	_ = looks.Wait()
+	return found
+}
+
+// pausedAt returns what a partition is read to, nil if a shard does not answer.
+func pausedAt(ctx context.Context, n *shard.Node, of shard.Source, partition uint32) *Position {
+	all, err := n.SourcePositions(ctx, of.Number, partition)
+	if err != nil {
+		return nil
+	}
+	at, known := of.Partitions[partition].Start, false
+	for _, shard := range all {
+		if shard.Known && (!known || shard.Position.Less(at)) {
+			at, known = shard.Position, true
 		}
 	}
-	return found
+	return &at
+}
+
+// look adds the end of a queue that nobody reads.
+func (p *Partition) look(ctx context.Context, broker source.Broker) {
+	_, end, err := broker.Bounds(ctx, p.Partition)
+	if err != nil {
+		return
+	}
+	p.End = &end
+	if end.Hi == 0 && p.Position.Hi == 0 && !end.Less(*p.Position) {
+		lag := end.Lo - p.Position.Lo
+		p.Lag = &lag
+	}
 }

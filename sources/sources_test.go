@@ -16,7 +16,6 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
-	"github.com/countd/countd/source/sink"
 )
 
 // queue is a queue of some partitions. Message i of a partition has position i.
@@ -257,9 +256,6 @@ func TestLife(t *testing.T) {
 	}
 
 	var refused *RefusedError
-	if _, err := st.put(`,"map":{"keyspace":"posts","id":"$.x","column":"like","add":"1"}`); !errors.As(err, &refused) {
-		t.Errorf("what its messages mean was changed while it ran: %v", err)
-	}
 	if _, err := st.Seek(ctx, "likes", map[uint32]string{0: "90"}); !errors.As(err, &refused) {
 		t.Errorf("a seek while it ran: %v", err)
 	}
@@ -303,6 +299,38 @@ func TestLife(t *testing.T) {
 	}
 	if all := must(st.List(ctx))(t); len(all) != 1 {
 		t.Errorf("there are %d sources", len(all))
+	}
+}
+
+// What messages mean changes between two messages, in a source that runs and in a paused one.
+func TestNewMeaning(t *testing.T) {
+	st, ctx := start(t, 2), t.Context()
+	adds := func(n int) string {
+		return fmt.Sprintf(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"%d"}`, n)
+	}
+	st.queue.add(0, like(1), like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(2))
+	st.queue.add(0, like(1))
+	if of := must(st.put(adds(10)))(t); of.State != source.StateRunning {
+		t.Errorf("changed while it ran it is %+v", of)
+	}
+	st.queue.add(0, like(1))
+	st.eventually("it goes on", through(4))
+	// The third message may be of either meaning, and is of one.
+	if got := st.count(1); got != 2+1+10 && got != 2+10+10 {
+		t.Errorf("counted %d", got)
+	}
+	before := st.count(1)
+	must(st.Pause(ctx, "likes"))(t)
+	st.queue.add(0, like(1))
+	if of := must(st.put(adds(100)))(t); of.State != source.StatePaused || of.Partitions[0].Position == nil || of.Partitions[0].Position.Lo != 4 {
+		t.Errorf("changed while it was paused it is %+v", of)
+	}
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("it is read with the new meaning", through(5))
+	if got := st.count(1); got != before+100 {
+		t.Errorf("counted %d, want %d", got, before+100)
 	}
 }
 
@@ -396,8 +424,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// A source that begins at its last messages, and whose maker died when it had recorded the
-// beginnings of some partitions, begins there in all of them once it is resumed.
+// A source that begins at its last messages, and whose maker died before it had recorded where
+// they are, begins there in all partitions once it is resumed.
 func TestInterruptedBeginning(t *testing.T) {
 	for name, resume := range map[string]func(*started) error{
 		"resumed": func(st *started) error { return nil },
@@ -422,14 +450,7 @@ func TestInterruptedBeginning(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			of, err := st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dies := &dyingSink{Sink: st.node.Sink(), calls: 1}
-			if err := source.Begin(t.Context(), of.Number, cfg, broker{st.queue}, dies); err == nil {
-				t.Fatal("it did not die")
-			}
+			must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
 			if err := resume(st); err != nil {
 				t.Fatal(err)
 			}
@@ -446,17 +467,4 @@ func TestInterruptedBeginning(t *testing.T) {
 			}
 		})
 	}
-}
-
-// dyingSink records some starts, and no more.
-type dyingSink struct {
-	sink.Sink
-	calls int
-}
-
-func (s *dyingSink) Start(ctx context.Context, n uint64, p uint32, start sink.Start) (sink.Start, error) {
-	if s.calls--; s.calls < 0 {
-		return sink.Start{}, errors.New("dead")
-	}
-	return s.Sink.Start(ctx, n, p, start)
 }

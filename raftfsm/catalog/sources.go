@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -40,14 +41,20 @@ type Source struct {
 
 // Partition is where the reading of one partition of a source begins.
 type Partition struct {
-	// Epoch counts the seeks, from 1. Shards keep a position of one epoch, so no section
-	// from before a seek is applied after it.
-	Epoch uint32        `json:"epoch"`
-	Start sink.Position `json:"start"`
+	// Epoch counts the seeks and the pauses, from 1. Shards keep a position of one epoch, so
+	// no section from before is applied after it.
+	Epoch uint32 `json:"epoch"`
+	// Sought is the epoch that the last seek began, or 1; 0 if it is Epoch. Positions in
+	// shards from it on are carried over to Epoch.
+	Sought uint32        `json:"sought,omitempty"`
+	Start  sink.Position `json:"start"`
 	// Identity names the queue that Start is a position of; "" from a seek until a reader
 	// has recorded it.
 	Identity string `json:"identity,omitempty"`
 }
+
+// Since returns the first epoch whose positions in shards are good.
+func (p Partition) Since() uint32 { return cmp.Or(p.Sought, p.Epoch) }
 
 // TakesSources reports whether the cluster version allows sources.
 func (v *View) TakesSources() bool { return v.ClusterVersion >= versionOfSources }
@@ -76,12 +83,17 @@ type PutSourceEntry struct {
 	Config  json.RawMessage `json:"config"`
 	Number  uint64          `json:"number,omitempty"`  // 0 makes a source
 	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new source
-	Paused  bool            `json:"paused,omitempty"`  // a new source is
-	// OnlyPaused refuses the change of a source that is not paused.
-	OnlyPaused bool `json:"only_paused,omitempty"`
+	Paused  bool            `json:"paused,omitempty"`  // a new source is, or one of NewMeaning
+	// NewMeaning says that messages mean something else from now on. The source must be paused.
+	// It gets a new number, because a reader that has yet to learn of the change has the old
+	// one.
+	NewMeaning bool `json:"new_meaning,omitempty"`
+	// Partitions are for NewMeaning those of the source: their epochs, and as Start the
+	// position that all shards have. They must be all, and at these epochs still.
+	Partitions map[uint32]Partition `json:"partitions,omitempty"`
 }
 
-// PauseSourceEntry pauses or resumes a source.
+// PauseSourceEntry pauses or resumes a source. A pause raises the epochs of its partitions.
 type PauseSourceEntry struct {
 	Name   string `json:"name"`
 	Paused bool   `json:"paused"`
@@ -99,13 +111,12 @@ type SeekSourceEntry struct {
 	Positions map[uint32]sink.Position `json:"positions"`
 }
 
-// StartSourceEntry records where a partition begins and what queue it is of, unless that
-// is recorded. After a seek it records only the identity.
+// StartSourceEntry records where partitions of a queue begin and what queue it is, for those
+// of which that is not recorded. After a seek it records only the identity.
 type StartSourceEntry struct {
-	Number    uint64        `json:"number"`
-	Partition uint32        `json:"partition"`
-	Start     sink.Position `json:"start"`
-	Identity  string        `json:"identity"`
+	Number   uint64                   `json:"number"`
+	Starts   map[uint32]sink.Position `json:"starts"`
+	Identity string                   `json:"identity"`
 }
 
 func (c *PutSourceEntry) apply(v *View) (Result, bool) {
@@ -119,7 +130,9 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 		return Result{Source: s, Exists: true}, false
 	case c.Number != 0 && s.Number != c.Number:
 		return Result{Missing: true}, false
-	case c.OnlyPaused && !s.Paused:
+	case c.NewMeaning && c.Number == 0:
+		return refused("a new source %s with another meaning", c.Name)
+	case c.NewMeaning && !s.Paused:
 		return refused("source %s is not paused", c.Name)
 	}
 	config, err := json.Marshal(c.Config) // without spaces, as View.encoded has it
@@ -129,19 +142,45 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	if err != nil {
 		return refused("source %s: %v", c.Name, err)
 	}
-	if exists {
+	if exists && !c.NewMeaning {
 		changed := string(s.Config) != string(config)
 		s.Config = config
 		return v.putSource(s), changed
 	}
-	if len(v.Sources) >= SourcesMax {
+	if !exists && len(v.Sources) >= SourcesMax {
 		return pastBound(BoundSources, "there are %d sources, the most that a cluster takes", SourcesMax)
 	}
 	if v.LastSource == math.MaxUint32 {
 		return refused("there were %d sources", v.LastSource)
 	}
+	partitions, err := c.begun(s.Partitions)
+	if err != nil {
+		return refused("source %s: %v", c.Name, err)
+	}
 	v.LastSource++
-	return v.putSource(Source{Number: uint64(c.Cluster)<<32 | uint64(v.LastSource), Name: c.Name, Config: config, Paused: c.Paused}), true
+	return v.putSource(Source{
+		Number: uint64(c.Cluster)<<32 | uint64(v.LastSource), Name: c.Name, Config: config, Paused: c.Paused, Partitions: partitions,
+	}), true
+}
+
+// begun returns the partitions of a new number, which begin where those of the old one are.
+func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
+	if len(c.Partitions) != len(old) {
+		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Partitions))
+	}
+	var all map[uint32]Partition
+	for _, number := range slices.Sorted(maps.Keys(c.Partitions)) {
+		at := c.Partitions[number]
+		p, there := old[number]
+		if !there || p.Epoch != at.Epoch {
+			return nil, fmt.Errorf("partition %d is at epoch %d, not %d", number, p.Epoch, at.Epoch)
+		}
+		if all == nil {
+			all = map[uint32]Partition{}
+		}
+		all[number] = Partition{Epoch: 1, Start: at.Start, Identity: p.Identity}
+	}
+	return all, nil
 }
 
 // putSource stores a source.
@@ -165,9 +204,18 @@ func (c *PauseSourceEntry) apply(v *View) (Result, bool) {
 	if !exists {
 		return Result{Missing: true}, false
 	}
-	changed := s.Paused != c.Paused
-	s.Paused = c.Paused
-	return v.putSource(s), changed
+	if s.Paused == c.Paused {
+		return Result{Source: s}, false
+	}
+	if s.Paused = c.Paused; s.Paused {
+		s.Partitions = maps.Clone(s.Partitions)
+		for number, p := range s.Partitions {
+			p.Sought = p.Since()
+			p.Epoch++
+			s.Partitions[number] = p
+		}
+	}
+	return v.putSource(s), true
 }
 
 func (c *DeleteSourceEntry) apply(v *View) (Result, bool) {
@@ -207,16 +255,22 @@ func (c *StartSourceEntry) apply(v *View) (Result, bool) {
 	if c.Identity == "" || len(c.Identity) > IdentityBytesMax {
 		return refused("source %s: an identity of %d bytes is not 1…%d", s.Name, len(c.Identity), IdentityBytesMax)
 	}
-	p, known := s.Partitions[c.Partition]
-	if p.Identity != "" {
+	s.Partitions = owned(s.Partitions)
+	changed := false
+	for partition, start := range c.Starts {
+		p, known := s.Partitions[partition]
+		if p.Identity != "" {
+			continue
+		}
+		if !known {
+			p = Partition{Epoch: 1, Start: start}
+		}
+		p.Identity = c.Identity
+		s.Partitions[partition], changed = p, true
+	}
+	if !changed {
 		return Result{Source: s}, false
 	}
-	if !known {
-		p = Partition{Epoch: 1, Start: c.Start}
-	}
-	p.Identity = c.Identity
-	s.Partitions = owned(s.Partitions)
-	s.Partitions[c.Partition] = p
 	if result, full := v.partitionsFull(&s); full {
 		return result, false
 	}
@@ -256,7 +310,7 @@ func (v *View) checkSources() error {
 			return fmt.Errorf("source %s: %w", name, err)
 		}
 		for partition, p := range s.Partitions {
-			if p.Epoch == 0 || len(p.Identity) > IdentityBytesMax {
+			if p.Epoch == 0 || p.Sought >= p.Epoch || len(p.Identity) > IdentityBytesMax {
 				return fmt.Errorf("source %s: partition %d: %+v", name, partition, p)
 			}
 		}

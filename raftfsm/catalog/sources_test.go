@@ -12,8 +12,17 @@ import (
 
 const aConfig = `{"type":"nats"}`
 
-func putSource(name, config string, number uint64, onlyPaused bool) *Command {
-	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Number: number, Cluster: 7, OnlyPaused: onlyPaused}}
+func putSource(name, config string, number uint64) *Command {
+	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Number: number, Cluster: 7}}
+}
+
+// newMeaning returns the command that gives a source another meaning, all shards of partition 3
+// being at a position of an epoch.
+func newMeaning(name string, number uint64, epoch uint32, at uint64) *Command {
+	c := putSource(name, aConfig, number)
+	c.PutSource.NewMeaning = true
+	c.PutSource.Partitions = map[uint32]Partition{3: {Epoch: epoch, Start: sink.Position{Lo: at}}}
+	return c
 }
 
 func pause(name string, paused bool) *Command {
@@ -25,7 +34,7 @@ func seek(name string, partition uint32, to uint64) *Command {
 }
 
 func start(number uint64, partition uint32, from uint64, identity string) *Command {
-	return &Command{StartSource: &StartSourceEntry{Number: number, Partition: partition, Start: sink.Position{Lo: from}, Identity: identity}}
+	return &Command{StartSource: &StartSourceEntry{Number: number, Starts: map[uint32]sink.Position{partition: {Lo: from}}, Identity: identity}}
 }
 
 func deleteSource(name string, number uint64) *Command {
@@ -43,8 +52,8 @@ func sourceSteps() (steps []struct {
 	command *Command
 }) {
 	for _, command := range []*Command{
-		putSource("likes", ` { "type" : "nats" } `, 0, false), start(first, 3, 10, "q1"), pause("likes", true), seek("likes", 3, 5),
-		start(first, 3, 9, "q2"), putSource("likes", `{"type":"<>"}`, first, true), deleteSource("likes", first),
+		putSource("likes", ` { "type" : "nats" } `, 0), start(first, 3, 10, "q1"), pause("likes", true), seek("likes", 3, 5),
+		start(first, 3, 9, "q2"), putSource("likes", `{"type":"<>"}`, first), deleteSource("likes", first),
 	} {
 		steps = append(steps, struct {
 			name    string
@@ -57,7 +66,7 @@ func sourceSteps() (steps []struct {
 func TestSources(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	if r := applyCommand(t, c, putSource("likes", aConfig, 0, false)); r.Refused == "" {
+	if r := applyCommand(t, c, putSource("likes", aConfig, 0)); r.Refused == "" {
 		t.Errorf("a source in cluster version 1: %+v", r)
 	}
 	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
@@ -100,31 +109,43 @@ func TestSources(t *testing.T) {
 		command *Command
 		check   func(*Result) string
 	}{
-		{putSource("Likes", aConfig, 0, false), refusal},
-		{putSource("likes", "[]", 0, false), refusal},
-		{putSource("likes", "null", 0, false), refusal},
-		{putSource("likes", `{"a":"`+strings.Repeat("x", SourceConfigBytesMax)+`"}`, 0, false), refusal},
-		{putSource("likes", ` { "type" : "nats" } `, 0, false), made(first)},
-		{putSource("likes", `{}`, 0, false), exists},
-		{putSource("likes", `{}`, second, false), missing},
-		{putSource("likes", `{}`, first, true), refusal},
+		{putSource("Likes", aConfig, 0), refusal},
+		{putSource("likes", "[]", 0), refusal},
+		{putSource("likes", "null", 0), refusal},
+		{putSource("likes", `{"a":"`+strings.Repeat("x", SourceConfigBytesMax)+`"}`, 0), refusal},
+		{putSource("likes", ` { "type" : "nats" } `, 0), made(first)},
+		{putSource("likes", `{}`, 0), exists},
+		{putSource("likes", `{}`, second), missing},
+		{newMeaning("likes", first, 1, 0), refusal},
+		{newMeaning("other", 0, 1, 0), refusal},
 		{start(first, 3, 10, ""), refusal},
 		{start(first, 3, 10, strings.Repeat("x", IdentityBytesMax+1)), refusal},
 		{start(second, 3, 10, "q1"), missing},
-		{start(first, 3, 10, "q1"), partition(first, Partition{1, sink.Position{Lo: 10}, "q1"})},
-		{start(first, 3, 20, "q2"), partition(first, Partition{1, sink.Position{Lo: 10}, "q1"})},
+		{start(first, 3, 10, "q1"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
+		{start(first, 3, 20, "q2"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
 		{seek("likes", 3, 5), refusal},
 		{seek("other", 3, 5), missing},
 		{pause("other", true), missing},
-		{pause("likes", true), nil},
-		{seek("likes", 3, 5), partition(first, Partition{2, sink.Position{Lo: 5}, ""})},
-		{start(first, 3, 10, "q2"), partition(first, Partition{2, sink.Position{Lo: 5}, "q2"})},
-		{putSource("likes", `{}`, first, true), nil},
+		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
+		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
+		{seek("likes", 3, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})},
+		{start(first, 3, 10, "q2"), partition(first, Partition{3, 0, sink.Position{Lo: 5}, "q2"})},
+		{newMeaning("likes", first, 2, 7), refusal}, // the epoch was another
+		{newMeaning("likes", second, 3, 7), missing},
+		{putSource("likes", `{}`, first), nil},
+		{pause("likes", false), partition(first, Partition{3, 0, sink.Position{Lo: 5}, "q2"})},
+		{newMeaning("likes", first, 3, 7), refusal},
+		{pause("likes", true), partition(first, Partition{4, 3, sink.Position{Lo: 5}, "q2"})},
+		{pause("likes", false), nil},
+		{pause("likes", true), partition(first, Partition{5, 3, sink.Position{Lo: 5}, "q2"})},
+		{start(first, 4, 1, "q2"), nil},
+		{newMeaning("likes", first, 5, 7), refusal}, // it has another partition by now
+		{seek("likes", 3, 6), partition(first, Partition{6, 0, sink.Position{Lo: 6}, ""})},
 		{deleteSource("likes", second), missing},
 		{deleteSource("likes", first), nil},
 		{deleteSource("likes", first), missing},
 		{start(first, 3, 10, "q1"), missing},
-		{putSource("likes", aConfig, 0, false), made(second)},
+		{putSource("likes", aConfig, 0), made(second)},
 	} {
 		r := applyCommand(t, c, step.command)
 		if step.check == nil && (r.Refused != "" || r.Missing || r.Exists) {
@@ -152,9 +173,9 @@ func TestSourcesAreBounded(t *testing.T) {
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
 	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	for i := range SourcesMax {
-		applyCommand(t, c, putSource(fmt.Sprintf("s%d", i), aConfig, 0, false))
+		applyCommand(t, c, putSource(fmt.Sprintf("s%d", i), aConfig, 0))
 	}
-	if r := applyCommand(t, c, putSource("more", aConfig, 0, false)); r.Bound != BoundSources || !strings.Contains(r.Refused, "64") {
+	if r := applyCommand(t, c, putSource("more", aConfig, 0)); r.Bound != BoundSources || !strings.Contains(r.Refused, "64") {
 		t.Errorf("one source too many: %+v", r)
 	}
 	applyCommand(t, c, pause("s0", true))
@@ -187,18 +208,47 @@ func TestSourceNames(t *testing.T) {
 	}
 }
 
+// A source whose messages mean something else is another to its readers and to the shards, and
+// goes on where they are.
+func TestNewMeaning(t *testing.T) {
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
+	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
+	applyCommand(t, c, putSource("likes", `{}`, 0))
+	applyCommand(t, c, start(first, 3, 10, "q1"))
+	applyCommand(t, c, pause("likes", true))
+	r := applyCommand(t, c, newMeaning("likes", first, 2, 70))
+	want := Partition{Epoch: 1, Start: sink.Position{Lo: 70}, Identity: "q1"}
+	if s := r.Source; s.Number != second || s.Paused || string(s.Config) != aConfig || len(s.Partitions) != 1 || s.Partitions[3] != want {
+		t.Errorf("it is %+v, refused: %s", r.Source, r.Refused)
+	}
+	if v := c.View(); len(v.Sources) != 1 || !v.SourceDeleted(7, first) || v.SourceDeleted(7, second) {
+		t.Errorf("the catalog has %s", v.encoded())
+	}
+	if r := applyCommand(t, c, start(first, 3, 10, "q1")); !r.Missing {
+		t.Errorf("a reader of the old meaning has begun: %+v", r)
+	}
+	applyCommand(t, c, pause("likes", true))
+	if r := applyCommand(t, c, newMeaning("likes", first, 2, 70)); !r.Missing {
+		t.Errorf("a late copy of the change: %+v", r)
+	}
+	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
+		t.Error(err)
+	}
+}
+
 // A source that is made paused stays so until it is resumed.
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
 	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
-	made := putSource("likes", aConfig, 0, false)
+	made := putSource("likes", aConfig, 0)
 	made.PutSource.Paused = true
 	if r := applyCommand(t, c, made); !r.Source.Paused {
 		t.Errorf("made %+v", r)
 	}
 	applyCommand(t, c, pause("likes", false))
-	change := putSource("likes", `{}`, first, false)
+	change := putSource("likes", `{}`, first)
 	change.PutSource.Paused = true
 	if r := applyCommand(t, c, change); r.Source.Paused {
 		t.Errorf("changed %+v", r)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -65,8 +66,8 @@ func mix(n uint64) uint64 {
 	return n ^ n>>33
 }
 
-// closedDigest is what closed positions contribute to the digest.
-const closedDigest = 0x636c6f736564
+// ClosedDigest is what closed positions contribute to the digest.
+const ClosedDigest = 0x636c6f736564
 
 // SectionMode is what a section of a source does.
 type SectionMode uint8
@@ -76,10 +77,11 @@ const (
 	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if
 	// the position is Prev of Epoch.
 	SectionAdvance SectionMode = 1
-	// SectionBegin sets the position to Next of Epoch, if the group has no position of that
-	// epoch or a later one.
+	// SectionBegin sets the position to Next of Epoch, if the group has no position of an epoch
+	// from Since on. A position of Since or a later epoch is raised to Epoch where it is.
 	SectionBegin SectionMode = 2
-	// SectionRead changes nothing and returns the position.
+	// SectionRead returns the position. One of Since or a later epoch is raised to Epoch where
+	// it is, so that no section of an epoch before is applied after it.
 	SectionRead SectionMode = 3
 	// SectionForget drops all positions of a deleted source, and remembers that the source
 	// is deleted: no section of it is applied any more.
@@ -92,7 +94,8 @@ type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
-	Prev, Next sink.Position
+	Since      uint32        // not of SectionAdvance: the epoch of the last seek; 0 for Epoch
+	Prev, Next sink.Position // Prev of SectionAdvance only
 }
 
 // PositionAnswer is a group's position of a partition right after a section.
@@ -176,9 +179,9 @@ func (p *positions) setClosed(closed bool) {
 	if p.closed != closed {
 		p.closed = closed
 		if closed {
-			p.digest += closedDigest
+			p.digest += ClosedDigest
 		} else {
-			p.digest -= closedDigest
+			p.digest -= ClosedDigest
 		}
 	}
 }
@@ -210,16 +213,19 @@ func (p *positions) judge(s *SourceSection) Outcome {
 		if p.closed || !known || m != (Checkpoint{s.Epoch, s.Prev}) {
 			return Moved
 		}
-	case SectionBegin:
+	case SectionBegin, SectionRead:
+		carried := known && m.Epoch >= cmp.Or(s.Since, s.Epoch)
 		full := !known && len(p.at) >= PositionsMax
-		if p.closed || deleted || full || known && m.Epoch >= s.Epoch {
+		switch {
+		case p.closed || deleted || full || known && m.Epoch >= s.Epoch || s.Mode == SectionRead && !carried:
 			return Moved
+		case carried:
+			p.set(s.PositionKey, Checkpoint{s.Epoch, m.At})
+			return Applied
 		}
 	case SectionForget:
 		p.forget(s.Source)
 		return Applied
-	default:
-		return Moved
 	}
 	p.set(s.PositionKey, Checkpoint{s.Epoch, s.Next})
 	return Applied
@@ -269,7 +275,8 @@ func (p *positions) capture() positions {
 //	positions: number (8) | closed (1) | positions (4) | position … | as request, without ops
 //	position:  source (8) | partition (4) | epoch (4) | hi (8) | lo (8)
 //
-// A position of a queue is hi (8) | lo (8). The section of a snapshot, which is there if any of
+// A position of a queue is hi (8) | lo (8). Where a section does not advance, prev is 0 and
+// since (8). The section of a snapshot, which is there if any of
 // it is:
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
@@ -291,7 +298,11 @@ func (s *SourceSection) appendTo(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, s.Source)
 	dst = binary.LittleEndian.AppendUint32(dst, s.Partition)
 	dst = binary.LittleEndian.AppendUint32(append(dst, byte(s.Mode)), s.Epoch)
-	return appendPosition(appendPosition(dst, s.Prev), s.Next)
+	prev := s.Prev
+	if s.Mode != SectionAdvance {
+		prev = sink.Position{Lo: uint64(s.Since)}
+	}
+	return appendPosition(appendPosition(dst, prev), s.Next)
 }
 
 // parseSource splits a section of a source into what it does and its request.
@@ -305,7 +316,15 @@ func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 		Prev: parsePosition(p[17:]), Next: parsePosition(p[33:]),
 	}
 	rest = p[sourceSize:]
-	if s.Mode < SectionAdvance || s.Mode > SectionForget || s.Mode != SectionAdvance && !isEmptyRequest(rest) || s.Mode == SectionAdvance && s.Next.Less(s.Prev) {
+	empty, good := isEmptyRequest(rest), false
+	switch s.Mode {
+	case SectionAdvance: // ops that do not move the position could be applied twice
+		good = s.Prev.Less(s.Next) || s.Prev == s.Next && empty
+	case SectionBegin, SectionRead, SectionForget:
+		good = empty && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
+		s.Since, s.Prev = uint32(s.Prev.Lo), sink.Position{}
+	}
+	if !good {
 		return id, nil, fmt.Errorf("%w: section of a source % x", codec.ErrEntry, p[:sourceSize])
 	}
 	return BySource(s), rest, nil

@@ -30,7 +30,7 @@ func FuzzPositions(f *testing.F) {
 			t.Fatalf("% x was taken for % x", section, again)
 		}
 		digest := p.digest
-		if p.setClosed(false); digest-closedDigest*uint64(section[0]) != p.digest || p.digest != DigestOf(p.records()) {
+		if p.setClosed(false); digest-ClosedDigest*uint64(section[0]) != p.digest || p.digest != DigestOf(p.records()) {
 			t.Fatalf("digest %016x", digest)
 		}
 	})
@@ -40,6 +40,7 @@ func FuzzPositions(f *testing.F) {
 func FuzzSourceIdentity(f *testing.F) {
 	for _, id := range []RequestID{
 		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionAdvance, Epoch: 3, Prev: sink.Position{Lo: 4}, Next: sink.Position{Hi: 5}}),
+		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionBegin, Epoch: 3, Since: 2, Next: sink.Position{Hi: 5}}),
 		ByRestorePositions(9, RestoredPositions{Closed: true, All: somePositions()}),
 	} {
 		f.Add(id.kind == bySource, append(id.AppendTo(nil), 0, 0, 0, 0))

@@ -90,6 +90,8 @@ type ShardPosition struct {
 // Sink applies the ops of partitions, in each shard exactly once. It is safe for use by
 // several goroutines. Two readers of one partition, on one node or on two, do no harm.
 type Sink interface {
+	// Begin records where partitions of a queue begin, all or none of them, as Start does.
+	Begin(ctx context.Context, source uint64, starts map[uint32]Position, identity string) error
 	// Start records start in the catalog unless the partition has one with an identity,
 	// and returns what is recorded. After a seek the position is the sought one and only
 	// the identity is recorded. A reader calls it before Positions.

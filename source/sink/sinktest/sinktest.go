@@ -114,6 +114,15 @@ type node struct {
 	seen []shard // has and at only; guarded by the cluster's lock
 }
 
+func (n *node) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
+	for p, at := range starts {
+		if _, err := n.Start(ctx, source, p, sink.Start{Position: at, Identity: identity}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (n *node) Start(_ context.Context, _ uint64, _ uint32, start sink.Start) (sink.Start, error) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
