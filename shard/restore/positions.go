@@ -26,6 +26,7 @@ func (r *restore) closePositions() error {
 	if !r.takesPositions() {
 		return nil
 	}
+	r.closed = true
 	return r.setPositions(dedup.RestoredPositions{Closed: true})
 }
 
@@ -33,7 +34,7 @@ func (r *restore) closePositions() error {
 // not know, or whose partition was sought since, begins at its recorded start, and one that
 // is deleted has none.
 func (r *restore) openPositions() error {
-	if !r.takesPositions() {
+	if !r.closed {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
@@ -42,9 +43,7 @@ func (r *restore) openPositions() error {
 	if err := r.cfg.CatchUp(ctx); err != nil {
 		return fmt.Errorf("cannot read which sources there are: %w", err)
 	}
-	all := PositionsAfter(r.cfg.Catalog.View(), r.positions)
-	r.changed.Digest += dedup.DigestOf(all)
-	return r.setPositions(dedup.RestoredPositions{All: all})
+	return r.setPositions(dedup.RestoredPositions{All: PositionsAfter(r.cfg.Catalog.View(), r.positions)})
 }
 
 // PositionsAfter returns the positions of a shard whose rows are those of a snapshot
@@ -58,9 +57,10 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 		for _, partition := range slices.Sorted(maps.Keys(source.Partitions)) {
 			p, key := source.Partitions[partition], dedup.PositionKey{Source: source.Number, Partition: partition}
 			at, there := known[key]
-			if !there || at.Epoch != p.Epoch {
-				at = dedup.Checkpoint{Epoch: p.Epoch, At: p.Start}
+			if !there || at.Epoch < p.Since() || at.Epoch > p.Epoch {
+				at.At = p.Start
 			}
+			at.Epoch = p.Epoch
 			all = append(all, dedup.PositionRecord{PositionKey: key, Checkpoint: at})
 		}
 	}

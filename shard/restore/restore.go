@@ -3,7 +3,8 @@
 //
 // It never touches a replica: what it writes and reads goes to whatever node leads the shard.
 //
-// Invariant: once a restore has begun, no write of an earlier one is applied.
+// Invariant: once a restore has begun, no write of an earlier one is applied, and no section of
+// a source until the shard holds what was restored.
 package restore
 
 import (
@@ -143,16 +144,13 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	if err := r.empty(o.Force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	if err := r.closePositions(); err != nil {
-		return raftfsm.SnapshotFacts{}, err
-	}
 	facts, err := raftfsm.VisitSnapshot(stream, r.cfg.Kind, raftfsm.SnapshotVisitor{
 		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
 		Board:   r.board,
 		Positions: func(all []dedup.PositionRecord, digest uint64) error {
-			r.positions, r.changed.Digest = all, r.changed.Digest-digest
+			r.positions, r.positionsDigest = all, digest
 			return nil
 		},
 	})
@@ -162,13 +160,13 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	if err != nil {
 		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
-	if err := r.openPositions(); err != nil {
-		return facts, err
-	}
 	facts.Rows += r.changed.Rows
 	facts.Digest += r.changed.Digest
 	facts.CursorsSetBack = r.changed.CursorsSetBack
-	return facts, r.check(facts)
+	if err := r.check(facts); err != nil {
+		return facts, err
+	}
+	return facts, r.openPositions()
 }
 
 // restore is one shard's restore under way. page and flush are one goroutine's;
@@ -181,7 +179,10 @@ type restore struct {
 	places    []int                     // of each column of the snapshot: its number here, or leftOut
 	end       *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
 	positions []dedup.PositionRecord    // of the snapshot
-	changed   raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
+	// positionsDigest is what positions contribute to the snapshot's digest.
+	positionsDigest uint64
+	closed          bool                  // the shard applies no section of a source
+	changed         raftfsm.SnapshotFacts // what the shard is to hold less what the snapshot does
 
 	seq     uint64 // of the last write
 	sent    int    // writes
@@ -445,7 +446,7 @@ func (r *restore) flush() error {
 	return errors.Join(r.failed(), err)
 }
 
-// empty sees to it that the shard has no rows, and begins.
+// empty sees to it that the shard has no rows and that sources add none, and begins.
 func (r *restore) empty(force bool) error {
 	if r.cfg.Kind == codec.KindFeed || r.cfg.Kind == codec.KindBoard {
 		return r.clear(force)
@@ -463,6 +464,9 @@ func (r *restore) empty(force bool) error {
 	}
 	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
+		return err
+	}
+	if err := r.closePositions(); err != nil {
 		return err
 	}
 	for _, table := range tables {
@@ -503,7 +507,8 @@ func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
 	return r.cfg.Node.Rows(ctx, table, key)
 }
 
-// check holds the shard's digest against the snapshot's, where it is led.
+// check holds the shard's digest against the snapshot's, where it is led, before a source
+// changes it.
 func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
@@ -511,7 +516,11 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	if err != nil {
 		return err
 	}
-	if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
+	digest := facts.Digest - r.positionsDigest
+	if r.closed {
+		digest += dedup.ClosedDigest
+	}
+	if want := fmt.Sprintf("%016x", digest); led.Digest != want || led.Rows != facts.Rows {
 		return fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
 	}
 	return nil
