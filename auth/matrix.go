@@ -99,12 +99,12 @@ var Routes = []Route{
 	{"POST", "/v1/keyspaces/{keyspace}/full_replication", admin},
 
 	{"GET", "/v1/sources", admin},
-	{"GET", "/v1/sources/{name}", admin},
-	{"PUT", "/v1/sources/{name}", admin},
-	{"DELETE", "/v1/sources/{name}", admin},
-	{"POST", "/v1/sources/{name}/pause", admin},
-	{"POST", "/v1/sources/{name}/resume", admin},
-	{"POST", "/v1/sources/{name}/seek", admin},
+	{"GET", "/v1/sources/{source}", admin},
+	{"PUT", "/v1/sources/{source}", admin},
+	{"DELETE", "/v1/sources/{source}", admin},
+	{"POST", "/v1/sources/{source}/pause", admin},
+	{"POST", "/v1/sources/{source}/resume", admin},
+	{"POST", "/v1/sources/{source}/seek", admin},
 
 	{"GET", "/v1/users", admin},
 	{"GET", "/v1/users/{name}", admin},
