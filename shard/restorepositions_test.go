@@ -43,6 +43,7 @@ func (w watched) Write(write *restore.Write) error {
 // From before a restore empties a shard until the shard is found to hold what was restored, it
 // applies no section of a source. What comes after the backup is then read again, once.
 func TestRestoreClosesPositions(t *testing.T) {
+	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
