@@ -50,6 +50,10 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			"/v1/admin/cold/warm":    coldVerb(tiering.ColdWarm),
 			"/v1/admin/cold/stop":    coldVerb(tiering.ColdStop),
 
+			"/v1/admin/gossip/keys": resourceOf(map[string]*endpoint{
+				"GET":  {name: "admin_gossip_keys", takes: exempt, call: (*Server).listGossipKeys},
+				"POST": {name: "admin_gossip_key_change", takes: exempt | takesBody | takesChange | takesSecret | audited, call: (*Server).changeGossipKey},
+			}),
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_version", takes: exempt, call: (*Server).adminVersion},
 				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: (*Server).changeVersion},

@@ -36,7 +36,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 		"action", e.name, "path", clipped(ctx.URI().PathOriginal()), "caller", ctx.RemoteAddr().String(), "user", event.Who,
 		"status", ctx.Response.StatusCode(),
 	}
-	if ctx.RequestBodyStream() == nil { // otherwise the body was not read, as for a restore
+	if ctx.RequestBodyStream() == nil && e.takes&takesSecret == 0 { // a stream was not read, as for a restore
 		args = append(args, "body", clipped(ctx.Request.Body()))
 	}
 	if query := ctx.URI().QueryString(); len(query) > 0 {

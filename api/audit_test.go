@@ -84,3 +84,15 @@ func TestAuditedTextIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are logged", n)
 	}
 }
+
+// TestSecretsAreNotLogged: a gossip key is in no line, whether its call succeeds or not.
+func TestSecretsAreNotLogged(t *testing.T) {
+	l := startLive(t, nil)
+	const key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+	for _, action := range []string{"add", "other"} {
+		l.do("POST", "/v1/admin/gossip/keys", `{"action":"`+action+`","key":"`+key+`"}`)
+	}
+	if !l.log.Has("admin_gossip_key_change") || l.log.Has("AQEBAQ") {
+		t.Error(l.log.String())
+	}
+}

@@ -49,6 +49,7 @@ const (
 	takesOps    // ops on any keyspaces
 	takesCursor // limit and cursor of the query
 	audited     // logged with its caller: it changes the cluster or a keyspace
+	takesSecret // a body that is in no log
 )
 
 // takesUser is for a call about one user: {user} of the path.

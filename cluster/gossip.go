@@ -66,10 +66,11 @@ type GossipConfig struct {
 	// Joining and Promised are those of Identity, for a node without a cluster: it joins
 	// that cluster, or the one that these nodes have formed.
 	Joining, Promised string
-	// Keys encrypt gossip (ReadGossipKeys). Without keys, gossip is neither encrypted nor
-	// authenticated.
-	Keys   [][]byte
-	Logger *slog.Logger
+	// Keys encrypt gossip. Without keys, gossip is neither encrypted nor authenticated.
+	Keys *GossipKeys // nil for none
+	// Transition lets a cluster that runs turn encryption on; see there.
+	Transition GossipTransition
+	Logger     *slog.Logger
 
 	timing gossipTiming // gossipTimingDefault if zero
 }
@@ -85,6 +86,17 @@ type Gossip struct {
 	announcing sync.Mutex // one Announce at a time
 	search     search
 }
+
+// GossipTransition is a step in which nodes of a running cluster turn the encryption of
+// gossip on: all nodes take the first one, then all the second, and then neither.
+type GossipTransition string
+
+// The steps.
+const (
+	GossipStrict GossipTransition = ""       // encrypts, and refuses what is not encrypted
+	GossipAccept GossipTransition = "accept" // accepts both, and does not encrypt
+	GossipSend   GossipTransition = "send"   // accepts both, and encrypts
+)
 
 // StartGossip starts to listen and to search for other nodes. Close stops it.
 func StartGossip(cfg GossipConfig) (*Gossip, error) {
@@ -113,7 +125,7 @@ func StartGossip(cfg GossipConfig) (*Gossip, error) {
 
 // listConfig returns memberlist's settings.
 func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
-	ring, err := keyring(g.cfg.Keys)
+	ring, err := g.cfg.Keys.use()
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +136,8 @@ func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
 	c.BindAddr, c.BindPort = at.Addr().String(), int(at.Port())
 	c.AdvertisePort = c.BindPort // advertise the host that is bound
 	c.Keyring = ring
+	c.GossipVerifyIncoming = g.cfg.Transition == GossipStrict
+	c.GossipVerifyOutgoing = g.cfg.Transition != GossipAccept
 	c.TCPTimeout = t.dialTimeout
 	c.ProbeInterval, c.ProbeTimeout = t.probeEvery, t.probeTimeout
 	c.GossipInterval, c.PushPullInterval = t.gossipEvery, t.syncEvery

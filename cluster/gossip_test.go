@@ -204,7 +204,8 @@ func TestKeysMustAgree(t *testing.T) {
 	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
 	keyed := func(name string, keys [][]byte, join ...string) GossipConfig {
 		cfg := gossiper(name, join...)
-		cfg.Keys = keys
+		cfg.Keys = new(GossipKeys)
+		cfg.Keys.mu.keys = keys
 		return cfg
 	}
 	a := startGossip(t, keyed("a", [][]byte{one, two}))

@@ -121,7 +121,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 		c.keyspaceCommand(), c.sourceCommand(), c.benchCommand(), c.versionCommand(),
 		c.nodeCommand(), c.groupCommand(), c.coldCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
 		c.userCommand(), c.tokenCommand(), c.auditCommand(),
-		c.certCommand(), c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
+		c.certCommand(), c.gossipKeyCommand(), c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
 	root.SetHelpCommand(helpCommand())
 	needShell(root)

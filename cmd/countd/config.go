@@ -54,6 +54,7 @@ type config struct {
 	// PermissiveTLS serves nodes without TLS too.
 	PermissiveTLS bool
 	Insecure      bool
+	Transition    cluster.GossipTransition
 	Placement     cluster.PlanSettings
 	LogStore      shard.LogStore
 	Auth          authConfig
@@ -92,6 +93,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
 	c.tlsFlags()
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one a line, 16, 24 or 32 bytes in base64; the first is used for sending")
+	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept gossip without it, and accept (send it without) or send (encrypt it)")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(c.Shards, "shards", "number of shards of a new keyspace, as NAME=N, 1 to 64, default 7; may be repeated")

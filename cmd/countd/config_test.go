@@ -69,7 +69,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
-		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true",
+		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s",
 		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}
@@ -146,6 +146,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"clients' authority without a certificate", []string{"--tls-client-ca=a"}, nil, "", "tls-client-ca (flag --tls-client-ca): needs --tls-cert"},
 		{"cluster certificate without a key", nil, nil, "cluster-tls-cert: a\n", "countd.yaml:1): needs --cluster-tls-key"},
 		{"cluster certificate without an authority", []string{"--cluster-tls-cert=a", "--cluster-tls-key=b"}, nil, "", "cluster-tls-cert (flag --cluster-tls-cert): needs --cluster-tls-ca"},
+		{"another transition", []string{"--gossip-transition=both", "--gossip-key-file=a"}, nil, "", `gossip-transition (flag --gossip-transition): "both" is neither accept nor send`},
+		{"a transition without keys", []string{"--gossip-transition=send"}, nil, "", "needs --gossip-key-file"},
 		{"a name without a cluster certificate", []string{"--cluster-tls-name=a"}, nil, "", "cluster-tls-name (flag --cluster-tls-name): needs --cluster-tls-cert"},
 		{"permissive without a cluster certificate", []string{"--cluster-tls-permissive"}, nil, "", "cluster-tls-permissive (flag --cluster-tls-permissive): needs --cluster-tls-cert"},
 		{"cluster name", []string{"--cluster-name=a b"}, nil, "", "cluster-name (flag --cluster-name): \"a b\": want 1 to 32 of"},

@@ -35,6 +35,14 @@ func (c *config) validateCluster() error {
 	if !cluster.ValidClusterName(c.ClusterName) {
 		return c.bad("cluster-name", fmt.Sprintf("%q: want 1 to 32 of A-Z a-z 0-9 . _ -", c.ClusterName))
 	}
+	switch c.Transition {
+	case cluster.GossipStrict, cluster.GossipAccept, cluster.GossipSend:
+	default:
+		return c.bad("gossip-transition", fmt.Sprintf("%q is neither accept nor send", string(c.Transition)))
+	}
+	if c.Transition != cluster.GossipStrict && c.GossipKeys == "" {
+		return c.bad("gossip-transition", "needs --gossip-key-file")
+	}
 	if !cluster.ValidZone(c.Zone) {
 		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
 	}

@@ -35,8 +35,11 @@ func (c *config) openPorts(authenticates bool) []openPort {
 	case c.PermissiveTLS:
 		peer = append(peer, "an end of --cluster-tls-permissive")
 	}
-	if c.GossipKeys == "" {
+	switch {
+	case c.GossipKeys == "":
 		gossip = append(gossip, "--gossip-key-file")
+	case c.Transition != "":
+		gossip = append(gossip, "an end of --gossip-transition")
 	}
 	var open []openPort
 	for _, p := range []openPort{

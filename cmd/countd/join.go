@@ -17,22 +17,22 @@ import (
 
 // startGossip starts gossip and the search for other nodes.
 func (p *process) startGossip(c *config) error {
-	var keys [][]byte
-	if c.GossipKeys != "" {
-		var err error
-		if keys, err = cluster.ReadGossipKeys(c.GossipKeys); err != nil {
-			return c.bad("gossip-key-file", err.Error())
-		}
+	keys, ignored, err := p.dir.OpenGossipKeys(c.GossipKeys)
+	if err != nil {
+		return c.bad("gossip-key-file", err.Error())
 	}
+	if ignored {
+		p.logger.Warn("ignored keys of --gossip-key-file: this node has those of countctl gossip-key", "file", c.GossipKeys)
+	}
+	p.keys = keys
 	id := &p.dir.Identity
-	var err error
 	p.gossip, err = cluster.StartGossip(cluster.GossipConfig{
 		Self: cluster.Member{
 			Key: id.Key(), Name: id.NodeID, ClusterID: id.ClusterID, ClusterName: c.ClusterName, Zone: c.Zone,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr,
 			Version: buildVersion(), VersionMax: catalog.ClusterVersionMax, Expect: uint8(c.Expect),
 		},
-		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Logger: p.logger,
+		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Transition: c.Transition, Logger: p.logger,
 	})
 	return err
 }

@@ -60,6 +60,7 @@ type process struct {
 	unfollow   func()           // ends what followUsers began; nil until then
 	served     chan error       // receives the result of Serve of either server
 	tls        transport
+	keys       *cluster.GossipKeys
 	insecure   bool // a port beyond loopback is open to anybody
 	gossip     *cluster.Gossip
 	node       *shard.Node
@@ -289,7 +290,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		LiveAddr:         p.liveAddr,
 		ReadsNames:       p.gossip.ReadsNames,
 		DialPeer:         p.dialPeer(),
-		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, sources.ReportCall: p.sources.HandleReport},
+		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, admin.GossipKeyCall: p.keys.Handle, sources.ReportCall: p.sources.HandleReport},
 		Logger:           p.logger,
 		Metrics:          p.registry,
 		Fatal:            p.fatal,

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+)
+
+// GossipKeys are the keys with which nodes encrypt their gossip.
+type GossipKeys struct {
+	Nodes    []GossipKeyNode `json:"nodes"`
+	Complete bool            `json:"complete"` // every node answered, and made the change
+}
+
+// GossipKeyNode is the keys of one node.
+type GossipKeyNode struct {
+	Node    string      `json:"node"`
+	Answers bool        `json:"answers"`           // if false, the other fields are zero
+	Keys    []GossipKey `json:"keys"`              // none if its gossip is not encrypted
+	Refused string      `json:"refused,omitempty"` // why it made no change
+}
+
+// GossipKey names a key without showing it.
+type GossipKey struct {
+	ID      string `json:"id"`      // 16 hex digits
+	Primary bool   `json:"primary"` // the node encrypts with it; it decrypts with all
+}
+
+// GossipKeys returns the keys of every node.
+func (c *Client) GossipKeys(ctx context.Context) (GossipKeys, error) {
+	var answer GossipKeys
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/gossip/keys"}, &answer)
+	return answer, err
+}
+
+// ChangeGossipKey adds, uses or removes a key on every node. key is the key in base64 or,
+// except to add it, its id. It may be repeated.
+func (c *Client) ChangeGossipKey(ctx context.Context, action, key string) (GossipKeys, error) {
+	body, err := json.Marshal(struct {
+		Action string `json:"action"`
+		Key    string `json:"key"`
+	}{action, key})
+	if err != nil {
+		return GossipKeys{}, err
+	}
+	var answer GossipKeys
+	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/gossip/keys", body: body}, &answer)
+	return answer, err
+}
