@@ -97,7 +97,7 @@ func TestGossipKeysChange(t *testing.T) {
 	}
 	k.want(t, admin.GossipKeyRemove, one, "", two)
 	k.want(t, admin.GossipKeyRemove, one, "", two)
-	if k, ignored = keysIn(t, dir, textOne); !ignored {
+	if _, ignored = keysIn(t, dir, textOne); !ignored {
 		t.Error("a key of the file that was removed is used, or not said to be ignored")
 	}
 	if k, _ = keysIn(t, dir); !k.Encrypts() {
