@@ -27,6 +27,9 @@ func (s *sourceSink) forget(ctx context.Context, source uint64) {
 	ctx, cancel := context.WithTimeout(ctx, sourceForgetTimeout)
 	defer cancel()
 	spaces, shards := sourceSpaces(s.world.keyspaces())
+	if len(shards) == 0 {
+		return // this node has yet to learn of the keyspaces
+	}
 	section := &dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}
 	s.world.send(ctx, &sourceWrite{spaces: spaces, sections: slices.Repeat([]*dedup.SourceSection{section}, len(shards))})
 }

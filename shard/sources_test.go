@@ -314,6 +314,25 @@ func TestNoCommandWithoutSource(t *testing.T) {
 	})
 }
 
+// unaware is a node that has just joined: its catalog has sources, and it still opens the
+// replicas of the keyspaces.
+type unaware struct{ nodeSources }
+
+func (unaware) keyspaces() []*Keyspace { return nil }
+
+// A node that reads a source before it knows the keyspaces tries again later.
+func TestPositionsBeforeKeyspaces(t *testing.T) {
+	t.Parallel()
+	n := openMembers(t, 1)[0]
+	s, err := n.CreateSource(t.Context(), "numbers", json.RawMessage(`{}`), false)
+	mustDo(t, err)
+	early := newSourceSink(unaware{nodeSources{n}})
+	if _, err := early.Positions(t.Context(), s.Number, 0); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("without keyspaces: %v", err)
+	}
+	early.forget(t.Context(), s.Number)
+}
+
 // What a node does not know, it asks for before it refuses an op.
 func TestCheckAsksForTheCatalog(t *testing.T) {
 	t.Parallel()

@@ -245,6 +245,9 @@ func (s *sourceSink) readPositions(ctx context.Context, key dedup.PositionKey, r
 	if !there {
 		return nil, 0, nil, sink.ErrStopped
 	}
+	if len(shards) == 0 {
+		return nil, 0, nil, fmt.Errorf("%w: this node has yet to learn of the keyspaces", ErrNoLeader)
+	}
 	partition := found.Partitions[key.Partition]
 	epoch = max(partition.Epoch, 1) // before Start no shard has any
 	read := &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead}
