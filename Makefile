@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-boltdb e2e-long chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench e2e-boltdb e2e-long chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lint: $(LINTER) ## gofmt, go vet and golangci-lint
 $(LINTER):
 	GOFLAGS= GOBIN=$(CURDIR)/bin/.linter $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(patsubst bin/golangci-lint-%,%,$@)
 	mv bin/.linter/golangci-lint $@
+
+vuln: ## known faults in what the programs call, from vuln.go.dev
+	GOFLAGS= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...

@@ -217,7 +217,7 @@ func (c *Caller) expired(now time.Time) bool { return c.expires != 0 && now.Unix
 // that it is current.
 func (a *Authorizer) trusted(now time.Time) *callers {
 	cluster, proved := a.cluster.Load(), a.proved.Load()
-	if cluster == nil || proved < 0 || int64(now.Sub(a.started))-proved > int64(trustMax) {
+	if cluster == nil || proved < 0 || now.Sub(a.started) > time.Duration(proved)+trustMax {
 		return nil
 	}
 	users := (*cluster).Catalog().Users

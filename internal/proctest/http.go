@@ -22,6 +22,12 @@ func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	return n.Send(ctx, method, path, nil, body, answer)
 }
 
+func (n *Node) authorize(req *http.Request) {
+	if n.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+n.Token)
+	}
+}
+
 // Send is Call with headers and a context whose end aborts the request. It sends the request
 // at most once, because tests count their repeats.
 func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
@@ -37,6 +43,7 @@ func (n *Node) Send(ctx context.Context, method, path string, header http.Header
 	if err != nil {
 		return 0, fmt.Errorf("cannot make request: %w", err)
 	}
+	n.authorize(req)
 	maps.Copy(req.Header, header)
 	req.GetBody = nil // with it net/http sends a request with a key again by itself
 	resp, err := n.client.Do(req)
@@ -83,6 +90,7 @@ func (n *Node) Text(path string) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	n.authorize(req)
 	resp, err := n.client.Do(req)
 	if err != nil {
 		n.t.Fatalf("GET %s: %v", path, err)

@@ -37,6 +37,8 @@ type Node struct {
 	Addr string   // host:port of the HTTP API
 	// Redis is where clients of Redis are served, HOST:PORT; "" for nowhere.
 	Redis string
+	// Token is what the package's own calls bear; "" for none.
+	Token string
 
 	t      testing.TB
 	bin    Binaries
@@ -184,6 +186,7 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 		if err != nil {
 			n.t.Fatal(err)
 		}
+		n.authorize(req)
 		if resp, err := n.client.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
