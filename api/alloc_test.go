@@ -6,13 +6,10 @@ package api
 
 import (
 	"math"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/shard"
 )
@@ -31,17 +28,6 @@ func (n quietNode) Get(*shard.Keyspace, []uint64, int, *shard.ReadOptions, []int
 func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
 	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: 7})
 	return nil
-}
-
-// newCall returns a request as its handler gets it.
-func newCall(method, path, body string) *fasthttp.RequestCtx {
-	var r fasthttp.Request
-	r.Header.SetMethod(method)
-	r.SetRequestURI(path)
-	r.SetBodyString(body)
-	ctx := new(fasthttp.RequestCtx)
-	ctx.Init(&r, &net.TCPAddr{}, nil)
-	return ctx
 }
 
 // TestServeAllocates holds what a request may allocate from its handler's entry

@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/internal/proctest"
 )
@@ -96,6 +98,17 @@ func (l *live) try(method, path string, body io.Reader, headers ...string) (repl
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	return reply{response.StatusCode, response.Header, string(text)}, err
+}
+
+// newCall returns a request as its handler gets it.
+func newCall(method, path, body string) *fasthttp.RequestCtx {
+	var r fasthttp.Request
+	r.Header.SetMethod(method)
+	r.SetRequestURI(path)
+	r.SetBodyString(body)
+	ctx := new(fasthttp.RequestCtx)
+	ctx.Init(&r, &net.TCPAddr{}, nil)
+	return ctx
 }
 
 // wantGood checks that the server still answers a good request.
