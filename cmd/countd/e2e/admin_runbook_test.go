@@ -1,9 +1,9 @@
 package e2e
 
 import (
-	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,28 +12,30 @@ import (
 )
 
 // TestRunbookMetricsAreServed holds each metric that the runbook names to what a
-// node serves. Some show up with their first event, so there is a read and a write.
+// node serves. Some show up with their first event, so there are a read, a write and a user.
 func TestRunbookMetricsAreServed(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/OPERATING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := proctest.NewNode(t, bin, t.TempDir())
+	n := proctest.NewNode(t, bin, t.TempDir(), "--auth=permissive", "--audit-log="+filepath.Join(t.TempDir(), "audit.log"))
 	n.StartReady()
+	n.MustCall(http.MethodPut, "/v1/users/web", map[string]any{
+		"grants": []any{map[string]any{"role": "writer", "keyspaces": []string{"*"}}}, "limits": map[string]int{"ops_per_second": 1000},
+	}, nil)
+	var made struct{ Token string }
+	n.MustCall(http.MethodPost, "/v1/users/web/tokens", map[string]any{}, &made)
+	n.Token = made.Token
 	n.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"1", map[string]int64{"like": 1}}}}, nil)
 	n.MustCall(http.MethodGet, "/v1/counters/posts/1", nil, nil)
-	resp, err := http.Get(n.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	served, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var served string
+	eventually(t, "the node knows the user", func() bool {
+		served = n.Text("/metrics")
+		return strings.Contains(served, `user="web"`)
+	})
 	names := regexp.MustCompile("`((?:countd|process)_[a-z_]+)").FindAllStringSubmatch(string(text), -1)
 	for _, m := range names {
-		if !strings.Contains(string(served), "\n# TYPE "+strings.TrimSuffix(m[1], "_count")+" ") {
+		if !strings.Contains(served, "\n# TYPE "+strings.TrimSuffix(m[1], "_count")+" ") {
 			t.Errorf("%s is not served", m[1])
 		}
 	}

@@ -198,7 +198,7 @@ func TestLogOfAStart(t *testing.T) {
 
 func TestWrongSettingsExitWithUsage(t *testing.T) {
 	for name, tc := range map[string]struct{ arg, env, want string }{
-		"flag of no version":    {"--tls-cert=x", "", "unknown flag: --tls-cert"},
+		"flag of no version":    {"--no-flag=x", "", "unknown flag: --no-flag"},
 		"command":               {"start", "", `unknown command "start"`},
 		"log store":             {"--log-store=rocksdb", "", "boltdb"},
 		"value":                 {"--shards=posts=65", "", "want 1 to 64 shards"},
