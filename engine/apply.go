@@ -15,6 +15,21 @@ import "sync/atomic"
 //
 // Cuts returns the deltas that floors cut short.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
+	return t.ApplyJudged(ops, width, rows, overflows, nil)
+}
+
+// Judge decides about ops while ApplyJudged applies them. Its methods must not use the
+// table.
+type Judge interface {
+	// Before is called right before an op is applied, when all ops before it are. It may
+	// change the values of the op's cells.
+	Before(op int)
+	// Refused is called right after an op was refused.
+	Refused(op int)
+}
+
+// ApplyJudged is Apply with a judge, or without one if that is nil.
+func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overflow, judge Judge) ([]Overflow, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	t.cuts = t.cuts[:0]
@@ -24,12 +39,12 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 		}
 	}
 	if len(ops) == 1 {
-		return t.applyOne(&ops[0], rows[:width], overflows), nil
+		return t.applyOne(&ops[0], rows[:width], overflows, judge), nil
 	}
 	t.mu.Lock()
 	defer t.unlock()
 	for from := 0; from < len(ops); from += pageRows {
-		overflows = t.applyPageLocked(ops, from, width, rows, overflows)
+		overflows = t.applyPageLocked(ops, from, width, rows, overflows, judge)
 	}
 	return overflows, nil
 }
@@ -38,7 +53,7 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 // slice is valid until the next Apply; only the goroutine that calls Apply may call Cuts.
 func (t *Table) Cuts() []Cut { return t.cuts }
 
-func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
+func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge) []Overflow {
 	at := t.locate(op.ID)
 	at.s.prefetch(at.p) // before Lock, whose locked instruction would wait for a plain load
 	t.mu.Lock()
@@ -46,13 +61,19 @@ func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
 	if !at.standsIn(t.dir.Load()) {
 		at = t.locate(op.ID)
 	}
+	if judge != nil {
+		judge.Before(0)
+	}
 	if column, ok := t.applyLocked(op, 0, &at, dst); !ok {
 		overflows = append(overflows, Overflow{Column: column})
+		if judge != nil {
+			judge.Refused(0)
+		}
 	}
 	return overflows
 }
 
-func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflows []Overflow) []Overflow {
+func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflows []Overflow, judge Judge) []Overflow {
 	var spots [pageRows]spot
 	page := ops[from:min(len(ops), from+pageRows)]
 	for i := range page {
@@ -67,8 +88,14 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 			spots[i] = t.locate(page[i].ID)
 		}
 		dst := rows[(from+i)*width : (from+i+1)*width]
+		if judge != nil {
+			judge.Before(from + i)
+		}
 		if column, ok := t.applyLocked(&page[i], from+i, &spots[i], dst); !ok {
 			overflows = append(overflows, Overflow{Op: from + i, Column: column})
+			if judge != nil {
+				judge.Refused(from + i)
+			}
 		}
 	}
 	return overflows

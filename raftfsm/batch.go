@@ -20,9 +20,14 @@ type batch struct {
 	ops   []engine.Op
 	cells []engine.Cell
 	ends  []int // the end of each op's cells; link needs it once cells no longer moves
+	// outbox has the ops on outboxes, which are among ops too.
+	outbox []outboxOp
 }
 
-func (b *batch) begin() { b.ops, b.cells, b.ends = b.ops[:0], b.cells[:0], b.ends[:0] }
+func (b *batch) begin() {
+	clear(b.outbox) // do not keep restored outboxes alive
+	b.ops, b.cells, b.ends, b.outbox = b.ops[:0], b.cells[:0], b.ends[:0], b.outbox[:0]
+}
 
 // link sets the cells of each op, once all cells are decoded.
 func (b *batch) link() {
@@ -44,6 +49,9 @@ func (b *batch) void(n int) {
 	b.cells = b.cells[:cells]
 	for i := first; i < len(b.ops); i++ {
 		b.ops[i].Kind, b.ends[i] = engine.OpAdd, cells
+	}
+	for len(b.outbox) > 0 && b.outbox[len(b.outbox)-1].op >= first {
+		b.outbox = b.outbox[:len(b.outbox)-1]
 	}
 }
 
@@ -74,7 +82,7 @@ func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 // op decodes an op of a counter shard.
 func (b *batch) op(p []byte) ([]byte, error) {
 	if len(p) > 0 && p[0]&opKindBits == 0 {
-		return nil, fmt.Errorf("%w: op kind 0", codec.ErrEntry)
+		return b.outboxOp(p)
 	}
 	return b.tableOp(p)
 }

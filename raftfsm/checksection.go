@@ -6,6 +6,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // SectionVisitor receives the ops of a request's section, in order. It must not keep
@@ -13,6 +14,9 @@ import (
 type SectionVisitor struct {
 	Op   func(table Table, key uint64, op *engine.Op) error // counters and unread
 	Feed func(key uint64, op *FeedOp) error
+	// Outbox receives the ops on outboxes of counters, behind all calls of Op. They are
+	// among those too, as ops that count.
+	Outbox func(key uint64, op *outbox.Op) error
 }
 
 // WithOp returns a visitor that calls see with each op before v.
@@ -50,8 +54,17 @@ func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int,
 	if id.MovesPositions() && kind != codec.KindCounters && kind != codec.KindUnread {
 		return 0, false, fmt.Errorf("%w: a section of a source for %s", codec.ErrEntry, kind)
 	}
+	clocked = id.Exists() || of.clocked
+	if check := see.Outbox; kind == codec.KindCounters {
+		see.Outbox = func(key uint64, op *outbox.Op) error {
+			if clocked = true; check == nil {
+				return nil
+			}
+			return check(key, op)
+		}
+	}
 	ops, err = of.check(&id, payload, see)
-	return ops, id.Exists() || of.clocked, err
+	return ops, clocked, err
 }
 
 func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
@@ -59,7 +72,15 @@ func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err
 	if ops, err = parseOps(p, opSizeMin, b.op); err != nil {
 		return ops, err
 	}
-	return ops, b.visit(see.Op, func(int) Table { return TableCounts })
+	if err := b.visit(see.Op, func(int) Table { return TableCounts }); err != nil {
+		return ops, err
+	}
+	for i := range b.outbox {
+		if err := see.Outbox(b.ops[b.outbox[i].op].ID, &b.outbox[i].Op); err != nil {
+			return ops, err
+		}
+	}
+	return ops, nil
 }
 
 func checkUnread(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // Counters is the state machine of one shard of a counter keyspace. Table, Carried, Close
@@ -24,6 +25,8 @@ type Counters struct {
 	closed  bool // guarded by tiering
 	tiers   Tiers
 	carried atomic.Uint64 // see Carried
+	// outboxes are those of the current contents. Restore replaces them whole.
+	outboxes atomic.Pointer[outboxes]
 }
 
 // Tiers configures where rows of a table may be stored besides its segments. Each replica
@@ -45,6 +48,7 @@ func NewCountersOver(tiers Tiers) *Counters {
 	c := &Counters{tiers: tiers}
 	c.init(codec.KindCounters, func() contents { return newCounts(tiers) }, func(held contents) {
 		c.replace(held.(*counts).table)
+		c.outboxes.Store(held.(*counts).out)
 		c.carried.Store(held.(*counts).moved)
 	})
 	return c
@@ -87,7 +91,7 @@ func (c *Counters) TableOf(t Table) *engine.Table {
 }
 
 // Bytes implements Machine.
-func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
+func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Load().bytes() }
 
 // counts is the contents of a shard of a counter keyspace.
 type counts struct {
@@ -96,9 +100,16 @@ type counts struct {
 	batch   *batch   // from begin to apply; between entries nil or a small one
 	loading *loading // set from the first section of rows to the end of the stream
 	moved   uint64   // rows that loading has moved to disk
+
+	out    *outboxes
+	outs   outboxReader  // of load
+	change outbox.Change // scratch of judge
+	cut    []engine.Cut  // by the last apply, if it was judged
 }
 
-func newCounts(tiers Tiers) *counts { return &counts{table: engine.New(), tiers: tiers} }
+func newCounts(tiers Tiers) *counts {
+	return &counts{table: engine.New(), tiers: tiers, out: &outboxes{}}
+}
 
 // batches lets the shards of a process share the memory of large entries. The garbage
 // collector frees it once no large entries come.
@@ -120,9 +131,13 @@ func (c *counts) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
 
 func (c *counts) void(ops int) { c.batch.void(ops) }
 
-func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, error) {
+func (c *counts) apply(now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
 	c.batch.link()
-	overflows, err := c.table.Apply(c.batch.ops, width, rows, nil)
+	if c.cut = c.cut[:0]; c.judges() {
+		overflows, err = c.applyJudged(now, width, rows)
+	} else {
+		overflows, err = c.table.Apply(c.batch.ops, width, rows, nil)
+	}
 	if cap(c.batch.ops) > batchOpsKept {
 		batches.Put(c.batch)
 		c.batch = nil
@@ -130,14 +145,29 @@ func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, err
 	return overflows, err
 }
 
-func (c *counts) cuts() []engine.Cut { return c.table.Cuts() }
+func (c *counts) cuts() []engine.Cut {
+	if len(c.cut) > 0 { // with those of the table
+		return c.cut
+	}
+	return c.table.Cuts()
+}
 
-func (c *counts) digest() uint64      { return c.table.Digest() }
-func (c *counts) stats() engine.Stats { return c.table.Stats() }
+func (c *counts) digest() uint64 { return c.table.Digest() + c.out.sum }
 
-func (c *counts) capture() captured { return tableSnapshot{c.table.Snapshot(), c.tiers.Cold} }
+func (c *counts) stats() engine.Stats {
+	s := c.table.Stats()
+	s.Bytes += c.out.bytes()
+	return s
+}
+
+func (c *counts) capture() captured {
+	return tableSnapshot{c.table.Snapshot(), c.tiers.Cold, c.out.capture()}
+}
 
 func (c *counts) load(s *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes) {
+		return c.loadOutboxes(p)
+	}
 	if last != codec.StreamHead && last != codec.StreamRows {
 		return misplaced(kind, last)
 	}
@@ -159,6 +189,7 @@ func (c *counts) loaded(told streamTotals) error {
 	if c.loading == nil {
 		return nil
 	}
+	told.digest -= c.out.sum
 	err := c.loading.end(told)
 	c.moved = uint64(c.loading.moved)
 	c.loading = nil
@@ -170,7 +201,8 @@ func (c *counts) dispose() { c.table.Close() }
 // tableSnapshot is a captured table.
 type tableSnapshot struct {
 	*engine.Snapshot
-	cold *cold.Group
+	cold     *cold.Group
+	outboxes capturedOutboxes
 }
 
 func (s tableSnapshot) carried() int64 { return carriedBytes(s.Snapshot) }
@@ -186,10 +218,13 @@ func (s tableSnapshot) write(w *codec.StreamWriter) error {
 		}
 		return w.Section(codec.StreamCold, func(b []byte) []byte { return appendCold(b, p) })
 	})
+	if err == nil {
+		err = rows.flush()
+	}
 	if err != nil {
 		return err
 	}
-	return rows.flush()
+	return s.outboxes.write(w)
 }
 
 func (s tableSnapshot) keep(snapshot string) error {
@@ -202,5 +237,5 @@ func (s tableSnapshot) keep(snapshot string) error {
 }
 
 func (s tableSnapshot) rows() uint64   { return uint64(s.Rows()) }
-func (s tableSnapshot) digest() uint64 { return s.Digest() }
+func (s tableSnapshot) digest() uint64 { return s.Digest() + s.outboxes.sum }
 func (s tableSnapshot) release()       { s.Close() }

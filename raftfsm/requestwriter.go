@@ -7,6 +7,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // RequestWriter writes one request section into a buffer. It owns the buffer until
@@ -98,6 +99,21 @@ func cellsOf(cells []engine.Cell) int {
 		}
 	}
 	return n
+}
+
+// Outbox appends an op on the outbox of an author under key, with the floor of the posts.
+// Like Op, it panics on an op that the format cannot express. It needs cluster version
+// catalog.VersionOfTimelines.
+func (w *RequestWriter) Outbox(key uint64, op *outbox.Op) {
+	if err := op.Check(); err != nil {
+		panic(err.Error())
+	}
+	o := *op
+	if o.Kind == outbox.Remove {
+		o.Floor, o.HasFloor = w.floors.Of(PostsColumn)
+	}
+	w.buf = o.AppendTo(binary.LittleEndian.AppendUint64(append(w.buf, o.Kind.Head()), key))
+	w.ops++
 }
 
 // Feed appends an op on a feed under key, which replaces the op's user. Like Op, it

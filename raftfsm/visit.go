@@ -7,6 +7,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // SnapshotFacts is what a snapshot of a shard states about itself.
@@ -25,7 +26,9 @@ type SnapshotVisitor struct {
 	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
 	Cursors func(*engine.Page) error // of unread, by ascending keys
 	Feed    func(user uint64, followees []Followee) error
-	Board   func(*BoardView) error
+	// Outbox receives the outboxes of counters, behind the rows.
+	Outbox func(author uint64, box *outbox.Outbox) error
+	Board  func(*BoardView) error
 	// Positions receives the positions of sources, ascending, and what they contribute to
 	// the digest. It is called last, and only if the snapshot has a section of them.
 	Positions func(all []dedup.PositionRecord, digest uint64) error
@@ -57,6 +60,7 @@ type snapshotWalk struct {
 	base    engine.Page // cold rows of part
 	part    coldPart
 	feeds   feedReader
+	boxes   outboxReader
 	rows    uint64
 	last    uint64 // key of the previous row, of the same section kind
 	behind  bool   // there is a previous row
@@ -83,6 +87,13 @@ func isCold(section byte) bool { return section == codec.StreamCold || section =
 
 func (w *snapshotWalk) counts(s *codec.StreamReader, kind, last byte, p []byte) error {
 	switch {
+	case kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes):
+		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error {
+			if w.visitor.Outbox == nil {
+				return nil
+			}
+			return w.visitor.Outbox(key, box)
+		})
 	case last != codec.StreamHead && last != codec.StreamRows:
 	case kind == codec.StreamRows:
 		return w.table(p, w.visitor.Rows)

@@ -39,8 +39,10 @@ const rule = `
 	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.
 	raftfsm/catalog: raftfsm/codec engine source/sink
+	# The newest posts of authors, packed; no log, no pages, no counts.
+	raftfsm/outbox:
 	# What a log entry means to a shard.
-	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
+	raftfsm: raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.

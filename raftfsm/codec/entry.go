@@ -28,6 +28,8 @@ import (
 //	source, positions: dedup/positions.go
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
+//	          of counters with bits 0–1 of 0: bits 2–7 are the kind of an op on an outbox,
+//	          which follows in place of cells (outbox/op.go); in cluster version 5 and up
 //	cell:     column (1) | delta or value (varint)
 //	          or, of an add on counts in cluster version 5 and up, with a floor:
 //	          column + 128 (1) | delta (varint) | floor (varint)

@@ -18,6 +18,7 @@ import (
 //	          which are there in version 3, carried to another node (8)
 //	rows:     streamrows.go; ascending over the whole stream
 //	cold, block: streamcold.go; among the rows of counters
+//	outboxes: outboxes.go; behind the rows of counters, none if there are no outboxes
 //	cursors:  as rows, behind them
 //	sweep:    sweep.go; once, behind the cursors
 //	feeds:    feed.go
@@ -53,6 +54,8 @@ const (
 	StreamBlock   = 13
 
 	StreamPositions = 14 // dedup/positions.go
+
+	StreamOutboxes = 15 // outboxes.go
 
 	StreamEnd = 255
 

@@ -1,0 +1,214 @@
+// Package outbox owns what a shard knows of the posts of an author: the newest ids, packed.
+// It has the form of an outbox in memory, in entries and in snapshots, what an op does to
+// one, and how the newest posts of many authors merge. It never counts, stores or replicates
+// anything; package raftfsm does.
+//
+// Invariant: between two removals of an id, at most one publish of it is answered with
+// Changed. An id that limits have removed is refused for ever, because a second publish of
+// it could not be told from a first.
+package outbox
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Outcome is what became of an op.
+type Outcome uint8
+
+// The outcomes of ops.
+const (
+	Unchanged Outcome = iota // the post was there already, or was not there
+	Changed
+	// TooOld refuses a publish whose id limits may have removed, or would remove at once.
+	TooOld
+)
+
+// Change is one change of one outbox, with memory that it reuses.
+type Change struct {
+	// Body is the outbox after the change, nil if it is empty. It is valid if the outcome is
+	// Changed.
+	Body []byte
+	// Digest is what the digest of the shard changes by.
+	Digest uint64
+
+	was, now Outbox
+}
+
+// Apply applies an op of any kind but Clear to the body of the outbox of a key, at a time of
+// the log in Unix milliseconds. The body must have no spare capacity that others use.
+func (c *Change) Apply(op *Op, key uint64, body []byte, now int64) Outcome {
+	switch op.Kind {
+	case Publish:
+		return c.publish(op, key, body, now)
+	case Remove:
+		return c.remove(op.ID, key, body)
+	}
+	c.decode(body)
+	c.now.IDs, c.now.Trimmed = append(c.now.IDs[:0], op.Outbox.IDs...), op.Outbox.Trimmed
+	c.Digest = Digest(key, &c.now) - Digest(key, &c.was)
+	c.encode()
+	return Changed
+}
+
+// Drop makes the outbox of a key empty.
+func (c *Change) Drop(key uint64, body []byte) {
+	c.decode(body)
+	c.Body, c.Digest = nil, -Digest(key, &c.was)
+}
+
+func (c *Change) decode(body []byte) {
+	c.was.IDs = c.was.IDs[:0]
+	DecodeBody(&c.was, body)
+}
+
+func (c *Change) encode() {
+	if c.Body = AppendBody(c.Body[:0], &c.now); c.now.empty() {
+		c.Body = nil
+	}
+}
+
+func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
+	if c.appendNewest(op, key, body, now) {
+		return Changed
+	}
+	c.decode(body)
+	ids, l := c.was.IDs, &op.Limits
+	at, found := slices.BinarySearchFunc(ids, op.ID, func(a, b uint64) int { return -cmpID(a, b) })
+	if found {
+		return Unchanged
+	}
+	newest := op.ID
+	if len(ids) > 0 {
+		newest = max(newest, ids[0])
+	}
+	cut := l.cut(newest, now)
+	if op.ID <= c.was.Trimmed && c.was.Trimmed > 0 || l.expired(op.ID, cut) || at >= l.Posts {
+		return TooOld
+	}
+	c.now.IDs = append(append(append(c.now.IDs[:0], ids[:at]...), op.ID), ids[at:]...)
+	c.now.Trimmed, c.Digest = c.was.Trimmed, idDigest(key, op.ID)
+	c.trim(key, l, cut)
+	c.encode()
+	return Changed
+}
+
+func cmpID(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// trim removes from now what the limits do not allow.
+func (c *Change) trim(key uint64, l *Limits, cut uint64) {
+	kept, trimmed := c.now.IDs[:0], c.now.Trimmed
+	for _, id := range c.now.IDs {
+		if len(kept) < l.Posts && !l.expired(id, cut) {
+			kept = append(kept, id)
+			continue
+		}
+		trimmed = max(trimmed, id, 1) // 0 is none
+		c.Digest -= idDigest(key, id)
+	}
+	c.Digest += trimmedDigest(key, trimmed) - trimmedDigest(key, c.now.Trimmed)
+	c.now.IDs, c.now.Trimmed = kept, trimmed
+}
+
+// appendNewest is publish for nearly all posts: the newest of their author, with nothing to
+// trim. It copies the body and decodes only the oldest block. It returns false, and does
+// nothing, for any other post.
+func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
+	posts, trimmed, blocks := head(body)
+	if op.ID <= trimmed && trimmed > 0 {
+		return false
+	}
+	if len(blocks) == 0 {
+		c.Body = appendBlock(appendHead(c.Body[:0], 1, trimmed), []uint64{op.ID})
+		c.Digest = idDigest(key, op.ID)
+		return true
+	}
+	newest := binary.LittleEndian.Uint64(blocks)
+	if op.ID <= newest || posts >= op.Limits.Posts {
+		return false
+	}
+	// All are kept if the oldest is and has a time. If it has none, a newer one may be
+	// expired.
+	if cut := op.Limits.cut(op.ID, now); cut > 0 {
+		if oldest := oldestOf(blocks); oldest < max(cut, op.Limits.First) {
+			return false
+		}
+	}
+	c.Body = appendHead(c.Body[:0], posts+1, trimmed)
+	c.Digest = idDigest(key, op.ID)
+	n, size := int(blocks[8]), blockSize(blocks)
+	if n == blockIDs {
+		c.Body = append(appendBlock(c.Body, []uint64{op.ID}), blocks...)
+		return true
+	}
+	at := len(c.Body)
+	c.Body = append(binary.LittleEndian.AppendUint64(c.Body, op.ID), byte(n+1), 0, 0)
+	c.Body = binary.AppendUvarint(c.Body, op.ID-newest)
+	c.Body = append(c.Body, blocks[blockHeadSize:size]...)
+	binary.LittleEndian.PutUint16(c.Body[at+9:], uint16(len(c.Body)-at-blockHeadSize))
+	c.Body = append(c.Body, blocks[size:]...)
+	return true
+}
+
+// oldestOf returns the last id of blocks.
+func oldestOf(blocks []byte) uint64 {
+	for size := blockSize(blocks); size < len(blocks); size = blockSize(blocks) {
+		blocks = blocks[size:]
+	}
+	c := Cursor{rest: blocks}
+	c.nextBlock()
+	for c.left > 0 {
+		c.next()
+	}
+	return c.ID
+}
+
+func (c *Change) remove(id, key uint64, body []byte) Outcome {
+	var at Cursor
+	if !at.Seek(body, id) || at.ID != id {
+		return Unchanged
+	}
+	c.decode(body)
+	c.now.IDs, c.now.Trimmed = append(c.now.IDs[:0], c.was.IDs...), c.was.Trimmed
+	c.now.IDs = slices.Delete(c.now.IDs, slices.Index(c.now.IDs, id), slices.Index(c.now.IDs, id)+1)
+	c.Digest = -idDigest(key, id)
+	c.encode()
+	return Changed
+}
+
+// Digest returns what the outbox of a key adds to the digest of its shard: a sum over its
+// ids, so that a change costs what it changes.
+func Digest(key uint64, o *Outbox) uint64 {
+	sum := trimmedDigest(key, o.Trimmed)
+	for _, id := range o.IDs {
+		sum += idDigest(key, id)
+	}
+	return sum
+}
+
+func idDigest(key, id uint64) uint64 { return mix(mix(key) + bits.RotateLeft64(mix(id), 32)) }
+
+func trimmedDigest(key, trimmed uint64) uint64 {
+	if trimmed == 0 {
+		return 0
+	}
+	return mix(mix(key^math.MaxUint64) + bits.RotateLeft64(mix(trimmed), 17))
+}
+
+// mix is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

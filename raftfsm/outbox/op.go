@@ -1,0 +1,194 @@
+package outbox
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Kind is what an op on an outbox does. The values are part of the log format and never
+// change meaning.
+type Kind uint8
+
+const (
+	// Publish adds a post and counts it.
+	Publish Kind = 1
+	// Remove removes a post and takes it from the count.
+	Remove Kind = 2
+	// Put replaces an outbox and counts nothing: a restore.
+	Put Kind = 3
+	// Clear removes all outboxes of the shard and counts nothing: a restore.
+	Clear Kind = 4
+)
+
+// Op is one change of one outbox. The key of the author, which is that of the row that
+// counts the posts, is beside it.
+//
+// In an entry, behind the head and the key of an op of a counter shard:
+//
+//	publish:  id (8) | posts (uvarint) | keep (uvarint), and if that is not 0:
+//	          shift (1) | unit in microseconds (uvarint) | epoch (varint) | first id (uvarint)
+//	remove:   id (8) | 0, or 1 and the floor of the count (varint)
+//	put:      trimmed (8) | ids (4) | newest id (8), gaps (uvarint) …
+//	clear:    nothing
+//
+// The head is the kind shifted left by two: the kind of a table's op is 0.
+type Op struct {
+	Kind   Kind
+	ID     uint64 // of the post
+	Limits Limits // of Publish
+
+	HasFloor bool // of Remove: the count does not fall below Floor
+	Floor    int64
+
+	Outbox Outbox // of Put
+}
+
+// Head returns the first byte of an op in an entry.
+func (k Kind) Head() byte { return byte(k) << 2 }
+
+// KindOf returns the kind of an op by its first byte in an entry, or false.
+func KindOf(head byte) (Kind, bool) {
+	k := Kind(head >> 2)
+	return k, head&3 == 0 && k >= Publish && k <= Clear
+}
+
+var errForm = errors.New("an op on an outbox that has no form in a log entry")
+
+// Check returns an error for an op that AppendTo cannot express.
+func (op *Op) Check() error {
+	switch {
+	case op.Kind < Publish || op.Kind > Clear,
+		op.Kind == Publish && !op.Limits.valid(),
+		op.Kind == Put && !op.Outbox.valid():
+		return errForm
+	}
+	return nil
+}
+
+func (o *Outbox) valid() bool {
+	for i := 1; i < len(o.IDs); i++ {
+		if o.IDs[i] >= o.IDs[i-1] {
+			return false
+		}
+	}
+	return len(o.IDs) <= PostsMax
+}
+
+// AppendTo appends what follows head and key.
+func (op *Op) AppendTo(dst []byte) []byte {
+	switch op.Kind {
+	case Publish:
+		l := &op.Limits
+		dst = binary.LittleEndian.AppendUint64(dst, op.ID)
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(l.Posts)), l.Keep)
+		if l.Keep > 0 {
+			dst = binary.AppendUvarint(append(dst, l.Shift), l.UnitMicros)
+			dst = binary.AppendUvarint(binary.AppendVarint(dst, l.Epoch), l.First)
+		}
+	case Remove:
+		dst = binary.LittleEndian.AppendUint64(dst, op.ID)
+		if !op.HasFloor {
+			return append(dst, 0)
+		}
+		dst = binary.AppendVarint(append(dst, 1), op.Floor)
+	case Put:
+		dst = AppendOutbox(dst, &op.Outbox)
+	}
+	return dst
+}
+
+// Parse reads what follows head and key, and returns the bytes behind it. It returns false
+// if no AppendTo wrote them.
+func (op *Op) Parse(p []byte) (rest []byte, ok bool) {
+	r := reader{p: p}
+	switch op.Kind {
+	case Publish:
+		op.ID, op.Limits = r.fixed(), Limits{Posts: int(min(r.uint(), PostsMax+1)), Keep: r.uint()}
+		if l := &op.Limits; l.Keep > 0 {
+			l.Shift, l.UnitMicros, l.Epoch, l.First = r.byte(), r.uint(), r.int(), r.uint()
+		}
+	case Remove:
+		op.ID = r.fixed()
+		switch r.byte() {
+		case 0:
+		case 1:
+			op.HasFloor, op.Floor = true, r.int()
+		default:
+			return nil, false
+		}
+	case Put:
+		op.Outbox = Outbox{}
+		rest, ok := ParseOutbox(&op.Outbox, p)
+		return rest, ok && op.Check() == nil
+	}
+	return r.p, !r.failed && op.Check() == nil
+}
+
+// AppendOutbox appends an outbox in its form in entries and snapshots.
+func AppendOutbox(dst []byte, o *Outbox) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, o.Trimmed)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(o.IDs)))
+	if len(o.IDs) == 0 {
+		return dst
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, o.IDs[0])
+	for i := 1; i < len(o.IDs); i++ {
+		dst = binary.AppendUvarint(dst, o.IDs[i-1]-o.IDs[i])
+	}
+	return dst
+}
+
+// ParseOutbox reads what AppendOutbox wrote, reusing o.IDs, and returns the bytes behind it.
+// It returns false for anything else.
+func ParseOutbox(o *Outbox, p []byte) (rest []byte, ok bool) {
+	r := reader{p: p}
+	o.Trimmed, o.IDs = r.fixed(), o.IDs[:0]
+	n := r.fixed32()
+	if r.failed || n > PostsMax || int(n) > len(r.p) {
+		return nil, false
+	}
+	for i := range n {
+		if i == 0 {
+			o.IDs = append(o.IDs, r.fixed())
+			continue
+		}
+		gap, last := r.uint(), o.IDs[i-1]
+		if gap == 0 || gap > last {
+			return nil, false
+		}
+		o.IDs = append(o.IDs, last-gap)
+	}
+	return r.p, !r.failed
+}
+
+// reader reads numbers until one is missing.
+type reader struct {
+	p      []byte
+	failed bool
+}
+
+func (r *reader) take(n int) []byte {
+	if r.failed || n <= 0 || n > len(r.p) {
+		r.failed = true
+		return make([]byte, 8)
+	}
+	b := r.p[:n]
+	r.p = r.p[n:]
+	return b
+}
+
+func (r *reader) byte() byte      { return r.take(1)[0] }
+func (r *reader) fixed() uint64   { return binary.LittleEndian.Uint64(r.take(8)) }
+func (r *reader) fixed32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.p)
+	r.take(n)
+	return v
+}
+
+func (r *reader) int() int64 {
+	v, n := binary.Varint(r.p)
+	r.take(n)
+	return v
+}

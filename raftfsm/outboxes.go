@@ -1,0 +1,333 @@
+package raftfsm
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/outbox"
+)
+
+// This file joins outboxes to a shard of counters: the outbox of an author is under the key
+// of the author's row, and a publish or a removal changes both or neither.
+//
+//   - The table calls judge right before it applies an op, so an op is judged by what all ops
+//     before it left, in the table and in the outboxes.
+//   - If the count of a publish overflows, judge undoes the publish before the next op.
+//   - If rows of the entry cannot be read, the table fails before the first op.
+
+const (
+	// PostsColumn is the column of the posts of an author.
+	PostsColumn = 0
+
+	// UnchangedColumn in a Cut stands for an op on an outbox that changed nothing.
+	UnchangedColumn = engine.ColumnsMax - 1
+	// TooOldColumn in an Overflow stands for a publish that was refused as outbox.TooOld.
+	TooOldColumn = PostsColumn + 1
+)
+
+// outboxes are the outboxes of a shard.
+type outboxes struct {
+	// pages holds the bodies by author; nil until the first outbox.
+	pages atomic.Pointer[feedPages]
+	clock atomic.Uint32
+	sum   uint64 // digest of all outboxes
+}
+
+// body returns the outbox of an author, nil for none.
+func (o *outboxes) body(key uint64) []byte {
+	if pages := o.pages.Load(); pages != nil {
+		return pages.get(key)
+	}
+	return nil
+}
+
+// set replaces the outbox of an author.
+func (o *outboxes) set(key uint64, body []byte) {
+	pages := o.pages.Load()
+	if pages == nil {
+		pages = newFeedPages(&o.clock)
+		o.pages.Store(pages)
+	}
+	pages.mu.Lock()
+	defer pages.mu.Unlock()
+	pages.set(key, body)
+}
+
+func (o *outboxes) clear() {
+	o.pages.Store(nil)
+	o.sum = 0
+}
+
+func (o *outboxes) bytes() uint64 {
+	pages := o.pages.Load()
+	if pages == nil {
+		return 0
+	}
+	return uint64(pages.bytes.Load()) + uint64(8*len(pages.dir.Load().slots))
+}
+
+// outboxOp is an op on an outbox among the ops of a batch.
+type outboxOp struct {
+	outbox.Op
+	op   int // number of the op
+	cell int // position of the cell that counts it, -1 for none
+}
+
+// outboxOp decodes an op on an outbox. For the table it is one that adds 1 to the posts, or
+// takes 1 away; a judge corrects that.
+func (b *batch) outboxOp(p []byte) ([]byte, error) {
+	kind, ok := outbox.KindOf(p[0])
+	if !ok || len(p) < opSizeMin {
+		return nil, fmt.Errorf("%w: op of head %#x and %d bytes", codec.ErrEntry, p[0], len(p))
+	}
+	key := binary.LittleEndian.Uint64(p[1:])
+	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.ops), cell: -1}
+	rest, ok := o.Parse(p[opSizeMin:])
+	if !ok {
+		return nil, fmt.Errorf("%w: op %d on an outbox", codec.ErrEntry, kind)
+	}
+	switch kind {
+	case outbox.Publish:
+		b.cells = append(b.cells, engine.Cell{Column: PostsColumn, Value: 1})
+		o.cell = len(b.cells) - 1
+	case outbox.Remove:
+		if o.HasFloor {
+			b.cells = append(b.cells, engine.Cell{Column: engine.FloorMark | PostsColumn, Value: o.Floor})
+		}
+		b.cells = append(b.cells, engine.Cell{Column: PostsColumn, Value: -1})
+		o.cell = len(b.cells) - 1
+	}
+	b.outbox = append(b.outbox, o)
+	b.ops = append(b.ops, engine.Op{ID: key, Kind: engine.OpAdd})
+	b.ends = append(b.ends, len(b.cells))
+	return rest, nil
+}
+
+// judge applies the ops on outboxes of an entry while the table applies its own.
+type judge struct {
+	*counts
+	now  int64
+	next int // of batch.outbox
+
+	undo struct { // of the last op on an outbox that changed one
+		op   int
+		body []byte
+	}
+	unchanged, refused []int // by op
+}
+
+// Before implements engine.Judge.
+func (j *judge) Before(op int) {
+	key := j.batch.ops[op].ID
+	if j.batch.ops[op].Kind == engine.OpDelete {
+		if body := j.out.body(key); body != nil {
+			j.change.Drop(key, body)
+			j.set(key)
+		}
+		return
+	}
+	if j.next == len(j.batch.outbox) || j.batch.outbox[j.next].op != op {
+		return
+	}
+	o := &j.batch.outbox[j.next]
+	j.next++
+	if o.Kind == outbox.Clear {
+		j.out.clear()
+		return
+	}
+	j.undo.op, j.undo.body = -1, j.out.body(key)
+	switch j.change.Apply(&o.Op, key, j.undo.body, j.now) {
+	case outbox.Changed:
+		j.undo.op = op
+		j.set(key)
+		return
+	case outbox.TooOld:
+		j.refused = append(j.refused, op)
+	case outbox.Unchanged:
+		j.unchanged = append(j.unchanged, op)
+	}
+	if o.cell >= 0 {
+		j.batch.cells[o.cell].Value = 0
+	}
+}
+
+// set stores what change made.
+func (j *judge) set(key uint64) {
+	j.out.set(key, j.change.Body)
+	j.out.sum += j.change.Digest
+}
+
+// Refused implements engine.Judge.
+func (j *judge) Refused(op int) {
+	if j.undo.op == op {
+		j.out.set(j.batch.ops[op].ID, j.undo.body)
+		j.out.sum -= j.change.Digest
+	}
+}
+
+// applyJudged is apply for an entry that may change outboxes.
+func (c *counts) applyJudged(now int64, width int, rows []int64) ([]engine.Overflow, error) {
+	j := judge{counts: c, now: now}
+	j.undo.op = -1
+	overflows, err := c.table.ApplyJudged(c.batch.ops, width, rows, nil, &j)
+	if err != nil {
+		return overflows, err
+	}
+	for _, op := range j.refused {
+		overflows = append(overflows, engine.Overflow{Op: op, Column: TooOldColumn})
+	}
+	slices.SortFunc(overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
+	c.cut = append(c.cut, c.table.Cuts()...)
+	for _, op := range j.unchanged {
+		c.cut = append(c.cut, engine.Cut{Op: op, Column: UnchangedColumn})
+	}
+	slices.SortStableFunc(c.cut, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
+	return overflows, nil
+}
+
+// judges reports whether the ops of the batch may change outboxes.
+func (c *counts) judges() bool {
+	return len(c.batch.outbox) > 0 || c.out.pages.Load() != nil &&
+		slices.ContainsFunc(c.batch.ops, func(op engine.Op) bool { return op.Kind == engine.OpDelete })
+}
+
+// NewestPosts is which posts of some authors a read asks for: the newest Limit, up to the id
+// Last. The first Below authors have no posts of the id Last itself: a page ended behind
+// them.
+type NewestPosts struct {
+	Last  uint64
+	Below int
+	Limit int
+}
+
+// Newest collects posts of authors, which are positions in keys.
+func (c *Counters) Newest(keys []uint64, q *NewestPosts, into *outbox.Newest) {
+	into.Reset(q.Limit)
+	pages := c.outboxes.Load().pages.Load()
+	if pages == nil {
+		return
+	}
+	for i, key := range keys {
+		last := q.Last
+		if i < q.Below {
+			if last == 0 {
+				continue
+			}
+			last--
+		}
+		if body := pages.get(key); body != nil {
+			into.Add(i, body, last)
+		}
+	}
+}
+
+// The outboxes of a snapshot, in sections of about outboxSectionBytes:
+//
+//	outboxes:  authors (4) | key (8), outbox as in an op … by the authors' hashes
+//
+// The hash is that of feedHash; it orders all authors of the stream.
+const outboxSectionBytes = 1 << 20
+
+// capturedOutboxes are the outboxes at one moment.
+type capturedOutboxes struct {
+	pages []*feedPage
+	sum   uint64
+}
+
+func (o *outboxes) capture() (c capturedOutboxes) {
+	if pages := o.pages.Load(); pages != nil {
+		pages.mu.Lock()
+		defer pages.mu.Unlock()
+		c.pages, c.sum = pages.pages(), o.sum
+	}
+	return c
+}
+
+// write writes the sections of outboxes: none if there are none, so that an older program
+// reads the snapshot of a shard that never had any.
+func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
+	var box outbox.Outbox
+	page, author := 0, 0
+	for page < len(c.pages) {
+		if author == c.pages[page].users() {
+			page, author = page+1, 0
+			continue
+		}
+		err := w.Section(codec.StreamOutboxes, func(b []byte) []byte {
+			start, authors := len(b), uint32(0)
+			b = append(b, 0, 0, 0, 0)
+			for page < len(c.pages) && len(b)-start < outboxSectionBytes {
+				p := c.pages[page]
+				if author == p.users() {
+					page, author = page+1, 0
+					continue
+				}
+				box.IDs = box.IDs[:0]
+				outbox.DecodeBody(&box, p.body(author))
+				b = outbox.AppendOutbox(binary.LittleEndian.AppendUint64(b, p.key(author)), &box)
+				author, authors = author+1, authors+1
+			}
+			binary.LittleEndian.PutUint32(b[start:], authors)
+			return b
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outboxReader decodes the sections of outboxes of a stream, in order.
+type outboxReader struct {
+	box    outbox.Outbox
+	hash   uint64 // of the previous author
+	behind bool   // there is a previous author
+}
+
+// section calls visit with each author of a section.
+func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outbox) error) error {
+	if len(p) < 4 {
+		return fmt.Errorf("%w: outboxes of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	authors := binary.LittleEndian.Uint32(p)
+	p = p[4:]
+	for range authors {
+		if len(p) < 8 {
+			return fmt.Errorf("%w: outbox of %d bytes", codec.ErrSnapshot, len(p))
+		}
+		key := binary.LittleEndian.Uint64(p)
+		hash := feedHash(key)
+		rest, ok := outbox.ParseOutbox(&r.box, p[8:])
+		if !ok || r.behind && hash <= r.hash || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
+			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
+		}
+		p, r.hash, r.behind = rest, hash, true
+		if err := visit(key, &r.box); err != nil {
+			return err
+		}
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the outboxes", codec.ErrSnapshot, len(p))
+	}
+	return nil
+}
+
+// loadOutboxes adds a section of outboxes.
+func (c *counts) loadOutboxes(p []byte) error {
+	var body []byte
+	return c.outs.section(p, func(key uint64, box *outbox.Outbox) error {
+		body = outbox.AppendBody(body[:0], box)
+		c.out.set(key, body)
+		c.out.sum += outbox.Digest(key, box)
+		return nil
+	})
+}
+
+// NoLast is the last id of a read that begins with the newest post.
+const NoLast = math.MaxUint64

@@ -1,0 +1,309 @@
+package raftfsm
+
+import (
+	"bytes"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
+)
+
+// modelAuthor is an author as a naive program would hold one.
+type modelAuthor struct {
+	posts   int64
+	ids     map[uint64]bool
+	trimmed uint64
+}
+
+func (m *modelAuthor) descending() []uint64 {
+	ids := slices.Sorted(maps.Keys(m.ids))
+	slices.Reverse(ids)
+	return ids
+}
+
+// publish returns the outcome, and whether the count overflowed.
+func (m *modelAuthor) publish(id uint64, l *outbox.Limits, now int64) (outcome outbox.Outcome, overflow bool) {
+	if m.ids[id] {
+		return outbox.Unchanged, false
+	}
+	newest := id
+	newer := 0
+	for other := range m.ids {
+		newest = max(newest, other)
+		if other > id {
+			newer++
+		}
+	}
+	cut := uint64(0)
+	if l.Keep > 0 && newest >= l.First {
+		units := min(int64(newest>>l.Shift), max(0, now*1000/int64(l.UnitMicros)-l.Epoch))
+		if units > int64(l.Keep) {
+			cut = uint64(units-int64(l.Keep)) << l.Shift
+		}
+	}
+	gone := func(id uint64) bool { return id >= l.First && id < cut }
+	if m.trimmed > 0 && id <= m.trimmed || gone(id) || newer >= l.Posts {
+		return outbox.TooOld, false
+	}
+	if m.posts == math.MaxInt64 {
+		return outbox.Unchanged, true
+	}
+	m.posts++
+	m.ids[id] = true
+	for _, id := range m.descending() {
+		if gone(id) {
+			delete(m.ids, id)
+			m.trimmed = max(m.trimmed, id)
+		}
+	}
+	for _, id := range m.descending()[min(l.Posts, len(m.ids)):] {
+		delete(m.ids, id)
+		m.trimmed = max(m.trimmed, id, 1)
+	}
+	return outbox.Changed, false
+}
+
+// outboxAct is an op on an outbox, or on the row of an author if table is set.
+type outboxAct struct {
+	key   uint64
+	op    outbox.Op
+	table *engine.Op
+}
+
+func outboxSection(id *dedup.RequestID, floors *Floors, acts ...outboxAct) []byte {
+	var w RequestWriter
+	w.Reset(nil, id)
+	w.SetFloors(floors)
+	for i := range acts {
+		if acts[i].table != nil {
+			w.Op(acts[i].key, acts[i].table)
+		} else {
+			w.Outbox(acts[i].key, &acts[i].op)
+		}
+	}
+	return slices.Clone(w.Section())
+}
+
+func outboxEntry(now int64, sections ...[]byte) []byte {
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), testLimits)
+	for _, s := range sections {
+		entry = append(entry, s...)
+	}
+	return codec.AppendChecksum(entry)
+}
+
+// Posts and outboxes of two replicas, one of which restores snapshots of the other, agree
+// with a naive program, whatever is published, removed, counted, deleted and repeated.
+func TestOutboxesEqualModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		replicas := []*Counters{NewCounters(), NewCounters()}
+		want := map[uint64]*modelAuthor{}
+		author := func(key uint64) *modelAuthor {
+			if want[key] == nil {
+				want[key] = &modelAuthor{ids: map[uint64]bool{}}
+			}
+			return want[key]
+		}
+		now := int64(1_000_000)
+		// Units of a second above bit 4, from 1970 on. Ids below 160 have no time.
+		limits := outbox.Limits{Posts: 6, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
+		timeless := outbox.Limits{Posts: 6}
+		floors := FloorsOf([]string{"posts"}, map[string]int64{"posts": 0})
+		keys := rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just[uint64](math.MaxUint64))
+		ids := rapid.OneOf(rapid.Uint64Range(0, 12), rapid.Uint64Range(100, 200), rapid.Uint64Range(13_000, 20_000), rapid.SampledFrom([]uint64{math.MaxUint64, 1 << 63}))
+		act := rapid.Custom(func(t *rapid.T) outboxAct {
+			a := outboxAct{key: keys.Draw(t, "key")}
+			switch kind := rapid.IntRange(0, 20).Draw(t, "kind"); {
+			case kind < 11:
+				a.op = outbox.Op{Kind: outbox.Publish, ID: ids.Draw(t, "id"), Limits: rapid.SampledFrom([]outbox.Limits{limits, limits, timeless}).Draw(t, "limits")}
+			case kind < 16:
+				a.op = outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}
+			case kind == 16:
+				a.table = &engine.Op{Kind: engine.OpDelete}
+			case kind == 17:
+				a.table = &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Value: rapid.SampledFrom([]int64{0, 7, math.MaxInt64 - 1, math.MaxInt64}).Draw(t, "posts")}}}
+			case kind == 18:
+				list := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(ids, 0, 5, rapid.ID[uint64]).Draw(t, "ids")))
+				slices.Reverse(list)
+				a.op = outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: list, Trimmed: rapid.SampledFrom([]uint64{0, 5, 13_500}).Draw(t, "trimmed")}}
+			case kind == 19 && rapid.IntRange(0, 5).Draw(t, "really") == 0:
+				a.op = outbox.Op{Kind: outbox.Clear}
+			default:
+				a.table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
+			}
+			return a
+		})
+		var sent [][]byte // sections that may be repeated
+		seq := uint64(0)
+		check := func(acts []outboxAct, r *Result) {
+			var refused []engine.Overflow
+			for i := range acts {
+				a, m := &acts[i], author(acts[i].key)
+				unchanged := false
+				switch {
+				case a.table != nil && a.table.Kind == engine.OpDelete:
+					*m = modelAuthor{ids: map[uint64]bool{}}
+				case a.table != nil && a.table.Kind == engine.OpSet:
+					m.posts = a.table.Cells[0].Value
+				case a.table != nil:
+					delta := a.table.Cells[0].Value
+					switch {
+					case delta > 0 && m.posts > math.MaxInt64-delta:
+						refused = append(refused, engine.Overflow{Op: i})
+					case delta < 0:
+						m.posts = min(m.posts, max(0, m.posts+delta))
+					default:
+						m.posts += delta
+					}
+				case a.op.Kind == outbox.Publish:
+					outcome, overflow := m.publish(a.op.ID, &a.op.Limits, now)
+					unchanged = outcome == outbox.Unchanged && !overflow
+					if overflow {
+						refused = append(refused, engine.Overflow{Op: i})
+					} else if outcome == outbox.TooOld {
+						refused = append(refused, engine.Overflow{Op: i, Column: TooOldColumn})
+					}
+				case a.op.Kind == outbox.Remove:
+					if unchanged = !m.ids[a.op.ID]; !unchanged {
+						delete(m.ids, a.op.ID)
+						m.posts = min(m.posts, max(0, m.posts-1))
+					}
+				case a.op.Kind == outbox.Put:
+					m.ids, m.trimmed = map[uint64]bool{}, a.op.Outbox.Trimmed
+					for _, id := range a.op.Outbox.IDs {
+						m.ids[id] = true
+					}
+				case a.op.Kind == outbox.Clear:
+					for _, m := range want {
+						m.ids, m.trimmed = map[uint64]bool{}, 0
+					}
+				}
+				if r.Rows[i] != m.posts {
+					t.Fatalf("op %d answers %d posts, want %d", i, r.Rows[i], m.posts)
+				}
+				if got := slices.Contains(r.Cuts, engine.Cut{Op: i, Column: UnchangedColumn}); got != unchanged {
+					t.Fatalf("op %d is said to be unchanged: %v, want %v", i, got, unchanged)
+				}
+			}
+			if !slices.Equal(r.Overflows, refused) {
+				t.Fatalf("refused %v, want %v", r.Overflows, refused)
+			}
+			if !slices.IsSortedFunc(r.Cuts, func(a, b engine.Cut) int { return a.Op - b.Op }) {
+				t.Fatalf("cuts %v do not rise", r.Cuts)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				acts := rapid.SliceOfN(act, 1, 6).Draw(t, "acts")
+				seq++
+				id := dedup.ByProducer([]byte("p"), seq)
+				section := outboxSection(&id, floors, acts...)
+				sent = append(sent, section)
+				for _, r := range replicas {
+					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
+					if r == replicas[0] {
+						check(acts, result)
+					}
+				}
+			},
+			"repeat": func(t *rapid.T) {
+				if len(sent) == 0 {
+					return
+				}
+				section := rapid.SampledFrom(sent[max(0, len(sent)-60):]).Draw(t, "section")
+				before := replicas[0].State().Digest
+				for _, r := range replicas {
+					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
+					if result.Outcome(0) == dedup.Applied || len(result.Cuts)+len(result.Overflows) > 0 || r.State().Digest != before {
+						t.Fatalf("a repeat was applied: %+v", result)
+					}
+				}
+			},
+			"time": func(t *rapid.T) { now += rapid.Int64Range(0, 60_000).Draw(t, "ms") },
+			"restore": func(t *rapid.T) {
+				stream := codectest.Persisted(t, replicas[0])
+				if err := codectest.Restore(replicas[1], stream); err != nil {
+					t.Fatal(err)
+				}
+				again := codectest.Persisted(t, replicas[1])
+				if !bytes.Equal(stream, again) {
+					t.Fatal("a restored replica has another snapshot")
+				}
+				visitOutboxes(t, stream, want)
+			},
+			"": func(t *rapid.T) {
+				sum := uint64(0)
+				for key, m := range want {
+					sum += engine.RowDigest(key, []int64{m.posts}) + outbox.Digest(key, &outbox.Outbox{IDs: m.descending(), Trimmed: m.trimmed})
+				}
+				for _, r := range replicas {
+					if got := r.State().Digest; got != sum {
+						t.Fatalf("digest %x, want %x", got, sum)
+					}
+					if err := r.Table().Check(); err != nil {
+						t.Fatal(err)
+					}
+					for key, m := range want {
+						checkNewest(t, r, key, m.descending())
+					}
+				}
+			},
+		})
+	})
+}
+
+// checkNewest holds reads of one author, from any id on, to the ids that there are.
+func checkNewest(t *rapid.T, r *Counters, key uint64, ids []uint64) {
+	var n outbox.Newest
+	from := 0
+	q := NewestPosts{Last: NoLast, Limit: 3}
+	for {
+		r.Newest([]uint64{key}, &q, &n)
+		posts := n.Posts()
+		for i, p := range posts {
+			if from+i >= len(ids) || p.ID != ids[from+i] {
+				t.Fatalf("author %d has %v from %d on, want %v", key, posts, from, ids)
+			}
+		}
+		if from += len(posts); len(posts) < q.Limit {
+			break
+		}
+		q.Last, q.Below = posts[len(posts)-1].ID, 1
+	}
+	if from != len(ids) {
+		t.Fatalf("author %d has %d posts, want %v", key, from, ids)
+	}
+}
+
+func visitOutboxes(t *rapid.T, stream []byte, want map[uint64]*modelAuthor) {
+	found := 0
+	_, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{
+		Outbox: func(key uint64, box *outbox.Outbox) error {
+			found++
+			if m := want[key]; m == nil || !slices.Equal(box.IDs, m.descending()) || box.Trimmed != m.trimmed {
+				t.Fatalf("the snapshot has %+v of author %d, want %+v", box, key, m)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range want {
+		if len(m.ids) > 0 || m.trimmed > 0 {
+			found--
+		}
+	}
+	if found != 0 {
+		t.Fatalf("%d outboxes too many in the snapshot", found)
+	}
+}
