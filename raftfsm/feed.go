@@ -12,7 +12,7 @@ import (
 )
 
 // Feed is the state machine of one shard of feeds. For each user it holds the followees
-// and how many posts each had when the user last saw them. It does not know the current
+// and how many posts each had when the user last saw them, and groups of them. It does not know the current
 // numbers of posts.
 type Feed struct {
 	machine
@@ -56,6 +56,24 @@ func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 	return decodeFollowees(dst, body), true
 }
 
+// Groups returns the groups of a user, ascending by name, or false as Followees does;
+// FetchGroups reads them then.
+func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
+	body := f.current.Load().pages.get(key)
+	switch {
+	case body == nil:
+		return nil, true
+	case isSpilled(body):
+		return nil, false
+	}
+	return groupsOf(body), true
+}
+
+func groupsOf(body []byte) []Group {
+	followees, groups := decodeFeed(nil, body)
+	return decodeGroups(groups, followees)
+}
+
 // Bytes implements Machine. While a snapshot is being restored, its contents count too.
 func (f *Feed) Bytes() uint64 {
 	held, newest := f.current.Load(), f.newest.Load()
@@ -82,10 +100,11 @@ type feed struct {
 	out   *spilled // the feeds on disk; nil if feeds never leave memory
 	sum   uint64   // digest of all followees
 
-	batch    feedBatch
-	was, now []Followee // scratch for the op being applied
-	body     []byte
-	loading  feedLoading
+	batch                feedBatch
+	was, now             []Followee // scratch for the op being applied
+	wasGroups, nowGroups []Group
+	body                 []byte
+	loading              feedLoading
 }
 
 func (f *feed) begin() { f.batch.begin() }
@@ -104,7 +123,7 @@ func (f *feed) void(ops int) {
 	}
 	b.followees = b.followees[:end]
 	for i := first; i < len(b.ops); i++ {
-		b.ops[i].Kind, b.ends[i] = FeedRead, end
+		b.ops[i].Kind, b.ops[i].Group, b.ends[i] = FeedRead, "", end
 	}
 }
 
@@ -120,27 +139,53 @@ func (f *feed) apply(_ int64, width int, rows []int64) (refused []engine.Overflo
 			f.clearLocked()
 			continue
 		}
-		f.was = f.was[:0]
-		if body := f.pages.get(op.User); body != nil {
-			f.was = decodeFollowees(f.was, body)
+		if why, not := f.change(op); not {
+			refused = append(refused, engine.Overflow{Op: i, Column: why})
+		} else {
+			f.replace(op.User)
 		}
-		f.now = op.change(f.now[:0], f.was)
-		if len(f.now) > FolloweesMax {
-			refused = append(refused, engine.Overflow{Op: i})
-			f.now = append(f.now[:0], f.was...)
-		}
-		f.replace(op.User)
 		if width > 0 {
-			rows[i*width] = int64(len(f.now))
+			rows[i*width] = f.answer(op)
 		}
 	}
 	return refused, nil
+}
+
+// change sets now to what an op makes of was, or to was if it refuses the op.
+func (f *feed) change(op *FeedOp) (why uint8, refused bool) {
+	f.was, f.wasGroups = f.was[:0], nil
+	if body := f.pages.get(op.User); body != nil {
+		var groups []byte
+		f.was, groups = decodeFeed(f.was, body)
+		f.wasGroups = decodeGroups(groups, f.was)
+	}
+	f.now = op.change(f.now[:0], f.was)
+	if refused = len(f.now) > FolloweesMax; refused {
+		why = RefusedFollowees
+	} else if f.nowGroups = nil; len(f.wasGroups) > 0 || op.Kind == FeedPutGroup {
+		f.nowGroups, why, refused = op.changeGroups(f.wasGroups, f.now)
+	}
+	if refused {
+		f.now, f.nowGroups = append(f.now[:0], f.was...), f.wasGroups
+	}
+	return why, refused
+}
+
+// answer returns the row of the op that made now.
+func (f *feed) answer(op *FeedOp) int64 {
+	if op.Kind.OfGroup() {
+		return groupSize(f.nowGroups, op.Group)
+	}
+	return int64(len(f.now))
 }
 
 // change appends to dst the followees of a user after the op.
 func (op *FeedOp) change(dst, was []Followee) []Followee {
 	if op.Kind == FeedReset {
 		return append(dst, op.Followees...)
+	}
+	if op.Kind.OfGroup() {
+		return append(dst, was...)
 	}
 	named := op.Followees
 	for _, f := range was {
@@ -165,17 +210,19 @@ func (op *FeedOp) change(dst, was []Followee) []Followee {
 	return dst
 }
 
-// replace replaces the followees of a user, which were was, with now.
+// replace replaces the followees and groups of a user, which were was and wasGroups, with
+// now and nowGroups.
 func (f *feed) replace(key uint64) {
-	if slices.Equal(f.was, f.now) {
+	if slices.Equal(f.was, f.now) && sameGroups(f.wasGroups, f.nowGroups) {
 		return
 	}
 	f.sum += followeesDigest(key, f.now) - followeesDigest(key, f.was)
-	if len(f.now) == 0 {
+	f.sum += groupsDigest(key, f.nowGroups) - groupsDigest(key, f.wasGroups)
+	if len(f.now)+len(f.nowGroups) == 0 {
 		f.pages.set(key, nil)
 		return
 	}
-	f.body = appendFollowees(f.body[:0], f.now)
+	f.body = appendGroups(appendFollowees(f.body[:0], f.now), f.nowGroups, f.now)
 	f.pages.set(key, f.body)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
@@ -23,7 +24,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				r.close()
 			}
 		}()
-		want := map[uint64][]Followee{}
+		want, groups := map[uint64][]Followee{}, modelGroups{}
 		index := uint64(0)
 		users := rapid.Uint64Range(0, 40)
 		which := rapid.SampledFrom(replicas)
@@ -47,9 +48,18 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			for i := range ops {
 				if ops[i].Kind == FeedClear {
 					clear(want)
+					clear(groups)
+					continue
+				}
+				if ops[i].Kind.OfGroup() {
+					size, refused := groups.change(&ops[i], want[ops[i].User])
+					if r.Rows[i] != int64(size) || refused != slices.Contains(r.Overflows, engine.Overflow{Op: i, Column: RefusedNotFollowed}) {
+						t.Fatalf("the group has %d, want %d; refused %v, want %v", r.Rows[i], size, r.Overflows, refused)
+					}
 					continue
 				}
 				now := modelFeed(&ops[i], want[ops[i].User])
+				groups.keepOnly(ops[i].User, now)
 				if want[ops[i].User] = now; len(now) == 0 {
 					delete(want, ops[i].User)
 				}
@@ -59,8 +69,23 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			}
 		}
 		draw := func(t *rapid.T) FeedOp {
-			kind := rapid.SampledFrom([]FeedOpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead}).Draw(t, "kind")
-			return FeedOp{Kind: kind, User: users.Draw(t, "user"), Followees: followees.Draw(t, "followees")}
+			kind := rapid.SampledFrom([]FeedOpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead, FeedPutGroup, FeedPutGroup, FeedDropGroup}).Draw(t, "kind")
+			op := FeedOp{Kind: kind, User: users.Draw(t, "user")}
+			if kind.OfGroup() {
+				op.Group = rapid.SampledFrom([]string{"a", "Stars.2", "z-_"}).Draw(t, "group")
+			}
+			switch follows := want[op.User]; {
+			case kind == FeedDropGroup:
+			case kind == FeedPutGroup && len(follows) > 0 && rapid.IntRange(0, 3).Draw(t, "follows") > 0:
+				for _, f := range follows {
+					if rapid.Bool().Draw(t, "in") {
+						op.Followees = append(op.Followees, Followee{ID: f.ID})
+					}
+				}
+			default:
+				op.Followees = followees.Draw(t, "followees")
+			}
+			return op
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
@@ -92,6 +117,13 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				if !slices.Equal(got, want[key]) {
 					t.Fatalf("user %d follows %v, want %v", key, got, want[key])
 				}
+				all, inMemory := r.fsm.Groups(key)
+				if !inMemory {
+					var err error
+					all, err = r.fsm.FetchGroups(t.Context(), key)
+					r.must(err)
+				}
+				groups.mustEqual(t, key, all)
 			},
 			"tick":  func(t *rapid.T) { which.Draw(t, "replica").tick() },
 			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
@@ -117,7 +149,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				snapshot, err := r.fsm.Snapshot()
 				r.must(err)
 				defer snapshot.Release()
-				at, state := maps.Clone(want), r.fsm.State()
+				at, groupsAt, state := maps.Clone(want), groups.clone(), r.fsm.State()
 				write(draw(t), draw(t))
 				r.spill(0)
 				for key := range want {
@@ -134,6 +166,8 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 					if got, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) {
 						t.Fatalf("in the snapshot user %d follows %v, want %v", key, got, at[key])
 					}
+					all, _ := other.Groups(key)
+					groupsAt.mustEqual(t, key, all)
 				}
 				if got := other.State(); got.Digest != state.Digest || got.Rows != state.Rows || got.Index != state.Index {
 					t.Fatalf("the snapshot has %+v, want %+v", got, state)
@@ -149,9 +183,61 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			},
 		})
 		for _, r := range replicas {
-			r.check(want)
+			r.check(want, groups)
 		}
 	})
+}
+
+// modelGroups has the groups of each user by name.
+type modelGroups map[uint64]map[string][]uint64
+
+// change returns how many a group has after an op on it.
+func (m modelGroups) change(op *FeedOp, follows []Followee) (size int, refused bool) {
+	if m[op.User] == nil {
+		m[op.User] = map[string][]uint64{}
+	}
+	if op.Kind == FeedDropGroup {
+		delete(m[op.User], op.Group)
+		return 0, false
+	}
+	list := []uint64{}
+	for _, f := range op.Followees {
+		if !slices.ContainsFunc(follows, func(g Followee) bool { return g.ID == f.ID }) {
+			return len(m[op.User][op.Group]), true
+		}
+		list = append(list, f.ID)
+	}
+	m[op.User][op.Group] = list
+	return len(list), false
+}
+
+// keepOnly removes those whom a user no longer follows.
+func (m modelGroups) keepOnly(user uint64, follows []Followee) {
+	for name, list := range m[user] {
+		m[user][name] = slices.DeleteFunc(slices.Clone(list), func(id uint64) bool {
+			return !slices.ContainsFunc(follows, func(f Followee) bool { return f.ID == id })
+		})
+	}
+}
+
+func (m modelGroups) clone() modelGroups {
+	c := modelGroups{}
+	for user, groups := range m {
+		c[user] = maps.Clone(groups)
+	}
+	return c
+}
+
+func (m modelGroups) mustEqual(t *rapid.T, user uint64, got []Group) {
+	t.Helper()
+	if len(got) != len(m[user]) {
+		t.Fatalf("user %d has %v, want %v", user, got, m[user])
+	}
+	for i, g := range got {
+		if want, there := m[user][g.Name]; !there || !slices.Equal(g.Followees, want) || i > 0 && got[i-1].Name >= g.Name {
+			t.Fatalf("user %d has %v, want %v", user, got, m[user])
+		}
+	}
 }
 
 // modelFeed is what an op makes of a feed, by a map.

@@ -28,6 +28,13 @@ const (
 	FeedRead FeedOpKind = 4
 	// FeedClear removes the feeds of all users of the shard. It has no followees.
 	FeedClear FeedOpKind = 5
+	// FeedPutGroup makes a group of some of the user's followees, in place of one of that
+	// name. It is refused if the user does not follow one of them, or would have more than
+	// GroupsMax groups. Its row has the number of followees of the group. It needs
+	// catalog.VersionOfTimelines.
+	FeedPutGroup FeedOpKind = 6
+	// FeedDropGroup removes a group. Its row has 0. It needs catalog.VersionOfTimelines.
+	FeedDropGroup FeedOpKind = 7
 )
 
 // FeedOp is one change of one user's feed. Followees ascend by id without duplicates.
@@ -37,10 +44,23 @@ const (
 // In an entry, with a shard's key in place of the user:
 //
 //	kind (1) | key (8) | followees (4) | id less the id before (uvarint), posts (varint) …
+//	and of an op on a group:  length of its name (1) | name
 type FeedOp struct {
 	Kind      FeedOpKind
 	User      uint64
 	Followees []Followee
+	Group     string // of FeedPutGroup and FeedDropGroup
+}
+
+// OfGroup reports whether an op names a group.
+func (k FeedOpKind) OfGroup() bool { return k == FeedPutGroup || k == FeedDropGroup }
+
+// takes reports whether an op of the kind may have so many followees.
+func (k FeedOpKind) takes(followees int) bool {
+	if k == FeedClear || k == FeedDropGroup {
+		return followees == 0
+	}
+	return k >= FeedReset && k <= FeedDropGroup && followees <= FolloweesMax
 }
 
 const (
@@ -49,7 +69,7 @@ const (
 )
 
 func (op *FeedOp) check() error {
-	if op.Kind < FeedReset || op.Kind > FeedClear || len(op.Followees) > FolloweesMax || op.Kind == FeedClear && len(op.Followees) > 0 {
+	if !op.Kind.takes(len(op.Followees)) || op.Kind.OfGroup() && !ValidGroupName(op.Group) {
 		return fmt.Errorf("a feed op of kind %d with %d followees has no form in a log entry", op.Kind, len(op.Followees))
 	}
 	for i := 1; i < len(op.Followees); i++ {
@@ -63,7 +83,11 @@ func (op *FeedOp) check() error {
 func (op *FeedOp) appendTo(dst []byte, key uint64) []byte {
 	dst = binary.LittleEndian.AppendUint64(append(dst, byte(op.Kind)), key)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(op.Followees)))
-	return appendFolloweeList(dst, op.Followees)
+	dst = appendFolloweeList(dst, op.Followees)
+	if op.Kind.OfGroup() {
+		dst = append(append(dst, byte(len(op.Group))), op.Group...)
+	}
+	return dst
 }
 
 // appendFolloweeList appends followees in their form in entries and snapshots.
@@ -112,12 +136,18 @@ func (b *feedBatch) op(p []byte) ([]byte, error) {
 	op := FeedOp{Kind: FeedOpKind(p[0]), User: binary.LittleEndian.Uint64(p[1:])}
 	n := binary.LittleEndian.Uint32(p[9:])
 	p = p[feedOpSizeMin:]
-	if op.Kind < FeedReset || op.Kind > FeedClear || n > FolloweesMax || op.Kind == FeedClear && n > 0 || int(n) > len(p)/followeeSizeMin {
+	if n > FolloweesMax || !op.Kind.takes(int(n)) || int(n) > len(p)/followeeSizeMin {
 		return nil, fmt.Errorf("%w: feed op %d of %d followees", codec.ErrEntry, op.Kind, n)
 	}
 	var ok bool
 	if b.followees, p, ok = parseFolloweeList(b.followees, p, int(n)); !ok {
 		return nil, fmt.Errorf("%w: followees of a feed op", codec.ErrEntry)
+	}
+	if op.Kind.OfGroup() {
+		var err error
+		if op.Group, p, err = groupName(p); err != nil {
+			return nil, err
+		}
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.followees))

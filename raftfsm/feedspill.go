@@ -94,51 +94,62 @@ func (f *Feed) IsSpilled(key uint64) bool {
 // until ctx ends. Unless memory is short, the feed returns to memory. cold.ErrDamaged
 // means that it cannot be read.
 func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
-	return f.fetch(ctx, dst, key, !f.place.short())
+	body, err := f.fetch(ctx, key, !f.place.short())
+	if body == nil || err != nil {
+		return dst, err
+	}
+	return decodeFollowees(dst, body), nil
+}
+
+// FetchGroups is Groups for a user whose feed may be on disk, as Fetch is Followees.
+func (f *Feed) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
+	body, err := f.fetch(ctx, key, !f.place.short())
+	if body == nil || err != nil {
+		return nil, err
+	}
+	return groupsOf(body), nil
 }
 
 // Warm is Fetch for a caller that is about to write to the user: the feed always
 // returns to memory.
 func (f *Feed) Warm(ctx context.Context, key uint64) error {
-	_, err := f.fetch(ctx, nil, key, true)
+	_, err := f.fetch(ctx, key, true)
 	return err
 }
 
 func (p *FeedPlace) short() bool { return p.Tight != nil && p.Tight() }
 
-func (f *Feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool) ([]Followee, error) {
+// fetch returns the body of a user, nil for none.
+func (f *Feed) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error) {
 	for {
 		held := f.current.Load()
-		followees, err := held.fetch(ctx, dst, key, keep)
+		body, err := held.fetch(ctx, key, keep)
 		// A feed that a snapshot has replaced meanwhile has removed its records.
 		if err == nil || ctx.Err() != nil || f.current.Load() == held {
-			return followees, err
+			return body, err
 		}
 	}
 }
 
-func (f *feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool) ([]Followee, error) {
+func (f *feed) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error) {
 	for {
 		mark := f.pages.get(key)
-		if mark == nil {
-			return dst, nil
-		}
-		if !isSpilled(mark) {
-			return decodeFollowees(dst, mark), nil
+		if mark == nil || !isSpilled(mark) {
+			return mark, nil
 		}
 		body, err := f.out.records.Read(ctx, feedHash(key), spilledVersion(mark))
 		if err = f.ofMark(key, mark, err); errors.Is(err, errFeedMoved) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {
-			return dst, fmt.Errorf("cannot read the feed of user %d: %w", key, err)
+			return nil, fmt.Errorf("cannot read the feed of user %d: %w", key, err)
 		}
 		if keep {
 			f.pages.mu.Lock()
 			f.returnLocked(key, mark, body)
 			f.pages.mu.Unlock()
 		}
-		return decodeFollowees(dst, padded(slices.Clip(body))), nil
+		return padded(slices.Clip(body)), nil
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -84,9 +85,20 @@ func (r *spillReplica) spill(idle uint32) int {
 }
 
 // check holds the replica to what every user follows.
-func (r *spillReplica) check(want map[uint64][]Followee) {
+func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) {
 	r.t.Helper()
 	var sum uint64
+	users := len(want)
+	for _, g := range groups {
+		for key, of := range g {
+			for _, name := range slices.Sorted(maps.Keys(of)) {
+				sum += groupsDigest(key, []Group{{name, of[name]}})
+			}
+			if _, follows := want[key]; !follows && len(of) > 0 {
+				users++
+			}
+		}
+	}
 	for key, feed := range want {
 		got, err := r.fsm.Fetch(context.Background(), nil, key)
 		if err != nil || !slices.Equal(got, feed) {
@@ -94,8 +106,8 @@ func (r *spillReplica) check(want map[uint64][]Followee) {
 		}
 		sum += followeesDigest(key, feed)
 	}
-	if s := r.fsm.State(); s.Digest != sum || s.Rows != uint64(len(want)) {
-		r.t.Fatalf("%d users of digest %x, want %d of %x", s.Rows, s.Digest, len(want), sum)
+	if s := r.fsm.State(); s.Digest != sum || s.Rows != uint64(users) {
+		r.t.Fatalf("%d users of digest %x, want %d of %x", s.Rows, s.Digest, users, sum)
 	}
 	checkSpilled(r.t, r.fsm)
 }

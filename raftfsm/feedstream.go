@@ -12,8 +12,14 @@ import (
 //
 //	feeds:  users (4) | key (8), followees (4), followees as in an op … by the users' hashes
 //
+// If feedGroups is set in the number of followees, groups.go's form of the user's groups
+// follows them. An older program refuses such a snapshot.
+//
 // The hash is that of feedHash; it orders all users of the stream.
-const feedSectionBytes = 1 << 20
+const (
+	feedSectionBytes = 1 << 20
+	feedGroups       = 1 << 31
+)
 
 // capture captures pages and their records at one moment.
 func (f *feed) capture() captured {
@@ -57,10 +63,15 @@ func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 					failed = err
 					break
 				}
-				followees = decodeFollowees(followees[:0], body)
+				var groups []byte
+				followees, groups = decodeFeed(followees[:0], body)
+				n := uint32(len(followees))
+				if len(groups) > 0 {
+					n |= feedGroups
+				}
 				b = binary.LittleEndian.AppendUint64(b, page.key(user))
-				b = binary.LittleEndian.AppendUint32(b, uint32(len(followees)))
-				b = appendFolloweeList(b, followees)
+				b = appendFolloweeList(binary.LittleEndian.AppendUint32(b, n), followees)
+				b = append(b, groups...)
 				user, users = user+1, users+1
 			}
 			binary.LittleEndian.PutUint32(b[start:], users)
@@ -108,8 +119,9 @@ func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	if kind != codec.StreamFeeds || last != codec.StreamHead && last != codec.StreamFeeds {
 		return misplaced(kind, last)
 	}
-	err := f.loading.reader.section(p, func(user uint64, followees []Followee) error {
+	err := f.loading.reader.section(p, func(user uint64, followees []Followee, groups []Group) error {
 		f.was, f.now = f.was[:0], append(f.now[:0], followees...)
+		f.wasGroups, f.nowGroups = nil, groups
 		f.replace(user)
 		return nil
 	})
@@ -127,7 +139,7 @@ type feedReader struct {
 }
 
 // section calls visit with each user of a section.
-func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee) error) error {
+func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee, groups []Group) error) error {
 	if len(p) < 4 {
 		return fmt.Errorf("%w: feeds of %d bytes", codec.ErrSnapshot, len(p))
 	}
@@ -138,16 +150,22 @@ func (r *feedReader) section(p []byte, visit func(user uint64, followees []Follo
 			return fmt.Errorf("%w: feed of %d bytes", codec.ErrSnapshot, len(p))
 		}
 		key, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])
-		hash := feedHash(key)
-		if n < 1 || n > FolloweesMax || r.behind && hash <= r.hash {
+		hash, hasGroups := feedHash(key), n&feedGroups != 0
+		if n &^= feedGroups; n < 1 && !hasGroups || n > FolloweesMax || r.behind && hash <= r.hash {
 			return fmt.Errorf("%w: feed of user %d with %d followees", codec.ErrSnapshot, key, n)
 		}
 		var ok bool
 		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[12:], int(n)); !ok {
 			return fmt.Errorf("%w: followees of user %d", codec.ErrSnapshot, key)
 		}
+		var groups []Group
+		if hasGroups {
+			if groups, p, ok = parseGroups(p, r.followees); !ok {
+				return fmt.Errorf("%w: groups of user %d", codec.ErrSnapshot, key)
+			}
+		}
 		r.hash, r.behind = hash, true
-		if err := visit(key, r.followees); err != nil {
+		if err := visit(key, r.followees, groups); err != nil {
 			return err
 		}
 	}

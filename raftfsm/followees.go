@@ -24,13 +24,13 @@ type Followee struct {
 // 1966). A user's own k fits the size of the posts.
 const riceSigned = 1 << 7
 
-// appendFollowees appends followees in their form in memory. An empty list takes one
-// byte.
+// appendFollowees appends followees in their form in memory. An empty list takes two
+// bytes, because a body that begins with 0 is a mark.
 func appendFollowees(dst []byte, followees []Followee) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(followees)))
 	if len(followees) == 0 {
-		return dst
+		return append(dst, 0x80, 0)
 	}
+	dst = binary.AppendUvarint(dst, uint64(len(followees)))
 	first, last := followees[0].ID, followees[len(followees)-1].ID
 	dst = binary.AppendUvarint(dst, first)
 	gapK := uint8(0)
@@ -74,9 +74,15 @@ func postsK(followees []Followee) uint8 {
 // decodeFollowees appends the followees that appendFollowees encoded to dst. data must
 // have golomb.RicePadding bytes behind its end.
 func decodeFollowees(dst []Followee, data []byte) []Followee {
+	dst, _ = decodeFeed(dst, data)
+	return dst
+}
+
+// decodeFeed is decodeFollowees, with the bytes behind the followees.
+func decodeFeed(dst []Followee, data []byte) (_ []Followee, groups []byte) {
 	n, size := binary.Uvarint(data)
 	if n == 0 {
-		return dst
+		return dst, data[size:]
 	}
 	id, m := binary.Uvarint(data[size:])
 	at := size + m
@@ -90,7 +96,7 @@ func decodeFollowees(dst []Followee, data []byte) []Followee {
 		}
 		dst = append(dst, Followee{id, int64(v)})
 		if left == 0 {
-			return dst
+			return dst, data[(r.At+7)/8:]
 		}
 		var gap uint64
 		gap, v = r.TakeTwo(gapK, k)

@@ -25,7 +25,7 @@ type SnapshotFacts struct {
 type SnapshotVisitor struct {
 	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
 	Cursors func(*engine.Page) error // of unread, by ascending keys
-	Feed    func(user uint64, followees []Followee) error
+	Feed    func(user uint64, followees []Followee, groups []Group) error
 	// Outbox receives the outboxes of counters, behind the rows.
 	Outbox func(author uint64, box *outbox.Outbox) error
 	Board  func(*BoardView) error
@@ -120,12 +120,12 @@ func (w *snapshotWalk) feed(_ *codec.StreamReader, kind, last byte, p []byte) er
 	if kind != codec.StreamFeeds {
 		return misplaced(kind, last)
 	}
-	return w.feeds.section(p, func(user uint64, followees []Followee) error {
+	return w.feeds.section(p, func(user uint64, followees []Followee, groups []Group) error {
 		w.rows++
 		if w.visitor.Feed == nil {
 			return nil
 		}
-		return w.visitor.Feed(user, followees)
+		return w.visitor.Feed(user, followees, groups)
 	})
 }
 

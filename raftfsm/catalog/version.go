@@ -138,3 +138,10 @@ func (v *View) VersionMax() int {
 	}
 	return most
 }
+
+// VersionOfTimelines is the first cluster version with outboxes of authors and groups of
+// followees. An older program fails at their ops and snapshots.
+const VersionOfTimelines = 5
+
+// TakesTimelines reports whether the cluster version allows outboxes and groups.
+func (v *View) TakesTimelines() bool { return v.ClusterVersion >= VersionOfTimelines }

@@ -1,0 +1,192 @@
+package raftfsm
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// The bounds of the groups of one user.
+const (
+	GroupsMax         = 32
+	GroupNameBytesMax = 63
+)
+
+// Group is a named list of some of a user's followees.
+type Group struct {
+	Name      string
+	Followees []uint64 // ascending
+}
+
+// ValidGroupName reports whether a group may have a name: bytes that need no escaping in
+// JSON or in a path.
+func ValidGroupName[T string | []byte](name T) bool {
+	if len(name) < 1 || len(name) > GroupNameBytesMax {
+		return false
+	}
+	for i := range len(name) {
+		b := name[i]
+		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '_' && b != '-' && b != '.' {
+			return false
+		}
+	}
+	return true
+}
+
+// The groups of one user, in memory behind the followees and in snapshots likewise:
+//
+//	groups (1) | length of name (1), name, followees (uvarint), position of each among the
+//	followees of the user, the first whole and the others less the one before (uvarint) …
+//
+// ascending by name. A user without groups has no such bytes.
+func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
+	if len(groups) == 0 {
+		return dst
+	}
+	dst = append(dst, byte(len(groups)))
+	for _, g := range groups {
+		dst = append(append(dst, byte(len(g.Name))), g.Name...)
+		dst = binary.AppendUvarint(dst, uint64(len(g.Followees)))
+		at, last := 0, 0
+		for _, id := range g.Followees {
+			for followees[at].ID != id {
+				at++
+			}
+			dst = binary.AppendUvarint(dst, uint64(at-last))
+			last = at
+		}
+	}
+	return dst
+}
+
+// parseGroups reads the groups of a user with some followees. It returns the bytes behind
+// them, or false.
+func parseGroups(p []byte, followees []Followee) (groups []Group, rest []byte, ok bool) {
+	if len(p) == 0 || p[0] < 1 || p[0] > GroupsMax {
+		return nil, nil, false
+	}
+	n := int(p[0])
+	p = p[1:]
+	for range n {
+		if len(p) < 1 || len(p) < 1+int(p[0]) {
+			return nil, nil, false
+		}
+		g := Group{Name: string(p[1 : 1+p[0]])}
+		p = p[1+p[0]:]
+		members, size := binary.Uvarint(p)
+		if size <= 0 || members > uint64(len(followees)) || !ValidGroupName(g.Name) ||
+			len(groups) > 0 && groups[len(groups)-1].Name >= g.Name {
+			return nil, nil, false
+		}
+		p = p[size:]
+		at := uint64(0)
+		for i := range members {
+			gap, size := binary.Uvarint(p)
+			if at += gap; size <= 0 || i > 0 && gap == 0 || gap >= uint64(len(followees)) || at >= uint64(len(followees)) {
+				return nil, nil, false
+			}
+			p = p[size:]
+			g.Followees = append(g.Followees, followees[at].ID)
+		}
+		groups = append(groups, g)
+	}
+	return groups, p, true
+}
+
+// decodeGroups returns the groups in the bytes behind a user's followees.
+func decodeGroups(p []byte, followees []Followee) []Group {
+	if len(p) == 0 {
+		return nil
+	}
+	groups, _, ok := parseGroups(p, followees)
+	if !ok {
+		panic("groups in memory that cannot be read")
+	}
+	return groups
+}
+
+// Columns of an Overflow of a refused op on a feed.
+const (
+	RefusedFollowees   = 0 // the user would have more than FolloweesMax
+	RefusedNotFollowed = 1 // the user does not follow one of the group
+	RefusedGroups      = 2 // the user would have more than GroupsMax
+)
+
+// changeGroups returns the groups after the op, given those before it and the followees
+// after it, and why it refuses the op, if it does.
+func (op *FeedOp) changeGroups(was []Group, now []Followee) (groups []Group, why uint8, refused bool) {
+	follows := func(id uint64) bool {
+		_, found := slices.BinarySearchFunc(now, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
+		return found
+	}
+	for _, g := range was {
+		if op.Kind == FeedPutGroup || op.Kind == FeedDropGroup {
+			if g.Name != op.Group {
+				groups = append(groups, g)
+			}
+			continue
+		}
+		g.Followees = slices.DeleteFunc(slices.Clone(g.Followees), func(id uint64) bool { return !follows(id) })
+		groups = append(groups, g)
+	}
+	if op.Kind != FeedPutGroup {
+		return groups, 0, false
+	}
+	put := Group{Name: op.Group}
+	for _, f := range op.Followees {
+		if !follows(f.ID) {
+			return was, RefusedNotFollowed, true
+		}
+		put.Followees = append(put.Followees, f.ID)
+	}
+	if len(groups) == GroupsMax {
+		return was, RefusedGroups, true
+	}
+	at, _ := slices.BinarySearchFunc(groups, put.Name, func(g Group, name string) int { return strings.Compare(g.Name, name) })
+	return slices.Insert(groups, at, put), 0, false
+}
+
+func sameGroups(a, b []Group) bool {
+	return slices.EqualFunc(a, b, func(a, b Group) bool {
+		return a.Name == b.Name && slices.Equal(a.Followees, b.Followees)
+	})
+}
+
+// groupsDigest returns what the groups of a user add to the digest of the shard: for each a
+// hash of user and name, and of that and each followee.
+func groupsDigest(key uint64, groups []Group) (sum uint64) {
+	for _, g := range groups {
+		h := feedHash(^key)
+		for i := range len(g.Name) {
+			h = feedHash(h ^ uint64(g.Name[i]))
+		}
+		sum += h
+		for _, id := range g.Followees {
+			sum += feedHash(h + bits.RotateLeft64(feedHash(id), 32))
+		}
+	}
+	return sum
+}
+
+// groupSize returns the number of followees of a group.
+func groupSize(groups []Group, name string) int64 {
+	for _, g := range groups {
+		if g.Name == name {
+			return int64(len(g.Followees))
+		}
+	}
+	return 0
+}
+
+// groupName reads the name of a group behind an op.
+func groupName(p []byte) (name string, rest []byte, err error) {
+	if len(p) < 1 || len(p) < 1+int(p[0]) || !ValidGroupName(p[1:1+p[0]]) {
+		return "", nil, fmt.Errorf("%w: name of a group", codec.ErrEntry)
+	}
+	return string(p[1 : 1+p[0]]), p[1+p[0]:], nil
+}
