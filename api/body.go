@@ -103,7 +103,7 @@ func optional(body []byte) []byte {
 }
 
 // seen remembers which members of an object were read, a bit for each.
-type seen uint8
+type seen uint16
 
 // once records that member bit is read now; it is refused when it was before.
 func (s *seen) once(c *cursor, bit int, path string) {

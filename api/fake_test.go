@@ -333,6 +333,9 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
 		return nil
 	}
+	if w.Outbox != nil {
+		n.mu.shards.publish(w)
+	}
 	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
 		if w.Duplicate {

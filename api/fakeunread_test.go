@@ -15,12 +15,15 @@ type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64
 	board           raftfsm.BoardView
+	posts           map[shard.Post]bool
+	groups          map[uint64]map[string][]uint64
 }
 
 func newFakeShards() *fakeShards {
 	return &fakeShards{
 		map[uint64][]int64{}, map[uint64][]int64{}, map[uint64]map[uint64]int64{},
 		raftfsm.BoardView{Channels: map[string]raftfsm.Channel{}, Dots: map[string]raftfsm.Dot{}},
+		map[shard.Post]bool{}, map[uint64]map[string][]uint64{},
 	}
 }
 
@@ -31,6 +34,7 @@ func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 		switch ks.Kind {
 		case shard.KindFeed:
 			f.writeFeed(&w.Feeds[i])
+			f.writeGroup(w, &w.Feeds[i], row)
 		case shard.KindBoard:
 			f.writeBoard(w, row)
 		default:
@@ -70,6 +74,9 @@ func (f *fakeShards) writeUser(op engine.Op, table shard.Table, answer []int64) 
 
 func (f *fakeShards) writeFeed(op *shard.FeedOp) {
 	feed := f.feeds[op.User]
+	if op.Kind.OfGroup() {
+		return // writeGroup's
+	}
 	if op.Kind == raftfsm.FeedReset || feed == nil {
 		feed = map[uint64]int64{}
 	}

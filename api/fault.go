@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
 
@@ -104,6 +105,8 @@ var backendFaults = []struct {
 	{shard.ErrVersion, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
 	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
+	{timeline.ErrNoGroup, fasthttp.StatusNotFound, codeNotFound},
+	{timeline.ErrOverflow, fasthttp.StatusConflict, codeOverflow},
 }
 
 // faultOf returns the fault for an error of a handler. It reports false for an unexpected

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -52,6 +53,9 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	}
 	if r.takes&takesName != 0 && !catalog.ValidName(r.name) {
 		return invalid("name", unread.NameRule)
+	}
+	if r.takes&takesGroup != 0 && !raftfsm.ValidGroupName(r.name) {
+		return invalid("name", groupRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool

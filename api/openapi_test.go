@@ -570,6 +570,11 @@ func servedEndpoints(t *testing.T) map[string]takes {
 		"/v1/keyspaces/{keyspace}/columns/{column}": routes.column,
 		"/v1/keyspaces/{keyspace}/columns":          routes.columns,
 		"/v1/keyspaces/{keyspace}/everywhere":       routes.spread,
+		"/v1/outbox/{author}":                       routes.posts.outbox,
+		"/v1/outbox/{author}/{id}":                  routes.posts.post,
+		"/v1/timeline/{user}":                       routes.posts.timeline,
+		"/v1/feed/{user}/groups":                    routes.posts.groups,
+		"/v1/feed/{user}/groups/{name}":             routes.posts.group,
 	}
 	maps.Copy(resources, routes.fixed)
 	maps.Copy(resources, routes.unread.all())

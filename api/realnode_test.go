@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // openReal opens a node on a directory and waits until it serves.
@@ -24,6 +25,7 @@ func openReal(t *testing.T, dir string) *shard.Node {
 	n, err := shard.Open(shard.Config{
 		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Cold:   tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{shard.KeyspacePosts: tiering.LayoutWeibo}},
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})

@@ -50,10 +50,18 @@ const (
 	takesCursor // limit and cursor of the query
 	audited     // logged with its caller: it changes the cluster or a keyspace
 	takesSecret // a body that is in no log
+	takesPosts  // limit and cursor of a page of posts
+	takesJoins  // group, counts and member of a timeline
+	takesGroup  // {name} of a group
+	ofAuthor    // {author} of the path
 )
 
-// takesUser is for a call about one user: {user} of the path.
-const takesUser = takesID | takesUnread
+const (
+	// takesUser is for a call about one user: {user} of the path.
+	takesUser = takesID | takesUnread
+	// takesAuthor is for a call about one author: {author} of the path.
+	takesAuthor = takesID | ofAuthor
+)
 
 // resource is one path with its methods.
 type resource struct {
@@ -73,6 +81,7 @@ type routes struct {
 	column  *resource            // /v1/keyspaces/{keyspace}/columns/{column}
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
+	posts   timelinePaths        // of outboxes, timelines and groups
 	admin   adminPaths           // /v1/admin/…
 	sources sourcePaths          // /v1/sources/…
 	users   userPaths            // /v1/users/…
@@ -141,6 +150,7 @@ func newRoutes(m *metrics) *routes {
 		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
 		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
+		posts:   newTimelinePaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
 		sources: newSourcePaths(resourceOf),
 		users:   newUserPaths(resourceOf),
@@ -208,6 +218,11 @@ func (t *routes) match(path []byte) target {
 	}
 	if to := t.users.match(path); to.resource != nil {
 		return to
+	}
+	if rest, ok := bytes.CutPrefix(path, []byte("/v1/")); ok {
+		if to := t.posts.match(bytes.Split(rest, []byte("/"))); to.resource != nil && len(to.id) > 0 {
+			return to
+		}
 	}
 	return t.admin.match(path)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
 
@@ -39,6 +40,7 @@ type Backend interface {
 	// with the first width columns of each id's row. Write applies w.Ops and overwrites
 	// w.Rows, len(Ops)*Width values. Keyspace takes no lock.
 	unread.Node
+	timeline.Node
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
@@ -57,10 +59,11 @@ type Backend interface {
 	Ready() error
 }
 
-// node is a Backend with the unread numbers that it holds.
+// node is a Backend with the unread numbers and timelines that it holds.
 type node struct {
 	Backend
-	unread *unread.Numbers
+	unread    *unread.Numbers
+	timelines *timeline.Timelines
 }
 
 // Server serves the API on one listener. Make it with New, run Serve once and
@@ -140,7 +143,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Attach replaces the backend for the calls that follow. The server may be serving.
-func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b)}) }
+func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
 
 func (s *Server) node() *node { return s.attached.Load() }
 

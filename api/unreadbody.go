@@ -24,6 +24,11 @@ type asked struct {
 	limit    int    // of a page; 0 if not given
 	after    uint64 // the last of the page before
 	hasAfter bool
+
+	// Of a page of posts.
+	post   shard.Post // the last of the page before, if hasAfter
+	group  string
+	counts *shard.Keyspace
 }
 
 // The bounds of a page of followees.
@@ -36,6 +41,9 @@ const (
 func (r *request) idName() string {
 	if r.takes&takesNotice != 0 {
 		return "seq"
+	}
+	if r.takes&ofAuthor != 0 {
+		return "author"
 	}
 	return r.rowMember()
 }
@@ -103,6 +111,9 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 		if r.asked.after, r.asked.hasAfter = strictjson.ParseUint64(value); err == nil && !r.asked.hasAfter {
 			err = invalid("cursor", "not a cursor of this call")
 		}
+		return err
+	}
+	if is, err := r.readPageParameter(name, value, s); is {
 		return err
 	}
 	return invalid(shown(name), "no such parameter of the query")

@@ -165,5 +165,7 @@ var Commands = map[string]Need{
 	"countd.dot.get": read("unread"), "countd.dot.clear": write("unread"), "countd.dot.list": read("unread"),
 	"countd.feed.reset": write("feed"), "countd.feed.follow": write("feed"), "countd.feed.unfollow": write("feed"),
 	"countd.feed.read": write("feed"), "countd.feed.unread": read("feed"),
-	"countd.poll": read("unread", "feed"), "countd.mpoll": read("unread", "feed"),
+	"countd.outbox.add": ingest("users"), "countd.outbox.rem": ingest("users"), "countd.outbox.list": read("users"),
+	"countd.timeline": read("feed", "users"), // and the keyspace of its counts
+	"countd.poll":     read("unread", "feed"), "countd.mpoll": read("unread", "feed"),
 }

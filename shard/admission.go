@@ -5,6 +5,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/headroom"
 )
 
@@ -30,7 +31,7 @@ func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
 		if !memoryFull {
 			continue
 		}
-		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i], w.Deadline) {
+		if w.Outbox != nil && growsOutbox(&w.Outbox[i]) || w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i], w.Deadline) {
 			return &NewRowError{Op: i}
 		}
 		if r.widensTable(w.Table, key, &w.Ops[i]) {
@@ -54,9 +55,16 @@ func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
 	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
 }
 
+// growsOutbox reports whether an op may take more memory: no such op is taken while there is
+// none.
+func growsOutbox(op *OutboxOp) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
+
 // growsFeed reports whether an op may give a user more followees than there are: no
 // such op is taken while there is no memory.
 func (r *localReplica) growsFeed(key uint64, op *FeedOp) bool {
+	if r.feed != nil && op.Kind == raftfsm.FeedPutGroup {
+		return true
+	}
 	if r.feed == nil || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
 	}
@@ -73,6 +81,12 @@ func checkRoom(h *headroom.Headroom, r *localReplica, deadline time.Time) raftfs
 	return raftfsm.SectionVisitor{
 		Op: func(table Table, key uint64, op *engine.Op) error {
 			if r.growsTable(table, key, op, deadline) || r.widensTable(table, key, op) {
+				return ErrMemoryFull
+			}
+			return nil
+		},
+		Outbox: func(_ uint64, op *OutboxOp) error {
+			if growsOutbox(op) {
 				return ErrMemoryFull
 			}
 			return nil

@@ -361,7 +361,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 }
 
 func FuzzCallMessages(f *testing.F) {
-	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
+	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, readQuery: readQuery{width: 4}, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
 	f.Add(membership.AppendReplicas(nil, []raftstore.ReplicaID{{Group: 1, Number: 7}, {Group: 64, Number: 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -69,6 +69,10 @@ type Config struct {
 	DiskReserve      uint64             // bytes of disk that writes leave free; 0 for none
 	Cold             tiering.ColdConfig // zero for rows that stay in memory
 	FeedIdle         time.Duration      // for how long nobody asks for a feed until it leaves memory; 0 for never
+	// OutboxKeep is for how long an outbox keeps a post, by the time in its id, and OutboxMax
+	// how many posts; 0 for OutboxKeepDefault and OutboxMaxDefault.
+	OutboxKeep time.Duration
+	OutboxMax  int
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened dirs.Opened
@@ -140,6 +144,15 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	}
 	if c.CursorIdle < CursorIdleMin || c.CursorIdle > CursorIdleMax {
 		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, CursorIdleMin, CursorIdleMax)
+	}
+	if c.OutboxKeep == 0 {
+		c.OutboxKeep = OutboxKeepDefault
+	}
+	if c.OutboxMax == 0 {
+		c.OutboxMax = OutboxMaxDefault
+	}
+	if err := CheckOutbox(c.OutboxKeep, c.OutboxMax); err != nil {
+		return c, id, err
 	}
 	if c.Limits == (Limits{}) {
 		c.Limits = LimitsDefault

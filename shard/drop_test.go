@@ -276,7 +276,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	q := &remoteRead{group: number, width: 1, keys: []uint64{1}}
+	q := &remoteRead{group: number, readQuery: readQuery{width: 1}, keys: []uint64{1}}
 	if _, err := all[0].reader.readAt(ctx, other, q); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}

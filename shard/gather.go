@@ -6,7 +6,9 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // This file makes one answer of what the shards of a write answered.
@@ -105,6 +107,9 @@ func (ps *parts) overflows(w *Write) {
 func (w *Write) refusable(op int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true
+	}
+	if w.Outbox != nil {
+		return raftfsm.TooOldColumn, w.Outbox[op].Kind == outbox.Publish
 	}
 	if w.Ops[op].Kind != engine.OpAdd {
 		return 0, false

@@ -174,7 +174,7 @@ func Open(cfg Config) (*Node, error) {
 		Calls: n.calls,
 	})
 	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
-	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, &n.asking, n.whileLed, n.whileAnswers}
+	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.whileLed, n.whileAnswers}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()

@@ -4,14 +4,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/keyspace"
 )
 
 // page is the scratch memory of a read of several ids: what it asks each shard, and the
 // answers.
 type page struct {
-	of      readOf
-	width   int // counts a row
+	readQuery
 	byShard []pagePart
 }
 
@@ -21,7 +21,10 @@ type pagePart struct {
 	at   []int         // position of each key in the request
 	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
 	cold []int         // positions of keys whose rows memory does not hold
-	here *localReplica // of feeds: it has all of them in memory, and rows has none
+	here *localReplica // of feeds and posts: it has all of them in memory, and rows has none
+
+	newest outbox.Newest // scratch of posts
+	posts  []outbox.Post // of readPosts: what the shard has, in order; Author is a position in keys
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -29,12 +32,12 @@ var pagePool = sync.Pool{New: func() any { return &page{} }}
 // newPage returns a page with each id in the part of its shard.
 func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 	pg := pagePool.Get().(*page)
-	pg.of, pg.width = of, width
+	pg.readQuery = readQuery{of: of, width: width}
 	shards := int(route.Shards)
 	pg.byShard = slices.Grow(pg.byShard[:0], shards)[:shards]
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		p.keys, p.at = p.keys[:0], p.at[:0]
+		p.keys, p.at, p.posts = p.keys[:0], p.at[:0], nil
 	}
 	for i, id := range ids {
 		s, key := route.KeyOf(id)
@@ -53,7 +56,7 @@ func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 func (pg *page) release() {
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		if pg.of == readFeeds && p.here == nil && len(p.keys) > 0 {
+		if p.posts = nil; !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
 			p.rows = nil // what a call answered, of any size
 		}
 		p.here = nil
@@ -64,6 +67,15 @@ func (pg *page) release() {
 // fromMemory fills a part from this node's replica, and reports whether memory held all of
 // it. Of feeds it only notes the replica: the caller copies them once.
 func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
+	if pg.of == readPosts {
+		if r.counters == nil {
+			return false
+		}
+		q := pg.postsOf(p)
+		r.counters.Newest(p.keys, &q, &p.newest)
+		p.posts, p.here = p.newest.Posts(), r
+		return true
+	}
 	if pg.of != readFeeds {
 		p.cold = r.fsm.TableOf(pg.of.table()).GetMany(p.keys, pg.width, p.rows, p.cold[:0])
 		return len(p.cold) == 0

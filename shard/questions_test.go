@@ -58,7 +58,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	t.Cleanup(streams.Close)
 	read := func(of readOf, keys int) func() error {
 		return func() error {
-			q := &remoteRead{consistency: Linearizable, of: of, width: 1, keys: make([]uint64, keys)}
+			q := &remoteRead{consistency: Linearizable, readQuery: readQuery{of: of, width: 1}, keys: make([]uint64, keys)}
 			answers, err := n.reader.sendReads("b")(within10s(t), []*remoteRead{q})
 			if err == nil {
 				err = answers[0].err

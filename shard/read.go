@@ -61,7 +61,7 @@ func (rd *reader) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt 
 		if r != nil && r.fsm.TableOf(of.table()).Get(key, rows[:width]) {
 			return nil
 		}
-		found, err := rd.fetch(groups[s], r, of, []uint64{key}, width, opt)
+		found, err := rd.fetch(groups[s], r, readQuery{of: of, width: width}, []uint64{key}, opt)
 		copy(rows, found)
 		return err
 	}
@@ -121,7 +121,7 @@ func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key 
 			return nil
 		}
 	}
-	row, err := rd.fetch(g, r, readFeeds, []uint64{key}, 0, opt)
+	row, err := rd.fetch(g, r, readQuery{of: readFeeds}, []uint64{key}, opt)
 	if err == nil {
 		into.appendRow(row)
 	}
@@ -175,7 +175,11 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 			continue
 		}
 		waiting.Go(func() { // ends at the deadline
-			rows, err := rd.fetch(groups[s], r, pg.of, p.keys, pg.width, opt)
+			q := pg.readQuery
+			if q.of == readPosts {
+				q.posts = pg.postsOf(p)
+			}
+			rows, err := rd.fetch(groups[s], r, q, p.keys, opt)
 			if waiting.errs[s] = err; err == nil {
 				p.rows = rows
 			}
@@ -200,13 +204,13 @@ type waitingParts struct {
 // fetch reads keys of a shard that memory here does not hold: from disk if this node's
 // replica r may answer, and from another node if it may not or fails. Its rows are as
 // those of localReplica.rows.
-func (rd *reader) fetch(g *shardReplica, r *localReplica, of readOf, keys []uint64, width int, opt *ReadOptions) ([]int64, error) {
+func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys []uint64, opt *ReadOptions) ([]int64, error) {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
 	q := newRemoteRead(g, opt)
-	q.of, q.width = of, width
+	q.readQuery = what
 	var rows []int64
-	for keys := range slices.Chunk(slices.Clone(keys), of.keysMax()) { // a call that this gave up may still read them
+	for keys := range slices.Chunk(slices.Clone(keys), what.of.keysMax()) { // a call that this gave up may still read them
 		q := *q
 		q.keys = keys
 		var found []int64

@@ -105,7 +105,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	}
 	keys := []uint64{1, 2, 3}
 	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
-	if _, err := n.reader.fetch(g, nil, readCounts, keys, 1, opt); !errors.Is(err, ErrNoQuorum) {
+	if _, err := n.reader.fetch(g, nil, readQuery{width: 1}, keys, opt); !errors.Is(err, ErrNoQuorum) {
 		t.Fatal(err)
 	}
 	copy(keys, []uint64{7, 8, 9})

@@ -32,14 +32,20 @@ const (
 
 // remoteRead is one shard's part of a read that another node is asked for.
 type remoteRead struct {
+	readQuery
 	group       uint32
 	consistency Consistency
 	staleness   time.Duration
 	index       uint64 // of the token
-	width       int
-	of          readOf
 	keys        []uint64
 	cold        bool // it waits for cold rows, for as long as its caller does
+}
+
+// readQuery is what a read asks of each of its keys.
+type readQuery struct {
+	of    readOf
+	width int                 // counts a row
+	posts raftfsm.NewestPosts // of readPosts
 }
 
 // readOf says what of a shard is read.
@@ -50,21 +56,31 @@ const (
 	readCursors = readOf(raftfsm.TableCursors)
 	// readFeeds reads followees: their number, then of each id and posts.
 	readFeeds readOf = 2
+	// readPosts reads the newest posts of all authors together, as appendPostsRow has them.
+	readPosts readOf = 3
+	// readGroups reads the groups of users, as appendGroupsRow has them.
+	readGroups readOf = 4
 
-	// readOfShift is where it stands beside the consistency in a call. A program
+	// readOfShift is where its low bits stand beside the consistency in a call. A program
 	// that knows counters alone reads of those as before.
 	readOfShift = 2
 	// readColdBit of the same says that the read waits for cold rows. There are none
 	// before all nodes know it.
 	readColdBit = 1 << 4
+	// readOfHigh is where the other bit of a readOf stands, from
+	// catalog.VersionOfTimelines on.
+	readOfHigh = 1 << 5
 )
+
+// isTable reports whether rows of a table are read.
+func (o readOf) isTable() bool { return o <= readCursors }
 
 // table is the table that is read.
 func (o readOf) table() Table { return Table(o) }
 
 // keysMax returns how many keys one read may ask for.
 func (o readOf) keysMax() int {
-	if o == readFeeds {
+	if o == readFeeds || o == readGroups {
 		return feedsInReadMax
 	}
 	return readKeysMax
@@ -83,8 +99,11 @@ func newRemoteRead(g *shardReplica, opt *ReadOptions) *remoteRead {
 
 // size is about what a read takes with its answer.
 func (q *remoteRead) size() int {
-	if q.of == readFeeds {
+	switch q.of {
+	case readFeeds, readGroups:
 		return feedBytesHint * len(q.keys)
+	case readPosts:
+		return 8*len(q.keys) + postBytes*q.posts.Limit
 	}
 	return 8*len(q.keys) + 8*len(q.keys)*q.width
 }
@@ -186,8 +205,13 @@ func (rd *reader) sendReads(node string) func(context.Context, []*remoteRead) ([
 // answerMax bounds the bytes of the answer: the rows or an error.
 func (q *remoteRead) answerMax() int {
 	width := q.width
-	if q.of == readFeeds {
+	switch q.of {
+	case readFeeds:
 		width = 1 + 2*raftfsm.FolloweesMax
+	case readGroups:
+		width = groupsRowMax
+	case readPosts:
+		return max(rpc.ErrorBytesMax, postBytes*(1+q.posts.Limit))
 	}
 	return max(rpc.ErrorBytesMax, 1+len(q.keys)*width*binary.MaxVarintLen64)
 }
@@ -204,14 +228,21 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 
 func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.group))
-	how := byte(q.consistency) | byte(q.of)<<readOfShift
+	how := byte(q.consistency) | byte(q.of&3)<<readOfShift
 	if q.cold {
 		how |= readColdBit
+	}
+	if q.of&4 != 0 {
+		how |= readOfHigh
 	}
 	dst = append(dst, how)
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
+	if q.of == readPosts {
+		dst = binary.AppendUvarint(binary.LittleEndian.AppendUint64(dst, q.posts.Last), uint64(q.posts.Below))
+		dst = binary.AppendUvarint(dst, uint64(q.posts.Limit))
+	}
 	dst = binary.AppendUvarint(dst, uint64(len(q.keys)))
 	for _, key := range q.keys {
 		dst = binary.LittleEndian.AppendUint64(dst, key)
@@ -221,18 +252,25 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 
 func parseRead(r *wire.Reader) *remoteRead {
 	group := uint32(r.UintTo(1<<32 - 1))
-	how := r.UintTo(readColdBit | uint64(readFeeds)<<readOfShift | uint64(Linearizable))
+	how := r.UintTo(2*readOfHigh - 1)
 	q := &remoteRead{
 		group:       group,
 		consistency: Consistency(how & (1<<readOfShift - 1)),
-		of:          readOf(how &^ readColdBit >> readOfShift),
 		cold:        how&readColdBit != 0,
 		staleness:   time.Duration(r.UintTo(1<<63 - 1)),
 		index:       r.Uint(),
-		width:       int(r.UintTo(engine.ColumnsMax)),
 	}
-	if q.consistency > Linearizable || q.of > readFeeds {
+	if q.of, q.width = readOf(how>>readOfShift&3), int(r.UintTo(engine.ColumnsMax)); how&readOfHigh != 0 {
+		q.of |= 4
+	}
+	if q.consistency > Linearizable || q.of > readGroups {
 		r.Fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
+	}
+	if q.of == readPosts {
+		q.posts = raftfsm.NewestPosts{Last: r.Fixed64(), Below: int(r.UintTo(readKeysMax)), Limit: int(r.UintTo(PostsMax))}
+		if q.posts.Limit == 0 {
+			r.Fail("a read of no posts")
+		}
 	}
 	n := r.Count(8)
 	if n > q.of.keysMax() {
@@ -248,7 +286,13 @@ func parseRead(r *wire.Reader) *remoteRead {
 
 // parseReadRows reads the answer of one read.
 func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
-	if q.of != readFeeds {
+	switch q.of {
+	case readPosts:
+		return parsePostsRow(r, q)
+	case readGroups:
+		return parseGroupsRows(r, q)
+	case readFeeds:
+	default:
 		return parseCounts(r, len(q.keys)*q.width)
 	}
 	var rows []int64

@@ -67,12 +67,18 @@ func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, err
 	return rep.rows(q, q.cold, end)
 }
 
-// rows returns what a read asks for: of each key a row of counts, or of feeds a row of
-// appendFeedRow. Unless cold, it returns errs.ErrColdRows for what memory does not hold.
+// rows returns what a read asks for: of each key a row of counts, of feeds a row of
+// appendFeedRow, of groups one of appendGroupsRow, and of posts one of appendPostsRow for
+// all keys. Unless cold, it returns errs.ErrColdRows for what memory does not hold.
 // Its other errors are those of get.
 func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
-	if q.of == readFeeds {
+	switch q.of {
+	case readFeeds:
 		return r.feedRows(q, cold, deadline)
+	case readGroups:
+		return r.groupsRows(q, cold, deadline)
+	case readPosts:
+		return r.postsRow(q)
 	}
 	table := r.fsm.TableOf(q.of.table())
 	if table == nil {
@@ -119,7 +125,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 // rows.
 func (rd *reader) replicaFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
 	r, err := rd.admittedFor(q, deadline)
-	if err == nil && q.of != readFeeds && r.fsm.TableOf(q.of.table()) == nil {
+	if err == nil && q.of.isTable() && r.fsm.TableOf(q.of.table()) == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
 	}
 	return r, err

@@ -53,7 +53,7 @@ type restoring struct {
 }
 
 func (r restoring) Write(w *restore.Write) error {
-	write := &Write{Ops: w.Ops, Table: w.Table, Feeds: w.Feeds, Board: w.Board, ID: w.ID, Deadline: w.Deadline}
+	write := &Write{Ops: w.Ops, Table: w.Table, Feeds: w.Feeds, Board: w.Board, Outbox: w.Outbox, ID: w.ID, Deadline: w.Deadline}
 	err := r.node.Write(r.keyspace, write)
 	w.Refused = len(write.Overflows) > 0
 	return err

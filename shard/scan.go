@@ -203,7 +203,7 @@ func (rd *reader) serveScan(ctx context.Context, request []byte) ([]byte, error)
 	if err := r.End(); err != nil {
 		return nil, err
 	}
-	if q.of == readFeeds {
+	if !q.of.isTable() {
 		return nil, fmt.Errorf("%w: a scan of feeds", wire.ErrBadMessage)
 	}
 	deadline := time.Now().Add(readWaitMax)

@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
@@ -247,6 +248,8 @@ type (
 	Table   = raftfsm.Table
 	FeedOp  = raftfsm.FeedOp
 	BoardOp = raftfsm.BoardOp
+	// OutboxOp is an op on the outbox of an author. Node.Write sets the limits of a publish.
+	OutboxOp = outbox.Op
 )
 
 // Limits bound what the shards remember of requests.
@@ -267,7 +270,12 @@ type Write struct {
 	Table Table       // of an unread keyspace: which one all ops are for
 	Feeds []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
 	Board *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
-	ID    RequestID   // applies the request once; zero for no such promise
+	// Outbox holds ops on outboxes of a counter keyspace, in place of the ops, likewise: the
+	// ids of those are the authors. Rows are those of the authors. One that changed nothing
+	// has a cut of raftfsm.UnchangedColumn, unless Repeated; one that was refused as too old
+	// has an overflow of raftfsm.TooOldColumn.
+	Outbox []OutboxOp
+	ID     RequestID // applies the request once; zero for no such promise
 	// Spaces are the keyspaces of a write over several, of counters and of unread
 	// counts, each once, and In the number there of each op's. The first is the one that
 	// Write is called with, and judges keys: it must be the same whatever the ops are.

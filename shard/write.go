@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
@@ -27,6 +29,7 @@ type writer struct {
 	keyHorizon time.Duration // of dedup.Limits
 	headroom   *headroom.Headroom
 	streams    *stream.Streams
+	outboxes   outbox.Limits
 	asking     *sync.WaitGroup // calls to leaders, which end at the deadline of their write
 	// whileLed and whileAnswers are Node's.
 	whileLed     func(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc)
@@ -113,6 +116,12 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	}
 	if w.Board != nil && w.Board.Kind.Makes() && !wr.catalog.View().TakesMaking() {
 		return ErrVersion
+	}
+	if !wr.catalog.View().TakesTimelines() && w.ofTimelines() {
+		return ErrVersion
+	}
+	for i := range w.Outbox {
+		w.Outbox[i].Limits = wr.outboxes
 	}
 	if wr.catalog.View().ComparesMeaning() {
 		w.ID.CompareMeaning()
@@ -401,10 +410,21 @@ func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 	case codec.KindBoard:
 		p.writer.Board(w.Board)
 	default:
+		if w.Outbox != nil {
+			p.writer.Outbox(key, &w.Outbox[i])
+			return
+		}
 		p.writer.Op(key, &w.Ops[i])
 	}
 }
 
+// ofTimelines reports whether the write needs catalog.VersionOfTimelines.
+func (w *Write) ofTimelines() bool {
+	return len(w.Outbox) > 0 || slices.ContainsFunc(w.Feeds, func(op FeedOp) bool { return op.Kind.OfGroup() })
+}
+
 // clocked reports whether the leader's time must stand in the entry before the
-// write: for its identity, or for the day of a cursor.
-func (w *Write) clocked() bool { return w.ID.Exists() || w.Table == raftfsm.TableCursors }
+// write: for its identity, for the day of a cursor, or for the age of posts.
+func (w *Write) clocked() bool {
+	return w.ID.Exists() || w.Table == raftfsm.TableCursors || len(w.Outbox) > 0
+}

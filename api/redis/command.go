@@ -68,7 +68,7 @@ func (t commandTable) find(name []byte) *command {
 
 func newCommands() commandTable {
 	t := commandTable{}
-	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), pollCommands()} {
+	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
 		for i := range list {
 			t[list[i].name] = &list[i]
 		}

@@ -77,7 +77,7 @@ func TestCommands(t *testing.T) {
 		}},
 		{"tools", []string{
 			"CONFIG GET save appendonly", `["appendonly" "yes" "save" ""]`, "CONFIG GET max*", `["maxclients" "8192" "maxmemory" "0"]`, "CONFIG SET save x", "-ERR unknown subcommand 'SET'. Try CONFIG HELP.",
-			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "63", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
+			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "67", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
 			"COMMAND INFO countd.poll countd.dot.fire", `[["countd.poll" -2 [+readonly] 0 0 0 [] [] [] []] ["countd.dot.fire" -2 [+write] 0 0 0 [] [] [] []]]`,
 			"COMMAND DOCS nothing incr", `["incr" ["summary" "adds 1" "group" "string"]]`, "COMMAND LIST", "-ERR unknown subcommand 'LIST'. Try COMMAND HELP.",
 			"FLUSHALL a 'b c'", "-ERR unknown command 'FLUSHALL', with args beginning with: 'a' 'b c' ", "GET", "-ERR wrong number of arguments for 'get' command", "GET a b", "-ERR wrong number of arguments for 'get' command",

@@ -193,3 +193,16 @@ func (n *fakeNode) Status() shard.Status {
 	}
 	return s
 }
+
+// Timelines has nothing: tests of what timelines have use real nodes.
+func (n *fakeNode) Timelines() shard.Timelines { return noTimelines{} }
+
+type noTimelines struct{}
+
+func (noTimelines) Newest(*shard.Keyspace, *shard.NewestPosts, *shard.ReadOptions, []shard.Post) ([]shard.Post, []int, error) {
+	return nil, nil, nil
+}
+
+func (noTimelines) Groups(*shard.Keyspace, uint64, *shard.ReadOptions) ([]raftfsm.Group, error) {
+	return nil, nil
+}

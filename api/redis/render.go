@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
 
@@ -243,6 +244,8 @@ var backendErrors = []struct {
 	{shard.ErrNoQuorum, "LEADERLESS "},
 	{context.DeadlineExceeded, "LEADERLESS "}, // of a read that no node answered in time
 	{unread.ErrNoNotice, "ERR "},
+	{timeline.ErrNoGroup, "ERR "},
+	{timeline.ErrOverflow, "ERR "},
 	{shard.ErrUnknownKeyspace, "ERR "},
 	{shard.ErrBadToken, "LEADERLESS "}, // of a scan, after the cluster was restored to a state before this node's writes
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
 
@@ -32,6 +33,7 @@ type Backend interface {
 	// Node reads and writes the rows of a keyspace. See shard.ReadError and
 	// shard.PartialError.
 	unread.Node
+	timeline.Node
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
@@ -41,10 +43,11 @@ type Backend interface {
 	Status() shard.Status
 }
 
-// node is a Backend with the unread numbers over it.
+// node is a Backend with the unread numbers and timelines over it.
 type node struct {
 	Backend
-	unread *unread.Numbers
+	unread    *unread.Numbers
+	timelines *timeline.Timelines
 }
 
 // Server serves the protocol on one listener. Create it with New, run Serve once, and end
@@ -95,7 +98,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Attach replaces the backend for the calls that follow. The server may be serving.
-func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b)}) }
+func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
 
 func (s *Server) node() *node { return s.attached.Load() }
 

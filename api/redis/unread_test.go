@@ -57,6 +57,14 @@ func TestUnreadCommands(t *testing.T) {
 			"COUNTD.DOT.SET moved NEWUSERS 0 KEY s", "0", "COUNTD.DOT.FIRE moved", "1", "COUNTD.DOT.GET moved 1000", "0", "COUNTD.DOT.GET moved 7", "1",
 			"COUNTD.DOT.LIST", `["moved" ["fired" 1 "new_users" 0] "shop" ["fired" 2 "new_users" 1]]`,
 		}},
+		{"timelines", []string{
+			"COUNTD.FEED.FOLLOW 70 20 30", "0", "COUNTD.OUTBOX.ADD 20 5", "1", "COUNTD.OUTBOX.ADD 20 5", "0", "COUNTD.OUTBOX.ADD 20 6 KEY o", "1", "COUNTD.OUTBOX.ADD 20 6 KEY o", "0",
+			"COUNTD.OUTBOX.ADD 30 7", "1", "GET users:20:posts", `"2"`, "COUNTD.OUTBOX.LIST 20", `["6" "5"]`, "COUNTD.OUTBOX.LIST 20 LIMIT 1", `["6"]`, "COUNTD.OUTBOX.LIST 20 CURSOR 6", `["5"]`,
+			"INCR posts:7:like", "1", "COUNTD.TIMELINE 70 LIMIT 1 COUNTS posts", `["posts" [["id" "7" "author" "30" "counts" ["repost" 0 "comment" 0 "like" 1 "view" 0]]] "cursor" "7.30"]`,
+			"COUNTD.TIMELINE 70 CURSOR 7.30", `["posts" [["id" "6" "author" "20"] ["id" "5" "author" "20"]] "cursor" null]`, "COUNTD.FEED.UNREAD 70", "3",
+			"COUNTD.OUTBOX.REM 20 6", "1", "COUNTD.OUTBOX.REM 20 6", "0", "COUNTD.FEED.RESET 70", "0", "COUNTD.TIMELINE 70 GROUP none", "-ERR no such group", "COUNTD.TIMELINE 71", `["posts" [] "cursor" null]`,
+			"SET users:40:posts 9223372036854775807", "+OK", "COUNTD.OUTBOX.ADD 40 1", "-ERR the number of posts is not an integer of 64 bits",
+		}},
 		{"the feed", []string{
 			"COUNTD.FEED.UNREAD 1", "0", "MSET users:2:posts 6 users:3:posts 7 users:4:posts 12", "+OK", "COUNTD.FEED.RESET 1 FOLLOWEES 3 2 3 4", "0",
 			"MSET users:2:posts 10 users:3:posts 8 users:4:posts 14", "+OK", "COUNTD.FEED.UNREAD 1", "7", "COUNTD.FEED.UNREAD 1 DETAIL", `["unread" 7 "followees" ["2" 4 "3" 1 "4" 2]]`,
@@ -66,7 +74,7 @@ func TestUnreadCommands(t *testing.T) {
 		{"polls", []string{
 			"COUNTD.POLL 8 DOTS 2 moved shop CHANNELS 2 none news", `["unread" ["at" 9223372036854775807 "comment" 0 "like" 0 "dm" 1] "notices" ["none" 0 "news" 1] "dots" ["moved" 1 "shop" 1] "feed" 0]`,
 			"COUNTD.MPOLL 3 3", "[" + nobody + " " + nobody + "]", "COUNTD.MPOLL 3 CHANNELS 0 DOTS 0", "[" + nobody + "]",
-			"HELLO 3", `{"server" "redis" "version" "7.0.15" "proto" 3 "id" 6 "mode" "standalone" "role" "master" "modules" []}`,
+			"HELLO 3", `{"server" "redis" "version" "7.0.15" "proto" 3 "id" 7 "mode" "standalone" "role" "master" "modules" []}`,
 			"COUNTD.POLL 3 CHANNELS 1 news", `{"unread" {"at" 0 "comment" 0 "like" 0 "dm" 0} "notices" {"news" 0} "dots" {} "feed" 0}`, "COUNTD.UNREAD.GET 3", `{"at" 0 "comment" 0 "like" 0 "dm" 0}`,
 			"COUNTD.UNREAD.RESET 3 COLUMNS 1 at", `{"counts" {"at" 0 "comment" 0 "like" 0 "dm" 0} "cleared" {"at" 0}}`, "COUNTD.NOTICE.GET news 3", `{"unread" 0 "last_read" null "latest" 3}`,
 			"COUNTD.NOTICE.LIST", `{"news" {"latest" 3 "retracted" 1}}`, "COUNTD.DOT.GET shop 3", "1", "COUNTD.FEED.UNREAD 1 DETAIL", `{"unread" 0 "followees" {}}`,
@@ -97,6 +105,9 @@ func TestBadUnreadCommands(t *testing.T) {
 		{"COUNTD.NOTICE.READ news 1 UPTO 1 SINCE 1", "-ERR since: a read goes up to a notice or begins behind one, not both"}, {"COUNTD.NOTICE.READ news 1 UPTO -1", "-ERR upto: " + notSeq}, {"COUNTD.NOTICE.READ news 1 UPTO", mended},
 		{"COUNTD.DOT.FIRE 1shop", "-ERR dot: " + notName}, {"COUNTD.DOT.SET shop NEWUSERS 2", "-ERR newusers: neither 0 nor 1"}, {"COUNTD.DOT.SET shop KEY k", "-ERR newusers: missing"}, {"COUNTD.DOT.CLEAR shop x", notUser}, {"COUNTD.DOT.GET shop", "-ERR wrong number of arguments for 'countd.dot.get' command"},
 		{"COUNTD.FEED.FOLLOW 1 x", "-ERR followees[0]: not an unsigned 64-bit integer"}, {"COUNTD.FEED.FOLLOW 1" + many(5001, "2"), "-ERR followees: more than 5000"}, {"COUNTD.FEED.RESET 1 FOLLOWEES 5001", "-ERR numfollowees: not a number from 0 to 5000"},
+		{"COUNTD.OUTBOX.ADD 1", "-ERR wrong number of arguments for 'countd.outbox.add' command"}, {"COUNTD.OUTBOX.ADD x 1", "-ERR author: not an unsigned 64-bit integer"}, {"COUNTD.OUTBOX.REM 1 -1", "-ERR id: not an unsigned 64-bit integer"},
+		{"COUNTD.OUTBOX.LIST 1 LIMIT 0", "-ERR limit: not an integer from 1 to 1000"}, {"COUNTD.OUTBOX.LIST 1 CURSOR x", "-ERR cursor: not a cursor of this command"}, {"COUNTD.TIMELINE 1 CURSOR 5", "-ERR cursor: not a cursor of this command"},
+		{"COUNTD.TIMELINE 1 GROUP a:b", "-ERR group: not 1 to 63 of A-Z a-z 0-9 . _ -"}, {"COUNTD.TIMELINE 1 COUNTS x", "-ERR counts: no such keyspace of counters"}, {"COUNTD.TIMELINE 1 MEMBER like", mended}, {"COUNTD.TIMELINE x", notUser},
 		{"COUNTD.FEED.RESET 1 2", mended}, {"COUNTD.FEED.READ x 1", notUser}, {"COUNTD.FEED.UNREAD 1 DETAIL DETAIL", mended}, {"COUNTD.FEED.UNREAD 1 ALL", mended}, {"COUNTD.FEED.FOLLOW 1", "-ERR wrong number of arguments for 'countd.feed.follow' command"},
 	} {
 		c.want(pair[0], pair[1])

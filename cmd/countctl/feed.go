@@ -11,7 +11,7 @@ import (
 )
 
 func (c *cli) feedCommand() *cobra.Command {
-	return commandGroup("feed", "New posts of a user's followees", c.feedGetCommand(), c.feedFolloweesCommand(), c.feedResetCommand(),
+	return commandGroup("feed", "New posts of a user's followees", c.feedGetCommand(), c.feedFolloweesCommand(), c.feedGroupsCommand(), c.feedResetCommand(),
 		c.feedChangeCommand("follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
 		c.feedChangeCommand("unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
 		c.feedChangeCommand("read", "Have a user seen all posts of some followees", "the user has seen them", (*client.Client).ReadFeed))

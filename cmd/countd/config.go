@@ -41,6 +41,8 @@ type config struct {
 	Limits      shard.Limits
 	CursorIdle  time.Duration
 	FeedIdle    time.Duration
+	OutboxKeep  time.Duration
+	OutboxMax   int
 	Join        []string
 	Expect      int
 	ClusterName string
@@ -74,7 +76,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, Cold: coldDefault(),
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(),
 		Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
@@ -104,6 +106,8 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval at which all rows on disk are read to detect damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
 	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last read a user's feed moves from memory to disk; 0 for never")
+	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id, counted back from the newest post, 1m to 876000h")
+	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d", shard.OutboxMaxMax))
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
 	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused", shard.KeysMaxMax))
@@ -168,6 +172,12 @@ func (c *config) validate() error {
 	}
 	if err := tiering.CheckFeedIdle(c.FeedIdle); err != nil {
 		return c.bad("feed-idle", err.Error())
+	}
+	if err := shard.CheckOutbox(c.OutboxKeep, shard.OutboxMaxDefault); err != nil {
+		return c.bad("outbox-keep", err.Error())
+	}
+	if err := shard.CheckOutbox(shard.OutboxKeepDefault, c.OutboxMax); err != nil {
+		return c.bad("outbox-max", err.Error())
 	}
 	if _, err := c.memoryLimit(); err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
-		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s",
+		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s", "outbox-keep": "240h0m0s", "outbox-max": "500",
 		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
@@ -179,6 +179,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"too many keys", []string{"--keys-max=500001"}, nil, "", "500001 keys are not"},
 		{"no time for cursors", []string{"--cursor-idle=47h"}, nil, "", "cursor-idle (flag --cursor-idle): 47h0m0s is not in 48h0m0s…87600h0m0s"},
 		{"no time for feeds", []string{"--feed-idle=500ms"}, nil, "", "feed-idle (flag --feed-idle): 500ms is neither 0 nor 1s to 876000h0m0s"},
+		{"no time for posts", []string{"--outbox-keep=1s"}, nil, "", "outbox-keep (flag --outbox-keep): posts kept for 1s: not in 1m0s…876000h0m0s"},
+		{"too many posts", []string{"--outbox-max=20001"}, nil, "", "outbox-max (flag --outbox-max): 20001 posts kept: not in 1…20000"},
 		{"two boards", []string{"--shards=board=2"}, nil, "", "shards (flag --shards): the board has one shard, always"},
 		{"too many producers", []string{"--producers-max=200001"}, nil, "", "producers-max (flag --producers-max): 200001 producers are not 1…200000"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},

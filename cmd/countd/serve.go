@@ -281,6 +281,8 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Limits:           c.Limits,
 		CursorIdle:       c.CursorIdle,
 		FeedIdle:         c.FeedIdle,
+		OutboxKeep:       c.OutboxKeep,
+		OutboxMax:        c.OutboxMax,
 		MemoryLimit:      memoryLimit,
 		CollectorPercent: collector,
 		DiskReserve:      c.DiskReserve,

@@ -78,11 +78,13 @@ const rule = `
 	# Changes of the catalog, on whichever node leads it.
 	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/wire shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
-	shard/restore: shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine
+	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: raftfsm/outbox shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
+	# Pages of posts by followees, joined from what shards hold.
+	timeline: shard raftfsm raftfsm/outbox engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
@@ -95,8 +97,8 @@ const rule = `
 	auth: auth/audit raftfsm/catalog internal/lograte
 	auth/authtest: auth raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
-	api/redis: auth unread shard raftfsm raftfsm/catalog engine internal/lograte
+	api: raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
+	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events

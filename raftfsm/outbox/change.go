@@ -80,11 +80,7 @@ func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
 	if found {
 		return Unchanged
 	}
-	newest := op.ID
-	if len(ids) > 0 {
-		newest = max(newest, ids[0])
-	}
-	cut := l.cut(newest, now)
+	cut := l.cut(l.newest(op.ID, ids, now))
 	if op.ID <= c.was.Trimmed && c.was.Trimmed > 0 || l.expired(op.ID, cut) || at >= l.Posts {
 		return TooOld
 	}
@@ -93,6 +89,23 @@ func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
 	c.trim(key, l, cut)
 	c.encode()
 	return Changed
+}
+
+// newest returns the newest of an id and others, which descend, that is not of the future; 0
+// if there is none.
+func (l *Limits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
+	if l.Keep == 0 {
+		return 0
+	}
+	if !l.future(id, now) {
+		newest = id
+	}
+	for _, other := range ids {
+		if !l.future(other, now) {
+			return max(newest, other)
+		}
+	}
+	return newest
 }
 
 func cmpID(a, b uint64) int {
@@ -139,8 +152,8 @@ func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
 	}
 	// All are kept if the oldest is and has a time. If it has none, a newer one may be
 	// expired.
-	if cut := op.Limits.cut(op.ID, now); cut > 0 {
-		if oldest := oldestOf(blocks); oldest < max(cut, op.Limits.First) {
+	if l := &op.Limits; l.Keep > 0 {
+		if cut := l.cut(op.ID); l.future(op.ID, now) || cut > 0 && oldestOf(blocks) < max(cut, l.First) {
 			return false
 		}
 	}

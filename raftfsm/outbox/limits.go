@@ -32,23 +32,24 @@ func (l *Limits) valid() bool {
 		(l.Keep == 0 || l.Shift <= shiftMax && l.UnitMicros >= 1 && l.UnitMicros <= unitMicrosMax)
 }
 
-// cut returns the id from which on ids that have a time are kept in an outbox, given its
-// newest id and the time of the log in Unix milliseconds. The age of an id counts from the
-// newest one: an author who pauses keeps the last posts, and a clock that is ahead trims
-// nothing. An id of the future counts as one of now, so that it does not displace the
-// others.
-func (l *Limits) cut(newest uint64, now int64) uint64 {
-	if l.Keep == 0 || newest < l.First {
+// aheadMicros is how far ahead of the log's time the time in an id may lie, as clocks differ.
+const aheadMicros = 24 * 3_600_000_000
+
+// future reports whether an id is of a time that has not come, given the time of the log in
+// Unix milliseconds.
+func (l *Limits) future(id uint64, now int64) bool {
+	last := (now*1000+aheadMicros)/int64(l.UnitMicros) - l.Epoch
+	return last < 0 || id>>l.Shift > uint64(last)
+}
+
+// cut returns the id from which on ids that have a time are kept, given the newest id that is
+// not of the future. Their age counts from that one: an author who pauses keeps the last
+// posts, and a clock that is ahead trims nothing.
+func (l *Limits) cut(newest uint64) uint64 {
+	if l.Keep == 0 || newest < l.First || newest>>l.Shift <= l.Keep {
 		return 0
 	}
-	last := newest >> l.Shift
-	if units := max(now*1000/int64(l.UnitMicros)-l.Epoch, 0); uint64(units) < last {
-		last = uint64(units)
-	}
-	if last <= l.Keep {
-		return 0
-	}
-	return (last - l.Keep) << l.Shift
+	return (newest>>l.Shift - l.Keep) << l.Shift
 }
 
 // expired reports whether an id is trimmed by a cut.

@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // This file is what a restore does for shards that are no tables of rows.
@@ -67,18 +68,60 @@ func (r *restore) setBack(key uint64, row []int64) {
 }
 
 // feed adds one user's feed to the next writes.
-func (r *restore) feed(key uint64, followees []raftfsm.Followee) error {
+func (r *restore) feed(key uint64, followees []raftfsm.Followee, groups []raftfsm.Group) error {
 	id, err := r.idOf(key)
 	if err != nil {
 		return err
 	}
-	r.next.ops = append(r.next.ops, engine.Op{ID: id})
-	r.next.feeds = append(r.next.feeds, raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: id, Followees: slices.Clone(followees)})
-	r.next.followees += len(followees)
+	add := func(op raftfsm.FeedOp) {
+		op.User = id
+		r.next.ops = append(r.next.ops, engine.Op{ID: id})
+		r.next.feeds = append(r.next.feeds, op)
+		r.next.followees += len(op.Followees)
+	}
+	add(raftfsm.FeedOp{Kind: raftfsm.FeedReset, Followees: slices.Clone(followees)})
+	for _, g := range groups {
+		op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, Group: g.Name}
+		for _, id := range g.Followees {
+			op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+		}
+		add(op)
+	}
 	if len(r.next.ops) < restoreOpsMax && r.next.followees < restoreFolloweesMax {
 		return nil
 	}
 	return r.send()
+}
+
+// outbox adds one author's outbox to the next writes. Rows come before outboxes.
+func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
+	id, err := r.idOf(key)
+	if err != nil {
+		return err
+	}
+	if len(r.next.ops) > len(r.next.outboxes) { // rows, which are another write
+		if err := r.send(); err != nil {
+			return err
+		}
+	}
+	r.next.ops = append(r.next.ops, engine.Op{ID: id})
+	put := outbox.Outbox{IDs: slices.Clone(box.IDs), Trimmed: box.Trimmed}
+	r.next.outboxes = append(r.next.outboxes, outbox.Op{Kind: outbox.Put, Outbox: put})
+	if r.next.posts += len(box.IDs); len(r.next.ops) < restoreOpsMax && r.next.posts < restorePostsMax {
+		return nil
+	}
+	return r.send()
+}
+
+// clearOutboxes removes the outboxes of authors without a row. A deleted row takes its
+// outbox along.
+func (r *restore) clearOutboxes() error {
+	if r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesTimelines() {
+		return nil
+	}
+	r.next.ops = []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}
+	r.next.outboxes = []outbox.Op{{Kind: outbox.Clear}}
+	return r.flush()
 }
 
 // board writes all channels and dots, one after the other: there are few.

@@ -22,6 +22,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
@@ -46,6 +47,8 @@ const (
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
 	// restoreFolloweesMax bounds the followees of one write.
 	restoreFolloweesMax = 20_000
+	// restorePostsMax bounds the posts in the outboxes of one write.
+	restorePostsMax = 50_000
 	// restoreReadTimeout bounds the reads that look at what is there.
 	restoreReadTimeout = 30 * time.Second
 )
@@ -103,6 +106,7 @@ type Write struct {
 	Ops      []engine.Op
 	Feeds    []raftfsm.FeedOp
 	Board    *raftfsm.BoardOp
+	Outbox   []outbox.Op
 	Deadline time.Time
 
 	Refused bool // the answer: an op was refused
@@ -148,6 +152,7 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
+		Outbox:  r.outbox,
 		Board:   r.board,
 		Positions: func(all []dedup.PositionRecord, digest uint64) error {
 			r.positions, r.positionsDigest = all, digest
@@ -340,6 +345,8 @@ type restoreWrite struct {
 	feeds     []raftfsm.FeedOp
 	followees int // of feeds
 	board     *raftfsm.BoardOp
+	outboxes  []outbox.Op
+	posts     int // of outboxes
 }
 
 // add adds an op, and writes once there are enough.
@@ -410,7 +417,7 @@ func (r *restore) write(next restoreWrite) error {
 	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
-		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, ID: next.id}
+		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, Outbox: next.outboxes, ID: next.id}
 		w.Deadline, _ = ctx.Deadline()
 		err = r.cfg.Node.Write(w)
 		if err == nil && w.Refused {
@@ -474,7 +481,7 @@ func (r *restore) empty(force bool) error {
 			return err
 		}
 	}
-	return nil
+	return r.clearOutboxes()
 }
 
 func (r *restore) notEmpty() error {

@@ -106,8 +106,8 @@ func (l IDLayout) FirstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
-// first returns the least id that a layout can have given.
-func (l IDLayout) first() (first uint64) {
+// First returns the least id that a layout can have given.
+func (l IDLayout) First() (first uint64) {
 	if l == LayoutWeibo {
 		first = l.FirstAt(weiboBegins)
 	} else if units := uint64(layoutBegins / l.Unit); units <= math.MaxUint64>>l.Shift {
@@ -123,7 +123,7 @@ func (l IDLayout) last(now time.Time) uint64 { return l.FirstAt(now.Add(layoutAh
 
 // firstKey returns the least key of a shard all of whose ids the layout can have given.
 func (l IDLayout) firstKey(perKey uint64) uint64 {
-	return (l.first()-1)/perKey + 1
+	return (l.First()-1)/perKey + 1
 }
 
 // old returns which ranges of keys of a shard hold ids of before the age only. An id that

@@ -1,0 +1,214 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
+)
+
+// timelineCommands are the commands about outboxes and timelines.
+func timelineCommands() []command {
+	const group = "countd"
+	change := func(do outboxChange) func(*conn, [][]byte) {
+		return func(c *conn, args [][]byte) { c.changeOutbox(args, do) }
+	}
+	return []command{
+		{"countd.outbox.add", -3, joins | writes, noKeys, group, "publishes a post of an author and counts it", change((*timeline.Timelines).Publish), nil},
+		{"countd.outbox.rem", -3, joins | writes, noKeys, group, "removes a post of an author and takes it from the count", change((*timeline.Timelines).Remove), nil},
+		{"countd.outbox.list", -2, joins, noKeys, group, "posts of an author, newest first", (*conn).listOutbox, nil},
+		// What is planned before may be counts that the page has.
+		{"countd.timeline", -2, joins | unplanned, noKeys, group, "posts of a user's followees, newest first", (*conn).readTimeline, nil},
+	}
+}
+
+type outboxChange func(t *timeline.Timelines, author, id uint64, w *shard.Write) (timeline.Published, error)
+
+// changeOutbox parses an author, a post and an optional KEY. It replies with 1 if the post
+// was added or removed, else 0.
+func (c *conn) changeOutbox(args [][]byte, do outboxChange) {
+	b := c.batch
+	author, err := idOf("author", args[1])
+	var id uint64
+	if err == nil {
+		id, err = idOf("id", args[2])
+	}
+	if err == nil {
+		err = options(args, 3, b.keyOption(args))
+	}
+	if b.failed(err) {
+		return
+	}
+	var p timeline.Published
+	b.change(call{
+		about: subject{users: true, user: author},
+		write: func(w *shard.Write) (err error) {
+			p, err = do(c.server.node().timelines, author, id, w)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, p.Changed) },
+	})
+}
+
+// limitOption is LIMIT and the number of posts of a page.
+func limitOption(limit *int) option {
+	return option{"limit", func(values [][]byte) (int, error) {
+		if len(values) == 0 {
+			return 0, codedError(errSyntax)
+		}
+		n, ok := parseUint(values[0])
+		if !ok || n < 1 || n > timeline.LimitMax {
+			return 0, fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
+		}
+		*limit = int(n)
+		return 1, nil
+	}}
+}
+
+// textOption is a word and a text.
+func textOption(name string, read func(text []byte) error) option {
+	return option{name, func(values [][]byte) (int, error) {
+		if len(values) == 0 {
+			return 0, codedError(errSyntax)
+		}
+		return 1, read(values[0])
+	}}
+}
+
+var errBadCursor = fieldError("cursor", "not a cursor of this command")
+
+// listOutbox replies with ids. The last one is the CURSOR of the next page.
+func (c *conn) listOutbox(args [][]byte) {
+	b := c.batch
+	author, err := idOf("author", args[1])
+	limit, after, hasAfter := timeline.LimitDefault, uint64(0), false
+	if err == nil {
+		err = options(args, 2, limitOption(&limit), textOption("cursor", func(text []byte) error {
+			if after, hasAfter = parseID(text); !hasAfter {
+				return errBadCursor
+			}
+			return nil
+		}))
+	}
+	if b.failed(err) {
+		return
+	}
+	var posts []shard.Post
+	b.read(feedRows, call{
+		read: func(opt *shard.ReadOptions) (err error) {
+			posts, _, err = c.server.node().timelines.Outbox(author, after, hasAfter, limit, opt)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte {
+			dst = appendArray(dst, len(posts))
+			for _, p := range posts {
+				dst = appendBulk(dst, formatUint(p.ID))
+			}
+			return dst
+		},
+	})
+}
+
+// readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP and COUNTS.
+func (c *conn) readTimeline(args [][]byte) {
+	b := c.batch
+	q := timeline.Query{Limit: timeline.LimitDefault}
+	var err error
+	if q.User, err = userOf(args[1]); err == nil {
+		err = options(args, 2, limitOption(&q.Limit),
+			textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
+			textOption("group", func(name []byte) error {
+				if q.Group = string(name); !raftfsm.ValidGroupName(name) {
+					return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax))
+				}
+				return nil
+			}),
+			textOption("counts", func(name []byte) error {
+				if !c.mayRead(string(name)) {
+					return codedError("NOPERM the user may not read the keyspace of the counts")
+				}
+				q.Counts = c.server.node().Keyspace(string(name))
+				if q.Counts == nil || q.Counts.Kind != shard.KindCounters {
+					return fieldError("counts", "no such keyspace of counters")
+				}
+				return nil
+			}))
+	}
+	if b.failed(err) {
+		return
+	}
+	var p timeline.Page
+	b.read(feedRows, call{
+		read: func(opt *shard.ReadOptions) error {
+			if q.Counts == nil || c.stale {
+				return c.server.node().timelines.Read(&q, opt, &p)
+			}
+			counts := c.server.writtenTo(q.Counts.Name)
+			seen := *opt
+			if token := counts.token.Load(); token != nil {
+				seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(opt.Token.At, token.At)
+			}
+			return seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, counts)
+		},
+		reply: func(dst []byte, resp3 bool) []byte { return appendTimeline(dst, &q, &p, resp3) },
+	})
+}
+
+// parsePostCursor reads the last post of the page before: id.author.
+func parsePostCursor(q *timeline.Query, text []byte) error {
+	id, author, _ := bytes.Cut(text, []byte("."))
+	var okID, okAuthor bool
+	q.After.ID, okID = parseID(id)
+	q.After.Author, okAuthor = parseID(author)
+	if q.HasAfter = okID && okAuthor; !q.HasAfter {
+		return errBadCursor
+	}
+	return nil
+}
+
+// appendTimeline appends a map of posts and cursor, which is null for the last page. A post
+// is a map of id, author and, if asked for, counts.
+func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool) []byte {
+	members, postMembers := 2, 2
+	if len(p.Unreadable) > 0 {
+		members++
+	}
+	if q.Counts != nil {
+		postMembers++
+	}
+	dst = appendArray(appendBulk(appendMap(dst, members, resp3), "posts"), len(p.Posts))
+	for i, post := range p.Posts {
+		dst = appendBulk(appendBulk(appendMap(dst, postMembers, resp3), "id"), formatUint(post.ID))
+		dst = appendBulk(appendBulk(dst, "author"), formatUint(post.Author))
+		if q.Counts == nil {
+			continue
+		}
+		names, width := q.Counts.Names(), len(q.Counts.Columns)
+		dst = appendMap(appendBulk(dst, "counts"), len(names), resp3)
+		for column, name := range q.Counts.Columns {
+			if name != "" {
+				dst = appendInt(appendBulk(dst, name), p.Counts[i*width+column])
+			}
+		}
+	}
+	dst = appendBulk(dst, "cursor")
+	if p.More {
+		last := p.Posts[len(p.Posts)-1]
+		text := strconv.AppendUint(nil, last.ID, 10)
+		dst = appendBulk(dst, strconv.AppendUint(append(text, '.'), last.Author, 10))
+	} else {
+		dst = appendNull(dst, resp3)
+	}
+	if len(p.Unreadable) == 0 {
+		return dst
+	}
+	dst = appendArray(appendBulk(dst, "unreadable_shards"), len(p.Unreadable))
+	for _, s := range p.Unreadable {
+		dst = appendInt(dst, int64(s))
+	}
+	return dst
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
+)
+
+// publishPost reads {"id":…} and answers whether the post is new, and the author's posts.
+func (s *Server) publishPost(ctx *fasthttp.RequestCtx, r *request) error {
+	var id uint64
+	told, err := r.members(ctx.Request.Body(), []string{"id"}, func(c *cursor, _ int) {
+		var ok bool
+		if id, ok = c.ID(); !ok {
+			c.Fail("id", notUint64)
+		}
+	})
+	if err == nil && !told.has(0) {
+		err = invalid("id", missing)
+	}
+	if err != nil {
+		return err
+	}
+	p, err := s.node().timelines.Publish(r.id, id, &r.write)
+	return r.answerPublished(ctx, id, p, err)
+}
+
+func (s *Server) removePost(ctx *fasthttp.RequestCtx, r *request) error {
+	id, ok := strictjson.ParseUint64(r.name)
+	if !ok {
+		return invalid("id", notUint64)
+	}
+	p, err := s.node().timelines.Remove(r.id, id, &r.write)
+	return r.answerPublished(ctx, id, p, err)
+}
+
+func (r *request) answerPublished(ctx *fasthttp.RequestCtx, id uint64, p timeline.Published, err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot change outbox: %w", r.withID(id, err))
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte {
+		return appendNumber(append(appendBool(dst, "changed", p.Changed), ','), "posts", p.Posts)
+	})
+	return nil
+}
+
+// withID is withOps for a write of one id that is not the one in the path.
+func (r *request) withID(id uint64, err error) error {
+	author := r.id
+	r.id = id
+	defer func() { r.id = author }()
+	return r.withOps(err)
+}
+
+// limitOf returns the posts of a page.
+func (a *asked) limitOf() int {
+	if a.limit == 0 {
+		return timeline.LimitDefault
+	}
+	return a.limit
+}
+
+func (s *Server) listOutbox(ctx *fasthttp.RequestCtx, r *request) error {
+	posts, more, err := s.node().timelines.Outbox(r.id, r.asked.post.ID, r.asked.hasAfter, r.asked.limitOf(), &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read outbox: %w", err)
+	}
+	answerLong(ctx, 32+32*len(posts), func(dst []byte) []byte {
+		dst = append(dst, `{"posts":[`...)
+		for i, p := range posts {
+			dst = append(appendID(append(comma(dst, i), `{"id":`...), p.ID), '}')
+		}
+		dst = append(dst, ']')
+		if more {
+			dst = appendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
+		}
+		return append(dst, '}')
+	})
+	return nil
+}
+
+// pages hold the memory of pages of timelines.
+var pages = sync.Pool{New: func() any { return &timeline.Page{} }}
+
+func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
+	a := &r.asked
+	q := timeline.Query{User: r.id, Group: a.group, Limit: a.limitOf(), After: a.post, HasAfter: a.hasAfter, Counts: a.counts}
+	p := pages.Get().(*timeline.Page)
+	defer pages.Put(p)
+	if err := s.node().timelines.Read(&q, &r.read, p); err != nil {
+		return fmt.Errorf("cannot read timeline: %w", err)
+	}
+	answerLong(ctx, 64+128*len(p.Posts), func(dst []byte) []byte { return appendTimeline(dst, &q, p) })
+	return nil
+}
+
+func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page) []byte {
+	dst = append(dst, `{"posts":[`...)
+	for i, post := range p.Posts {
+		dst = appendID(append(comma(dst, i), `{"id":`...), post.ID)
+		dst = appendID(append(dst, `,"author":`...), post.Author)
+		if q.Counts != nil {
+			width := len(q.Counts.Columns)
+			dst = appendWholeRow(append(dst, `,"counts":`...), q.Counts, p.Counts[i*width:(i+1)*width])
+		}
+		dst = append(dst, '}')
+	}
+	dst = append(dst, ']')
+	if p.More {
+		dst = appendPostCursor(dst, p.Posts[len(p.Posts)-1])
+	}
+	return append(appendUnreadable(dst, p.Unreadable), '}')
+}
+
+// listGroups answers the names and sizes of a user's groups.
+func (s *Server) listGroups(ctx *fasthttp.RequestCtx, r *request) error {
+	groups, err := s.node().timelines.Groups(r.id, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read groups: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte {
+		dst = append(dst, `{"groups":[`...)
+		for i, g := range groups { // names need no escaping
+			dst = append(append(append(comma(dst, i), `{"name":"`...), g.Name...), `",`...)
+			dst = append(appendNumber(dst, "followees", int64(len(g.Followees))), '}')
+		}
+		return append(dst, `]}`...)
+	})
+	return nil
+}
+
+func (s *Server) getGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	group, err := s.node().timelines.Group(r.id, string(r.name), &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read group: %w", err)
+	}
+	answerLong(ctx, 32+16*len(group.Followees), func(dst []byte) []byte {
+		return append(appendIDs(append(dst, `{"followees":`...), group.Followees), '}')
+	})
+	return nil
+}
+
+func (s *Server) putGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	if _, err := r.decodeFollowees(ctx.Request.Body(), true); err != nil {
+		return err
+	}
+	size, err := s.node().timelines.PutGroup(r.id, string(r.name), r.ids, &r.write)
+	return r.answerGroup(ctx, size, err)
+}
+
+// dropGroup answers that the group has no followees. To drop an absent group is fine.
+func (s *Server) dropGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	return r.answerGroup(ctx, 0, s.node().timelines.DropGroup(r.id, string(r.name), &r.write))
+}
+
+func (r *request) answerGroup(ctx *fasthttp.RequestCtx, size int64, err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot change group: %w", r.withOps(err))
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "followees", size) })
+	return nil
+}
+
+// Compile-time check that a node serves timelines.
+var _ timeline.Node = (*shard.Node)(nil)

@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// PostResult is what became of a post.
+type PostResult struct {
+	// Changed is false if the post was there already, or was not there to remove, and for a
+	// repeat of the request.
+	Changed bool  `json:"changed"`
+	Posts   int64 `json:"posts"` // of the author, afterwards
+	Written
+}
+
+// AddPost adds a post to the outbox of an author and counts it in the author's posts.
+func (c *Client) AddPost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
+	var answer PostResult
+	err := c.writeUnread(ctx, http.MethodPost, "/v1/outbox/"+author.String(), map[string]ID{"id": post}, o, &answer)
+	return answer, err
+}
+
+// RemovePost removes a post from the outbox of an author and from the author's posts.
+func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
+	var answer PostResult
+	err := c.writeUnread(ctx, http.MethodDelete, "/v1/outbox/"+author.String()+"/"+post.String(), nil, o, &answer)
+	return answer, err
+}
+
+// Post is a post on a page.
+type Post struct {
+	ID     ID               `json:"id"`
+	Author ID               `json:"author"`
+	Counts map[string]int64 `json:"counts,omitempty"` // if asked for
+}
+
+// PostPage is a page of posts, newest first.
+type PostPage struct {
+	Posts  []Post `json:"posts"`
+	Cursor string `json:"cursor,omitempty"` // of the next page; "" on the last page
+	// UnreadableShards are the shards of authors whose posts are missing.
+	UnreadableShards []int `json:"unreadable_shards,omitempty"`
+}
+
+// PostQuery selects a page of posts.
+type PostQuery struct {
+	Limit  int    // 0 lets the server choose
+	Cursor string // the previous page's; "" for the first page
+	// Of a timeline: only followees of this group, and the keyspace of counts of posts; ""
+	// for neither.
+	Group, Counts string
+}
+
+func (q *PostQuery) values() url.Values {
+	values := url.Values{}
+	if q.Limit != 0 {
+		values.Set("limit", strconv.Itoa(q.Limit))
+	}
+	for name, value := range map[string]string{"cursor": q.Cursor, "group": q.Group, "counts": q.Counts} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values
+}
+
+// Outbox reads posts of an author.
+func (c *Client) Outbox(ctx context.Context, author ID, q PostQuery, o ReadOptions) (PostPage, error) {
+	var answer PostPage
+	err := c.readUnread(ctx, "/v1/outbox/"+author.String(), q.values(), o, &answer)
+	for i := range answer.Posts {
+		answer.Posts[i].Author = author
+	}
+	return answer, err
+}
+
+// Timeline reads posts of a user's followees.
+func (c *Client) Timeline(ctx context.Context, user ID, q PostQuery, o ReadOptions) (PostPage, error) {
+	var answer PostPage
+	err := c.readUnread(ctx, "/v1/timeline/"+user.String(), q.values(), o, &answer)
+	return answer, err
+}
+
+// FolloweeGroup is a named list of followees.
+type FolloweeGroup struct {
+	Name      string `json:"name"`
+	Followees int    `json:"followees"` // how many
+}
+
+// GroupResult is a group after a write.
+type GroupResult struct {
+	Followees int `json:"followees"`
+	Written
+}
+
+// FolloweeGroups lists the groups of a user by name.
+func (c *Client) FolloweeGroups(ctx context.Context, user ID, o ReadOptions) ([]FolloweeGroup, error) {
+	var answer struct {
+		Groups []FolloweeGroup `json:"groups"`
+	}
+	err := c.readUnread(ctx, feedPath(user, "groups"), nil, o, &answer)
+	return answer.Groups, err
+}
+
+// FolloweeGroup returns the followees of a group, ascending.
+func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o ReadOptions) ([]ID, error) {
+	var answer struct {
+		Followees []ID `json:"followees"`
+	}
+	err := c.readUnread(ctx, followeeGroupPath(user, name), nil, o, &answer)
+	return answer.Followees, err
+}
+
+// PutFolloweeGroup makes a group of some of a user's followees, in place of one of that name.
+func (c *Client) PutFolloweeGroup(ctx context.Context, user ID, name string, followees []ID, o WriteOptions) (GroupResult, error) {
+	var answer GroupResult
+	err := c.writeUnread(ctx, http.MethodPut, followeeGroupPath(user, name), followeesOf(followees), o, &answer)
+	return answer, err
+}
+
+// DropFolloweeGroup removes a group. The followees stay followees.
+func (c *Client) DropFolloweeGroup(ctx context.Context, user ID, name string, o WriteOptions) (GroupResult, error) {
+	var answer GroupResult
+	err := c.writeUnread(ctx, http.MethodDelete, followeeGroupPath(user, name), nil, o, &answer)
+	return answer, err
+}
+
+func followeeGroupPath(user ID, name string) string {
+	return feedPath(user, "groups") + "/" + url.PathEscape(name)
+}

@@ -1,0 +1,235 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/shard/wire"
+)
+
+// Timelines reads the posts of authors and the groups of followees.
+type Timelines interface {
+	// Newest appends the posts that q asks for to dst. If only some shards of the authors
+	// could be read, it returns the posts of those and the others, ascending. Each author's
+	// posts are as of one moment.
+	Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) (posts []Post, unreadable []int, err error)
+	// Groups returns the groups of a user, ascending by name.
+	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error)
+}
+
+// Timelines returns the reads of timelines.
+func (n *Node) Timelines() Timelines { return timelines{&n.reader} }
+
+// timelines implements Timelines.
+type timelines struct{ reader *reader }
+
+const (
+	// KeyspaceUsers is the keyspace of authors. Its column raftfsm.PostsColumn counts their
+	// posts.
+	KeyspaceUsers = "users"
+	// KeyspacePosts is the keyspace whose ids are posts.
+	KeyspacePosts = "posts"
+
+	// PostsMax bounds the posts of one read.
+	PostsMax = 1_001
+	// postBytes is the most that a post takes in an answer.
+	postBytes = 2 * binary.MaxVarintLen64
+)
+
+// The defaults and bounds of Config.OutboxKeep and Config.OutboxMax.
+const (
+	OutboxKeepDefault = 30 * 24 * time.Hour
+	OutboxKeepMin     = time.Minute
+	OutboxKeepMax     = 100 * 365 * 24 * time.Hour
+	OutboxMaxDefault  = 10_000
+	OutboxMaxMax      = outbox.PostsMax
+)
+
+// CheckOutbox returns an error for values of Config.OutboxKeep and Config.OutboxMax out of
+// their bounds.
+func CheckOutbox(keep time.Duration, posts int) error {
+	switch {
+	case keep < OutboxKeepMin || keep > OutboxKeepMax:
+		return fmt.Errorf("posts kept for %v: not in %v…%v", keep, OutboxKeepMin, OutboxKeepMax)
+	case posts < 1 || posts > OutboxMaxMax:
+		return fmt.Errorf("%d posts kept: not in 1…%d", posts, OutboxMaxMax)
+	}
+	return nil
+}
+
+// outboxLimits returns the limits of a publish.
+func (c *Config) outboxLimits() outbox.Limits {
+	limits := outbox.Limits{Posts: c.OutboxMax}
+	layout := c.Cold.Layouts[KeyspacePosts]
+	if layout.Unit <= 0 {
+		return limits
+	}
+	limits.Keep = max(1, uint64(c.OutboxKeep/layout.Unit))
+	limits.Shift, limits.UnitMicros = uint8(layout.Shift), uint64(layout.Unit/time.Microsecond)
+	limits.Epoch, limits.First = layout.Epoch, layout.First()
+	return limits
+}
+
+// Post is a post in a timeline.
+type Post struct{ ID, Author uint64 }
+
+// NewestPosts asks for the newest posts of authors: by descending id, equal ids by ascending
+// author.
+type NewestPosts struct {
+	Authors []uint64 // ascending, without duplicates
+	Limit   int      // up to PostsMax
+	// After is the last post of the page before, if HasAfter: only posts behind it are
+	// returned.
+	After    Post
+	HasAfter bool
+}
+
+// Newest implements Timelines.
+func (t timelines) Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) (posts []Post, unreadable []int, err error) {
+	posts, unreadable, err = t.reader.newestPosts(ks, q, opt, dst)
+	return posts, unreadable, t.reader.orUnknown(ks, err)
+}
+
+// Groups implements Timelines.
+func (t timelines) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
+	groups, err := t.reader.groups(ks, user, opt)
+	return groups, t.reader.orUnknown(ks, err)
+}
+
+// newestPosts is Timelines.Newest for a keyspace that is not dropped.
+func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) ([]Post, []int, error) {
+	groups, err := rd.groupsToRead(ks, opt)
+	if err != nil {
+		return dst, nil, err
+	}
+	pg := newPage(readPosts, q.Authors, 0, groups[0].route)
+	defer pg.release()
+	pg.posts = raftfsm.NewestPosts{Last: math.MaxUint64, Limit: q.Limit}
+	if q.HasAfter {
+		pg.posts.Last = q.After.ID
+		behind, found := slices.BinarySearch(q.Authors, q.After.Author)
+		if found {
+			behind++
+		}
+		pg.posts.Below = behind
+	}
+	failed := rd.readShards(pg, groups, opt, time.Now())
+	unreadable, err := failed.unreadable(pg)
+	if err != nil {
+		return dst, nil, err
+	}
+	for s := range pg.byShard {
+		if p := &pg.byShard[s]; len(p.keys) > 0 && p.here == nil && !slices.Contains(unreadable, s) {
+			p.posts = postsOfRow(p.rows)
+		}
+	}
+	return pg.merge(q, dst), unreadable, nil
+}
+
+// unreadable returns the shards that failed, ascending, or an error if all that the page
+// reads failed, or if one failed with an error of the request itself.
+func (e *ReadError) unreadable(pg *page) (shards []int, err error) {
+	if e == nil {
+		return nil, nil
+	}
+	read := 0
+	for s, failed := range e.ByShard {
+		if len(pg.byShard[s].keys) > 0 {
+			read++
+		}
+		if failed == nil {
+			continue
+		}
+		if errors.Is(failed, ErrBadToken) || errors.Is(failed, ErrUnknownKeyspace) {
+			return nil, failed
+		}
+		shards = append(shards, s)
+		err = failed
+	}
+	if len(shards) < read {
+		err = nil
+	}
+	return shards, err
+}
+
+// postsOf returns what a part asks its shard for: Below counts the keys of the part.
+func (pg *page) postsOf(p *pagePart) raftfsm.NewestPosts {
+	q := pg.posts
+	q.Below, _ = slices.BinarySearch(p.at, q.Below)
+	return q
+}
+
+// merge appends the newest posts of all parts.
+func (pg *page) merge(q *NewestPosts, dst []Post) []Post {
+	end := len(dst) + q.Limit
+	for len(dst) < end {
+		best, newest := -1, Post{}
+		for s := range pg.byShard {
+			p := &pg.byShard[s]
+			if len(p.posts) == 0 {
+				continue
+			}
+			post := Post{p.posts[0].ID, q.Authors[p.at[p.posts[0].Author]]}
+			if best < 0 || post.ID > newest.ID || post.ID == newest.ID && post.Author < newest.Author {
+				best, newest = s, post
+			}
+		}
+		if best < 0 {
+			break
+		}
+		dst, pg.byShard[best].posts = append(dst, newest), pg.byShard[best].posts[1:]
+	}
+	return dst
+}
+
+// postsRow returns the posts that another node asks for.
+func (r *localReplica) postsRow(q *remoteRead) ([]int64, error) {
+	if r.counters == nil {
+		return nil, fmt.Errorf("%w: a read of posts in group %d", wire.ErrBadMessage, q.group)
+	}
+	var newest outbox.Newest
+	r.counters.Newest(q.keys, &q.posts, &newest)
+	return appendPostsRow(nil, newest.Posts()), nil
+}
+
+// appendPostsRow appends posts as a row: their number, then of each the id and the position
+// of the author among the keys of the read.
+func appendPostsRow(row []int64, posts []outbox.Post) []int64 {
+	row = append(row, int64(len(posts)))
+	for _, p := range posts {
+		row = append(row, int64(p.ID), int64(p.Author))
+	}
+	return row
+}
+
+// postsOfRow reads what appendPostsRow wrote.
+func postsOfRow(row []int64) []outbox.Post {
+	posts := make([]outbox.Post, 0, row[0])
+	for row = row[1:]; len(row) > 0; row = row[2:] {
+		posts = append(posts, outbox.Post{ID: uint64(row[0]), Author: int(row[1])})
+	}
+	return posts
+}
+
+// parsePostsRow reads an answer with a row of appendPostsRow.
+func parsePostsRow(r *wire.Reader, q *remoteRead) []int64 {
+	n := r.Int()
+	if n < 0 || n > int64(q.posts.Limit) {
+		r.Fail(fmt.Sprintf("%d posts", n))
+		return nil
+	}
+	row := append([]int64{n}, parseCounts(r, int(2*n))...)
+	for i := 2; i < len(row); i += 2 {
+		if row[i] < 0 || row[i] >= int64(len(q.keys)) {
+			r.Fail(fmt.Sprintf("a post of author %d", row[i]))
+			return nil
+		}
+	}
+	return row
+}

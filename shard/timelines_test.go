@@ -1,0 +1,276 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/shard/wire"
+)
+
+// mustPublish publishes a post, and returns the write with the author's posts.
+func mustPublish(t *testing.T, n *Node, author, id uint64) *Write {
+	t.Helper()
+	w := once(&Write{
+		Ops: []engine.Op{{ID: author}}, Outbox: []OutboxOp{{Kind: outbox.Publish, ID: id}},
+		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
+	})
+	mustDo(t, n.Write(n.Keyspace(KeyspaceUsers), w))
+	return w
+}
+
+func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...uint64) {
+	t.Helper()
+	op := FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	for _, id := range followees {
+		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+	}
+	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
+	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
+	if w.Rows[0] != int64(len(followees)) || len(w.Overflows) > 0 {
+		t.Fatalf("group %s has %d, %v, want %v", name, w.Rows[0], w.Overflows, followees)
+	}
+}
+
+func mustReadNewest(t *testing.T, n *Node, q NewestPosts, opt ReadOptions, want ...Post) {
+	t.Helper()
+	opt.Deadline = soon()
+	posts, unreadable, err := n.Timelines().Newest(n.Keyspace(KeyspaceUsers), &q, &opt, nil)
+	if err != nil || len(unreadable) > 0 || !slices.Equal(posts, want) {
+		t.Fatalf("%s: %+v are %v, unreadable %v, %v, want %v", n.cfg.NodeName, q, posts, unreadable, err, want)
+	}
+}
+
+// Each node publishes, and reads posts and groups: of shards that it leads, that it
+// follows, and with four nodes that it does not hold.
+func TestAnyNodeAnswersTimelines(t *testing.T) {
+	all := openMembers(t, 4)
+	authors := []uint64{0, 1, 2, 3, math.MaxUint64}
+	var want []Post // newest first
+	mustFollow(t, all[0], 7, raftfsm.Followee{ID: 2}, raftfsm.Followee{ID: 3}, raftfsm.Followee{ID: math.MaxUint64})
+	var groups []raftfsm.Group
+	for round, n := range all {
+		id := uint64(10 + round)
+		tokens := []Token{}
+		var posts []Post
+		for _, author := range authors {
+			posts = append(posts, Post{id, author})
+			tokens = append(tokens, mustPublish(t, n, author, id).Token)
+			if w := mustPublish(t, n, author, id); w.Rows[0] != int64(round+1) || !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+				t.Fatalf("published twice: %d posts, cuts %v", w.Rows[0], w.Cuts)
+			}
+		}
+		want = append(posts, want...)
+		name := fmt.Sprintf("a-name-of-a-group-%d", round)
+		mustPutGroup(t, n, 7, name, 2, math.MaxUint64)
+		groups = append(groups, raftfsm.Group{Name: name, Followees: []uint64{2, math.MaxUint64}})
+		for _, reader := range all {
+			linearizable := ReadOptions{Consistency: Linearizable}
+			mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 1000}, linearizable, want...)
+			mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 3}, linearizable, want[:3]...)
+			mustReadNewest(t, reader, NewestPosts{Authors: authors[1:2], Limit: 1}, linearizable, Post{id, 1})
+			for i := range want {
+				mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 2, HasAfter: true, After: want[i]}, linearizable, want[i+1:min(i+3, len(want))]...)
+			}
+			for i, token := range tokens {
+				mustReadNewest(t, reader, NewestPosts{Authors: authors[i : i+1], Limit: 1}, ReadOptions{Consistency: Stale, Token: token}, Post{id, authors[i]})
+			}
+			got, err := reader.Timelines().Groups(reader.Keyspace(KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+			if err != nil || !slices.EqualFunc(got, groups, func(a, b raftfsm.Group) bool { return a.Name == b.Name && slices.Equal(a.Followees, b.Followees) }) {
+				t.Fatalf("%s: groups %v, %v, want %v", reader.cfg.NodeName, got, err, groups)
+			}
+		}
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
+}
+
+// A shard that cannot be read is named, and the posts of the others are there.
+func TestTimelineNamesUnreadableShards(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{KeyspaceUsers: 3})
+	for author := range uint64(6) {
+		mustPublish(t, n, author, 10+author)
+	}
+	ks := n.Keyspace(KeyspaceUsers)
+	groups, err := n.router.groupsOf(ks)
+	mustDo(t, err)
+	n.registry.changing.Lock() // the node does not open another meanwhile
+	defer n.registry.changing.Unlock()
+	r := groups[1].replica.Swap(nil) // as if this node had none
+	defer groups[1].replica.Store(r)
+	within := func() *ReadOptions { return &ReadOptions{Deadline: time.Now().Add(time.Second)} }
+	q := NewestPosts{Authors: []uint64{0, 1, 2, 3, 4, 5}, Limit: 10}
+	posts, unreadable, err := n.Timelines().Newest(ks, &q, within(), nil)
+	if want := []Post{{15, 5}, {13, 3}, {12, 2}, {10, 0}}; err != nil || !slices.Equal(posts, want) || !slices.Equal(unreadable, []int{1}) {
+		t.Errorf("%v, unreadable %v, %v, want %v", posts, unreadable, err, want)
+	}
+	q.Authors = []uint64{1, 4}
+	if posts, unreadable, err := n.Timelines().Newest(ks, &q, within(), nil); !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("of the shard alone: %v, unreadable %v, %v", posts, unreadable, err)
+	}
+}
+
+// Outboxes and groups are not written below the cluster version that has them: no entry is.
+func TestTimelinesComeWithTheClusterVersion(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.VersionOfTimelines - 1}
+	put := func() {
+		t.Helper()
+		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+	}
+	put()
+	eventually(t, "there are feeds", func() bool { return n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceUsers) != nil })
+	mustFollow(t, n, 7, raftfsm.Followee{ID: 2})
+	mustWrite(t, n, n.Keyspace(KeyspaceUsers), addTo(2, 0, 5))
+	writes := map[string]*Write{
+		KeyspaceUsers: {Outbox: []OutboxOp{{Kind: outbox.Publish, ID: 10}}, Ops: []engine.Op{{ID: 2}}},
+		KeyspaceFeed:  {Feeds: []FeedOp{{Kind: raftfsm.FeedPutGroup, User: 7, Group: "a", Followees: []raftfsm.Followee{{ID: 2}}}}, Ops: []engine.Op{{ID: 7}}},
+	}
+	for name, w := range writes {
+		ks := n.Keyspace(name)
+		r := n.registry.shardOf(ks.FirstGroup).replica.Load()
+		index := r.fsm.Applied()
+		w.Deadline = soon()
+		if err := n.Write(ks, w); !errors.Is(err, ErrVersion) {
+			t.Errorf("%s in a cluster of version %d: %v", name, n.Catalog().ClusterVersion, err)
+		}
+		if applied := r.fsm.Applied(); applied != index {
+			t.Errorf("entries %d to %d of %s were written", index+1, applied, name)
+		}
+	}
+	other.VersionMax = catalog.ClusterVersionMax
+	put()
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
+	for name, w := range writes {
+		w.Deadline = soon()
+		mustDo(t, n.Write(n.Keyspace(name), w))
+	}
+}
+
+// Outboxes and groups are backed up and brought back, over nothing and by force over others.
+func TestRestoreOfTimelines(t *testing.T) {
+	shards := map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1}
+	from := []*Node{openNode(t, t.TempDir(), shards)}
+	n := from[0]
+	for author := range uint64(40) {
+		for post := range author {
+			mustPublish(t, n, author, 100*post+author)
+		}
+		mustFollow(t, n, author, raftfsm.Followee{ID: 1}, raftfsm.Followee{ID: 2})
+		mustPutGroup(t, n, author, "b", 2)
+		mustPutGroup(t, n, author, "a")
+	}
+	mustWrite(t, n, n.Keyspace(KeyspaceUsers), engine.Op{ID: 9, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}}) // an outbox without a row
+	to := openNode(t, t.TempDir(), shards)
+	mustPublish(t, to, 77, 5)
+	mustWrite(t, to, to.Keyspace(KeyspaceUsers), engine.Op{ID: 77, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}})
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	for _, name := range []string{KeyspaceUsers, KeyspaceFeed} {
+		number := n.Keyspace(name).FirstGroup
+		stream, facts := taken(t, from, number)
+		for _, force := range []bool{false, true} {
+			if got, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: force}); err != nil || got != facts {
+				t.Fatalf("%s: restored %+v, %v, want %+v", name, got, err, facts)
+			}
+		}
+	}
+	opt := ReadOptions{Consistency: Linearizable, Deadline: soon()}
+	mustReadNewest(t, to, NewestPosts{Authors: []uint64{9, 77}, Limit: 2}, opt, Post{809, 9}, Post{709, 9})
+	if w := mustPublish(t, to, 39, 39); !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) || w.Rows[0] != 39 {
+		t.Errorf("a restored post was published again: %v, %v", w.Rows, w.Cuts)
+	}
+	groups, err := to.Timelines().Groups(to.Keyspace(KeyspaceFeed), 5, &opt)
+	if err != nil || len(groups) != 2 || groups[0].Name != "a" || !slices.Equal(groups[1].Followees, []uint64{2}) {
+		t.Errorf("groups %v, %v", groups, err)
+	}
+}
+
+// Answers with posts and groups survive the way between nodes, and those that make no sense
+// are refused.
+func TestTimelineAnswers(t *testing.T) {
+	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
+	q := &remoteRead{readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
+	if got := postsOfRow(parseReadRows(&wire.Reader{Rest: answerOf(appendPostsRow(nil, posts))}, q)); !slices.Equal(got, posts) {
+		t.Errorf("posts %v, want %v", got, posts)
+	}
+	for name, row := range map[string][]int64{
+		"too many": {3, 1, 0, 1, 0, 1, 0}, "negative": {-1}, "another author": {1, 5, 3}, "author -1": {1, 5, -1}, "short": {2, 5, 1},
+	} {
+		r := &wire.Reader{Rest: answerOf(row)}
+		if parseReadRows(r, q); r.End() == nil {
+			t.Errorf("%s: %v was accepted", name, row)
+		}
+	}
+	all := [][]raftfsm.Group{{{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, {}}
+	q = &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1, 2}}
+	var rows []int64
+	for _, groups := range all {
+		rows = appendGroupsRow(rows, groups)
+	}
+	r := &wire.Reader{Rest: answerOf(rows)}
+	got := parseReadRows(r, q)
+	if err := r.End(); err != nil || !slices.Equal(got, rows) {
+		t.Errorf("%v, %v, want %v", got, err, rows)
+	}
+	if first := groupsOfRow(got); len(first) != 2 || first[0].Name != "eight888" || !slices.Equal(first[0].Followees, all[0][0].Followees) || first[1].Name != "x" {
+		t.Errorf("groups %v", first)
+	}
+	for name, row := range map[string][]int64{"groups": {33}, "name": {1, 64}, "followees": {1, 1, 'x', 5001}, "negative": {-1}} {
+		r := &wire.Reader{Rest: answerOf(row)}
+		if parseReadRows(r, q); r.End() == nil {
+			t.Errorf("%s: %v was accepted", name, row)
+		}
+	}
+	var again []uint64
+	for _, of := range []readOf{readCounts, readCursors, readFeeds, readPosts, readGroups} {
+		q := &remoteRead{group: 7, consistency: Linearizable, readQuery: readQuery{of: of, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, cold: of > 1, keys: []uint64{1, 2}}
+		if of != readPosts {
+			q.posts = raftfsm.NewestPosts{}
+		}
+		r := wire.Reader{Rest: appendRead(nil, q)}
+		p := parseRead(&r)
+		if err := r.End(); err != nil || p.readQuery != q.readQuery || p.cold != q.cold || p.consistency != q.consistency {
+			t.Errorf("%+v became %+v, %v", q, p, err)
+		}
+		again = append(again, p.keys...)
+	}
+	if len(again) != 10 {
+		t.Errorf("keys %v", again)
+	}
+}
+
+func answerOf(rows []int64) []byte {
+	var w []byte
+	for _, v := range rows {
+		w = binary.AppendVarint(w, v)
+	}
+	return w
+}
+
+func TestOutboxSettings(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 1)
+	for name, set := range map[string]func(*Config){
+		"keep": func(c *Config) { c.OutboxKeep = 1 }, "max": func(c *Config) { c.OutboxMax = OutboxMaxMax + 1 }, "negative": func(c *Config) { c.OutboxMax = -1 },
+	} {
+		bad := cfg
+		set(&bad)
+		if n, err := Open(bad); err == nil {
+			mustStop(t, n)
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package timeline
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// Groups returns the groups of a user, ascending by name.
+func (t *Timelines) Groups(user uint64, opt *shard.ReadOptions) ([]raftfsm.Group, error) {
+	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return nil, err
+	}
+	return t.node.Timelines().Groups(ks, user, opt)
+}
+
+// Group returns one group of a user, or ErrNoGroup.
+func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raftfsm.Group, error) {
+	groups, err := t.Groups(user, opt)
+	if err != nil {
+		return raftfsm.Group{}, err
+	}
+	i := slices.IndexFunc(groups, func(g raftfsm.Group) bool { return g.Name == name })
+	if i < 0 {
+		return raftfsm.Group{}, ErrNoGroup
+	}
+	return groups[i], nil
+}
+
+// PutGroup makes a group of some of a user's followees, in place of one of that name. It
+// returns how many there are. All must be followees.
+func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
+	ids := slices.Clone(followees)
+	slices.Sort(ids)
+	op := shard.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	for _, id := range slices.Compact(ids) {
+		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+	}
+	size, err := t.changeGroup(op, w)
+	if err != nil || len(w.Overflows) == 0 {
+		return size, err
+	}
+	if w.Overflows[0].Column == raftfsm.RefusedGroups {
+		return 0, &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("the user has %d groups, the most there may be", raftfsm.GroupsMax)}
+	}
+	return 0, t.notFollowed(user, followees, w)
+}
+
+// DropGroup removes a group, if there is one.
+func (t *Timelines) DropGroup(user uint64, name string, w *shard.Write) error {
+	_, err := t.changeGroup(shard.FeedOp{Kind: raftfsm.FeedDropGroup, User: user, Group: name}, w)
+	return err
+}
+
+// changeGroup writes an op on a group. It returns how many followees the group has then.
+func (t *Timelines) changeGroup(op shard.FeedOp, w *shard.Write) (size int64, err error) {
+	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return 0, err
+	}
+	w.Ops, w.Feeds = append(w.Ops[:0], engine.Op{ID: op.User}), []shard.FeedOp{op}
+	w.Width, w.Rows = 1, make([]int64, 1)
+	if err := t.node.Write(ks, w); err != nil {
+		return 0, err
+	}
+	if !w.Repeated || len(w.Overflows) > 0 {
+		return w.Rows[0], nil
+	}
+	// The row of a repeat is the number of all followees.
+	groups, err := t.Groups(op.User, &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline})
+	if err != nil {
+		return 0, fmt.Errorf("%w: it was applied, and the group could not be read: %w", shard.ErrOutcomeUnknown, err)
+	}
+	for _, g := range groups {
+		if g.Name == op.Group {
+			size = int64(len(g.Followees))
+		}
+	}
+	return size, nil
+}
+
+// notFollowed returns the error for a group with somebody whom the user does not follow. It
+// names the first of them, if the user does not follow that one now either.
+func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write) error {
+	argument := &shard.ArgumentError{Field: "followees", Problem: "the user does not follow all of them"}
+	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return argument
+	}
+	var feeds shard.Feeds
+	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
+	if err := t.node.Feeds(ks, []uint64{user}, opt, &feeds); err != nil {
+		return argument
+	}
+	for i, id := range followees {
+		if !slices.ContainsFunc(feeds.Of(0), func(f raftfsm.Followee) bool { return f.ID == id }) {
+			argument.Field, argument.Problem = fmt.Sprintf("followees[%d]", i), "the user does not follow this author"
+			break
+		}
+	}
+	return argument
+}

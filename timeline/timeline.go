@@ -1,0 +1,204 @@
+// Package timeline joins the home page of a user from what shards hold: the posts of the
+// user's followees or of a group of them, newest first, with the counts of each. It also
+// writes outboxes and groups. It keeps no state, and stores nothing for a follower.
+//
+// Invariant: a page has every post of the authors that lies between the cursor and its last
+// post and was there throughout the read, once. What it could not read, it names.
+package timeline
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/shard"
+)
+
+// The bounds of a page.
+const (
+	LimitDefault = 20
+	LimitMax     = shard.PostsMax - 1
+)
+
+// ErrNoGroup is returned for a group that the user does not have.
+var ErrNoGroup = errors.New("no such group")
+
+// ErrOverflow is returned for a publish by an author whose number of posts does not fit
+// int64.
+var ErrOverflow = errors.New("the number of posts is not an integer of 64 bits")
+
+// Node is what this package needs of a node. *shard.Node implements it and documents the
+// methods.
+type Node interface {
+	Keyspace(name string) *shard.Keyspace
+	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Write(ks *shard.Keyspace, w *shard.Write) error
+	Timelines() shard.Timelines
+}
+
+// Timelines answers for all users. Any goroutine may call its methods.
+//
+// A write takes a shard.Write with the identity and the deadline of the request, and sets
+// its Duplicate and Token. It owns the rest of the Write until it returns. Errors are
+// shard's, or this package's.
+type Timelines struct{ node Node }
+
+// New returns the timelines of a node.
+func New(node Node) *Timelines { return &Timelines{node} }
+
+// Published is what became of a post.
+type Published struct {
+	// Changed is false if the post was there already, or was not there to remove, and for a
+	// repeat of the request.
+	Changed bool
+	Posts   int64 // of the author, afterwards
+}
+
+// Publish adds a post to the outbox of an author and counts it.
+func (t *Timelines) Publish(author, id uint64, w *shard.Write) (Published, error) {
+	return t.change(author, shard.OutboxOp{Kind: outbox.Publish, ID: id}, w)
+}
+
+// Remove removes a post from the outbox of an author and from the count.
+func (t *Timelines) Remove(author, id uint64, w *shard.Write) (Published, error) {
+	return t.change(author, shard.OutboxOp{Kind: outbox.Remove, ID: id}, w)
+}
+
+func (t *Timelines) change(author uint64, op shard.OutboxOp, w *shard.Write) (p Published, err error) {
+	ks, err := t.users()
+	if err != nil {
+		return p, err
+	}
+	w.Ops, w.Outbox = append(w.Ops[:0], engine.Op{ID: author}), []shard.OutboxOp{op}
+	w.Width, w.Rows = 1, make([]int64, 1)
+	if err := t.node.Write(ks, w); err != nil {
+		return p, err
+	}
+	if len(w.Overflows) > 0 {
+		if w.Overflows[0].Column == raftfsm.TooOldColumn {
+			return p, &shard.ArgumentError{Field: "id", Problem: "older than what the outbox of the author keeps: it may have been published before"}
+		}
+		return p, ErrOverflow
+	}
+	unchanged := slices.ContainsFunc(w.Cuts, func(c engine.Cut) bool { return c.Column == raftfsm.UnchangedColumn })
+	return Published{Changed: !unchanged && !w.Repeated, Posts: w.Rows[raftfsm.PostsColumn]}, nil
+}
+
+// users returns the keyspace of authors.
+func (t *Timelines) users() (*shard.Keyspace, error) {
+	return t.keyspace(shard.KeyspaceUsers, shard.KindCounters)
+}
+
+func (t *Timelines) keyspace(name, kind string) (*shard.Keyspace, error) {
+	ks := t.node.Keyspace(name)
+	if ks == nil || ks.Kind != kind {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", shard.ErrNoLeader, name)
+	}
+	return ks, nil
+}
+
+// Outbox returns up to limit posts of an author, newest first, behind the id after if
+// hasAfter, and whether there are more.
+func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (posts []shard.Post, more bool, err error) {
+	ks, err := t.users()
+	if err != nil {
+		return nil, false, err
+	}
+	q := shard.NewestPosts{Authors: []uint64{author}, Limit: limit + 1, After: shard.Post{ID: after, Author: author}, HasAfter: hasAfter}
+	posts, _, err = t.node.Timelines().Newest(ks, &q, opt, nil)
+	return posts[:min(limit, len(posts))], len(posts) > limit, err
+}
+
+// Query is what a page of a timeline has.
+type Query struct {
+	User  uint64
+	Group string // only these followees, if not ""
+	Limit int    // 1 to LimitMax
+	// After is the last post of the page before, if HasAfter.
+	After    shard.Post
+	HasAfter bool
+	// Counts is the keyspace of counters whose rows of the posts the page has; nil for none.
+	Counts *shard.Keyspace
+}
+
+// Page is one page of a timeline. The caller owns it and may reuse it.
+type Page struct {
+	Posts  []shard.Post
+	More   bool    // there are posts behind the last one
+	Counts []int64 // a row for each post, if the query has a keyspace
+	// Unreadable are the shards of authors that could not be read, ascending. Their posts are
+	// missing.
+	Unreadable []int
+
+	feeds   shard.Feeds
+	authors []uint64
+	ids     []uint64
+}
+
+// Read fills a page. Parts of it may be of different moments.
+func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
+	p.Posts, p.Counts, p.Unreadable, p.More = p.Posts[:0], p.Counts[:0], nil, false
+	if err := t.readAuthors(q, opt, p); err != nil {
+		return err
+	}
+	ks, err := t.users()
+	if err != nil || len(p.authors) == 0 {
+		return err
+	}
+	posts := shard.NewestPosts{Authors: p.authors, Limit: q.Limit + 1, After: q.After, HasAfter: q.HasAfter}
+	p.Posts, p.Unreadable, err = t.node.Timelines().Newest(ks, &posts, withTimeLeft(opt), p.Posts)
+	if err != nil {
+		return err
+	}
+	if p.More = len(p.Posts) > q.Limit; p.More {
+		p.Posts = p.Posts[:q.Limit]
+	}
+	return t.readCounts(q.Counts, opt, p)
+}
+
+// withTimeLeft returns options with a quarter less time: a shard that cannot be read must not
+// keep the page from its counts.
+func withTimeLeft(opt *shard.ReadOptions) *shard.ReadOptions {
+	earlier := *opt
+	earlier.Deadline = opt.Deadline.Add(-time.Until(opt.Deadline) / 4)
+	return &earlier
+}
+
+// readAuthors sets the authors of a page, ascending.
+func (t *Timelines) readAuthors(q *Query, opt *shard.ReadOptions, p *Page) error {
+	p.authors = p.authors[:0]
+	if q.Group != "" {
+		group, err := t.Group(q.User, q.Group, opt)
+		p.authors = append(p.authors, group.Followees...)
+		return err
+	}
+	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return err
+	}
+	if err := t.node.Feeds(ks, []uint64{q.User}, opt, &p.feeds); err != nil {
+		return err
+	}
+	for _, f := range p.feeds.Of(0) {
+		p.authors = append(p.authors, f.ID)
+	}
+	return nil
+}
+
+func (t *Timelines) readCounts(ks *shard.Keyspace, opt *shard.ReadOptions, p *Page) error {
+	if ks == nil || len(p.Posts) == 0 {
+		return nil
+	}
+	p.ids = p.ids[:0]
+	for _, post := range p.Posts {
+		p.ids = append(p.ids, post.ID)
+	}
+	width := len(ks.Columns)
+	p.Counts = slices.Grow(p.Counts, len(p.ids)*width)[:len(p.ids)*width]
+	return t.node.Get(ks, p.ids, width, opt, p.Counts)
+}
