@@ -113,7 +113,7 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	if answer, err := ask(m, "n9.0"); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)
 	}
-	defer func(real *prover.Prover) { n.prover = real }(n.prover)
+	defer func(answering *prover.Prover) { n.prover = answering }(n.prover)
 	n.prover = replaced
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
