@@ -468,6 +468,26 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 	}
 }
 
+// A reader from before a seek does not take a position that another has reached since for its
+// own.
+func TestReaderFromBeforeASeek(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 8)
+	late, other := c.node(), c.node()
+	for range 3 {
+		late.step(4)
+	}
+	c.pause(true)
+	c.seek(0)
+	c.pause(false)
+	c.readAll(other)
+	b := &sink.Batch{Source: late.source, From: late.from, Next: sink.Position{Lo: 8}}
+	if _, err := late.sink.Apply(context.Background(), b); late.from != (sink.Position{Lo: 4}) || !errors.Is(err, sink.ErrMoved) {
+		t.Errorf("a batch from %v of an earlier epoch: %v", late.from, err)
+	}
+}
+
 // readAll has a node read to the end of the queue. As a reader does where nothing comes, it
 // looks again at where the shards are.
 func (c *sourceCluster) readAll(n *sourceNode) {
