@@ -331,6 +331,27 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestDebtsOfBatchesAtOnce checks that batches which are admitted at once, and together owe
+// more than one ever does, do not free a user of its debt.
+func TestDebtsOfBatchesAtOnce(t *testing.T) {
+	c := newFakeCluster()
+	a := authorizerOf(t, Enforce, c)
+	token, _ := tokenOf(t, c, "web", 0, grant("writer", "posts"))
+	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+		t.Fatal(err)
+	}
+	caller, _ := a.Identify(token, a.started)
+	if caller.Take(Ops, 1, a.started) > 0 {
+		t.Fatal("the first op is refused")
+	}
+	for range 3 {
+		caller.Owe(Ops, 9_999, a.started)
+	}
+	if wait := caller.Take(Ops, 1, a.started); wait < 3*time.Hour || wait > owedMax {
+		t.Errorf("after 30,000 ops at one a second it waits %v", wait)
+	}
+}
+
 func TestRootToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "root")
 	write := func(text string) {

@@ -62,7 +62,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 		from := max(full, at)
 		if owed := from - at - int64(time.Second); owed >= 0 {
 			// A clock that was set back must not lock a user out for as long.
-			if owed > int64(owedMax) {
+			if owed > int64(owedMax+time.Minute) { // more than Owe owes, and more than calls that began a little earlier see
 				b.full.CompareAndSwap(full, at)
 				continue
 			}
@@ -74,7 +74,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	}
 }
 
-// owedMax is more than any batch owes: 10,000 ops at one a second.
+// owedMax bounds what is owed. It is more than any batch owes: 10,000 ops at one a second.
 const owedMax = 4 * time.Hour
 
 // Take counts n against a limit of the caller. It returns 0 if the limit allows that, or how
@@ -100,8 +100,9 @@ func (c *Caller) Owe(l Limit, n int, now time.Time) {
 		return
 	}
 	for {
-		full := b.full.Load()
-		if b.full.CompareAndSwap(full, max(full, now.UnixNano())+int64(n)*int64(time.Second)/b.perSec) {
+		full, at := b.full.Load(), now.UnixNano()
+		owes := min(max(full, at)+int64(n)*int64(time.Second)/b.perSec, at+int64(time.Second+owedMax))
+		if b.full.CompareAndSwap(full, max(full, owes)) { // several batches at once may owe more together
 			return
 		}
 	}
