@@ -31,6 +31,10 @@ var authFaults = map[auth.Refusal]*fault{
 	}),
 }
 
+// authTwice is the answer to a request that gives several tokens. It is a refusal like others:
+// nobody may write the audit log full with it.
+var authTwice = encoded(invalid(headerAuthorization, givenTwice))
+
 func unauthenticated(message string) *fault {
 	return encoded(&fault{status: fasthttp.StatusUnauthorized, code: codeUnauthenticated, message: message})
 }
@@ -74,14 +78,14 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 		return nil
 	}
 	r.auth, r.from, r.endpoint = a, ctx, e
-	token, err := bearer(&ctx.Request.Header)
-	if err != nil {
-		return err
-	}
+	token, twice := bearer(&ctx.Request.Header)
 	caller, why := a.Identify(token, r.received)
 	r.caller = caller
 	if why != auth.Granted {
 		if r.refuse(why, "") {
+			if twice {
+				return authTwice
+			}
 			return authFaults[why]
 		}
 		r.excused = true
@@ -96,17 +100,18 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
 }
 
-// bearer returns the token of a request, or nil if there is none.
-func bearer(h *fasthttp.RequestHeader) ([]byte, error) {
+// bearer returns the token of a request, or nil if there is none. A request that gives several
+// has none: which one counts must not depend on who reads them.
+func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 	text, err := header(h, headerAuthorization)
 	if err != nil || len(text) == 0 {
-		return nil, err
+		return nil, err != nil
 	}
 	scheme, token, _ := bytes.Cut(text, []byte(" "))
 	if !bytes.EqualFold(scheme, []byte("Bearer")) {
-		return nil, nil
+		return nil, false
 	}
-	return bytes.TrimSpace(token), nil
+	return bytes.TrimSpace(token), false
 }
 
 // checkLimits counts a call against the limits of its caller. A write counts as one op; the

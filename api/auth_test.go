@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -250,6 +251,45 @@ func TestRefusedCalls(t *testing.T) {
 	}
 	if got := e.do("GET", "/v1/version", "", "Authorization", "bearer "+web); got.status != 200 {
 		t.Errorf("the scheme in small letters: %d", got.status)
+	}
+}
+
+// TestSeveralTokens checks that a request with several tokens has none, and that nobody fills
+// the audit log by them: such a call is a refusal like others.
+func TestSeveralTokens(t *testing.T) {
+	const calls = 300 // more than the lines about refusals at once
+	e := startEnforcing(t)
+	send := func(e *enforcing) reply {
+		r, err := http.NewRequest("DELETE", "http://"+e.server.Addr().String()+"/v1/users/nobody", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header["Authorization"] = []string{"Bearer x", "Bearer " + rootToken}
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer got.Body.Close()
+		text, err := io.ReadAll(got.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply{got.StatusCode, got.Header, string(text)}
+	}
+	for range calls {
+		if got := send(e); got.status != 400 || !strings.Contains(got.body, "Authorization: given twice") {
+			t.Fatalf("answered %d %s", got.status, got.body)
+		}
+	}
+	text, err := os.ReadFile(e.auditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "users_delete"); lines > 150 {
+		t.Errorf("%d calls of nobody have %d lines in the audit log", calls, lines)
+	}
+	if got := send(startAuth(t, auth.Permissive, nil)); got.status != 404 {
+		t.Errorf("permissive answered %d %s, not as off does", got.status, got.body)
 	}
 }
 
