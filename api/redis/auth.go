@@ -169,6 +169,7 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 	}
 	if why == auth.Granted {
 		c.login = login{caller: caller}
+		c.out.unknown = false
 		return ""
 	}
 	refused := a.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: "auth"})

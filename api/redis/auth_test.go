@@ -1,10 +1,13 @@
 package redis
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/authtest"
@@ -188,6 +191,62 @@ func TestRevokedLogin(t *testing.T) {
 	}
 	if got := c.do("GET posts:1:like")[0]; got != "-"+errNoAuth {
 		t.Errorf("after the user was deleted: %s", got)
+	}
+}
+
+// TestNobodyTakesNoSharedMemory checks that the large commands of clients that have not
+// authenticated take nothing of the memory that connections share.
+func TestNobodyTakesNoSharedMemory(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	line := "*20\r\n$4\r\nMGET\r\n" + strings.Repeat("$1000\r\n"+strings.Repeat("a", 1000)+"\r\n", 18)
+	nobody := dial(t, s)
+	go func() { _, _ = io.WriteString(nobody.conn, line) }() // fails when it is refused
+	if got := nobody.reply(); !strings.Contains(got, "not authenticated is larger than 16 KiB") {
+		t.Errorf("a large command of nobody: %.100s", got)
+	}
+	if used := s.large.used.Load(); used != 0 {
+		t.Errorf("it took %d bytes", used)
+	}
+	deaf := dial(t, s)
+	go func() {
+		for line := strings.Repeat("PING\r\n", 10_000); ; {
+			if _, err := io.WriteString(deaf.conn, line); err != nil {
+				return
+			}
+		}
+	}()
+	until(t, "it is closed", func() bool { return counted(s.metrics.outputFull) == 1 })
+	if used := s.large.used.Load(); used != 0 {
+		t.Errorf("replies to nobody took %d bytes", used)
+	}
+	web := cluster.Token(t, "web", grant("writer", "posts"))
+	c := dial(t, s)
+	large := "AUTH " + web + "\r\nECHO " + strings.Repeat("a", 30_000) + "\r\n" // in one pipeline
+	if _, err := io.WriteString(c.conn, large); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.reply(); got != "+OK" {
+		t.Fatal(got)
+	}
+	if got := c.reply(); len(got) != 30_002 {
+		t.Errorf("a large command after AUTH: %.100s", got)
+	}
+}
+
+// TestNobodyDoesNotStay checks that a client which does not authenticate loses its place soon.
+func TestNobodyDoesNotStay(t *testing.T) {
+	a, cluster := authtest.Open(t, auth.Enforce)
+	s := serve(t, newFakeNode(), func(c *Config) { c.Auth, c.ArriveTimeout = a, 500*time.Millisecond })
+	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
+	nobody := dial(t, s)
+	if err := nobody.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nobody.conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("nobody's connection stays: %v", err)
+	}
+	if got := c.do("PING")[0]; got != "+PONG" {
+		t.Errorf("a user's connection: %s", got)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/countd/countd/auth"
 )
 
 const (
@@ -91,6 +93,7 @@ func (c *conn) begin() {
 	b.looked, b.lookErr = false, nil
 	b.refresh()
 	c.renewLogin()
+	c.out.unknown = c.unknown()
 }
 
 // end returns that memory once all replies are handed on. It must not run after a panic.
@@ -170,10 +173,34 @@ func (c *conn) read() bool {
 
 // tooLarge returns the error for a read buffer that must not grow.
 func (c *conn) tooLarge() string {
-	if len(c.in) >= c.server.cfg.CommandBytesMax {
-		return protocolError("a command is larger than " + sizeText(c.server.cfg.CommandBytesMax)).Error()
+	most := c.commandBytesMax()
+	switch {
+	case len(c.in) < most:
+		return errLargeFull
+	case most < c.server.cfg.CommandBytesMax:
+		return protocolError("a command of a client that has not authenticated is larger than " + sizeText(most)).Error()
 	}
-	return errLargeFull
+	return protocolError("a command is larger than " + sizeText(most)).Error()
+}
+
+// commandBytesMax bounds the read buffer. That of a client that has to authenticate is not
+// counted: those whom nobody knows must not take the memory of the others.
+func (c *conn) commandBytesMax() int {
+	most := c.server.cfg.CommandBytesMax
+	if c.unknown() {
+		return min(most, readBytesFree)
+	}
+	return most
+}
+
+// unknown reports whether the client has to authenticate before it may do anything.
+func (c *conn) unknown() bool {
+	a := c.server.cfg.Auth
+	if a == nil || !a.Enforces() {
+		return false
+	}
+	_, why := c.login.current()
+	return why != auth.Granted
 }
 
 // makeRoom ensures that the buffer has room for at least one byte, or returns false. It
@@ -189,7 +216,7 @@ func (c *conn) makeRoom() bool {
 	if !full {
 		return true
 	}
-	size := min(4*len(c.in), c.server.cfg.CommandBytesMax)
+	size := max(min(4*len(c.in), c.commandBytesMax()), len(c.in))
 	grown := max(size-readBytesFree, 0) - c.reserved
 	if size == len(c.in) || !c.server.large.acquire(grown) {
 		return c.to < len(c.in)
@@ -229,6 +256,8 @@ func (c *conn) setDeadline() bool {
 	switch {
 	case partial:
 		timeout = c.server.cfg.ArriveTimeout
+	case c.unknown(): // it must not keep its place from others
+		timeout = min(timeout, c.server.cfg.ArriveTimeout)
 	case c.reserved > 0:
 		timeout = min(timeout, largeIdleMax)
 	}

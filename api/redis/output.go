@@ -29,6 +29,8 @@ type output struct {
 	server *Server
 	buf    []byte    // replies that were not sent or queued yet
 	until  time.Time // the current write deadline; owned by the connection's goroutine
+	// unknown is set for a client that has to authenticate: its replies wait in no queue.
+	unknown bool
 
 	mu struct {
 		sync.Mutex
@@ -81,7 +83,7 @@ func (o *output) enqueue(more []byte) (sending bool, err error) {
 // waitLocked adds to the queue, or closes the connection if the queue is too large.
 func (o *output) waitLocked(more []byte) error {
 	cfg := &o.server.cfg
-	if len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.acquire(len(more)) {
+	if o.unknown || len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.acquire(len(more)) {
 		o.mu.err = errOutputFull
 		o.server.metrics.outputFull.Inc()
 		_ = o.conn.Close() // makes the sender's write fail
