@@ -242,6 +242,7 @@ func (s *session) gather(ctx context.Context, f Fetched) error {
 		}
 	}
 	s.waiting = append(s.waiting, f.Messages...)
+	s.status.setWaiting(len(s.waiting))
 	if s.next.Less(f.Next) {
 		s.next = f.Next
 	}

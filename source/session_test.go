@@ -243,3 +243,48 @@ func TestLagThatNothingCounts(t *testing.T) {
 		}
 	}
 }
+
+// Messages that were fetched, and wait behind one that stops the partition, are in the lag.
+func TestLagBehindStop(t *testing.T) {
+	q, c := newFakes(1, nil)
+	q.add(like(1, 1), "poison", like(1, 1))
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, "on-error: stop"), Broker: wide{q}, Sink: c.Node()})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
+	s := r.Status()
+	if lag, known := s.Lag(); lag != 2 || !known {
+		t.Errorf("%d messages wait, %v", lag, known)
+	}
+}
+
+// wide is a queue whose positions do not count its messages.
+type wide struct{ *fakeQueue }
+
+func (w wide) Bounds(ctx context.Context, partition uint32) (first, end Position, err error) {
+	first, end, err = w.fakeQueue.Bounds(ctx, partition)
+	return Position{Hi: 1, Lo: first.Lo}, Position{Hi: 1, Lo: end.Lo}, err
+}
+
+func (w wide) Read(ctx context.Context, partition uint32, from Position) (Reader, error) {
+	r, err := w.fakeQueue.Read(ctx, partition, from)
+	return wideReader{r, w.fakeQueue}, err
+}
+
+type wideReader struct {
+	Reader
+	q *fakeQueue
+}
+
+func (r wideReader) Next(ctx context.Context, limit int) (Fetched, error) {
+	f, err := r.Reader.Next(ctx, limit)
+	for i := range f.Messages {
+		f.Messages[i].Position.Hi = 1
+	}
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	f.Next.Hi, f.Left = 1, int64(len(r.q.values))-int64(f.Next.Lo)
+	return f, err
+}

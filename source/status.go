@@ -39,7 +39,8 @@ type Status struct {
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
 
-	left int64 // messages that were not fetched, if positions do not count them; -1 if nothing does
+	left    int64 // messages that were not fetched, if positions do not count them; -1 if nothing does
+	waiting int64 // messages that were fetched, and are not applied
 }
 
 // Lag returns how many messages wait, if anything counts them.
@@ -52,7 +53,7 @@ func (s *Status) Lag() (messages uint64, known bool) {
 	case s.Position.Hi == 0 && s.End.Hi == 0:
 		return s.End.Lo - s.Position.Lo, true
 	}
-	return uint64(max(0, s.left)), s.left >= 0
+	return uint64(max(0, s.left) + s.waiting), s.left >= 0
 }
 
 type status struct {
@@ -120,6 +121,12 @@ func (s *status) setLeft(messages int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.left = messages
+}
+
+func (s *status) setWaiting(messages int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.waiting = int64(messages)
 }
 
 func (s *status) applied(messages int) {
