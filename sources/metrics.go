@@ -34,7 +34,11 @@ func (s *Sources) Describe(to chan<- *prometheus.Desc) {
 func (s *Sources) Collect(to chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, number := range slices.Sorted(maps.Keys(s.mu.readers)) {
+	newest := map[string]uint64{} // a reader may still end while another of the name reads
+	for number, r := range s.mu.readers {
+		newest[r.of.Name] = max(newest[r.of.Name], number)
+	}
+	for _, number := range slices.Sorted(maps.Values(newest)) {
 		r := s.mu.readers[number]
 		statuses, _ := r.status()
 		counts := map[string]uint64{"rejected": 0, "moved": 0, "stalled": 0, "broker": 0}
