@@ -117,6 +117,16 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 // program runs a program that may not be installed.
 func program(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
+	out, err := tryProgram(t, stdin, name, args...)
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return out
+}
+
+// tryProgram is program for one that may fail.
+func tryProgram(t *testing.T, stdin, name string, args ...string) (string, error) {
+	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
 		t.Skipf("%s is not installed; .ci/run installs it", name)
@@ -126,10 +136,7 @@ func program(t *testing.T, stdin, name string, args ...string) string {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
 func hostPort(t *testing.T, addr string) (host, port string) {
@@ -176,17 +183,35 @@ func useRedisCLI(t *testing.T, addr string) {
 }
 
 // useRedisBenchmark counts with 50 connections, and holds the sum against what was
-// acknowledged.
+// acknowledged. redis-benchmark ends at the first error, so it counts in other rows if the
+// leader went on a crowded machine.
 func useRedisBenchmark(t *testing.T, addr string) {
 	const rows, commands = 100, 20_000
 	host, port := hostPort(t, addr)
+	users := 1 // a leading 0 would change nothing
 	for _, depth := range []int{1, 16} {
-		program(t, "", "redis-benchmark", "-h", host, "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-n", strconv.Itoa(commands), "-r", strconv.Itoa(rows),
-			"incr", "users:__rand_int__:posts")
+		args := []string{"-h", host, "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-n", strconv.Itoa(commands), "-r", strconv.Itoa(rows), "incr"}
+		for ; ; users++ {
+			out, err := tryProgram(t, "", "redis-benchmark", append(args, fmt.Sprintf("users:%d__rand_int__:posts", users))...)
+			if err == nil {
+				break
+			}
+			if users == 5 || !strings.Contains(out, "UNKNOWN") {
+				t.Fatalf("redis-benchmark: %v\n%s", err, out)
+			}
+		}
+		holdsSum(t, addr, users, rows, commands)
+		users++
 	}
+}
+
+// holdsSum checks that the posts of rows users add up to what redis-benchmark counted. Their
+// ids are the number with twelve digits behind it.
+func holdsSum(t *testing.T, addr string, number, rows, commands int) {
+	t.Helper()
 	var keys []string
 	for id := range rows {
-		keys = append(keys, fmt.Sprintf("users:%d:posts", id))
+		keys = append(keys, fmt.Sprintf("users:%d%012d:posts", number, id))
 	}
 	counts, err := newGoRedis(t, addr, 3).MGet(t.Context(), keys...).Result()
 	if err != nil {
@@ -201,8 +226,8 @@ func useRedisBenchmark(t *testing.T, addr string) {
 		sum += n
 	}
 	// The last round of a connection may send more than was asked for.
-	if sum < 2*commands || sum > 2*commands+50*16 {
-		t.Errorf("redis-benchmark counted %d, asked for %d", sum, 2*commands)
+	if sum < commands || sum > commands+50*16 {
+		t.Errorf("redis-benchmark counted %d, asked for %d", sum, commands)
 	}
 }
 
