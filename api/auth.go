@@ -31,9 +31,9 @@ var authFaults = map[auth.Refusal]*fault{
 	}),
 }
 
-// authTwice is the answer to a request that gives several tokens. It is a refusal like others:
+// errAuthTwice is the answer to a request that gives several tokens. It is a refusal like others:
 // nobody may write the audit log full with it.
-var authTwice = encoded(invalid(headerAuthorization, givenTwice))
+var errAuthTwice = encoded(invalid(headerAuthorization, givenTwice))
 
 func unauthenticated(message string) *fault {
 	return encoded(&fault{status: fasthttp.StatusUnauthorized, code: codeUnauthenticated, message: message})
@@ -84,7 +84,7 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 	if why != auth.Granted {
 		if r.refuse(why, "") {
 			if twice {
-				return authTwice
+				return errAuthTwice
 			}
 			return authFaults[why]
 		}
