@@ -122,6 +122,30 @@ func TestReadsSeeTheNodesWrites(t *testing.T) {
 	read(c, "posts:1:like", shard.Bounded, latest)
 }
 
+// Reads of users see posts that were published through the node, and what was written to
+// users after them: a token has one index for a group.
+func TestReadsSeePublishedPosts(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	seen := func(line string) {
+		t.Helper()
+		c.do(line)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		want := []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}
+		if got := n.mu.opt; !slices.Equal(got.Token.At, want) {
+			t.Errorf("%s is read with %v, want %v", line, got.Token.At, want)
+		}
+	}
+	c.do("COUNTD.OUTBOX.ADD 1 2")
+	seen("GET users:1:posts")
+	seen("COUNTD.POLL 1 CHANNELS 1 news")
+	c.do("HINCRBY users:1 posts 1")
+	seen("COUNTD.POLL 1 CHANNELS 1 news")
+	c.do("COUNTD.OUTBOX.REM 1 2")
+	seen("HGET users:1 posts")
+}
+
 // A cluster that was set back is read as it is, not refused for ever.
 func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n := newFakeNode()

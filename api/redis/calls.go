@@ -33,6 +33,7 @@ type call struct {
 	read  func(opt *shard.ReadOptions) error // for a read
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
+	users bool                               // a write to the keyspace of authors
 	id    shard.RequestID                    // for a write that is to count once
 	err   error
 	reply func(dst []byte, resp3 bool) []byte // if there was no error
@@ -132,7 +133,11 @@ func (q *call) run(s *Server, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		s.writtenTo(shard.KeyspaceUnread).add(&w.Token)
+		to := shard.KeyspaceUnread // of all keyspaces that no other command reads
+		if q.users {
+			to = shard.KeyspaceUsers
+		}
+		s.writtenTo(to).add(&w.Token)
 	}
 }
 

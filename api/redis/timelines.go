@@ -46,6 +46,7 @@ func (c *conn) changeOutbox(args [][]byte, do outboxChange) {
 	var p timeline.Published
 	b.change(call{
 		about: subject{users: true, user: author},
+		users: true,
 		write: func(w *shard.Write) (err error) {
 			p, err = do(c.server.node().timelines, author, id, w)
 			return err
