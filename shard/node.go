@@ -40,7 +40,7 @@ const (
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
 // Its goroutines: runReconcile, RunRemoved of membership, and run of maintenance, tiering,
-// Spill, votersRoom, failureDetector, sweeper and scrub, which Open starts and Close
+// Spill, votersRoom, replica.FailureDetector, sweeper and scrub, which Open starts and Close
 // stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
 // for; those of asking, which end at the deadline of what they ask.
@@ -220,7 +220,7 @@ func (n *Node) start() error {
 	}
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.maintenance.Run)
-	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
+	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
