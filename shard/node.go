@@ -22,6 +22,7 @@ import (
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/tiering"
@@ -69,7 +70,7 @@ type Node struct {
 	cold    *cold.Store
 	tiering *tiering.Tiering
 	spill   *tiering.Spill
-	sources *sourceSink
+	sources *sourcesink.Sink
 
 	headroom headroom.Headroom
 	room     headroom.DiskRoom
@@ -106,7 +107,7 @@ func Open(cfg Config) (*Node, error) {
 			return n.streams.Call(ctx, node, method, request, answerBytes)
 		},
 	})
-	n.sources = newSourceSink(nodeSources{n})
+	n.sources = sourcesink.New(nodeSources{n})
 	n.tiering = tiering.New(tiering.Config{
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,

@@ -65,7 +65,7 @@ func (r restoring) WritePositions(id RequestID, deadline time.Time) error {
 	if err := r.node.Write(r.keyspace, w); err != nil {
 		return err
 	}
-	return w.answers[r.group.shard].err
+	return w.answers[r.group.shard].Err
 }
 
 func (r restoring) Rows(ctx context.Context, table Table, from uint64) ([]uint64, error) {

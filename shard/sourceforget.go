@@ -1,9 +1,7 @@
 package shard
 
 import (
-	"context"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,20 +17,6 @@ const (
 	// sourceForgetTimeout bounds the wait for one entry.
 	sourceForgetTimeout = 5 * time.Second
 )
-
-// forget has all shards drop the positions of a deleted source, and begin none of it, so that
-// a reader that has yet to learn of the deletion counts nothing. The sourceForgetter repeats it
-// where it fails.
-func (s *sourceSink) forget(ctx context.Context, source uint64) {
-	ctx, cancel := context.WithTimeout(ctx, sourceForgetTimeout)
-	defer cancel()
-	spaces, shards := sourceSpaces(s.world.keyspaces())
-	if len(shards) == 0 {
-		return // this node has yet to learn of the keyspaces
-	}
-	section := &dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}
-	s.world.send(ctx, &sourceWrite{spaces: spaces, sections: slices.Repeat([]*dedup.SourceSection{section}, len(shards))})
-}
 
 // sourceForgetter drops the positions of deleted sources, through the log.
 type sourceForgetter struct {

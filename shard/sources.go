@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -23,9 +24,8 @@ var (
 	ErrUnknownSource = errors.New("no such source")
 	// ErrSourceExists is returned when a source is made with a name that is taken.
 	ErrSourceExists = errors.New("there is a source of this name")
-	// ErrNotPaused is returned for a change that takes a paused source whose shards have
-	// all got to the same position.
-	ErrNotPaused = errors.New("the source must be paused, at one position in all shards")
+	// ErrNotPaused is sourcesink's.
+	ErrNotPaused = sourcesink.ErrNotPaused
 )
 
 // Source is a queue that the nodes read, as the catalog has it.
@@ -87,7 +87,7 @@ func (n *Node) SettleSource(ctx context.Context, s Source) (map[uint32]catalog.P
 	settling.SetLimit(settleAtOnce)
 	for number, partition := range s.Partitions {
 		settling.Go(func() error {
-			at, err := n.sources.settle(ctx, s, number)
+			at, err := n.sources.Settle(ctx, s, number)
 			mu.Lock()
 			defer mu.Unlock()
 			settled[number] = catalog.Partition{Epoch: partition.Epoch, Start: at}
@@ -158,7 +158,7 @@ func (n *Node) DeleteSource(ctx context.Context, name string) error {
 	}
 	_, _, err = n.changeSource(ctx, name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: name, Number: s.Number}})
 	if err == nil {
-		n.sources.forget(ctx, s.Number)
+		n.sources.Forget(ctx, s.Number)
 	}
 	return err
 }
@@ -201,8 +201,7 @@ func (n *Node) changeSource(ctx context.Context, name string, command *catalog.C
 // SourcePositions returns the position of a partition in each shard, as Sink.Positions
 // does, without disturbing its reader.
 func (n *Node) SourcePositions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
-	all, _, _, err := n.sources.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false)
-	return all, err
+	return n.sources.ReadPositions(ctx, source, partition)
 }
 
 // sectionOf writes a section of a source without ops.

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -224,21 +226,20 @@ func TestMeaningIsFenced(t *testing.T) {
 	mustDo(t, err)
 	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
 	key := dedup.PositionKey{Source: s.Number}
-	spaces, shards := sourceSpaces(n.Keyspaces())
-	late := &sourceWrite{spaces: spaces, sections: make([]*dedup.SourceSection, len(shards))}
+	posts := n.Keyspace("posts")
+	late := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: make([]*dedup.SourceSection, posts.Shards)}
 	advance := func(slot int, from, to uint64) {
-		late.sections[slot] = &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: from}, Next: sink.Position{Lo: to}}
+		late.Sections[slot] = &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: from}, Next: sink.Position{Lo: to}}
 	}
 	advance(0, 10, 20)
-	merge := newSourceMerge(late)
-	for i, op := range queue.ops(10, 20) {
-		if slot, err := merge.resolve(&op); err != nil {
-			t.Fatal(err)
-		} else if slot == 0 {
-			merge.add(&op, i)
+	for _, op := range queue.ops(10, 20) {
+		if op.Keyspace == "posts" && posts.ShardOf(op.ID) == 0 {
+			late.Ops = append(late.Ops, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
+			late.In = append(late.In, 0)
 		}
 	}
-	n.sources.world.send(ctx, late)
+	world := nodeSources{n}
+	world.Send(ctx, late)
 
 	change := func(of Source) (Source, error) {
 		return n.SetSource(ctx, of, json.RawMessage(`{"other":1}`), false, false)
@@ -270,7 +271,7 @@ func TestMeaningIsFenced(t *testing.T) {
 		t.Errorf("it is %+v", is)
 	}
 	advance(0, 20, 40)
-	if n.sources.world.send(ctx, late); late.answers[0].outcome == dedup.Applied {
+	if world.Send(ctx, late); late.Answers[0].Outcome == dedup.Applied {
 		t.Error("a section from before the change was applied")
 	}
 	if err := queue.read(ctx, n.Sink(), s.Number, 10); !errors.Is(err, sink.ErrStopped) {
@@ -318,7 +319,7 @@ func TestNoCommandWithoutSource(t *testing.T) {
 // replicas of the keyspaces.
 type unaware struct{ nodeSources }
 
-func (unaware) keyspaces() []*Keyspace { return nil }
+func (unaware) Keyspaces() []*Keyspace { return nil }
 
 // A node that reads a source before it knows the keyspaces tries again later.
 func TestPositionsBeforeKeyspaces(t *testing.T) {
@@ -326,11 +327,11 @@ func TestPositionsBeforeKeyspaces(t *testing.T) {
 	n := openMembers(t, 1)[0]
 	s, err := n.CreateSource(t.Context(), "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
-	early := newSourceSink(unaware{nodeSources{n}})
+	early := sourcesink.New(unaware{nodeSources{n}})
 	if _, err := early.Positions(t.Context(), s.Number, 0); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("without keyspaces: %v", err)
 	}
-	early.forget(t.Context(), s.Number)
+	early.Forget(t.Context(), s.Number)
 }
 
 // What a node does not know, it asks for before it refuses an op.

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/wire"
 	"github.com/countd/countd/source/sink"
 )
@@ -41,19 +42,19 @@ func (ps *parts) answerSections(w *Write) {
 	if w.sections == nil {
 		return
 	}
-	w.answers = make([]sourceAnswer, len(w.sections))
+	w.answers = make([]sourcesink.Answer, len(w.sections))
 	for s, id := range w.sections {
 		if id == nil {
 			continue
 		}
 		p, a := &ps.byShard[s], &w.answers[s]
-		if a.err = p.err; a.err != nil {
+		if a.Err = p.err; a.Err != nil {
 			continue
 		}
-		a.outcome = p.proposal.Outcome()
+		a.Outcome = p.proposal.Outcome()
 		at, ok := p.proposal.Position()
-		if a.at = at; !ok && id.IsSource() {
-			a.err = fmt.Errorf("%w: the answer has no position", wire.ErrBadMessage)
+		if a.At = at; !ok && id.IsSource() {
+			a.Err = fmt.Errorf("%w: the answer has no position", wire.ErrBadMessage)
 		}
 	}
 }
@@ -95,20 +96,23 @@ func parsePositionAnswer(r *wire.Reader) (at dedup.PositionAnswer) {
 	return at
 }
 
-// nodeSources is the sourceWorld of a node.
+// sourceWriteTimeout bounds one write of a source if its caller does not.
+const sourceWriteTimeout = 10 * time.Second
+
+// nodeSources is the sourcesink.World of a node.
 type nodeSources struct{ node *Node }
 
-func (n nodeSources) view() *catalog.View               { return n.node.catalog.View() }
-func (n nodeSources) keyspaces() []*Keyspace            { return n.node.Keyspaces() }
-func (n nodeSources) catchUp(ctx context.Context) error { return n.node.CatchUp(ctx) }
+func (n nodeSources) View() *catalog.View               { return n.node.catalog.View() }
+func (n nodeSources) Keyspaces() []*Keyspace            { return n.node.Keyspaces() }
+func (n nodeSources) CatchUp(ctx context.Context) error { return n.node.CatchUp(ctx) }
 
-func (n nodeSources) change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
+func (n nodeSources) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
 	return n.node.Change(ctx, command)
 }
 
-func (n nodeSources) send(ctx context.Context, s *sourceWrite) {
-	w := &Write{Ops: s.ops, Spaces: s.spaces, In: s.in, sections: make([]*RequestID, len(s.sections))}
-	for slot, section := range s.sections {
+func (n nodeSources) Send(ctx context.Context, s *sourcesink.Write) {
+	w := &Write{Ops: s.Ops, Spaces: s.Spaces, In: s.In, sections: make([]*RequestID, len(s.Sections))}
+	for slot, section := range s.Sections {
 		if section != nil {
 			id := dedup.BySource(*section)
 			w.sections[slot], w.ID = &id, id
@@ -120,16 +124,16 @@ func (n nodeSources) send(ctx context.Context, s *sourceWrite) {
 	}
 	var err error
 	if err = ctx.Err(); err == nil {
-		err = n.node.Write(s.spaces[0], w)
+		err = n.node.Write(s.Spaces[0], w)
 	}
-	if s.answers = w.answers; s.answers == nil { // nothing was proposed
-		s.answers = make([]sourceAnswer, len(s.sections))
-		for i := range s.answers {
-			s.answers[i].err = errors.Join(err, errNothingProposed)
+	if s.Answers = w.answers; s.Answers == nil { // nothing was proposed
+		s.Answers = make([]sourcesink.Answer, len(s.Sections))
+		for i := range s.Answers {
+			s.Answers[i].Err = errors.Join(err, errNothingProposed)
 		}
 	}
 	for _, o := range w.Overflows {
-		s.overflows = append(s.overflows, o.Op)
+		s.Overflows = append(s.Overflows, o.Op)
 	}
 }
 

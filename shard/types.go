@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/sourcesink"
 )
 
 // The errors of this package that a caller may tell apart. All but
@@ -304,7 +305,7 @@ type Write struct {
 	// Spaces, or of a restore; nil for a shard without a part. A part needs no ops. answers
 	// tells what became of each: the error of the write does not.
 	sections []*RequestID
-	answers  []sourceAnswer
+	answers  []sourcesink.Answer
 
 	first []int // by keyspace of Spaces: the place of its first shard among all
 	met   int64 // when the judge of the key met it first, Unix milliseconds; 0 if not known

@@ -1,4 +1,4 @@
-package shard
+package sourcesink
 
 import (
 	"bytes"
@@ -13,11 +13,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/restore"
 	"github.com/countd/countd/source/sink"
@@ -119,98 +121,98 @@ func (c *sourceCluster) ordinal(source uint64, epoch uint32) int {
 	return c.ordinals[key]
 }
 
-// sourceNode is a node that reads the queue. It is a sourceWorld.
+// sourceNode is a node that reads the queue. It is a World.
 type sourceNode struct {
 	c      *sourceCluster
 	seen   int // of the cluster's views
-	sink   *sourceSink
+	sink   *Sink
 	source uint64
 	begun  bool // it has called Start
 	reads  bool // it has called Positions
 	from   sink.Position
 }
 
-func (n *sourceNode) view() *catalog.View { return n.c.views[n.seen] }
+func (n *sourceNode) View() *catalog.View { return n.c.views[n.seen] }
 
-func (n *sourceNode) catchUp(context.Context) error {
+func (n *sourceNode) CatchUp(context.Context) error {
 	n.seen = len(n.c.views) - 1
 	return nil
 }
 
-func (n *sourceNode) keyspaces() (all []*Keyspace) {
-	for _, k := range n.view().KeyspacesByName() {
-		all = append(all, &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, FirstGroup: k.FirstGroup})
+func (n *sourceNode) Keyspaces() (all []*keyspace.Keyspace) {
+	for _, k := range n.View().KeyspacesByName() {
+		all = append(all, &keyspace.Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, FirstGroup: k.FirstGroup})
 	}
 	return all
 }
 
-func (n *sourceNode) change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
+func (n *sourceNode) Change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
 	r := n.c.command(command)
-	return r, n.catchUp(context.Background())
+	return r, n.CatchUp(context.Background())
 }
 
 var errModelLost = errors.New("the answer is lost")
 
-func (n *sourceNode) send(_ context.Context, w *sourceWrite) {
-	w.answers = make([]sourceAnswer, len(w.sections))
-	first, slot := make([]int, len(w.spaces)), 0
-	var shards []sourceShard
-	for i, k := range w.spaces {
+func (n *sourceNode) Send(_ context.Context, w *Write) {
+	w.Answers = make([]Answer, len(w.Sections))
+	first, slot := make([]int, len(w.Spaces)), 0
+	var shards []target
+	for i, k := range w.Spaces {
 		first[i] = slot
 		slot += k.Shards
 		for s := range k.Shards {
-			shards = append(shards, sourceShard{k, s, k.FirstGroup + uint32(s)})
+			shards = append(shards, target{k, s, k.FirstGroup + uint32(s)})
 		}
 	}
-	for slot, section := range w.sections {
+	for slot, section := range w.Sections {
 		if section == nil {
 			continue
 		}
 		var ops []engine.Op
-		for i := range w.ops {
-			k := w.spaces[w.in[i]]
-			s, key := k.Route().KeyOf(w.ops[i].ID)
-			if first[w.in[i]]+s != slot {
+		for i := range w.Ops {
+			k := w.Spaces[w.In[i]]
+			s, key := k.Route().KeyOf(w.Ops[i].ID)
+			if first[w.In[i]]+s != slot {
 				continue
 			}
 			column := uint8(n.c.ordinal(section.Source, section.Epoch))
-			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: w.ops[i].Cells[0].Value}}})
+			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: w.Ops[i].Cells[0].Value}}})
 		}
-		w.answers[slot] = n.c.deliver(shards[slot].group, dedup.BySource(*section), ops)
+		w.Answers[slot] = n.c.deliver(shards[slot].group, dedup.BySource(*section), ops)
 	}
 }
 
 // deliver applies a section to a shard, or loses it, its answer, or both for a while.
-func (c *sourceCluster) deliver(group uint32, id dedup.RequestID, ops []engine.Op) sourceAnswer {
+func (c *sourceCluster) deliver(group uint32, id dedup.RequestID, ops []engine.Op) Answer {
 	fate := 0
 	if c.faults != nil {
 		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.faults, "fate")
 	}
 	switch fate {
 	case 1: // never arrives
-		return sourceAnswer{err: errModelLost}
+		return Answer{Err: errModelLost}
 	case 2: // arrives, and the answer is lost
 		c.apply(group, id, ops)
-		return sourceAnswer{err: errModelLost}
+		return Answer{Err: errModelLost}
 	case 3: // arrives later
 		c.late = append(c.late, func() { c.apply(group, id, ops) })
-		return sourceAnswer{err: errModelLost}
+		return Answer{Err: errModelLost}
 	case 4: // arrives, and once more later
 		c.late = append(c.late, func() { c.apply(group, id, ops) })
 	}
 	return c.apply(group, id, ops)
 }
 
-func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op) sourceAnswer {
+func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op) Answer {
 	m := c.shards[group]
 	if c.catalog.View().Dropped(group) {
-		return sourceAnswer{err: ErrUnknownKeyspace}
+		return Answer{Err: errs.ErrUnknownKeyspace}
 	}
 	kind := codec.KindCounters
 	if _, is := m.(*raftfsm.Unread); is {
 		kind = codec.KindUnread
 	}
-	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
+	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &id)
 	for i := range ops {
@@ -222,14 +224,14 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	}
 	r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result)
 	at, _ := r.Position(0)
-	return sourceAnswer{outcome: r.Outcome(0), at: at}
+	return Answer{Outcome: r.Outcome(0), At: at}
 }
 
 // step has a node do the next thing that a reader does. It returns true when the node has
 // read the whole queue.
 func (n *sourceNode) step(batch int) (done bool) {
 	c, ctx := n.c, context.Background()
-	source, there := n.view().Sources[modelSource]
+	source, there := n.View().Sources[modelSource]
 	if !there {
 		n.begun = false
 		return false
@@ -269,7 +271,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 	for _, r := range rejected {
 		at := b.Ops[r.Op].Position
 		dead[at] = true
-		c.letters[letter{int(at.Lo), c.ordinal(n.source, n.view().Sources[modelSource].Partitions[0].Epoch)}] = true
+		c.letters[letter{int(at.Lo), c.ordinal(n.source, n.View().Sources[modelSource].Partitions[0].Epoch)}] = true
 	}
 	b.Ops = slices.DeleteFunc(b.Ops, func(op sink.Op) bool { return dead[op.Position] })
 	_, err = n.sink.Apply(ctx, b)
@@ -368,10 +370,10 @@ func (c *sourceCluster) seek(to uint64) {
 
 // settle prepares another meaning through a node.
 func (c *sourceCluster) settle(n *sourceNode) {
-	_ = n.catchUp(context.Background())
+	_ = n.CatchUp(context.Background())
 	s := c.source()
 	p := s.Partitions[0]
-	at, err := n.sink.settle(context.Background(), s, 0)
+	at, err := n.sink.Settle(context.Background(), s, 0)
 	if err != nil || p.Epoch == 0 {
 		return
 	}
@@ -402,8 +404,8 @@ func newSourceCluster(t rapid.TB) *sourceCluster {
 		Key: "a.1", Name: "a", Zone: "z", HTTPAddr: "a:1", ClusterAddr: "a:2", GossipAddr: "a:3", Version: "1", VersionMax: catalog.ClusterVersionMax,
 	}}})
 	c.command(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}})
-	c.create("posts", KindCounters, 2)
-	c.create(KeyspaceUnread, KindUnread, 1)
+	c.create("posts", keyspace.KindCounters, 2)
+	c.create(keyspace.Unread, keyspace.KindUnread, 1)
 	c.put()
 	return c
 }
@@ -415,7 +417,7 @@ func (c *sourceCluster) put() {
 // node returns a node that knows the catalog as it is.
 func (c *sourceCluster) node() *sourceNode {
 	n := &sourceNode{c: c, seen: len(c.views) - 1}
-	n.sink = newSourceSink(n)
+	n.sink = New(n)
 	return n
 }
 
@@ -429,7 +431,7 @@ func TestReaderWithAnOldCatalog(t *testing.T) {
 	for range 3 { // Start, Positions, a batch
 		n.step(1)
 	}
-	c.create("extra", KindCounters, 2)
+	c.create("extra", keyspace.KindCounters, 2)
 	n.step(1)
 	if len(c.letters) > 0 || n.from != (sink.Position{Lo: 2}) {
 		t.Fatalf("at %v with dead letters %v", n.from, c.letters)
@@ -453,7 +455,7 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 	}
 	c.pause(true)
 	c.seek(3)
-	mustDo(t, late.catchUp(ctx))
+	must.Do(t, late.CatchUp(ctx))
 	late.step(3)
 	if _, err := late.sink.Apply(ctx, &sink.Batch{Source: late.source, From: late.from, Next: late.from}); !errors.Is(err, sink.ErrMoved) {
 		t.Errorf("a batch from %v after a seek to 3: %v", late.from, err)
@@ -492,7 +494,7 @@ func TestReaderFromBeforeASeek(t *testing.T) {
 // looks again at where the shards are.
 func (c *sourceCluster) readAll(n *sourceNode) {
 	for range 2 {
-		_ = n.catchUp(context.Background())
+		_ = n.CatchUp(context.Background())
 		for i := 0; !n.step(3); i++ {
 			if i > 2*len(c.queue)+50 {
 				c.t.Fatal("the reader does not reach the end of the queue")
@@ -529,37 +531,6 @@ func TestRestoredWhileIdle(t *testing.T) {
 	}
 }
 
-// A shard whose rows are those of a backup continues where the backup was, unless the source
-// was sought since.
-func TestPositionsAfterRestore(t *testing.T) {
-	t.Parallel()
-	view := &catalog.View{}
-	start := sink.Position{Lo: 100}
-	view.Sources = map[string]catalog.Source{
-		"a": {Number: 1, Partitions: map[uint32]catalog.Partition{
-			0: {Epoch: 5, Sought: 3, Start: start}, 1: {Epoch: 5, Sought: 3, Start: start}, 2: {Epoch: 5, Sought: 3, Start: start},
-			3: {Epoch: 5, Start: start}, 4: {Epoch: 5, Sought: 3, Start: start}, 5: {Epoch: 5, Sought: 3, Start: start},
-		}},
-	}
-	record := func(source uint64, partition, epoch uint32, at uint64) dedup.PositionRecord {
-		return dedup.PositionRecord{
-			PositionKey: dedup.PositionKey{Source: source, Partition: partition}, Checkpoint: dedup.Checkpoint{Epoch: epoch, At: sink.Position{Lo: at}},
-		}
-	}
-	got := restore.PositionsAfter(view, []dedup.PositionRecord{
-		record(1, 0, 5, 7), record(1, 1, 3, 7), record(1, 2, 2, 7), record(1, 3, 4, 7), record(1, 4, 6, 7), record(2, 0, 5, 7),
-	})
-	want := []dedup.PositionRecord{
-		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
-		record(1, 2, 5, 100), record(1, 3, 5, 100), // sought since
-		record(1, 4, 5, 100), // of a later catalog than there is
-		record(1, 5, 5, 100), // begun since
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("positions %v, want %v", got, want)
-	}
-}
-
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -573,7 +544,7 @@ func TestSourcesModel(t *testing.T) {
 		restart(1)
 		publish := func(n int) {
 			for range n {
-				q := queued{keyspace: rapid.SampledFrom([]string{"posts", "posts", KeyspaceUnread, "extra"}).Draw(t, "keyspace")}
+				q := queued{keyspace: rapid.SampledFrom([]string{"posts", "posts", keyspace.Unread, "extra"}).Draw(t, "keyspace")}
 				if k, there := c.catalog.View().Keyspaces[q.keyspace]; there {
 					q.made = k.FirstGroup
 				}
@@ -600,7 +571,7 @@ func TestSourcesModel(t *testing.T) {
 			"read more":  read,
 			"publish":    func(t *rapid.T) { publish(rapid.IntRange(1, 4).Draw(t, "messages")) },
 			"crash":      func(*rapid.T) { restart(node()) },
-			"learn":      func(*rapid.T) { _ = nodes[node()].catchUp(context.Background()) },
+			"learn":      func(*rapid.T) { _ = nodes[node()].CatchUp(context.Background()) },
 			"late": func(*rapid.T) {
 				if len(c.late) > 0 {
 					i := rapid.IntRange(0, len(c.late)-1).Draw(t, "which")
@@ -615,7 +586,7 @@ func TestSourcesModel(t *testing.T) {
 					}
 					c.command(&catalog.Command{Drop: &catalog.DropEntry{Keyspace: "extra", FirstGroup: k.FirstGroup}})
 				} else {
-					c.create("extra", KindCounters, 2)
+					c.create("extra", keyspace.KindCounters, 2)
 				}
 			},
 			"seek": func(*rapid.T) {
@@ -642,7 +613,7 @@ func TestSourcesModel(t *testing.T) {
 				}
 				number := c.source().Number
 				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Number: number}})
-				nodes[node()].sink.forget(context.Background(), number)
+				nodes[node()].sink.Forget(context.Background(), number)
 				c.put()
 			},
 			"forget": func(*rapid.T) {

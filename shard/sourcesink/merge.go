@@ -1,23 +1,26 @@
-package shard
+package sourcesink
 
 import (
 	"fmt"
 	"math"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/source/sink"
 )
 
-// sourceCellsMax bounds the cells of an op, as a log entry does.
-const sourceCellsMax = engine.ColumnsMax
+// cellsMax bounds the cells of an op, as a log entry does.
+const cellsMax = engine.ColumnsMax
 
 // takesMessages reports whether messages may have ops on a keyspace.
-func takesMessages(k *Keyspace) bool { return k.Kind == KindCounters || k.Kind == KindUnread }
+func takesMessages(k *keyspace.Keyspace) bool {
+	return k.Kind == keyspace.KindCounters || k.Kind == keyspace.KindUnread
+}
 
 // rejectedOps returns the ops that no shard would take, ascending.
-func rejectedOps(keyspaces []*Keyspace, ops []sink.Op) (rejected []sink.Rejection) {
-	byName := make(map[string]*Keyspace, len(keyspaces))
+func rejectedOps(keyspaces []*keyspace.Keyspace, ops []sink.Op) (rejected []sink.Rejection) {
+	byName := make(map[string]*keyspace.Keyspace, len(keyspaces))
 	for _, k := range keyspaces {
 		byName[k.Name] = k
 	}
@@ -31,7 +34,7 @@ func rejectedOps(keyspaces []*Keyspace, ops []sink.Op) (rejected []sink.Rejectio
 
 // whyRejected returns why an op on a keyspace, nil for one that does not exist, cannot be
 // applied, or "". The rules are those of POST /v1/ops.
-func whyRejected(k *Keyspace, op *sink.Op) string {
+func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 	switch {
 	case k == nil:
 		return fmt.Sprintf("keyspace %q: no such keyspace", op.Keyspace)
@@ -39,12 +42,12 @@ func whyRejected(k *Keyspace, op *sink.Op) string {
 		return fmt.Sprintf("keyspace %q: neither of counters nor of unread numbers", op.Keyspace)
 	case op.Kind != sink.Add && op.Kind != sink.Set:
 		return "neither add nor set"
-	case op.Kind == sink.Set && k.Kind != KindCounters:
+	case op.Kind == sink.Set && k.Kind != keyspace.KindCounters:
 		return "set: counts of unread numbers are not set"
 	case op.Kind == sink.Set && op.HasFloor:
 		return "floor: of an add only"
-	case len(op.Cells) < 1 || len(op.Cells) > sourceCellsMax:
-		return fmt.Sprintf("%d columns are not 1…%d", len(op.Cells), sourceCellsMax)
+	case len(op.Cells) < 1 || len(op.Cells) > cellsMax:
+		return fmt.Sprintf("%d columns are not 1…%d", len(op.Cells), cellsMax)
 	}
 	seen := uint64(0)
 	for _, c := range op.Cells {
@@ -60,22 +63,22 @@ func whyRejected(k *Keyspace, op *sink.Op) string {
 	return ""
 }
 
-// sourceMerge puts ops of messages into a write, one op for all deltas of a row where that
+// merge puts ops of messages into a write, one op for all deltas of a row where that
 // gives the same counts.
-type sourceMerge struct {
-	w      *sourceWrite
-	spaces map[string]sourceSpace
+type merge struct {
+	w      *Write
+	spaces map[string]space
 	last   map[mergeKey]int // the latest op on a row, by number in w
 	from   [][]int          // by op of w, the ops of the batch that are in it
 
 	// of the op that resolve returned the shard of
-	space sourceSpace
+	space space
 	cells []engine.Cell
 }
 
-// sourceSpace is a keyspace of a write.
-type sourceSpace struct {
-	*Keyspace
+// space is a keyspace of a write.
+type space struct {
+	*keyspace.Keyspace
 	number uint8 // among the keyspaces
 	first  int   // place of its first shard
 	route  keyspace.Route
@@ -87,19 +90,19 @@ type mergeKey struct {
 	id    uint64
 }
 
-func newSourceMerge(w *sourceWrite) *sourceMerge {
-	m := &sourceMerge{w: w, spaces: make(map[string]sourceSpace, len(w.spaces)), last: map[mergeKey]int{}}
+func newMerge(w *Write) *merge {
+	m := &merge{w: w, spaces: make(map[string]space, len(w.Spaces)), last: map[mergeKey]int{}}
 	first := 0
-	for i, k := range w.spaces {
-		m.spaces[k.Name] = sourceSpace{k, uint8(i), first, k.Route()}
+	for i, k := range w.Spaces {
+		m.spaces[k.Name] = space{k, uint8(i), first, k.Route()}
 		first += k.Shards
 	}
 	return m
 }
 
 // used reports whether there is anything to send.
-func (m *sourceMerge) used(w *sourceWrite) bool {
-	for _, section := range w.sections {
+func (m *merge) used(w *Write) bool {
+	for _, section := range w.Sections {
 		if section != nil {
 			return true
 		}
@@ -108,16 +111,16 @@ func (m *sourceMerge) used(w *sourceWrite) bool {
 }
 
 // resolve returns the place of an op's shard, and keeps its cells for add.
-func (m *sourceMerge) resolve(op *sink.Op) (slot int, err error) {
+func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 	space, known := m.spaces[op.Keyspace]
 	if !known {
-		return 0, fmt.Errorf("%w: %s", ErrUnknownKeyspace, op.Keyspace)
+		return 0, fmt.Errorf("%w: %s", errs.ErrUnknownKeyspace, op.Keyspace)
 	}
 	m.space, m.cells = space, m.cells[:0]
 	for _, c := range op.Cells {
 		column := space.Column(c.Column)
 		if column < 0 {
-			return 0, fmt.Errorf("%w: %s of keyspace %s", ErrUnknownColumn, c.Column, op.Keyspace)
+			return 0, fmt.Errorf("%w: %s of keyspace %s", errs.ErrUnknownColumn, c.Column, op.Keyspace)
 		}
 		if op.HasFloor {
 			m.cells = append(m.cells, engine.Cell{Column: engine.FloorMark | uint8(column), Value: op.Floor})
@@ -129,19 +132,19 @@ func (m *sourceMerge) resolve(op *sink.Op) (slot int, err error) {
 }
 
 // add adds the op that was resolved last, which has a number in the batch.
-func (m *sourceMerge) add(op *sink.Op, number int) {
+func (m *merge) add(op *sink.Op, number int) {
 	key := mergeKey{m.space.number, op.ID}
 	kind := engine.OpAdd
 	if op.Kind == sink.Set {
 		kind = engine.OpSet
 	}
-	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.ops[i], m.cells) {
+	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.Ops[i], m.cells) {
 		m.from[i] = append(m.from[i], number)
 		return
 	}
-	m.last[key] = len(m.w.ops)
-	m.w.ops = append(m.w.ops, engine.Op{ID: op.ID, Kind: kind, Cells: append([]engine.Cell(nil), m.cells...)})
-	m.w.in = append(m.w.in, m.space.number)
+	m.last[key] = len(m.w.Ops)
+	m.w.Ops = append(m.w.Ops, engine.Op{ID: op.ID, Kind: kind, Cells: append([]engine.Cell(nil), m.cells...)})
+	m.w.In = append(m.w.In, m.space.number)
 	m.from = append(m.from, []int{number})
 }
 
@@ -149,7 +152,7 @@ func (m *sourceMerge) add(op *sink.Op, number int) {
 // counts could differ from those of two ops: deltas of both signs, which a floor takes one
 // by one, a floor of the op, a value that is set, or a sum that overflows.
 func mergeCells(op *engine.Op, cells []engine.Cell) bool {
-	if op.Kind != engine.OpAdd || len(op.Cells)+len(cells) > 2*sourceCellsMax {
+	if op.Kind != engine.OpAdd || len(op.Cells)+len(cells) > 2*cellsMax {
 		return false
 	}
 	for _, has := range op.Cells {
@@ -184,4 +187,4 @@ func sameSign(a, b int64) bool {
 }
 
 // Compile-time check that a log entry takes the columns of any op.
-const _ = uint(64 - sourceCellsMax)
+const _ = uint(64 - cellsMax)

@@ -1,0 +1,41 @@
+package restore
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/source/sink"
+)
+
+// A shard whose rows are those of a backup continues where the backup was, unless the source
+// was sought since.
+func TestPositionsAfterRestore(t *testing.T) {
+	t.Parallel()
+	view := &catalog.View{}
+	start := sink.Position{Lo: 100}
+	view.Sources = map[string]catalog.Source{
+		"a": {Number: 1, Partitions: map[uint32]catalog.Partition{
+			0: {Epoch: 5, Sought: 3, Start: start}, 1: {Epoch: 5, Sought: 3, Start: start}, 2: {Epoch: 5, Sought: 3, Start: start},
+			3: {Epoch: 5, Start: start}, 4: {Epoch: 5, Sought: 3, Start: start}, 5: {Epoch: 5, Sought: 3, Start: start},
+		}},
+	}
+	record := func(source uint64, partition, epoch uint32, at uint64) dedup.PositionRecord {
+		return dedup.PositionRecord{
+			PositionKey: dedup.PositionKey{Source: source, Partition: partition}, Checkpoint: dedup.Checkpoint{Epoch: epoch, At: sink.Position{Lo: at}},
+		}
+	}
+	got := PositionsAfter(view, []dedup.PositionRecord{
+		record(1, 0, 5, 7), record(1, 1, 3, 7), record(1, 2, 2, 7), record(1, 3, 4, 7), record(1, 4, 6, 7), record(2, 0, 5, 7),
+	})
+	want := []dedup.PositionRecord{
+		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
+		record(1, 2, 5, 100), record(1, 3, 5, 100), // sought since
+		record(1, 4, 5, 100), // of a later catalog than there is
+		record(1, 5, 5, 100), // begun since
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("positions %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,275 @@
+package sourcesink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/source/sink"
+)
+
+const (
+	// evenEvery is how often shards without ops are moved too, so that a reader that
+	// begins anew has little to read again.
+	evenEvery = time.Second
+	// opsMax bounds the ops of one write of a source, as of a client's. A message has
+	// at most as many.
+	opsMax = 10_000
+)
+
+// Apply implements sink.Sink.
+func (s *Sink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	key := dedup.PositionKey{Source: b.Source, Partition: b.Partition}
+	r := s.reader(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := &applyCall{sink: s, reader: r, batch: b, key: key}
+	err := a.run(ctx)
+	if errors.Is(err, sink.ErrMoved) {
+		r.epoch = 0 // Positions comes next
+		if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
+			err = errors.Join(err, s.world.CatchUp(ctx))
+		}
+	}
+	slices.SortFunc(a.rejected, func(x, y sink.Rejection) int { return cmp.Compare(x.Op, y.Op) })
+	return sink.Applied{Rejected: a.rejected}, err
+}
+
+// applyCall is one call of Apply.
+type applyCall struct {
+	sink   *Sink
+	reader *reader
+	batch  *sink.Batch
+	key    dedup.PositionKey
+
+	partition catalog.Partition
+
+	spaces   []*keyspace.Keyspace
+	shards   []target
+	progress []*progress // by shard
+	rejected []sink.Rejection
+}
+
+func (a *applyCall) run(ctx context.Context) error {
+	// The keyspaces first: a keyspace made after the source was deleted is not seen without
+	// the deletion, so no late message is counted there.
+	a.spaces, a.shards = targetsOf(a.sink.world.Keyspaces())
+	found, there := a.sink.world.View().Source(a.key.Source)
+	if !there || found.Paused && len(a.batch.Ops) > 0 { // without ops it makes checkpoints equal
+		return sink.ErrStopped
+	}
+	if err := checkBatch(a.batch); err != nil {
+		return err
+	}
+	var begun bool
+	if a.partition, begun = found.Partitions[a.key.Partition]; !begun {
+		return sink.ErrMoved
+	}
+	// A reader from before the pause may make checkpoints equal, at shards that the pause has
+	// not reached.
+	ends := found.Paused && a.reader.epoch >= a.partition.Since()
+	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
+		return sink.ErrMoved
+	}
+	if err := a.meetShards(ctx); err != nil {
+		return err
+	}
+	even := len(a.batch.Ops) == 0 || time.Since(a.reader.evened) >= evenEvery
+	for ops := a.batch.Ops; ; {
+		n := chunkOf(ops)
+		next := a.batch.Next
+		if n < len(ops) {
+			next = ops[n].Position
+		}
+		if err := a.chunk(ctx, ops[:n], len(a.batch.Ops)-len(ops), next, even && n == len(ops)); err != nil {
+			return err
+		}
+		if ops = ops[n:]; len(ops) == 0 {
+			break
+		}
+	}
+	if even {
+		a.reader.evened = time.Now()
+	}
+	return nil
+}
+
+// checkBatch refuses a batch that no reader may send.
+func checkBatch(b *sink.Batch) error {
+	last := b.From
+	for i := range b.Ops {
+		if at := b.Ops[i].Position; at.Less(last) || !at.Less(b.Next) {
+			return fmt.Errorf("op %d at %v is not in order, or not in %v…%v", i, at, b.From, b.Next)
+		}
+		last = b.Ops[i].Position
+	}
+	if b.Next.Less(last) {
+		return fmt.Errorf("a batch from %v to %v", b.From, b.Next)
+	}
+	return nil
+}
+
+// chunkOf returns how many of the next ops one write takes: whole messages.
+func chunkOf(ops []sink.Op) int {
+	if len(ops) <= opsMax {
+		return len(ops)
+	}
+	n := opsMax
+	for n > 0 && ops[n].Position == ops[n-1].Position {
+		n--
+	}
+	if n > 0 {
+		return n
+	}
+	for n = 1; n < len(ops) && ops[n].Position == ops[0].Position; n++ {
+	}
+	return n
+}
+
+// meetShards makes sure that the checkpoint of every shard is known and not below the batch:
+// it reads those that a lost answer left in doubt, and begins those of new shards where the
+// batch begins. It does both before any shard is moved, so that a shard without a checkpoint
+// has no message in this batch or after it that another shard has passed.
+func (a *applyCall) meetShards(ctx context.Context) error {
+	all := make(map[uint32]*progress, len(a.shards))
+	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
+	asked := false
+	for i, shard := range a.shards {
+		p := a.reader.shards[shard.group]
+		if p == nil {
+			p = &progress{}
+		}
+		all[shard.group] = p
+		a.progress = append(a.progress, p)
+		switch {
+		case !p.known:
+			w.Sections[i] = &dedup.SourceSection{
+				PositionKey: a.key, Mode: dedup.SectionBegin, Epoch: a.reader.epoch, Since: a.partition.Since(), Next: a.batch.From,
+			}
+		case !p.sure:
+			w.Sections[i] = &dedup.SourceSection{PositionKey: a.key, Mode: dedup.SectionRead}
+		}
+		asked = asked || w.Sections[i] != nil
+	}
+	a.reader.shards = all
+	if err := a.checkFrom(); err != nil || !asked {
+		return err
+	}
+	a.sink.world.Send(ctx, w)
+	if err := a.learn(w); err != nil {
+		return err
+	}
+	return a.checkFrom()
+}
+
+// checkFrom refuses a batch that begins where no reader is. A reader that has missed a seek
+// may find no checkpoint: new ones begin at the recorded start alone.
+func (a *applyCall) checkFrom() error {
+	known := false
+	for _, p := range a.progress {
+		if p.known && p.through.Less(a.batch.From) {
+			return fmt.Errorf("%w: a shard is at %v, the batch begins at %v", sink.ErrMoved, p.through, a.batch.From)
+		}
+		known = known || p.known
+	}
+	if !known && a.batch.From != a.partition.Start {
+		return fmt.Errorf("%w: it begins at %v, the batch at %v", sink.ErrMoved, a.partition.Start, a.batch.From)
+	}
+	return nil
+}
+
+// learn takes the answers of shards into account. It returns the error of the worst: that
+// the reader must end, that it must begin anew, or that it may repeat the batch.
+func (a *applyCall) learn(w *Write) error {
+	var stopped, moved, closed, failed error
+	for i, section := range w.Sections {
+		if section == nil {
+			continue
+		}
+		p, answer, shard := a.progress[i], &w.Answers[i], a.shards[i]
+		switch at := &answer.At; {
+		case answer.Err != nil:
+			p.sure = false
+			if err := movedOr(answer.Err); errors.Is(err, sink.ErrMoved) {
+				moved = err
+			} else {
+				failed = fmt.Errorf("shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, err)
+			}
+		case at.Deleted:
+			stopped = sink.ErrStopped
+		case at.Closed:
+			p.sure = false
+			closed = busy(shard)
+		case at.Full && !at.Known:
+			failed = fmt.Errorf("shard %d of keyspace %s has positions of %d partitions, the most that it takes", shard.number, shard.keyspace.Name, dedup.PositionsMax)
+		case !at.Known || at.Epoch != a.reader.epoch:
+			moved = sink.ErrMoved
+		default:
+			if !p.known || p.at != at.At {
+				p.through = at.At
+			}
+			if section.Mode == dedup.SectionAdvance && at.At != section.Next {
+				moved = sink.ErrMoved
+			}
+			p.known, p.sure, p.at = true, true, at.At
+		}
+	}
+	for _, err := range []error{stopped, moved, closed, failed} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk applies ops of whole messages below next, the first of which is op number first
+// of the batch, and moves the shards that have some, or all of them.
+func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
+	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
+	m := newMerge(w)
+	for i := range ops {
+		slot, err := m.resolve(&ops[i])
+		if err != nil {
+			return fmt.Errorf("%w: %w", sink.ErrMoved, err)
+		}
+		if p := a.progress[slot]; ops[i].Position.Less(p.through) {
+			continue // the shard has it
+		}
+		m.add(&ops[i], first+i)
+		a.advance(w, slot, next)
+	}
+	for slot, p := range a.progress {
+		if all && p.at.Less(next) {
+			a.advance(w, slot, next)
+		}
+		if w.Sections[slot] == nil && p.through.Less(next) {
+			p.through = next // it has no ops up to there
+		}
+	}
+	if !m.used(w) {
+		return nil
+	}
+	a.sink.world.Send(ctx, w)
+	for _, op := range w.Overflows {
+		for _, from := range m.from[op] {
+			a.rejected = append(a.rejected, sink.Rejection{Op: from, Reason: "the sum overflows"})
+		}
+	}
+	return a.learn(w)
+}
+
+// advance gives a shard a section up to next, if it has none.
+func (a *applyCall) advance(w *Write, slot int, next sink.Position) {
+	if w.Sections[slot] == nil {
+		w.Sections[slot] = &dedup.SourceSection{
+			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].at, Next: next,
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package sourcesink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/source/sink"
+)
+
+// ErrNotPaused is returned for a change that takes a paused source whose shards have
+// all got to the same position.
+var ErrNotPaused = errors.New("the source must be paused, at one position in all shards")
+
+// forgetTimeout bounds the wait of Forget.
+const forgetTimeout = 5 * time.Second
+
+// Settle returns the position of a partition of a paused source, which is that of all shards
+// and stays: it raises their epochs to that of the pause, so that a section on its way is not
+// applied, and begins the shards that have no position.
+func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
+	all, err := s.Positions(ctx, source.Number, partition)
+	if err != nil {
+		return sink.Position{}, err
+	}
+	at, known := source.Partitions[partition].Start, false
+	for _, p := range all {
+		switch {
+		case !p.Known:
+		case known && p.Position != at:
+			return sink.Position{}, fmt.Errorf("%w: of partition %d they are at %v and %v", ErrNotPaused, partition, at, p.Position)
+		default:
+			at, known = p.Position, true
+		}
+	}
+	_, err = s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: at, Next: at})
+	return at, err
+}
+
+// Forget has all shards drop the positions of a deleted source, and begin none of it, so that
+// a reader that has yet to learn of the deletion counts nothing. Its caller repeats it
+// where it fails.
+func (s *Sink) Forget(ctx context.Context, source uint64) {
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
+	spaces, shards := targetsOf(s.world.Keyspaces())
+	if len(shards) == 0 {
+		return // this node has yet to learn of the keyspaces
+	}
+	section := &dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}
+	s.world.Send(ctx, &Write{Spaces: spaces, Sections: slices.Repeat([]*dedup.SourceSection{section}, len(shards))})
+}

@@ -1,0 +1,298 @@
+// Package sourcesink owns how a node applies the messages of sources to shards: which ops go
+// into which section, what the node remembers of the shards' checkpoints, and which ops are
+// refused.
+//
+// It never reads a queue, and it writes through its World alone.
+//
+// Invariant: a section moves a checkpoint from the position that it names to a later one, and
+// has every op of the messages between them. So whatever the node remembers or forgets, a shard
+// applies each message once.
+package sourcesink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/source/sink"
+)
+
+// Sink applies the messages of sources: docs/ARCHITECTURE.md, Sources, says why each
+// is applied once. It only remembers what would cost a reader time to find out again, so
+// nothing rests on its memory: what it sends applies only where it fits.
+type Sink struct {
+	world World
+	mu    struct {
+		sync.Mutex
+		readers map[dedup.PositionKey]*reader
+	}
+}
+
+// World is what the sink needs of its node.
+type World interface {
+	// View returns the catalog. It is never older than the keyspaces of an earlier call.
+	View() *catalog.View
+	// Keyspaces returns all keyspaces, by name.
+	Keyspaces() []*keyspace.Keyspace
+	// CatchUp returns once View and Keyspaces have every change acknowledged before the call.
+	CatchUp(ctx context.Context) error
+	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
+	// Send writes one section to each shard that has one.
+	Send(ctx context.Context, w *Write)
+}
+
+// Write is sections for shards of several keyspaces, and what became of them.
+type Write struct {
+	Spaces   []*keyspace.Keyspace
+	Sections []*dedup.SourceSection // by shard, over all spaces in their order; nil for none
+	Ops      []engine.Op            // their ids as the message has them
+	In       []uint8                // by op, its keyspace in Spaces
+
+	Answers   []Answer // by shard; set for those with a section
+	Overflows []int    // ops that were refused, ascending
+}
+
+// Answer is a shard's answer to a section.
+type Answer struct {
+	Err     error
+	Outcome dedup.Outcome
+	At      dedup.PositionAnswer // unless Err is set
+}
+
+// reader is what this node knows of the checkpoints of one partition.
+type reader struct {
+	mu     sync.Mutex
+	epoch  uint32               // 0 before Positions was called
+	shards map[uint32]*progress // by group
+	evened time.Time
+}
+
+// progress is what is known of one shard's checkpoint.
+type progress struct {
+	known bool          // the shard had a checkpoint of the reader's epoch
+	sure  bool          // and no section without an answer may have moved it since
+	at    sink.Position // the checkpoint
+	// through is at, or a later position up to which the partition has no ops for the shard
+	// from at on, because it was seen whole.
+	through sink.Position
+}
+
+// New returns a sink that has met no reader.
+func New(world World) *Sink {
+	s := &Sink{world: world}
+	s.mu.readers = map[dedup.PositionKey]*reader{}
+	return s
+}
+
+// reader returns the memory of a partition.
+func (s *Sink) reader(key dedup.PositionKey) *reader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.mu.readers[key]
+	if r == nil {
+		for other := range s.mu.readers {
+			if _, there := s.world.View().Source(other.Source); !there {
+				delete(s.mu.readers, other)
+			}
+		}
+		r = &reader{}
+		s.mu.readers[key] = r
+	}
+	return r
+}
+
+// Begin implements sink.Sink.
+func (s *Sink) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
+	_, err := s.begin(ctx, source, starts, identity)
+	return err
+}
+
+// Start implements sink.Sink.
+func (s *Sink) Start(ctx context.Context, source uint64, partition uint32, start sink.Start) (sink.Start, error) {
+	found, _ := s.world.View().Source(source)
+	p := found.Partitions[partition]
+	if p.Identity == "" {
+		of, err := s.begin(ctx, source, map[uint32]sink.Position{partition: start.Position}, start.Identity)
+		if err != nil {
+			return sink.Start{}, err
+		}
+		p = of.Partitions[partition]
+	}
+	return sink.Start{Position: p.Start, Identity: p.Identity}, nil
+}
+
+// begin records the beginnings of partitions that have none, and returns the source then.
+func (s *Sink) begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) (catalog.Source, error) {
+	if _, there := s.world.View().Source(source); !there {
+		if err := s.world.CatchUp(ctx); err != nil {
+			return catalog.Source{}, err
+		}
+		if _, there = s.world.View().Source(source); !there { // older programs do not know the command
+			return catalog.Source{}, sink.ErrStopped
+		}
+	}
+	r, err := s.world.Change(ctx, &catalog.Command{StartSource: &catalog.StartSourceEntry{Number: source, Starts: starts, Identity: identity}})
+	switch {
+	case err != nil:
+		return catalog.Source{}, err
+	case r.Missing:
+		return catalog.Source{}, sink.ErrStopped
+	case r.Refused != "":
+		return catalog.Source{}, fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)
+	}
+	return r.Source, nil
+}
+
+// Check implements sink.Sink.
+func (s *Sink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, error) {
+	if len(rejectedOps(s.world.Keyspaces(), b.Ops)) == 0 {
+		return nil, nil
+	}
+	// What this node does not know, another may have made before the message was sent.
+	if err := s.world.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	keyspaces := s.world.Keyspaces()
+	rejected := rejectedOps(keyspaces, b.Ops)
+	s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition}).markPassed(keyspaces, b.Ops, rejected)
+	return rejected, nil
+}
+
+// markPassed sets Passed of the rejected ops whose shards have passed them.
+func (r *reader) markPassed(keyspaces []*keyspace.Keyspace, ops []sink.Op, rejected []sink.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range rejected {
+		op := &ops[rejected[i].Op]
+		for _, k := range keyspaces {
+			if k.Name != op.Keyspace || !takesMessages(k) {
+				continue
+			}
+			shard, _ := k.Route().KeyOf(op.ID)
+			if p := r.shards[k.FirstGroup+uint32(shard)]; p != nil && p.known {
+				rejected[i].Passed = op.Position.Less(p.at)
+			}
+		}
+	}
+}
+
+// target is a shard that can have ops of messages.
+type target struct {
+	keyspace *keyspace.Keyspace
+	number   int
+	group    uint32
+}
+
+// targetsOf returns the keyspaces that take ops of messages, and their shards in order.
+func targetsOf(keyspaces []*keyspace.Keyspace) (spaces []*keyspace.Keyspace, shards []target) {
+	for _, k := range keyspaces {
+		if !takesMessages(k) {
+			continue
+		}
+		spaces = append(spaces, k)
+		for shard := range k.Shards {
+			shards = append(shards, target{k, shard, k.FirstGroup + uint32(shard)})
+		}
+	}
+	return spaces, shards
+}
+
+// errStaleCatalog is returned when a shard has met a later epoch than this node's catalog.
+var errStaleCatalog = fmt.Errorf("%w: this node's catalog is behind", sink.ErrMoved)
+
+// Positions implements sink.Sink.
+func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+	key := dedup.PositionKey{Source: source, Partition: partition}
+	r := s.reader(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.epoch = 0
+	all, epoch, shards, err := s.readPositions(ctx, key, true)
+	if errors.Is(err, errStaleCatalog) {
+		if err := s.world.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		all, epoch, shards, err = s.readPositions(ctx, key, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.shards = map[uint32]*progress{}
+	for i, p := range all {
+		if p.Known {
+			r.shards[shards[i].group] = &progress{known: true, sure: true, at: p.Position, through: p.Position}
+		}
+	}
+	r.epoch, r.evened = epoch, time.Now()
+	return all, nil
+}
+
+// ReadPositions returns the position of a partition in each shard, as Positions does, without
+// disturbing its reader.
+func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false)
+	return all, err
+}
+
+// readPositions reads the checkpoints of a partition in all shards, through their logs. With
+// raise, no section of an earlier epoch than the catalog's moves them after that.
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
+	w := &Write{}
+	w.Spaces, shards = targetsOf(s.world.Keyspaces())
+	found, there := s.world.View().Source(key.Source)
+	if !there {
+		return nil, 0, nil, sink.ErrStopped
+	}
+	if len(shards) == 0 {
+		return nil, 0, nil, fmt.Errorf("%w: this node has yet to learn of the keyspaces", errs.ErrNoLeader)
+	}
+	partition := found.Partitions[key.Partition]
+	epoch = max(partition.Epoch, 1) // before Start no shard has any
+	read := &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead}
+	if raise {
+		read.Epoch, read.Since = epoch, partition.Since()
+	}
+	w.Sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
+	s.world.Send(ctx, w)
+	for i, shard := range shards {
+		a := &w.Answers[i]
+		switch {
+		case a.Err != nil:
+			return nil, 0, nil, fmt.Errorf("cannot read the position in shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, movedOr(a.Err))
+		case a.At.Deleted:
+			return nil, 0, nil, sink.ErrStopped
+		case a.At.Closed:
+			return nil, 0, nil, busy(shard)
+		case a.At.Known && a.At.Epoch > epoch:
+			return nil, 0, nil, errStaleCatalog
+		}
+		p := sink.ShardPosition{Keyspace: shard.keyspace.Name, Shard: shard.number}
+		if p.Known = a.At.Known && a.At.Epoch >= partition.Since(); p.Known {
+			p.Position = a.At.At
+		}
+		all = append(all, p)
+	}
+	return all, epoch, shards, nil
+}
+
+func busy(s target) error {
+	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
+}
+
+// movedOr returns ErrMoved for an error that says that the catalog has changed: the reader
+// checks its ops again.
+func movedOr(err error) error {
+	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
+		return fmt.Errorf("%w: %w", sink.ErrMoved, err)
+	}
+	return err
+}
