@@ -23,6 +23,10 @@ type Sources interface {
 	// Seek sets where partitions of a paused source continue, by the texts of positions.
 	Seek(ctx context.Context, name string, to map[uint32]string) (*sources.Source, error)
 	Delete(ctx context.Context, name string) error
+	// Past returns what messages do to rows of a keyspace, from the text of a position on.
+	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
+	// Rows returns rows, and where the source was in their shards.
+	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
 }
 
 // Admin shows the cluster to its operators and changes it as they ask; *admin.Cluster is

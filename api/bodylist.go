@@ -21,7 +21,7 @@ func (r *request) decodeGet(body []byte) error {
 		switch key := c.Key(); string(key) {
 		case "ids":
 			s.once(c, 0, "ids")
-			r.decodeIDs()
+			r.decodeIDs(1)
 		case "columns":
 			s.once(c, 1, "columns")
 			r.decodeColumns()
@@ -36,7 +36,8 @@ func (r *request) decodeGet(body []byte) error {
 	return r.decoded()
 }
 
-func (r *request) decodeIDs() {
+// decodeIDs reads a list of at least some ids into r.ids.
+func (r *request) decodeIDs(least int) {
 	c := &r.cursor
 	if !c.Begin('[') {
 		c.Fail("ids", notArray)
@@ -53,7 +54,7 @@ func (r *request) decodeIDs() {
 		}
 		r.ids = append(r.ids, id)
 	}
-	if len(r.ids) == 0 {
+	if len(r.ids) < least {
 		c.Fail("ids", "at least one is needed")
 	}
 }

@@ -70,6 +70,22 @@ func (f fakeSources) Seek(_ context.Context, name string, to map[uint32]string) 
 	return f.named(name, "paused")
 }
 
+func (f fakeSources) Past(_ context.Context, name, _ string, _ uint32, from string) (*sources.Past, error) {
+	if from == "x" {
+		return nil, &shard.ArgumentError{Field: "from", Problem: "not a position"}
+	}
+	_, err := f.named(name, "")
+	return &sources.Past{Events: []sources.Event{{Position: sources.Position{Lo: 700}, ID: "1", Add: map[string]int64{"like": 1}}}, Next: sources.Position{Lo: 701}}, err
+}
+
+func (f fakeSources) Rows(_ context.Context, name, _ string, _ []uint64) (*sources.Rows, error) {
+	_, err := f.named(name, "")
+	return &sources.Rows{
+		Rows:   []sources.Row{{ID: "1", Counts: map[string]int64{"like": 12}}},
+		Shards: map[int][]sources.Window{0: {{From: sources.Position{Lo: 810}, To: sources.Position{Lo: 812}}}},
+	}, err
+}
+
 func (f fakeSources) Delete(_ context.Context, name string) error {
 	_, err := f.named(name, "")
 	return err

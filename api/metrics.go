@@ -3,11 +3,15 @@ package api
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
 )
 
 // metrics are the api's own. The first request of an endpoint resolves its series and keeps
@@ -18,6 +22,7 @@ type metrics struct {
 	conns        prometheus.Gauge
 	connsRefused prometheus.Counter
 	overloads    *prometheus.CounterVec
+	drift        *prometheus.CounterVec
 
 	answers   [len(statusClasses)]prometheus.Counter
 	durations *prometheus.HistogramVec
@@ -48,6 +53,10 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		Help: "Requests that were answered.",
 	}, []string{"code"})
 	m := &metrics{
+		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "countd_reconcile_drift_total",
+			Help: "How much counts were corrected by, in either direction.",
+		}, []string{"keyspace"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "countd_http_requests_in_flight",
 			Help: "Requests that are being served.",
@@ -83,7 +92,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		}, []string{"endpoint"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, answers, m.durations, m.received, m.sent, buildInfo(version),
+		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, answers, m.durations, m.received, m.sent, m.drift, buildInfo(version),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
@@ -94,6 +103,23 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		m.answers[i] = answers.WithLabelValues(class)
 	}
 	return m, registerRuntime(registry)
+}
+
+// corrected counts ops that were added to correct rows.
+func (m *metrics) corrected(w *shard.Write, keyspace string) {
+	drift, refused := 0.0, w.Overflows
+	for i := range w.Ops {
+		if len(refused) > 0 && refused[0].Op == i {
+			refused = refused[1:]
+			continue
+		}
+		for _, c := range w.Ops[i].Cells {
+			if c.Column&engine.FloorMark == 0 {
+				drift += math.Abs(float64(c.Value))
+			}
+		}
+	}
+	m.drift.WithLabelValues(keyspace).Add(drift)
 }
 
 // buildInfo returns a gauge that is 1 and has the version as its label.

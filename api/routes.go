@@ -139,6 +139,8 @@ func newRoutes(m *metrics) *routes {
 			"scan": post("counters_scan", takesRead|takesKeyspace, (*Server).scan),
 			"incr": post("counters_incr", takesWrite|takesKeyspace, (*Server).incr),
 			"set":  post("counters_set", takesWrite|takesKeyspace, (*Server).set),
+
+			"correct": post("counters_correct", takesWrite|takesKeyspace, (*Server).correct),
 		},
 		row: resourceOf(map[string]*endpoint{
 			"GET":    {name: "counters_get", takes: takesRead | takesKeyspace | takesID, call: (*Server).getRow},

@@ -22,6 +22,9 @@ func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths
 	verb := func(name string, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: change | takesBody, call: call}})
 	}
+	look := func(name string, call handler) *resource {
+		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: exempt | takesBody, call: call}})
+	}
 	return sourcePaths{
 		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: (*Server).listSources}}),
 		one: resourceOf(map[string]*endpoint{
@@ -33,6 +36,8 @@ func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths
 			"pause":  verb("pause", (*Server).pauseSource),
 			"resume": verb("resume", (*Server).resumeSource),
 			"seek":   verb("seek", (*Server).seekSource),
+			"past":   look("past", (*Server).pastOfSource),
+			"rows":   look("rows", (*Server).rowsOfSource),
 		},
 	}
 }
@@ -162,15 +167,6 @@ func (c *cursor) positions(to map[uint32]string) {
 		} else if twice {
 			c.Fail(field, givenTwice)
 		}
-		var text string
-		if c.Peek() == '"' {
-			text = string(c.Str())
-		} else {
-			text = string(c.Number())
-		}
-		if text == "" {
-			c.Fail(field, "not a position: a number, or a string such as \"1-2\"")
-		}
-		to[uint32(partition)] = text
+		to[uint32(partition)] = c.position(field)
 	}
 }

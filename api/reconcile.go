@@ -1,0 +1,115 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+)
+
+// This file serves those who compare counts with a truth of their own: what a source has
+// counted, rows with where their shards were, and corrections.
+
+// pastOfSource serves POST /v1/sources/{source}/past.
+func (s *Server) pastOfSource(ctx *fasthttp.RequestCtx, r *request) error {
+	keyspace, partition, from, err := r.decodePast(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	until, cancel := r.until()
+	defer cancel()
+	past, err := s.cfg.Sources.Past(until, string(r.name), keyspace, partition, from)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, past)
+}
+
+// decodePast reads {"keyspace":"posts","partition":0,"from":700}.
+func (r *request) decodePast(body []byte) (keyspace string, partition uint32, from string, err error) {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "keyspace":
+			s.once(c, 0, "keyspace")
+			keyspace = c.name("keyspace")
+		case "partition":
+			s.once(c, 1, "partition")
+			number, err := strconv.ParseUint(string(c.Number()), 10, 32)
+			if err != nil {
+				c.Fail("partition", "not the number of a partition")
+			}
+			partition = uint32(number)
+		case "from":
+			s.once(c, 2, "from")
+			from = c.position("from")
+		default:
+			c.Fail(shown(key), noSuchFld)
+		}
+	}
+	for bit, member := range []string{"keyspace", "partition", "from"} {
+		s.need(c, bit, member)
+	}
+	return keyspace, partition, from, r.decoded()
+}
+
+// rowsOfSource serves POST /v1/sources/{source}/rows.
+func (s *Server) rowsOfSource(ctx *fasthttp.RequestCtx, r *request) error {
+	keyspace, err := r.decodeSourceRows(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	until, cancel := r.until()
+	defer cancel()
+	rows, err := s.cfg.Sources.Rows(until, string(r.name), keyspace, r.ids)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, rows)
+}
+
+// decodeSourceRows reads {"keyspace":"posts","ids":[…]} into r.ids.
+func (r *request) decodeSourceRows(body []byte) (keyspace string, err error) {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "keyspace":
+			s.once(c, 0, "keyspace")
+			keyspace = c.name("keyspace")
+		case "ids":
+			s.once(c, 1, "ids")
+			r.decodeIDs(0)
+		default:
+			c.Fail(shown(key), noSuchFld)
+		}
+	}
+	s.need(c, 0, "keyspace")
+	s.need(c, 1, "ids")
+	return keyspace, r.decoded()
+}
+
+// correct serves POST /v1/counters/{keyspace}/correct: incr, counted as a correction.
+func (s *Server) correct(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := s.change(ctx, r, changeAdd); err != nil {
+		return err
+	}
+	if !r.write.Duplicate {
+		s.metrics.corrected(&r.write, r.keyspace.Name)
+	}
+	return nil
+}
+
+// position reads a position: a number or a string.
+func (c *cursor) position(field string) (text string) {
+	if c.Peek() == '"' {
+		text = string(c.Str())
+	} else {
+		text = string(c.Number())
+	}
+	if text == "" {
+		c.Fail(field, fmt.Sprintf("not a position: a number, or a string such as %q", "1-2"))
+	}
+	return text
+}

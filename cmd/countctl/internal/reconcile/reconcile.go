@@ -1,0 +1,439 @@
+// Package reconcile compares counts with a truth that was counted elsewhere, while writes
+// continue. It owns the arithmetic; it reads through a Server and never writes.
+//
+// The truth is what rows should be at a position P of a source: what a count over the messages
+// below P gives. A row is read together with a window [From, To] of its shard: it has all
+// messages below From, and none at or above To. So if no message of the row lies in [From, To),
+// it should be
+//
+//	truth + messages of the row in [P, From)
+//
+// and what it lacks is its drift. If one lies there, nobody knows whether the row has it, and
+// the row is read again.
+//
+// Invariant: a drift is the difference at one moment of the row's shard. What is counted
+// later adds to the row and to what it should be alike, so that the drift may be added to the
+// row at any later time, once.
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Position is a place in a partition of a source.
+type Position struct{ Hi, Lo uint64 }
+
+// Less reports whether p is below other.
+func (p Position) Less(other Position) bool {
+	return cmp.Or(cmp.Compare(p.Hi, other.Hi), cmp.Compare(p.Lo, other.Lo)) < 0
+}
+
+// String returns "Lo" if Hi is 0, else "Hi-Lo".
+func (p Position) String() string {
+	if p.Hi == 0 {
+		return strconv.FormatUint(p.Lo, 10)
+	}
+	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
+}
+
+// ParsePosition parses what String returns.
+func ParsePosition(text string) (Position, error) {
+	hi, lo, both := strings.Cut(text, "-")
+	if !both {
+		hi, lo = "0", text
+	}
+	h, err1 := strconv.ParseUint(hi, 10, 64)
+	l, err2 := strconv.ParseUint(lo, 10, 64)
+	if err1 != nil || err2 != nil {
+		return Position{}, fmt.Errorf("%q is no position: it is a number, or two with a hyphen between them", text)
+	}
+	return Position{h, l}, nil
+}
+
+// Event is what a message does to a column of a row.
+type Event struct {
+	Position Position
+	ID       uint64
+	Column   int // of the columns that are compared
+	Set      bool
+	Value    int64
+	Floor    *int64 // of an add
+}
+
+// Window is where a shard was in a partition while its rows were read.
+type Window struct {
+	Partition uint32
+	From, To  Position
+}
+
+// Row is a row as the server has it.
+type Row struct {
+	ID     uint64
+	Counts []int64 // of the columns that are compared
+	Shard  int
+}
+
+// Server is what Compare reads.
+type Server interface {
+	// Past returns what messages of a partition do from a position on, in order, and where the
+	// next begin: at from if there are none yet.
+	Past(ctx context.Context, partition uint32, from Position) (events []Event, next Position, err error)
+	// Rows returns rows in the order of ids, and the windows of their shards; those of all
+	// shards if there are no ids.
+	Rows(ctx context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error)
+	// Wait waits a moment, or until ctx ends.
+	Wait(ctx context.Context) error
+}
+
+// ErrBehind is returned where the source does not come to the position of the truth.
+var ErrBehind = errors.New("the source has not counted up to the position of the truth")
+
+// ErrMovedBack is returned where a shard was set back below where it was: by a seek, or by a
+// restore.
+var ErrMovedBack = errors.New("the source was moved back meanwhile: begin again")
+
+// Drift is a column of a row that is not what it should be.
+type Drift struct {
+	ID     uint64
+	Column int
+	Want   int64 // at the moment when Row was read
+	Row    int64
+	Add    int64 // Want − Row
+}
+
+// Result is what Compare found.
+type Result struct {
+	Compared  int      // rows
+	Differ    int      // rows
+	Drifts    []Drift  // by id and column
+	Unsettled []uint64 // rows that had messages at each try
+}
+
+const (
+	rowsMax  = 1000 // of a call
+	triesMax = 30   // of a row, or until the source has caught up
+)
+
+// Truth is what rows should be. It is changed by Compare.
+type Truth struct {
+	columns int
+	at      map[uint64]int // index of a row
+	counts  []int64
+}
+
+// NewTruth returns a truth of a number of columns without rows.
+func NewTruth(columns int) *Truth { return &Truth{columns: columns, at: map[uint64]int{}} }
+
+// Row returns the counts of a row, which it makes if it is missing.
+func (t *Truth) Row(id uint64) []int64 {
+	i, there := t.at[id]
+	if !there {
+		i = len(t.counts)
+		t.at[id] = i
+		t.counts = append(t.counts, make([]int64, t.columns)...)
+	}
+	return t.counts[i : i+t.columns]
+}
+
+// Has reports whether there is a row.
+func (t *Truth) Has(id uint64) bool {
+	_, there := t.at[id]
+	return there
+}
+
+// Len returns how many rows there are.
+func (t *Truth) Len() int { return len(t.at) }
+
+// comparison is one run of Compare.
+type comparison struct {
+	server Server
+	truth  *Truth
+	next   map[uint32]Position // by partition, where Past goes on
+	low    map[uint32]Position // the truth contains what lies below
+	late   map[uint64][]late   // what does not, by row
+}
+
+type late struct {
+	partition uint32
+	Event
+}
+
+// Compare compares all rows of truth, and those that messages name. at has the position of
+// the truth in each partition; with no partition, the rows are compared as they are.
+func Compare(ctx context.Context, server Server, truth *Truth, at map[uint32]Position) (*Result, error) {
+	c := &comparison{server: server, truth: truth, next: map[uint32]Position{}, low: map[uint32]Position{}, late: map[uint64][]late{}}
+	if err := c.begin(ctx, at); err != nil {
+		return nil, err
+	}
+	ids := make([]uint64, 0, truth.Len())
+	for id := range truth.at {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	out := &Result{Compared: len(ids)}
+	for try := 0; len(ids) > 0 && try < triesMax; try++ {
+		var again []uint64
+		for part := range slices.Chunk(ids, max(1, rowsMax>>try)) {
+			unsettled, err := c.compare(ctx, part, out)
+			if err != nil {
+				return nil, err
+			}
+			again = append(again, unsettled...)
+		}
+		if ids = again; len(ids) > 0 {
+			if err := server.Wait(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	out.Unsettled = ids
+	slices.SortFunc(out.Drifts, func(a, b Drift) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Column, b.Column)) })
+	return out, nil
+}
+
+// begin brings the truth to the lowest position of all shards.
+func (c *comparison) begin(ctx context.Context, at map[uint32]Position) error {
+	if len(at) == 0 {
+		return nil
+	}
+	for try := 0; ; try++ {
+		_, shards, err := c.server.Rows(ctx, nil)
+		if err != nil {
+			return err
+		}
+		clear(c.low)
+		for _, windows := range shards {
+			for _, w := range windows {
+				if low, is := c.low[w.Partition]; !is || w.From.Less(low) {
+					c.low[w.Partition] = w.From
+				}
+			}
+		}
+		behind := error(nil)
+		for partition, low := range c.low {
+			from, is := at[partition]
+			if !is {
+				return fmt.Errorf("the truth has no position of partition %d", partition)
+			}
+			c.next[partition] = from
+			if low.Less(from) {
+				behind = fmt.Errorf("%w: partition %d is at %s, and the truth at %s", ErrBehind, partition, low, from)
+			}
+		}
+		for partition := range at {
+			if _, is := c.low[partition]; !is {
+				return fmt.Errorf("the source has no partition %d", partition)
+			}
+		}
+		if behind == nil {
+			break
+		}
+		if try == triesMax {
+			return behind
+		}
+		if err := c.server.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	for partition, low := range c.low {
+		if err := c.readTo(ctx, partition, low); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTo reads the messages of a partition up to a position, or further.
+func (c *comparison) readTo(ctx context.Context, partition uint32, to Position) error {
+	for try := 0; c.next[partition].Less(to); {
+		events, next, err := c.server.Past(ctx, partition, c.next[partition])
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Position.Less(c.low[partition]) {
+				row := c.truth.Row(e.ID)
+				if row[e.Column], err = e.apply(row[e.Column]); err != nil {
+					return err
+				}
+				continue
+			}
+			c.truth.Row(e.ID) // also compared
+			c.late[e.ID] = append(c.late[e.ID], late{partition, e})
+		}
+		if !c.next[partition].Less(next) {
+			if try++; try == triesMax {
+				return fmt.Errorf("partition %d has no messages from %s on, though a shard has counted up to %s", partition, next, to)
+			}
+			if err := c.server.Wait(ctx); err != nil {
+				return err
+			}
+		}
+		c.next[partition] = next
+	}
+	return nil
+}
+
+// apply returns a count after the event.
+func (e *Event) apply(count int64) (int64, error) {
+	if e.Set {
+		return e.Value, nil
+	}
+	sum := count + e.Value
+	if (sum > count) != (e.Value > 0) && e.Value != 0 {
+		return 0, fmt.Errorf("row %d: the sum of its messages leaves 64 bits at position %s", e.ID, e.Position)
+	}
+	if e.Floor != nil && e.Value < 0 && sum < *e.Floor {
+		return min(count, *e.Floor), nil
+	}
+	return sum, nil
+}
+
+// compare compares rows. It returns those that had a message within the window.
+func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (unsettled []uint64, err error) {
+	rows, shards, err := c.server.Rows(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, windows := range shards {
+		for _, w := range windows {
+			if w.From.Less(c.low[w.Partition]) || w.To.Less(w.From) {
+				return nil, ErrMovedBack
+			}
+			if err := c.readTo(ctx, w.Partition, w.To); err != nil {
+				return nil, err
+			}
+		}
+	}
+	want := make([]int64, c.truth.columns)
+	for _, row := range rows {
+		settled, err := c.wanted(want, row.ID, shards[row.Shard])
+		if err != nil {
+			return nil, err
+		}
+		if !settled {
+			unsettled = append(unsettled, row.ID)
+			continue
+		}
+		differs := false
+		for column, n := range row.Counts {
+			if want[column] == n {
+				continue
+			}
+			add := want[column] - n
+			if (add > 0) != (want[column] > n) {
+				return nil, fmt.Errorf("row %d: from %d to %d is no number of 64 bits", row.ID, n, want[column])
+			}
+			differs = true
+			out.Drifts = append(out.Drifts, Drift{row.ID, column, want[column], n, add})
+		}
+		if differs {
+			out.Differ++
+		}
+	}
+	return unsettled, nil
+}
+
+// wanted sets want to what a row should be at the beginning of its shard's windows. It reports
+// whether no message of the row lies within them.
+func (c *comparison) wanted(want []int64, id uint64, windows []Window) (settled bool, err error) {
+	copy(want, c.truth.Row(id))
+	for i := range c.late[id] {
+		e := &c.late[id][i]
+		w := windowOf(windows, e.partition)
+		switch {
+		case e.Position.Less(w.From):
+			if want[e.Column], err = e.apply(want[e.Column]); err != nil {
+				return false, err
+			}
+		case e.Position.Less(w.To):
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func windowOf(windows []Window, partition uint32) Window {
+	for _, w := range windows {
+		if w.Partition == partition {
+			return w
+		}
+	}
+	return Window{}
+}
+
+// Bucket is how many drifts have a size, of either sign.
+type Bucket struct {
+	From, To     uint64 // sizes
+	Above, Below int    // rows that have too much, and too little
+}
+
+// Histogram counts drifts by the number of their digits.
+func Histogram(drifts []Drift) []Bucket {
+	var all [20]Bucket
+	for _, d := range drifts {
+		size := size(d.Add)
+		b := &all[len(strconv.FormatUint(size, 10))-1]
+		if d.Add > 0 {
+			b.Below++
+		} else {
+			b.Above++
+		}
+	}
+	var out []Bucket
+	from := uint64(1)
+	for i := range all {
+		to := uint64(math.MaxUint64)
+		if i < 19 {
+			to = from*10 - 1
+		}
+		if all[i].Above+all[i].Below > 0 {
+			all[i].From, all[i].To = from, to
+			out = append(out, all[i])
+		}
+		from = to + 1
+	}
+	return out
+}
+
+func size(n int64) uint64 {
+	if n < 0 {
+		return -uint64(n)
+	}
+	return uint64(n)
+}
+
+// Largest returns the size of the largest drift.
+func Largest(drifts []Drift) (largest uint64) {
+	for _, d := range drifts {
+		largest = max(largest, size(d.Add))
+	}
+	return largest
+}
+
+// Worst returns the largest drifts, at most n.
+func Worst(drifts []Drift, n int) []Drift {
+	worst := slices.SortedStableFunc(slices.Values(drifts), func(a, b Drift) int { return cmp.Compare(size(b.Add), size(a.Add)) })
+	return worst[:min(n, len(worst))]
+}
+
+// chunks is how many parts the corrections have. It is fixed, so that two runs put a row into
+// the same part.
+const chunks = 1 << 16
+
+// Chunks returns the drifts by part, each in order. The part of a row depends on its id alone.
+func Chunks(drifts []Drift) map[uint16][]Drift {
+	parts := map[uint16][]Drift{}
+	for _, d := range drifts {
+		part := uint16(d.ID * 0x9e3779b97f4a7c15 >> 48 % chunks)
+		parts[part] = append(parts[part], d)
+	}
+	return parts
+}

@@ -1,0 +1,194 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
+)
+
+// This file reads for those who compare counts with a truth of their own. Nothing here
+// writes.
+
+// pastMessages bounds the messages of one call of Past.
+const pastMessages = 10_000
+
+// Event is what one op of a message does to a row.
+type Event struct {
+	Position Position         `json:"position"`
+	ID       string           `json:"id"`
+	Add      map[string]int64 `json:"add,omitempty"` // this or Set
+	Set      map[string]int64 `json:"set,omitempty"`
+	Floor    *int64           `json:"floor,omitempty"`
+}
+
+// Past is a part of a queue.
+type Past struct {
+	Events []Event  `json:"events"` // on rows of the keyspace, in order
+	Next   Position `json:"next"`   // where the next ones begin
+}
+
+// Past returns what messages of a partition do to rows of a keyspace, from a position on.
+// If nothing is there yet, Next is the position.
+func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
+	at, err := source.ParsePosition(from)
+	if err != nil {
+		return nil, &shard.ArgumentError{Field: "from", Problem: err.Error()}
+	}
+	n, of, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	recorded, known := of.Partitions[partition]
+	if !known || recorded.Identity == "" {
+		return nil, &RefusedError{fmt.Sprintf("partition %d was never read", partition)}
+	}
+	cfg, err := source.ParseConfig(of.Config)
+	if err != nil {
+		return nil, err
+	}
+	broker, err := s.cfg.Open(cfg)
+	if err != nil {
+		return nil, &RefusedError{err.Error()}
+	}
+	defer broker.Close()
+	past := source.Past{Number: of.Number, Source: cfg, Partition: partition, Identity: recorded.Identity, Broker: broker, Sink: n.Sink()}
+	ops, next, err := past.Read(ctx, at, pastMessages)
+	if err != nil {
+		return nil, &RefusedError{err.Error()}
+	}
+	out := &Past{Events: []Event{}, Next: next}
+	for _, op := range ops {
+		if op.Keyspace != keyspace {
+			continue
+		}
+		e := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
+		counts := make(map[string]int64, len(op.Cells))
+		for _, c := range op.Cells {
+			counts[c.Column] = c.Value
+		}
+		if op.Kind == sink.Set {
+			e.Set = counts
+		} else {
+			e.Add = counts
+		}
+		if op.HasFloor {
+			e.Floor = &op.Floor
+		}
+		out.Events = append(out.Events, e)
+	}
+	return out, nil
+}
+
+// Window is where a shard was in a partition while its rows were read: at From at least, and
+// at To at most.
+type Window struct {
+	Partition uint32   `json:"partition"`
+	From      Position `json:"from"`
+	To        Position `json:"to"`
+}
+
+// Row is a row and its shard.
+type Row struct {
+	ID     string           `json:"id"`
+	Counts map[string]int64 `json:"counts"`
+	Shard  int              `json:"shard"`
+}
+
+// Rows are rows of a keyspace.
+type Rows struct {
+	Rows   []Row            `json:"rows"`   // in the order of the ids
+	Shards map[int][]Window `json:"shards"` // of the rows, by partition
+}
+
+// errNoPosition is returned where a shard has not begun to count a source.
+var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
+
+// Rows reads rows, and where a source was in their shards meanwhile. The counts of a row
+// contain all messages below From of its shard, and none at or above To.
+//
+// The positions go through the logs of the shards, before the rows are read and after, and
+// the rows are read from replicas that have everything acknowledged before. A position only
+// rises, except by a seek or a restore; the caller can see that To is below From.
+func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
+	n, of, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	ks := n.Keyspace(keyspace)
+	if ks == nil {
+		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownKeyspace, keyspace)
+	}
+	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
+	for i, id := range ids {
+		of := ks.ShardOf(id)
+		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: of}
+		out.Shards[of] = []Window{}
+	}
+	err = s.positions(ctx, n, of, ks.Name, func(of int, partition uint32, at Position) {
+		if _, is := out.Shards[of]; is {
+			out.Shards[of] = append(out.Shards[of], Window{Partition: partition, From: at})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := readRows(ctx, n, ks, ids, out.Rows); err != nil {
+		return nil, err
+	}
+	return out, s.positions(ctx, n, of, ks.Name, func(of int, partition uint32, at Position) {
+		for i := range out.Shards[of] {
+			if w := &out.Shards[of][i]; w.Partition == partition {
+				w.To = at
+			}
+		}
+	})
+}
+
+// readRows fills the counts of rows, as they are now.
+func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, rows []Row) error {
+	width := len(ks.Columns)
+	counts := make([]int64, len(ids)*width)
+	deadline, has := ctx.Deadline()
+	if !has {
+		deadline = time.Now().Add(changeTimeout)
+	}
+	if err := n.Get(ks, ids, width, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline}, counts); err != nil {
+		return err
+	}
+	for i := range rows {
+		for c, column := range ks.Columns {
+			if column != "" { // dropped
+				rows[i].Counts[column] = counts[i*width+c]
+			}
+		}
+	}
+	return nil
+}
+
+// positions calls take with the position of each partition in each shard of a keyspace.
+func (s *Sources) positions(ctx context.Context, n *shard.Node, of shard.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
+	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
+		all, err := n.SourcePositions(ctx, of.Number, partition)
+		if err != nil {
+			return err
+		}
+		for _, p := range all {
+			if p.Keyspace != keyspace {
+				continue
+			}
+			if !p.Known {
+				return &RefusedError{errNoPosition.Error()}
+			}
+			take(p.Shard, partition, p.Position)
+		}
+	}
+	return nil
+}
