@@ -111,8 +111,9 @@ type Rows struct {
 // errNoPosition is returned where a shard has not begun to count a source.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows reads rows, and where a source was in their shards meanwhile. The counts of a row
-// contain all messages below From of its shard, and none at or above To.
+// Rows reads rows, and where a source was in their shards meanwhile; in all shards if there are
+// no ids. The counts of a row contain all messages below From of its shard, and none at or
+// above To.
 //
 // The positions go through the logs of the shards, before the rows are read and after, and
 // the rows are read from replicas that have everything acknowledged before. A position only
@@ -127,6 +128,11 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownKeyspace, keyspace)
 	}
 	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
+	for of := range ks.Shards {
+		if len(ids) == 0 {
+			out.Shards[of] = []Window{}
+		}
+	}
 	for i, id := range ids {
 		of := ks.ShardOf(id)
 		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: of}
@@ -140,8 +146,10 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	if err != nil {
 		return nil, err
 	}
-	if err := readRows(ctx, n, ks, ids, out.Rows); err != nil {
-		return nil, err
+	if len(ids) > 0 {
+		if err := readRows(ctx, n, ks, ids, out.Rows); err != nil {
+			return nil, err
+		}
 	}
 	return out, s.positions(ctx, n, of, ks.Name, func(of int, partition uint32, at Position) {
 		for i := range out.Shards[of] {

@@ -1,0 +1,75 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+)
+
+// PastEvent is what one op of a message of a source does to a row.
+type PastEvent struct {
+	Position SourcePosition `json:"position"`
+	ID       ID             `json:"id"`
+	Add      Counts         `json:"add,omitempty"` // this or Set
+	Set      Counts         `json:"set,omitempty"`
+	Floor    *int64         `json:"floor,omitempty"`
+}
+
+// Past is a part of a source's queue.
+type Past struct {
+	Events []PastEvent    `json:"events"` // in order
+	Next   SourcePosition `json:"next"`   // where the next ones begin
+}
+
+// Past reads what messages of a source do to rows of a keyspace, from a position on. If there
+// are none yet, Next is the position.
+func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
+	var answer Past
+	err := c.askSource(ctx, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from}, &answer)
+	return answer, err
+}
+
+// ShardRow is a row and its shard.
+type ShardRow struct {
+	Row
+	Shard int `json:"shard"`
+}
+
+// SourceWindow is where a shard was in a partition of a source while its rows were read.
+type SourceWindow struct {
+	Partition uint32         `json:"partition"`
+	From      SourcePosition `json:"from"` // the rows have all messages below
+	To        SourcePosition `json:"to"`   // and none at or above
+}
+
+// SourceRows are rows, and where a source was in their shards.
+type SourceRows struct {
+	Rows   []ShardRow             `json:"rows"`
+	Shards map[int][]SourceWindow `json:"shards"`
+}
+
+// SourceRows reads up to GetIDsMax rows in the order of ids, and where a source was in their
+// shards; in all shards if there are no ids.
+func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []ID) (SourceRows, error) {
+	var answer SourceRows
+	err := c.askSource(ctx, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]ID{}, ids...)}, &answer)
+	if err == nil && len(answer.Rows) != len(ids) {
+		err = fmt.Errorf("the server answered with %d rows for %d ids", len(answer.Rows), len(ids))
+	}
+	return answer, err
+}
+
+func (c *Client) askSource(ctx context.Context, source, verb string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	return c.do(ctx, call{method: http.MethodPost, path: sourcePath(url.PathEscape(source)) + "/" + verb, body: body}, answer)
+}
+
+// CorrectMany is IncrMany for corrections, which the server counts apart.
+func (c *Client) CorrectMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
+	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/correct", AppendOps(nil, "add", ops, !o.Quiet), o)
+}

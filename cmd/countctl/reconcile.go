@@ -1,0 +1,442 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/reconcile"
+)
+
+// reconcileFlags are the flags of reconcile.
+type reconcileFlags struct {
+	keyspace, source, at string
+	postgres, query      string
+	quiesced, dryRun     bool
+	maxCorrection        uint64
+	report               string
+	retryFor             time.Duration
+}
+
+// worstShown is how many of the largest drifts are shown.
+const worstShown = 20
+
+// The errors of a comparison that did not end as it should.
+var (
+	errUnsettled   = errors.New("rows had messages at each look")
+	errNotQuiesced = errors.New("something was written meanwhile")
+)
+
+// driftOutput is one column of a row that is not what it should be.
+type driftOutput struct {
+	ID     client.ID `json:"id"`
+	Column string    `json:"column"`
+	Want   int64     `json:"want"`
+	Row    int64     `json:"row"`
+	Drift  int64     `json:"drift"` // what the row lacks
+}
+
+// bucketOutput is how many drifts have a size.
+type bucketOutput struct {
+	From    uint64 `json:"from"`
+	To      uint64 `json:"to"`
+	TooMuch int    `json:"too_much"`
+	TooFew  int    `json:"too_few"`
+}
+
+// reconcileOutput is the JSON output of reconcile.
+type reconcileOutput struct {
+	Keyspace  string         `json:"keyspace"`
+	Compared  int            `json:"compared"`
+	Differ    int            `json:"differ"`
+	Histogram []bucketOutput `json:"histogram"`
+	Worst     []driftOutput  `json:"worst"`
+	Unsettled []client.ID    `json:"unsettled"`
+	Corrected int            `json:"corrected"` // rows
+	Repeated  int            `json:"repeated"`  // rows that an earlier run had corrected
+	Report    string         `json:"report,omitempty"`
+}
+
+func (c *cli) reconcileCommand() *cobra.Command {
+	var f reconcileFlags
+	cmd := &cobra.Command{
+		Use:   "reconcile TRUTH.csv[.gz]",
+		Short: "Compare counts with a truth, and correct them by the difference",
+		Long: `Compare counts with a truth that was counted elsewhere, and correct them by the difference.
+
+The file has the column id and columns of the keyspace; --postgres and --query take a
+query's rows in its place. A row that it does not have is 0.
+
+With --source, the truth is what the messages below the positions --at give, such as 0=812 or
+812. Messages after them are read from the queue again, so writes may continue. Without a
+source, --quiesced takes the rows as they are, and refuses to go on if any was written
+meanwhile.
+
+It shows how many rows differ, by how much, and the worst, and asks before it corrects a
+column by more than --max-correction. What is missing is added, so that counts that come
+meanwhile stay. To be repeated after an interruption it takes the same truth.`,
+		Example: `  countctl reconcile truth.csv --keyspace posts --source likes --at 0=812 --dry-run
+  countctl reconcile --postgres postgres://127.0.0.1/app --query 'SELECT post_id AS id, count(*) AS "like" FROM likes GROUP BY 1' --keyspace posts --quiesced`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, err := f.check(args)
+			if err != nil {
+				return err
+			}
+			return c.reconcile(cmd.Context(), args, f, at)
+		},
+	}
+	c.keyspaceFlag(cmd, &f.keyspace)
+	flags := cmd.Flags()
+	flags.StringVar(&f.source, "source", "", "the source that counts the rows")
+	flags.StringVar(&f.at, "at", "", "the positions of the truth by partition, as 0=812,1=904; one of partition 0 alone")
+	flags.StringVar(&f.postgres, "postgres", "", "a database to take the truth from, as a URL or DSN; PGPASSWORD has the password")
+	flags.StringVar(&f.query, "query", "", "with --postgres, the query whose rows are the truth")
+	flags.BoolVar(&f.quiesced, "quiesced", false, "compare without a source, and refuse to go on if anything was written meanwhile")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "compare only")
+	flags.Uint64Var(&f.maxCorrection, "max-correction", 0, "correct by up to this without a question")
+	flags.StringVar(&f.report, "report", "", "write all differences to a CSV file")
+	durationFlag(flags, &f.retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	return cmd
+}
+
+// check checks the flags, and returns the positions of the truth.
+func (f *reconcileFlags) check(args []string) (map[uint32]reconcile.Position, error) {
+	switch {
+	case (len(args) == 1) == (f.postgres != ""):
+		return nil, usagef("reconcile takes the truth from a file, or from --postgres")
+	case (f.postgres == "") != (f.query == ""):
+		return nil, usagef("--postgres and --query belong together")
+	case (f.source != "") == f.quiesced:
+		return nil, usagef("reconcile needs --source, or --quiesced")
+	case (f.source != "") != (f.at != ""):
+		return nil, usagef("--source and --at belong together")
+	case f.at == "":
+		return nil, nil
+	}
+	at := map[uint32]reconcile.Position{}
+	for _, part := range strings.Split(f.at, ",") {
+		partition, text, both := strings.Cut(part, "=")
+		if !both {
+			partition, text = "0", part
+		}
+		number, err := strconv.ParseUint(partition, 10, 32)
+		if err != nil {
+			return nil, usagef("--at: %q is no partition", partition)
+		}
+		if _, twice := at[uint32(number)]; twice {
+			return nil, usagef("--at has partition %d twice", number)
+		}
+		if at[uint32(number)], err = reconcile.ParsePosition(text); err != nil {
+			return nil, usagef("--at: %v", err)
+		}
+	}
+	return at, nil
+}
+
+func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at map[uint32]reconcile.Position) error {
+	if f.report != "" {
+		if err := c.refuseExisting(f.report); err != nil {
+			return err
+		}
+	}
+	var m *meter
+	server, err := c.connectWaiting(f.retryFor, &m)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	keyspace, err := findCounters(ctx, server, f.keyspace)
+	if err != nil {
+		return err
+	}
+	given, err := readTruth(ctx, args, f, keyspace)
+	if err != nil {
+		return err
+	}
+	r := &reconciled{server: server, keyspace: f.keyspace, source: f.source, truth: given}
+	before, err := r.digests(ctx, f.quiesced)
+	if err == nil {
+		err = r.scan(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	found, err := reconcile.Compare(ctx, r, given.rows, at)
+	if err != nil {
+		return fmt.Errorf("cannot compare: %w", err)
+	}
+	after, err := r.digests(ctx, f.quiesced)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(before, after) {
+		return fmt.Errorf("%w: stop the writers, or compare with --source", errNotQuiesced)
+	}
+	out := r.output(found, f)
+	if err := writeReport(f.report, found.Drifts, given.columns); err != nil {
+		return err
+	}
+	if !f.dryRun && len(found.Drifts) > 0 {
+		if err := c.allowCorrections(found.Drifts, f.maxCorrection); err != nil {
+			return err
+		}
+		err = r.correct(ctx, found.Drifts, f.identity(given, at), &out)
+	}
+	err = errors.Join(err, c.print(out, out.table))
+	if len(found.Unsettled) > 0 {
+		err = errors.Join(err, fmt.Errorf("%w: %d rows were not compared; pause the source for a moment, and run it again", errUnsettled, len(found.Unsettled)))
+	}
+	return err
+}
+
+// allowCorrections asks, unless all corrections are small.
+func (c *cli) allowCorrections(drifts []reconcile.Drift, most uint64) error {
+	largest := reconcile.Largest(drifts)
+	if largest <= most {
+		return nil
+	}
+	return c.confirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", grouped(int64(len(drifts))), largest))
+}
+
+// identity names what is corrected: the same corrections by the same truth are made once.
+func (f *reconcileFlags) identity(given *truth, at map[uint32]reconcile.Position) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q", f.keyspace, f.source)
+	for _, partition := range slices.Sorted(maps.Keys(at)) {
+		fmt.Fprintf(h, " %d=%s", partition, at[partition])
+	}
+	h.Write(given.sum)
+	return "reconcile-" + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// reconciled is a cluster that is compared; it is a reconcile.Server.
+type reconciled struct {
+	server           *client.Client
+	keyspace, source string
+	truth            *truth
+}
+
+// scan adds the rows that the truth does not have, which should be 0.
+func (r *reconciled) scan(ctx context.Context) error {
+	return scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
+		for _, row := range page.Rows {
+			r.truth.rows.Row(uint64(row.ID))
+		}
+		return nil
+	})
+}
+
+// digests returns the digest of each shard, of the replica that is furthest.
+func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]string, error) {
+	found := map[uint32]string{}
+	if !wanted {
+		return found, nil
+	}
+	all, err := r.server.Digests(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the digests: %w", err)
+	}
+	for _, group := range all {
+		if group.Keyspace != r.keyspace {
+			continue
+		}
+		furthest := uint64(0)
+		for _, replica := range group.Replicas {
+			if replica.AppliedIndex >= furthest {
+				furthest, found[group.ID] = replica.AppliedIndex, replica.Digest
+			}
+		}
+		if found[group.ID] == "" {
+			return nil, fmt.Errorf("no replica of shard %d of %s tells its digest", group.Shard, r.keyspace)
+		}
+	}
+	return found, nil
+}
+
+// Past implements reconcile.Server.
+func (r *reconciled) Past(ctx context.Context, partition uint32, from reconcile.Position) ([]reconcile.Event, reconcile.Position, error) {
+	past, err := r.server.Past(ctx, r.source, r.keyspace, partition, client.SourcePosition(from.String()))
+	if err != nil {
+		return nil, from, fmt.Errorf("cannot read messages of source %s again: %w", r.source, err)
+	}
+	next, err := reconcile.ParsePosition(string(past.Next))
+	if err != nil {
+		return nil, from, err
+	}
+	var events []reconcile.Event
+	for _, e := range past.Events {
+		at, err := reconcile.ParsePosition(string(e.Position))
+		if err != nil {
+			return nil, from, err
+		}
+		set := len(e.Set) > 0
+		for _, count := range append(e.Add, e.Set...) {
+			if column := slices.Index(r.truth.columns, count.Column); column >= 0 {
+				events = append(events, reconcile.Event{Position: at, ID: uint64(e.ID), Column: column, Set: set, Value: count.Value, Floor: e.Floor})
+			}
+		}
+	}
+	return events, next, nil
+}
+
+// Rows implements reconcile.Server.
+func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]reconcile.Row, map[int][]reconcile.Window, error) {
+	asked := make([]client.ID, len(ids))
+	for i, id := range ids {
+		asked[i] = client.ID(id)
+	}
+	if r.source == "" {
+		rows, err := r.server.GetMany(ctx, r.keyspace, asked, r.truth.columns, client.ReadOptions{Consistency: "linearizable"})
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot read rows: %w", err)
+		}
+		out := make([]reconcile.Row, len(rows))
+		for i := range rows {
+			out[i] = r.row(&rows[i], 0)
+		}
+		return out, nil, nil
+	}
+	answer, err := r.server.SourceRows(ctx, r.source, r.keyspace, asked)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read rows: %w", err)
+	}
+	out, shards := make([]reconcile.Row, len(ids)), map[int][]reconcile.Window{}
+	for i := range answer.Rows {
+		out[i] = r.row(&answer.Rows[i].Row, answer.Rows[i].Shard)
+	}
+	for shard, windows := range answer.Shards {
+		for _, w := range windows {
+			from, err1 := reconcile.ParsePosition(string(w.From))
+			to, err2 := reconcile.ParsePosition(string(w.To))
+			if err := errors.Join(err1, err2); err != nil {
+				return nil, nil, err
+			}
+			shards[shard] = append(shards[shard], reconcile.Window{Partition: w.Partition, From: from, To: to})
+		}
+	}
+	return out, shards, nil
+}
+
+func (r *reconciled) row(row *client.Row, shard int) reconcile.Row {
+	out := reconcile.Row{ID: uint64(row.ID), Counts: make([]int64, len(r.truth.columns)), Shard: shard}
+	for i, column := range r.truth.columns {
+		out.Counts[i], _ = row.Counts.Get(column)
+	}
+	return out
+}
+
+// Wait implements reconcile.Server.
+func (r *reconciled) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	}
+}
+
+// correct adds the drifts to their rows. Each part has a key of its own, which is the same in
+// another run with the same truth: a part that is still on its way from an earlier run, and the
+// same part of this one, are added once.
+func (r *reconciled) correct(ctx context.Context, drifts []reconcile.Drift, identity string, out *reconcileOutput) error {
+	parts := reconcile.Chunks(drifts)
+	for _, number := range slices.Sorted(maps.Keys(parts)) {
+		var ops []client.Op
+		for _, d := range parts[number] {
+			count := client.Count{Column: r.truth.columns[d.Column], Value: d.Add}
+			if last := len(ops) - 1; last >= 0 && ops[last].ID == client.ID(d.ID) {
+				ops[last].Cells = append(ops[last].Cells, count)
+			} else {
+				ops = append(ops, client.Op{ID: client.ID(d.ID), Cells: client.Counts{count}})
+			}
+		}
+		if len(ops) > client.WriteOpsMax {
+			return fmt.Errorf("%d rows of one part differ, and one write takes %d: correct fewer columns at once", len(ops), client.WriteOpsMax)
+		}
+		done, err := r.server.CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{Quiet: true, Key: identity + "-" + strconv.Itoa(int(number))})
+		if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_conflict" {
+			return fmt.Errorf("an earlier run with this truth corrected other rows of a part; its corrections may still be on their way: run it again in 10 minutes (--key-horizon of the nodes): %w", err)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot correct: %w; run it again to correct the rest", err)
+		}
+		if done.Duplicate {
+			out.Repeated += len(ops)
+		} else {
+			out.Corrected += len(ops)
+		}
+	}
+	return nil
+}
+
+func (r *reconciled) output(found *reconcile.Result, f reconcileFlags) reconcileOutput {
+	out := reconcileOutput{
+		Keyspace: f.keyspace, Compared: found.Compared - len(found.Unsettled), Differ: found.Differ,
+		Histogram: []bucketOutput{}, Worst: []driftOutput{}, Unsettled: []client.ID{}, Report: f.report,
+	}
+	for _, b := range reconcile.Histogram(found.Drifts) {
+		out.Histogram = append(out.Histogram, bucketOutput{b.From, b.To, b.Above, b.Below})
+	}
+	for _, d := range reconcile.Worst(found.Drifts, worstShown) {
+		out.Worst = append(out.Worst, driftOutput{client.ID(d.ID), r.truth.columns[d.Column], d.Want, d.Row, d.Add})
+	}
+	for _, id := range found.Unsettled {
+		out.Unsettled = append(out.Unsettled, client.ID(id))
+	}
+	return out
+}
+
+func (o reconcileOutput) table(t *table) {
+	t.row("KEYSPACE", "COMPARED", "DIFFER", "CORRECTED", "REPEATED", "UNSETTLED")
+	t.row(o.Keyspace, grouped(int64(o.Compared)), grouped(int64(o.Differ)), grouped(int64(o.Corrected)), grouped(int64(o.Repeated)), grouped(int64(len(o.Unsettled))))
+	if len(o.Worst) == 0 {
+		return
+	}
+	t.row()
+	t.row("OFF BY", "TOO MUCH", "TOO FEW")
+	for _, b := range o.Histogram {
+		t.row(fmt.Sprintf("%d to %d", b.From, b.To), grouped(int64(b.TooMuch)), grouped(int64(b.TooFew)))
+	}
+	t.row()
+	t.row("ID", "COLUMN", "WANT", "ROW", "DRIFT")
+	for _, d := range o.Worst {
+		t.row(strconv.FormatUint(uint64(d.ID), 10), d.Column, strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), fmt.Sprintf("%+d", d.Drift))
+	}
+}
+
+// writeReport writes all differences.
+func writeReport(path string, drifts []reconcile.Drift, columns []string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("cannot write the report: %w", err)
+	}
+	w := csv.NewWriter(f)
+	err = w.Write([]string{"id", "column", "want", "row", "drift"})
+	for _, d := range drifts {
+		if err != nil {
+			break
+		}
+		err = w.Write([]string{strconv.FormatUint(d.ID, 10), columns[d.Column], strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), strconv.FormatInt(d.Add, 10)})
+	}
+	w.Flush()
+	if err = errors.Join(err, w.Error(), f.Close()); err != nil {
+		return fmt.Errorf("cannot write the report: %w", err)
+	}
+	return nil
+}
