@@ -50,6 +50,7 @@ var Routes = []Route{
 	{"POST", "/v1/counters/{keyspace}/scan", inPath(Read)},
 	{"POST", "/v1/counters/{keyspace}/incr", inPath(Ingest)},
 	{"POST", "/v1/counters/{keyspace}/set", inPath(Write)},
+	{"POST", "/v1/counters/{keyspace}/correct", inPath(Write)},
 	{"PUT", "/v1/counters/{keyspace}/{id}", inPath(Write)},
 	{"DELETE", "/v1/counters/{keyspace}/{id}", inPath(Write)},
 	{"POST", "/v1/ops", inBody(Ingest)}, // a set needs Write
@@ -105,6 +106,8 @@ var Routes = []Route{
 	{"POST", "/v1/sources/{source}/pause", admin},
 	{"POST", "/v1/sources/{source}/resume", admin},
 	{"POST", "/v1/sources/{source}/seek", admin},
+	{"POST", "/v1/sources/{source}/past", admin},
+	{"POST", "/v1/sources/{source}/rows", admin},
 
 	{"GET", "/v1/users", admin},
 	{"GET", "/v1/users/{name}", admin},
