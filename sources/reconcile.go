@@ -185,6 +185,9 @@ func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint
 func (s *Sources) positions(ctx context.Context, n *shard.Node, of shard.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
 		all, err := n.SourcePositions(ctx, of.Number, partition)
+		if errors.Is(err, sink.ErrBusy) || errors.Is(err, sink.ErrMoved) || errors.Is(err, sink.ErrStopped) {
+			return &RefusedError{err.Error()}
+		}
 		if err != nil {
 			return err
 		}
