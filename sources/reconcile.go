@@ -20,7 +20,7 @@ import (
 // pastMessages bounds the messages of one call of Past.
 const pastMessages = 10_000
 
-// Event is what one op of a message does to a row.
+// Event is what an op of a message does to columns of a row.
 type Event struct {
 	Position Position         `json:"position"`
 	ID       string           `json:"id"`
@@ -65,26 +65,45 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		return nil, &RefusedError{err.Error()}
 	}
 	out := &Past{Events: []Event{}, Next: next}
-	for _, op := range ops {
-		if op.Keyspace != keyspace {
-			continue
+	var floors map[string]int64
+	if ks := n.Keyspace(keyspace); ks != nil {
+		floors = ks.Floors
+	}
+	for i := range ops {
+		if ops[i].Keyspace == keyspace {
+			out.Events = appendEvents(out.Events, &ops[i], floors)
 		}
-		e := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
-		counts := make(map[string]int64, len(op.Cells))
-		for _, c := range op.Cells {
-			counts[c.Column] = c.Value
-		}
-		if op.Kind == sink.Set {
-			e.Set = counts
-		} else {
-			e.Add = counts
-		}
-		if op.HasFloor {
-			e.Floor = &op.Floor
-		}
-		out.Events = append(out.Events, e)
 	}
 	return out, nil
+}
+
+// appendEvents appends what an op does: an event for each floor that its deltas have, which is
+// the higher one of the op's and the column's, and one for all that have none.
+func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
+	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
+	counts := make(map[string]int64, len(op.Cells))
+	for _, c := range op.Cells {
+		floor, has := floors[c.Column]
+		if op.HasFloor && (!has || floor < op.Floor) {
+			floor, has = op.Floor, true
+		}
+		if !has || op.Kind == sink.Set {
+			counts[c.Column] = c.Value
+			continue
+		}
+		e := plain
+		e.Add, e.Floor = map[string]int64{c.Column: c.Value}, &floor
+		events = append(events, e)
+	}
+	if len(counts) == 0 {
+		return events
+	}
+	if op.Kind == sink.Set {
+		plain.Set = counts
+	} else {
+		plain.Add = counts
+	}
+	return append(events, plain)
 }
 
 // Window is where a shard was in a partition while its rows were read: at From at least, and

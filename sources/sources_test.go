@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -466,5 +467,39 @@ func TestInterruptedBeginning(t *testing.T) {
 				t.Errorf("%d messages were counted, want %d", of.Applied, want)
 			}
 		})
+	}
+}
+
+// While the reader of a source that was deleted still ends, and another of the name reads,
+// metrics are those of the other.
+func TestMetricsOfOneName(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(1))
+	st.mu.Lock()
+	for number, r := range maps.Clone(st.mu.readers) {
+		st.mu.readers[number-1] = r
+	}
+	st.mu.Unlock()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(st.Sources)
+	if _, err := registry.Gather(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What messages did to a column with a floor is told with it, and with the higher one of two.
+func TestPastHasFloorsOfColumns(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	zero := int64(0)
+	must(st.node.AddColumns(ctx, "posts", []string{"like"}, map[string]*int64{"like": &zero}))(t)
+	st.queue.add(0, `{"keyspace":"posts","id":1,"add":{"like":-1,"view":2}}`, `{"keyspace":"posts","id":1,"add":{"like":-1},"floor":-5}`)
+	must(st.put(""))(t)
+	st.eventually("it is read", through(2))
+	past := must(st.Past(ctx, "likes", "posts", 0, "0"))(t)
+	got, want := must(json.Marshal(past.Events))(t), `[{"position":0,"id":"1","add":{"like":-1},"floor":0},{"position":0,"id":"1","add":{"view":2}},{"position":1,"id":"1","add":{"like":-1},"floor":0}]`
+	if string(got) != want || st.count(1) != 0 {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
