@@ -259,3 +259,54 @@ func TestPositions(t *testing.T) {
 		t.Error("x is a position")
 	}
 }
+
+// A row whose value is set between the comparison and the correction is found by the next look.
+func TestSetMeanwhile(t *testing.T) {
+	s := &settable{count: 1}
+	truth := NewTruth(1)
+	truth.Row(1)
+	out, err := Compare(t.Context(), s, truth, map[uint32]Position{0: {}})
+	if err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != -1 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	s.events = append(s.events, Event{ID: 1, Set: true, Value: 5})
+	s.count = 5 + out.Drifts[0].Add
+	if out, err = out.Again(t.Context()); err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != 1 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	s.count++
+	if out, err = out.Again(t.Context()); err != nil || len(out.Drifts) != 0 {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+// settable is a row that has counted all events.
+type settable struct {
+	events []Event
+	count  int64
+}
+
+func (s *settable) Past(_ context.Context, _ uint32, from Position) ([]Event, Position, error) {
+	return s.events[from.Lo:], Position{Lo: uint64(len(s.events))}, nil
+}
+
+func (s *settable) Rows(_ context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error) {
+	at := Position{Lo: uint64(len(s.events))}
+	for _, id := range ids {
+		rows = append(rows, Row{ID: id, Counts: []int64{s.count}})
+	}
+	return rows, map[int][]Window{0: {{From: at, To: at}}}, nil
+}
+
+func (s *settable) Wait(context.Context) error { return nil }
+
+// A correction of many rows is few writes, however many rows it has.
+func TestChunksAreFew(t *testing.T) {
+	var drifts []Drift
+	for id := range uint64(300_000) {
+		drifts = append(drifts, Drift{ID: id, Add: 1})
+	}
+	if parts := Chunks(drifts); len(parts) > 4096 {
+		t.Errorf("%d writes", len(parts))
+	}
+}
