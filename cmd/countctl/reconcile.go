@@ -37,6 +37,7 @@ const worstShown = 20
 var (
 	errUnsettled   = errors.New("rows had messages at each look")
 	errNotQuiesced = errors.New("something was written meanwhile")
+	errStillDiffer = errors.New("rows still differ")
 )
 
 // driftOutput is one column of a row that is not what it should be.
@@ -193,13 +194,28 @@ func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at
 		if err := c.allowCorrections(found.Drifts, f.maxCorrection); err != nil {
 			return err
 		}
-		err = r.correct(ctx, found.Drifts, f.identity(given, at), &out)
+		if err = r.correct(ctx, found.Drifts, f.identity(given, at), &out); err == nil {
+			err = stillDiffer(ctx, found)
+		}
 	}
 	err = errors.Join(err, c.print(out, out.table))
 	if len(found.Unsettled) > 0 {
 		err = errors.Join(err, fmt.Errorf("%w: %d rows were not compared; pause the source for a moment, and run it again", errUnsettled, len(found.Unsettled)))
 	}
 	return err
+}
+
+// stillDiffer compares corrected rows again. They differ if a message meanwhile set a value or
+// met a floor, or if an earlier run had made the same corrections, which are not made twice.
+func stillDiffer(ctx context.Context, found *reconcile.Result) error {
+	left, err := found.Again(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot compare the corrected rows again: %w", err)
+	}
+	if left.Differ > 0 {
+		return fmt.Errorf("%w: %d of those that were corrected; run it again in 10 minutes (--key-horizon of the nodes)", errStillDiffer, left.Differ)
+	}
+	return nil
 }
 
 // allowCorrections asks, unless all corrections are small.
