@@ -213,7 +213,7 @@ func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 		return fmt.Errorf("cannot compare the corrected rows again: %w", err)
 	}
 	if left.Differ > 0 {
-		return fmt.Errorf("%w: %d of those that were corrected; run it again in 10 minutes (--key-horizon of the nodes)", errStillDiffer, left.Differ)
+		return fmt.Errorf("%w: %d of the corrected rows; run it again in 10 minutes (--key-horizon of the nodes)", errStillDiffer, left.Differ)
 	}
 	return nil
 }

@@ -5,11 +5,11 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,8 +23,8 @@ import (
 
 // reconciledShown is what a test reads of a reconciliation.
 type reconciledShown struct {
-	Compared, Differ, Corrected int
-	Worst                       []struct {
+	Compared, Differ, Corrected, Repeated int
+	Worst                                 []struct {
 		ID    string
 		Drift int64
 	}
@@ -36,7 +36,8 @@ type reconciledShown struct {
 //  1. --dry-run finds each drifted row, and how far it is off, and writes nothing;
 //  2. the corrections take nothing away that is counted meanwhile, and a repeat corrects nothing;
 //  3. rows that the truth does not have become 0;
-//  4. --quiesced refuses to correct while rows are written, and corrects after that.
+//  4. --quiesced refuses to correct while rows are written, and corrects after that;
+//  5. a repeat that makes no correction, since the run before made the same one, fails.
 func TestReconcile(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
@@ -105,10 +106,14 @@ func TestReconcile(t *testing.T) {
 	}()
 
 	drift := map[string]int64{"3": 5, "7": -2, "150": 1000, "999": 4}
+	add := func(id string, n int64) {
+		t.Helper()
+		nodes[2].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": []any{map[string]any{"id": id, "add": map[string]int64{"like": n}}}}, nil)
+	}
 	distort := func() {
 		t.Helper()
 		for id, n := range drift {
-			nodes[2].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": []any{map[string]any{"id": id, "add": map[string]int64{"like": n}}}}, nil)
+			add(id, n)
 		}
 	}
 	distort()
@@ -146,6 +151,17 @@ func TestReconcile(t *testing.T) {
 	reconcile("--yes")
 	if found.Differ != 0 {
 		t.Errorf("a repeat found %+v", found)
+	}
+	distort()
+	run := nodes[0].Ctl(append(slices.Clone(command), "--yes", "-o", "json")...)
+	if err := json.Unmarshal([]byte(run.Stdout), &found); err != nil || run.Code != 1 || found.Corrected != 0 || found.Repeated != len(drift) {
+		t.Errorf("the same drift again: %d, %+v, %v", run.Code, found, err)
+	}
+	if !strings.Contains(run.Stderr, fmt.Sprintf("rows still differ: %d of the corrected rows", len(drift))) {
+		t.Errorf("the same drift again: %s", run.Stderr)
+	}
+	for id, n := range drift {
+		add(id, -n)
 	}
 
 	quiesced := []string{"reconcile", truth, "--keyspace", "posts", "--quiesced", "--yes", "-o", "json"}
@@ -212,16 +228,8 @@ func documented(t *testing.T, is string, words map[string]string) []string {
 // driftTotal returns what a node corrected.
 func driftTotal(t *testing.T, n *clustertest.Node) (total int64) {
 	t.Helper()
-	answer, err := http.Get(n.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	t.Helper()
+	for line := range strings.Lines(n.Text("/metrics")) {
 		if value, is := strings.CutPrefix(strings.TrimSpace(line), `countd_reconcile_drift_total{keyspace="posts"} `); is {
 			n, err := strconv.ParseFloat(value, 64)
 			if err != nil {

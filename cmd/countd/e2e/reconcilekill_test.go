@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// TestReconcileKilled kills countctl, and in the next run a node, while corrections are made:
+//
+//  1. the runs together correct each row once;
+//  2. the second run succeeds, though a leader dies meanwhile;
+//  3. a third run has nothing to correct.
+func TestReconcileKilled(t *testing.T) {
+	beside(t)
+	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
+	defer stream.Close()
+	c := clustertest.New(t, bin, clustertest.Options{})
+	nodes, dir := c.Nodes(), t.TempDir()
+	const rows = 600 // each in a write of its own
+	ids := make([]string, rows)
+	truth, ops, drift := "id,like\n", []any{}, int64(0)
+	for i := range rows {
+		ids[i] = strconv.Itoa(i)
+		truth += fmt.Sprintf("%d,%d\n", i, i%5)
+		ops = append(ops, map[string]any{"id": ids[i], "add": map[string]int64{"like": int64(i%7) + 10}})
+		drift += int64(i%7) + 10 - int64(i%5)
+	}
+	files := map[string]string{
+		"truth.csv":  truth,
+		"likes.yaml": fmt.Sprintf("name: likes\ntype: redis-stream\naddr: %s\nkey: likes\n", stream.Options().Addr),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stream.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "1-1", Values: []string{"value", "[]"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].MustCtl("source", "create", filepath.Join(dir, "likes.yaml"))
+	nodes[0].MustCtl("source", "show", "likes", "--wait")
+	nodes[0].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+
+	command := []string{"reconcile", filepath.Join(dir, "truth.csv"), "--keyspace", "posts", "--source", "likes", "--at", "1-2", "--yes", "-o", "json"}
+	corrected := func() int64 { return driftTotal(t, nodes[0]) } // takes the corrections
+	began := func(run *proctest.Ctl, beyond int64) {             // or ended, on a machine that stalls
+		t.Helper()
+		for end := time.Now().Add(time.Minute); corrected() <= min(beyond, drift-1); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				run.Kill()
+				t.Fatalf("no corrections: %s", run.Stderr)
+			}
+		}
+	}
+	first := nodes[0].StartCtl(command...)
+	began(first, 0)
+	first.Kill()
+
+	before := corrected()
+	second := nodes[0].StartCtl(command...)
+	began(second, before)
+	victim, _ := c.LeaderOfMost("posts", postsShards)
+	if victim == nodes[0] {
+		victim = nodes[1]
+	}
+	victim.Kill()
+	second.Wait()
+	if second.Code != 0 {
+		t.Errorf("beside the kill of a node: %d, %s", second.Code, second.Stderr)
+	}
+	victim.Start()
+	c.AwaitReady(victim)
+	var found reconciledShown
+	if err := json.Unmarshal([]byte(nodes[0].MustCtl(command...)), &found); err != nil || found.Differ != 0 || found.Compared != rows {
+		t.Errorf("the last run found %+v, %v", found, err)
+	}
+	for i, row := range nodes[0].Rows("posts", ids) {
+		if got, want := row.Counts["like"], int64(i%5); got != want {
+			t.Errorf("row %d is %d, want %d", i, got, want)
+		}
+	}
+	t.Logf("the first run corrected %d of %d before it ended with %d", before, drift, first.Code)
+	c.AwaitAgreement(agreeTimeout(), nodes...)
+}
