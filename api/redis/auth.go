@@ -21,9 +21,9 @@ type login struct {
 }
 
 // renewLogin makes the login what it is now: the token may have been revoked, or may have expired.
-func (c *conn) renewLogin() {
+func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
-		is, why := a.Still(c.login.caller, time.Now())
+		is, why := a.Still(c.login.caller, now)
 		if c.login.why = why; why == auth.Granted {
 			c.login.caller = is
 		}
@@ -41,59 +41,84 @@ func (l *login) current() (*auth.Caller, auth.Refusal) {
 	return l.caller, auth.Granted
 }
 
-// refused replies to a command that the client may not make, and reports whether it did.
+// unknownName stands for an unknown command in the audit log. The name that the client wrote
+// may be anything, also a token.
+const unknownName = "unknown command"
+
+// refused replies to a command that the client may not make, and reports whether it did. cmd is
+// nil for an unknown command. It renews the login for each command, because a long pipeline
+// may outlive the token.
 func (c *conn) refused(cmd *command, args [][]byte) bool {
+	now := time.Now()
+	c.renewLogin(now)
 	why, text := c.refusal(cmd, args)
+	if why == auth.Granted {
+		why, text = c.beyondLimits(cmd, args, now)
+	}
 	if why == auth.Granted {
 		return false
 	}
+	name := unknownName
+	if cmd != nil {
+		name = cmd.name
+	}
 	caller, _ := c.login.current()
-	if !c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: cmd.name}) {
+	if !c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: name}) {
 		return false
 	}
-	if cmd.name == "exec" {
+	if name == "exec" {
 		c.closeMulti()
 		text = "EXECABORT Transaction discarded because of: " + text
 	}
 	c.multi.broken = c.multi.broken || c.multi.open
-	if cmd.traits&writes != 0 && c.once.open() && !c.multi.open && c.once.refusal() == "" {
+	switch {
+	case cmd == nil:
+		c.once.unsure = true
+	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
 		c.once.next() // the numbers of later writes must not depend on who may make this one
 	}
 	c.batch.fail(text)
 	return true
 }
 
-// refusal returns why the client may not make a command, and the reply.
+// refusal returns why the client may not make a command, whatever its limits are, and the
+// reply. Any user may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	need := c.server.needs[cmd]
 	if need != nil && need.Access == auth.Public {
 		return auth.Granted, ""
 	}
 	caller, why := c.login.current()
-	switch why {
-	case auth.Granted:
-	case auth.Unproven:
+	switch {
+	case why == auth.Unproven:
 		return why, errUnproven
-	default:
+	case why != auth.Granted:
 		return why, errNoAuth
-	}
-	if need == nil || !allowed(caller, need, cmd.keys, args) {
+	case cmd != nil && (need == nil || !allowed(caller, need, cmd.keys, args)):
 		return auth.Forbidden, fmt.Sprintf("NOPERM User %s has no permissions to run the '%s' command", caller.Name, cmd.name)
 	}
-	now := time.Now()
+	return auth.Granted, ""
+}
+
+// beyondLimits counts a command against the limits of its caller. Public commands have none.
+func (c *conn) beyondLimits(cmd *command, args [][]byte, now time.Time) (auth.Refusal, string) {
+	caller, _ := c.login.current()
+	if need := c.server.needs[cmd]; caller == nil || need != nil && need.Access == auth.Public {
+		return auth.Granted, ""
+	}
 	over, wait := auth.Requests, caller.Take(auth.Requests, 1, now)
-	if wait == 0 && cmd.traits&writes != 0 && cmd.name != "exec" {
+	if wait == 0 && cmd != nil && cmd.traits&writes != 0 && cmd.name != "exec" {
 		if over, wait = auth.Ops, caller.Take(auth.Ops, 1, now); wait == 0 {
 			caller.Owe(auth.Ops, cmd.keys.count(len(args))-1, now)
 		}
 	}
 	if wait > 0 {
-		return auth.OverLimits, overLimits(caller, over)
+		return auth.OverLimits, errOverLimit(caller, over)
 	}
 	return auth.Granted, ""
 }
 
-func overLimits(caller *auth.Caller, over auth.Limit) string {
+func errOverLimit(caller *auth.Caller, over auth.Limit) string {
 	return fmt.Sprintf("OVERLOADED user %s makes more %s than its limit allows", caller.Name, over)
 }
 
@@ -140,7 +165,7 @@ func (c *conn) mayRead(keyspace string) bool {
 }
 
 // recheck returns why a transaction may not be executed any more, or "". Its commands were
-// allowed when they were queued.
+// allowed, and counted against the limits of the caller, when they were queued.
 func (c *conn) recheck(m *transaction) string {
 	caller, _ := c.login.current()
 	if c.server.cfg.Auth == nil || !c.server.cfg.Auth.Enforces() || caller == m.caller {
@@ -165,7 +190,7 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 	}
 	over := ""
 	if why == auth.Granted && caller.Take(auth.Connections, 1, time.Now()) > 0 {
-		why, over = auth.OverLimits, overLimits(caller, auth.Connections)
+		why, over = auth.OverLimits, errOverLimit(caller, auth.Connections)
 	}
 	if why == auth.Granted {
 		c.login = login{caller: caller}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,6 +192,81 @@ func TestRevokedLogin(t *testing.T) {
 	}
 	if got := c.do("GET posts:1:like")[0]; got != "-"+errNoAuth {
 		t.Errorf("after the user was deleted: %s", got)
+	}
+}
+
+// TestRevokedInAPipeline checks that a token which is revoked while a pipeline is served is of
+// no use to the commands behind, which had arrived already.
+func TestRevokedInAPipeline(t *testing.T) {
+	a, cluster := authtest.Open(t, auth.Enforce)
+	node := newFakeNode()
+	s := serve(t, node, func(c *Config) { c.Auth = a })
+	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
+	var revoke sync.Once
+	node.mu.Lock()
+	node.mu.readErr = func([]uint64) error {
+		revoke.Do(func() {
+			if _, _, err := auth.DeleteUser(t.Context(), cluster, "web"); err != nil {
+				t.Error(err)
+			}
+		})
+		return nil
+	}
+	node.mu.Unlock()
+	got := c.do("GET posts:1:like", "SELECT 0", "INCR posts:1:like", "SCAN 0") // SELECT executes what is before it
+	if want := []string{"null", "+OK", "-" + errNoAuth, "-" + errNoAuth}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if n := node.writes.Load(); n > 0 {
+		t.Errorf("%d writes", n)
+	}
+}
+
+// TestHelloIsServedWhole checks that a HELLO with a bad option logs nobody in.
+func TestHelloIsServedWhole(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	web := cluster.Token(t, "web", grant("writer", "posts"))
+	for _, options := range []string{"FOO", "SETNAME", "SETNAME 'a b'", "AUTH web"} {
+		c := dial(t, s)
+		if got := c.do("HELLO 3 AUTH web " + web + " " + options)[0]; !strings.HasPrefix(got, "-ERR") {
+			t.Errorf("%s: %s", options, got)
+		}
+		if got := c.do("GET posts:1:like")[0]; got != "-"+errNoAuth {
+			t.Errorf("after HELLO with the bad option %s: %s", options, got)
+		}
+	}
+}
+
+// TestNobodyLearnsNothing checks that nobody is told which commands there are, and that users
+// are.
+func TestNobodyLearnsNothing(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	for _, line := range []string{"NONSENSE a", "GET", "EXEC a"} {
+		if got := dial(t, s).do(line)[0]; !strings.HasSuffix(got, errNoAuth) {
+			t.Errorf("%s of nobody: %s", line, got)
+		}
+	}
+	web := loggedIn(t, s, cluster.Token(t, "web", grant("reader", "posts")))
+	for line, want := range map[string]string{"NONSENSE a": "-ERR unknown command", "GET": "-ERR wrong number of arguments", "EXEC a": "-EXECABORT"} {
+		if got := web.do(line)[0]; !strings.HasPrefix(got, want) {
+			t.Errorf("%s of a user: %s", line, got)
+		}
+	}
+}
+
+// TestTransactionsAreCountedOnce checks that a transaction whose rights are checked again, as a
+// user has changed in between, counts once against the limits of its caller.
+func TestTransactionsAreCountedOnce(t *testing.T) {
+	s, cluster := serveEnforcing(t, auth.Enforce)
+	web := cluster.Token(t, "web", grant("writer", "posts"))
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c := loggedIn(t, s, web)
+	c.do("MULTI", "MSET"+strings.Repeat(" posts:1:like 5", 3600)) // an hour's worth
+	cluster.Token(t, "other", grant("reader", "posts"))
+	if got := c.do("EXEC")[0]; got != "[+OK]" {
+		t.Error(got)
 	}
 }
 

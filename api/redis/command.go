@@ -92,6 +92,7 @@ func (c *conn) command(args [][]byte) {
 	switch {
 	case cmd == nil && isHTTP(args[0]):
 		c.closing = true
+	case c.server.cfg.Auth != nil && c.refused(cmd, args):
 	case cmd == nil:
 		c.multi.broken, c.once.unsure = true, true
 		c.batch.fail(unknownCommand(args))
@@ -101,7 +102,6 @@ func (c *conn) command(args [][]byte) {
 	case !cmd.takes(len(args)):
 		c.multi.broken = true
 		c.batch.fail(wrongArity(cmd.name))
-	case c.server.cfg.Auth != nil && c.refused(cmd, args):
 	case c.multi.open && cmd.traits&atOnce == 0:
 		c.queue(cmd, args)
 	default:

@@ -92,7 +92,7 @@ func (c *conn) begin() {
 	c.batch, b.conn, c.out.buf = b, c, b.out
 	b.looked, b.lookErr = false, nil
 	b.refresh()
-	c.renewLogin()
+	c.renewLogin(time.Now())
 	c.out.unknown = c.unknown()
 }
 

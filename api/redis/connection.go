@@ -101,7 +101,10 @@ func (c *conn) hello(args [][]byte) {
 		}
 		resp3 = version == 3
 	}
-	name, fault := c.helloOptions(args)
+	o, fault := c.parseHello(args)
+	if fault == "" && o.token != nil {
+		fault = c.helloLogIn(o.user, o.token)
+	}
 	if fault == "" {
 		fault = c.needLogin()
 	}
@@ -109,35 +112,46 @@ func (c *conn) hello(args [][]byte) {
 		c.refuse(fault)
 		return
 	}
-	c.name, c.resp3 = name, resp3
+	c.name, c.resp3 = o.name, resp3
 	c.out.buf = c.appendHello(c.out.buf)
 }
 
-// helloOptions parses the arguments after the version.
-func (c *conn) helloOptions(args [][]byte) (name, fault string) {
-	name = c.name
+// helloOptions are the arguments of HELLO after the version.
+type helloOptions struct {
+	name        string
+	user, token []byte // nil without AUTH
+}
+
+// parseHello parses the options. A fault in one leaves the client who it is.
+func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
+	o.name = c.name
 	for i := 2; i < len(args); {
 		switch option := strings.ToLower(string(args[i])); {
 		case option == "auth" && i+2 < len(args):
-			if c.server.cfg.Auth != nil {
-				if fault := c.logIn(args[i+1], args[i+2]); fault != "" {
-					return name, fault
-				}
-			} else if string(args[i+1]) != defaultUser {
-				return name, errWrongPass
-			}
+			o.user, o.token = args[i+1], args[i+2]
 			i += 3
 		case option == "setname" && i+1 < len(args):
 			if !validName(args[i+1]) {
-				return name, errBadName
+				return o, errBadName
 			}
-			name = string(args[i+1])
+			o.name = string(args[i+1])
 			i += 2
 		default:
-			return name, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", shown(args[i]))
+			return o, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", shown(args[i]))
 		}
 	}
-	return name, ""
+	return o, ""
+}
+
+// helloLogIn logs the client in by HELLO, and returns why it could not.
+func (c *conn) helloLogIn(user, token []byte) (fault string) {
+	switch {
+	case c.server.cfg.Auth != nil:
+		return c.logIn(user, token)
+	case string(user) != defaultUser:
+		return errWrongPass
+	}
+	return ""
 }
 
 // spokenVersion is the Redis version whose commands this server implements, for clients
