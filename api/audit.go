@@ -13,37 +13,42 @@ import (
 // auditBytesMax bounds how much of a body or path a log line holds: orders are shorter.
 const auditBytesMax = 256
 
-// audit logs a call that changes the cluster or a keyspace, with the caller's address and
-// the result. Refused calls changed nothing and may be many, so their lines are limited.
+// audit writes a call that only an admin may make into the audit log. If the call changes the
+// cluster or a keyspace, the node's log has it too. Refused calls changed nothing and may be
+// many, so their lines are limited.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
 		return // authorize has written that
 	}
+	path := s.pathOf(ctx)
 	event := audit.Event{
-		Time: time.Now(), From: ctx.RemoteAddr().String(), What: e.name, Target: clipped(ctx.URI().PathOriginal()),
+		Time: time.Now(), From: ctx.RemoteAddr().String(), What: e.name, Target: path,
 		Outcome: outcomeOf(err), Status: ctx.Response.StatusCode(),
 	}
 	if r.caller != nil {
 		event.Who, event.Token = r.caller.Name, r.caller.Token
 	}
 	s.cfg.Audit.Action(event)
+	if e.takes&audited == 0 {
+		return
+	}
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
 		logger, msg = s.limited, "admin action failed: "+e.name // limited by name
 	}
 	args := []any{
-		"action", e.name, "path", clipped(ctx.URI().PathOriginal()), "caller", ctx.RemoteAddr().String(), "user", event.Who,
+		"action", e.name, "path", path, "caller", ctx.RemoteAddr().String(), "user", event.Who,
 		"status", ctx.Response.StatusCode(),
 	}
 	if ctx.RequestBodyStream() == nil && e.takes&takesSecret == 0 { // a stream was not read, as for a restore
-		args = append(args, "body", clipped(ctx.Request.Body()))
+		args = append(args, "body", s.clipped(ctx.Request.Body()))
 	}
 	if query := ctx.URI().QueryString(); len(query) > 0 {
-		args = append(args, "query", clipped(query))
+		args = append(args, "query", s.clipped(query))
 	}
 	if err != nil {
-		args = append(args, slog.String("err", clipped([]byte(err.Error()))))
+		args = append(args, slog.String("err", s.clipped([]byte(err.Error()))))
 	}
 	logger.Info(msg, args...)
 }
@@ -57,9 +62,20 @@ func outcomeOf(err error) string {
 	return f.code
 }
 
-func clipped(text []byte) string {
-	if len(text) > auditBytesMax {
-		return string(text[:auditBytesMax]) + "…"
+// pathOf returns the path of a request for a log.
+func (s *Server) pathOf(ctx *fasthttp.RequestCtx) string {
+	path := ctx.URI().PathOriginal()
+	if plain, ok := unescaped(path); ok {
+		path = plain
 	}
-	return string(text)
+	return s.clipped(path)
+}
+
+// clipped returns the begin of what a client sent, without tokens, for a log.
+func (s *Server) clipped(text []byte) string {
+	masked := s.cfg.Auth.Mask(string(text[:min(len(text), 2*auditBytesMax)]))
+	if len(masked) > auditBytesMax {
+		return masked[:auditBytesMax] + "…"
+	}
+	return masked
 }

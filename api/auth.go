@@ -118,7 +118,8 @@ func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 // rest of a batch is counted by countOps once it is decoded.
 func (s *Server) checkLimits(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	over, wait := auth.Requests, r.caller.Take(auth.Requests, 1, r.received)
-	if wait == 0 && ctx.ConnRequestNum() == 1 {
+	if c, ok := ctx.Conn().(*conn); wait == 0 && ok && !c.counted {
+		c.counted = true
 		over, wait = auth.Connections, r.caller.Take(auth.Connections, 1, r.received)
 	}
 	if wait == 0 && e.takes&takesWrite != 0 {

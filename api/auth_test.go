@@ -1,11 +1,14 @@
 package api
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -375,6 +378,81 @@ func TestLimitsOfUsers(t *testing.T) {
 	if text := e.as(rootToken, "GET", "/metrics", "").body; !strings.Contains(text, `countd_user_overloaded_total{limit="ops",user="web"} 1`) {
 		t.Error("the refused call is not counted")
 	}
+	// Connections are counted by the first request with the user's token, whatever is before it.
+	for i, first := range []string{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		limit(fmt.Sprintf(`{"connections_per_second":1,"requests_per_second":%d}`, 1000+i)) // begins anew
+		statuses := []int{}
+		for range 20 {
+			statuses = append(statuses, e.statuses(t, first+"GET /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+web+"\r\n\r\n", 2)[1])
+		}
+		if statuses[0] != 200 || !slices.Contains(statuses, 429) {
+			t.Errorf("after %q, connections are answered %v", first, statuses)
+		}
+	}
+	limit(`{"connections_per_second":1}`)
+	one := "GET /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + web + "\r\n\r\n"
+	if got := e.statuses(t, strings.Repeat(one, 20), 20); slices.ContainsFunc(got, func(status int) bool { return status != 200 }) {
+		t.Errorf("20 requests on one connection are answered %v", got)
+	}
+}
+
+// statuses sends requests on one new connection, and returns the statuses of n answers.
+func (e *enforcing) statuses(t *testing.T, requests string, n int) (all []int) {
+	t.Helper()
+	c, err := net.Dial("tcp", e.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, requests); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(c)
+	for range n {
+		answer, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		all = append(all, answer.StatusCode)
+	}
+	return all
+}
+
+// TestEveryAdminCallIsAudited checks that each call that only an admin may make has a line in the
+// audit log, whether it changes anything or not.
+func TestEveryAdminCallIsAudited(t *testing.T) {
+	e := startEnforcing(t)
+	for _, route := range auth.Routes {
+		if route.Need.Access != auth.Admin {
+			continue
+		}
+		before := len(e.audited(t))
+		if got := e.as(rootToken, route.Method, pathLike(route.Path), ""); strings.Contains(got.body, "no such path") {
+			continue
+		}
+		events := e.audited(t)[before:]
+		if len(events) != 1 || events[0].Who != auth.RootName || events[0].Target != pathLike(route.Path) || events[0].Status == 0 {
+			t.Errorf("%s %s: %+v", route.Method, route.Path, events)
+		}
+	}
+}
+
+// audited returns the lines of the audit log.
+func (e *enforcing) audited(t *testing.T) (events []audit.Event) {
+	t.Helper()
+	text, err := os.ReadFile(e.auditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var event audit.Event
+		if err := json.Unmarshal(line, &event); err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, event)
+	}
+	return events
 }
 
 // TestTokensAreNotLogged checks that no token is in what the server writes, whatever happens
@@ -392,6 +470,15 @@ func TestTokensAreNotLogged(t *testing.T) {
 			e.as(token, "GET", "/v1/counters/posts/1", "")
 		}
 		e.node.setFault("")
+	}
+	for _, token := range []string{rootToken, web, wrong} { // where no token belongs
+		for _, of := range []string{web, rootToken} {
+			e.as(of, "DELETE", "/v1/users/web/tokens/"+token, "")
+			e.as(of, "DELETE", "/v1/users/"+strings.Replace(token, "_", "%5f", 1)+"?token="+token, "")
+			e.as(of, "POST", "/v1/keyspaces", `{"name":"`+token+`","columns":["buy"]}`)
+			e.as(of, "POST", "/v1/admin/cold/migrate?token="+token, `{"token":"`+token+`"}`)
+			e.as(of, "GET", "/v1/counters/"+token+"/1", "")
+		}
 	}
 	log, err := os.ReadFile(e.auditLog)
 	if err != nil || !strings.Contains(string(log), `"who":"web"`) {

@@ -160,7 +160,8 @@ type conn struct {
 	close    sync.Once
 	closeErr error
 
-	begun bool // the first bytes were read
+	begun   bool // the first bytes were read
+	counted bool // a user's limit of connections counts it
 
 	// lingers makes Close continue to read for a while. It is set by closeAfterAnswer, on the
 	// goroutine that serves the connection and then closes it. No other goroutine closes a connection that lingers: fasthttp closes only

@@ -48,7 +48,7 @@ const (
 	takesNames
 	takesOps    // ops on any keyspaces
 	takesCursor // limit and cursor of the query
-	audited     // logged with its caller: it changes the cluster or a keyspace
+	audited     // in the node's log with its caller: it changes the cluster or a keyspace
 	takesSecret // a body that is in no log
 	takesPosts  // limit and cursor of a page of posts
 	takesJoins  // group, counts and member of a timeline

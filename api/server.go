@@ -202,7 +202,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.fail(ctx, e, err)
 		s.discard(ctx)
 	}
-	if e.takes&audited != 0 {
+	if e.takes&audited != 0 || e.need.Access == auth.Admin {
 		s.audit(ctx, r, e, err)
 	}
 	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
@@ -283,7 +283,7 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	}
 	if !foreseen && !errors.Is(err, errPanicked) {
 		s.limited.Error("request failed",
-			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)
+			"method", string(ctx.Method()), "path", s.pathOf(ctx), "err", err)
 	}
 	if f.refused != nil {
 		f.refused.Inc()

@@ -29,7 +29,7 @@ func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths
 		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: (*Server).listSources}}),
 		one: resourceOf(map[string]*endpoint{
 			"GET":    {name: "sources_get", takes: exempt, call: (*Server).getSource},
-			"PUT":    {name: "sources_put", takes: change | takesBody, call: (*Server).putSource},
+			"PUT":    {name: "sources_put", takes: change | takesBody | takesSecret, call: (*Server).putSource},
 			"DELETE": {name: "sources_delete", takes: change, call: (*Server).deleteSource},
 		}),
 		verbs: map[string]*resource{

@@ -20,6 +20,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/mask"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -126,16 +128,27 @@ func New(cfg Config) (*Authorizer, error) {
 	a.proved.Store(-1)
 	a.mu.limiters = map[string]*limiter{}
 	a.root.path = cfg.RootToken
-	if err := a.root.load(cfg.Logger); err != nil {
+	err := a.root.load(cfg.Logger)
+	if err == nil && cfg.RootToken != "" && a.root.caller.Load() == nil {
+		err = fmt.Errorf("%s: %w", cfg.RootToken, fs.ErrNotExist)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the root token: %w", err)
 	}
-	var err error
 	a.metrics, err = newMetrics(cfg.Registry, a)
 	return a, err
 }
 
 // Enforces reports whether refused calls fail.
 func (a *Authorizer) Enforces() bool { return a.cfg.Mode == Enforce }
+
+// Mask returns text for a log without the secrets of tokens.
+func (a *Authorizer) Mask(text string) string {
+	if a != nil {
+		text = a.root.mask(text)
+	}
+	return mask.Tokens(text)
+}
 
 // Caller is a user with one of its tokens, or the holder of the root token.
 type Caller struct {

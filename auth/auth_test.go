@@ -415,4 +415,17 @@ func TestRootToken(t *testing.T) {
 	if _, why := a.Identify([]byte(second), time.Now()); why == Granted {
 		t.Error("the token outlives its file")
 	}
+	if err := a.root.load(logger); err != nil {
+		t.Errorf("later, without the file: %v", err)
+	}
+	write(first)
+	if err := a.root.load(logger); err != nil {
+		t.Error(err)
+	}
+	if _, why := a.Identify([]byte(first), time.Now()); why != Granted {
+		t.Errorf("a new file: %v", why)
+	}
+	if got := a.Mask("a " + first + " and " + second); got != "a … and ctd_k1_…" {
+		t.Errorf("masked: %s", got)
+	}
 }

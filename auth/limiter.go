@@ -14,7 +14,7 @@ type Limit uint8
 const (
 	Requests    Limit = iota // calls of the HTTP API, commands of Redis
 	Ops                      // ops of writes; a write without a list of ops is one
-	Connections              // HTTP connections by their first request, Redis connections by AUTH
+	Connections              // HTTP connections by their first request with a user's token, Redis connections by AUTH
 	limits
 )
 

@@ -23,6 +23,7 @@ func (a *Authorizer) Refuse(why Refusal, c Call) bool {
 		counters = &a.metrics.refused
 	}
 	counters[why].Inc()
+	c.Target = a.Mask(c.Target)
 	e := audit.Event{Time: time.Now(), From: c.From.String(), What: c.What, Target: c.Target, Outcome: why.String(), Served: !a.Enforces()}
 	if c.Caller != nil {
 		e.Who, e.Token = c.Caller.Name, c.Caller.Token

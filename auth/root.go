@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
-	"time"
 )
 
 const (
@@ -25,44 +25,48 @@ const (
 type rootToken struct {
 	path   string // "" for none
 	caller atomic.Pointer[Caller]
-
-	// The file as it was read last. Only load uses them, which is called by one goroutine at
-	// a time.
-	size     int64
-	modified time.Time
+	// text is the token of caller. Only load changes it, which one goroutine calls at a time.
+	text atomic.Pointer[string]
 }
 
-// load reads the file, if it has changed. A file that is gone means that there is no root
-// token any more; one that cannot be used leaves the token as it was.
+// load reads the file. A file that is gone means that there is no root token any more; one that
+// cannot be used leaves the token as it was.
 func (r *rootToken) load(logger *slog.Logger) error {
 	if r.path == "" {
 		return nil
 	}
-	info, err := os.Stat(r.path)
-	if errors.Is(err, fs.ErrNotExist) && r.caller.Swap(nil) != nil {
-		r.size, r.modified = 0, time.Time{}
-		logger.Warn("the file of the root token is gone: there is no root token any more", "file", r.path)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if info.Size() == r.size && info.ModTime().Equal(r.modified) {
-		return nil
-	}
 	token, err := readToken(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if r.caller.Swap(nil) != nil {
+			logger.Warn("the file of the root token is gone: there is no root token any more", "file", r.path)
+		}
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if info.Mode().Perm()&0o077 != 0 {
+	before := r.text.Load()
+	if r.caller.Load() != nil && *before == string(token) {
+		return nil
+	}
+	if info, err := os.Stat(r.path); err == nil && info.Mode().Perm()&0o077 != 0 {
 		logger.Warn("others than its owner may read the file of the root token", "file", r.path, "mode", info.Mode().Perm().String())
 	}
-	r.size, r.modified = info.Size(), info.ModTime()
-	again := r.caller.Swap(&Caller{Name: RootName, hash: sha256.Sum256(token), rights: rootRights})
-	if again != nil {
+	text := string(token)
+	r.text.Store(&text)
+	r.caller.Store(&Caller{Name: RootName, hash: sha256.Sum256(token), rights: rootRights})
+	if before != nil {
 		logger.Info("read the root token again", "file", r.path)
 	}
 	return nil
+}
+
+// mask returns text without the token.
+func (r *rootToken) mask(text string) string {
+	if token := r.text.Load(); token != nil {
+		return strings.ReplaceAll(text, *token, "…")
+	}
+	return text
 }
 
 // readToken reads a token from a file, without the white space around it.

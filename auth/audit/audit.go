@@ -1,5 +1,5 @@
-// Package audit owns the audit log: a file of JSON lines about admin actions and refused
-// calls. It never sees a token, and it never fails a call: a line that cannot be written is
+// Package audit owns the audit log: a file of JSON lines about calls of admins and refused
+// calls. It never writes a token, and it never fails a call: a line that cannot be written is
 // counted and reported in the node's log.
 //
 // Invariant: refusals cannot fill the disk. Lines about them are limited to a rate, each says
@@ -7,11 +7,9 @@
 package audit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -21,6 +19,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/mask"
 )
 
 const (
@@ -35,7 +34,7 @@ const (
 	detailBytesMax = 256
 	// TailMax bounds the events that Tail returns.
 	TailMax = 1000
-	// tailBytesMax bounds what Tail reads of the file.
+	// tailBytesMax bounds what Tail reads of a file: TailMax lines and more.
 	tailBytesMax = 1 << 20
 )
 
@@ -99,7 +98,7 @@ func Open(path string, registry *prometheus.Registry, logger *slog.Logger) (*Log
 	return l, nil
 }
 
-// Action writes an admin action.
+// Action writes a call that only an admin may make.
 func (l *Log) Action(e Event) {
 	if l == nil {
 		return
@@ -135,6 +134,7 @@ func (l *Log) Refused(e Event) {
 func (l *Log) writeLocked(e *Event) {
 	e.Time = e.Time.UTC()
 	for _, text := range []*string{&e.Who, &e.From, &e.What, &e.Target} {
+		*text = mask.Tokens(*text)
 		*text = (*text)[:min(len(*text), detailBytesMax)]
 	}
 	line, err := json.Marshal(e)
@@ -164,36 +164,4 @@ func (l *Log) Close() error {
 		return fmt.Errorf("cannot close audit log: %w", err)
 	}
 	return nil
-}
-
-// Tail returns the last events of the file, at most n of them, the oldest first. It skips
-// lines that are no events, such as one that a crash cut off.
-func (l *Log) Tail(n int) ([]Event, error) {
-	if l == nil {
-		return nil, ErrNone
-	}
-	f, err := os.Open(l.path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read audit log: %w", err)
-	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err == nil {
-		_, err = f.Seek(max(size-tailBytesMax, 0), io.SeekStart)
-	}
-	var text []byte
-	if err == nil {
-		text, err = io.ReadAll(io.LimitReader(f, tailBytesMax))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read audit log: %w", err)
-	}
-	events := []Event{}
-	for line := range bytes.Lines(text) {
-		var e Event
-		if json.Unmarshal(line, &e) == nil && e.Outcome != "" {
-			events = append(events, e)
-		}
-	}
-	return events[max(len(events)-n, 0):], nil
 }

@@ -2,7 +2,9 @@ package audit
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +55,46 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 	if total["bad_token"] != refusals {
 		t.Errorf("%d refusals are accounted for, of %d", total["bad_token"], refusals)
+	}
+}
+
+// TestTailAfterRotation checks that the last lines are there when a file was just begun, and
+// that other files are not read.
+func TestTailAfterRotation(t *testing.T) {
+	l := open(t)
+	write := func(what string) { l.Action(Event{Time: time.Unix(1, 0), What: what, Outcome: "ok"}) }
+	write("first")
+	write("second")
+	if err := l.mu.file.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	other := strings.TrimSuffix(l.path, ".log") + "-of-another.log"
+	if err := os.WriteFile(other, []byte(`{"what":"other","outcome":"ok"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tail := func(n int) (all []string) {
+		t.Helper()
+		events, err := l.Tail(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			all = append(all, e.What)
+		}
+		return all
+	}
+	if got := tail(10); !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("after a rotation: %q", got)
+	}
+	write("third")
+	if got := tail(2); !slices.Equal(got, []string{"second", "third"}) {
+		t.Errorf("the last two: %q", got)
+	}
+	if got := tail(1); !slices.Equal(got, []string{"third"}) {
+		t.Errorf("the last one: %q", got)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

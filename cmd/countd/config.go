@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/days"
+	"github.com/countd/countd/internal/mask"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
@@ -286,6 +287,9 @@ func (c *config) logger() *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, is := a.Value.Any().(error); is {
 			a.Value = slog.StringValue(err.Error()) // its other forms may have a stack
+		}
+		if a.Value.Kind() == slog.KindString {
+			a.Value = slog.StringValue(mask.Tokens(a.Value.String()))
 		}
 		return a
 	}}

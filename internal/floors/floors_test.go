@@ -14,6 +14,8 @@ const rule = `
 	engine/golomb:
 	# How often a message that repeats is logged.
 	internal/lograte:
+	# How tokens look in logs.
+	internal/mask:
 	# Certificates of the process, and listeners and connections that use them.
 	internal/certs: internal/lograte
 	# Authorities and what they sign.
@@ -94,16 +96,16 @@ const rule = `
 	# The sources of a cluster: who reads what, and what operators do about it.
 	sources: source source/sink admin shard raftfsm/catalog
 	# Lines about admin actions and refused calls.
-	auth/audit: internal/lograte
+	auth/audit: internal/lograte internal/mask
 	# Who may do what. The catalog stores the users.
-	auth: auth/audit raftfsm/catalog internal/lograte
+	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog
 	# Neighbours that do not know each other.
 	api: raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.

@@ -1,0 +1,108 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rotatedFormat is the time in the name of a file that was written before: audit.log becomes
+// audit-2026-11-23T12-00-00.000.log.
+const rotatedFormat = "2006-01-02T15-04-05.000"
+
+// Tail returns the last events, at most n of them, the oldest first. It reads the files before
+// the one being written too, as that may have been begun just now. It skips lines that are no
+// events, such as one that a crash cut off.
+func (l *Log) Tail(n int) ([]Event, error) {
+	if l == nil {
+		return nil, ErrNone
+	}
+	files, err := l.open()
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	events := []Event{}
+	for _, f := range files {
+		if len(events) >= n || err != nil {
+			break
+		}
+		var before []Event
+		before, err = tailOf(f)
+		events = append(before, events...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read audit log: %w", err)
+	}
+	return events[max(len(events)-n, 0):], nil
+}
+
+// open opens the files, the newest first. A rotation renames them, so none may come between.
+func (l *Log) open() (files []*os.File, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	paths, err := rotated(l.path)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range append(paths, l.path) {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted since
+		}
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	slices.Reverse(files)
+	return files, nil
+}
+
+// rotated returns the files that were written before the one at path, the oldest first.
+func rotated(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path)) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	ext := filepath.Ext(path)
+	prefix := strings.TrimSuffix(filepath.Base(path), ext) + "-"
+	var paths []string
+	for _, e := range entries {
+		at, ok := strings.CutPrefix(e.Name(), prefix)
+		at, ok2 := strings.CutSuffix(at, ext)
+		if _, err := time.Parse(rotatedFormat, at); ok && ok2 && err == nil {
+			paths = append(paths, filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+// tailOf returns the last events of a file.
+func tailOf(f *os.File) ([]Event, error) {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(max(size-tailBytesMax, 0), io.SeekStart)
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, tailBytesMax))
+	}
+	events := []Event{}
+	for line := range bytes.Lines(text) {
+		var e Event
+		if json.Unmarshal(line, &e) == nil && e.Outcome != "" {
+			events = append(events, e)
+		}
+	}
+	return events, err
+}
