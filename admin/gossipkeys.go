@@ -100,7 +100,7 @@ func (a *Cluster) askGossipKeys(ctx context.Context, change GossipKeyChange) ([]
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode a change of gossip keys: %w", err)
 	}
-	view, answers := n.Catalog(), n.AskNodes(ctx, GossipKeyCall, request)
+	view, answers := n.Catalog(), n.AskAll(ctx, GossipKeyCall, request)
 	name := Names(view)
 	nodes := []GossipKeyNode{}
 	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {

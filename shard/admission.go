@@ -5,6 +5,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/headroom"
 )
@@ -98,4 +99,22 @@ func checkRoom(h *headroom.Headroom, r *localReplica, deadline time.Time) raftfs
 			return nil
 		},
 	}
+}
+
+// refuseDropped returns a visitor that refuses ops on columns that were dropped from a
+// group's keyspace, and then does what another does. A node that has not heard of the drop
+// sends such ops: they would be acknowledged and count nowhere.
+func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
+	dropped := view.DroppedColumns(g.keyspace, g.number)
+	if dropped == 0 {
+		return other
+	}
+	return other.WithOp(func(_ Table, _ uint64, op *engine.Op) error {
+		for _, c := range op.Cells {
+			if dropped&(1<<c.Column) != 0 {
+				return ErrUnknownColumn
+			}
+		}
+		return nil
+	})
 }

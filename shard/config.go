@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
@@ -174,3 +175,37 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 
 // Handler answers one kind of call of other nodes; see rpc.Handler.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
+
+// The defaults and bounds of Config.OutboxKeep and Config.OutboxMax.
+const (
+	OutboxKeepDefault = 30 * 24 * time.Hour
+	OutboxKeepMin     = time.Minute
+	OutboxKeepMax     = 100 * 365 * 24 * time.Hour
+	OutboxMaxDefault  = 10_000
+	OutboxMaxMax      = outbox.PostsMax
+)
+
+// CheckOutbox returns an error for values of Config.OutboxKeep and Config.OutboxMax out of
+// their bounds.
+func CheckOutbox(keep time.Duration, posts int) error {
+	switch {
+	case keep < OutboxKeepMin || keep > OutboxKeepMax:
+		return fmt.Errorf("posts kept for %v: not in %v…%v", keep, OutboxKeepMin, OutboxKeepMax)
+	case posts < 1 || posts > OutboxMaxMax:
+		return fmt.Errorf("%d posts kept: not in 1…%d", posts, OutboxMaxMax)
+	}
+	return nil
+}
+
+// outboxLimits returns the limits of a publish.
+func (c *Config) outboxLimits() outbox.Limits {
+	limits := outbox.Limits{Posts: c.OutboxMax}
+	layout := c.Cold.Layouts[KeyspacePosts]
+	if layout.Unit <= 0 {
+		return limits
+	}
+	limits.Keep = max(1, uint64(c.OutboxKeep/layout.Unit))
+	limits.Shift, limits.UnitMicros = uint8(layout.Shift), uint64(layout.Unit/time.Microsecond)
+	limits.Epoch, limits.First = layout.Epoch, layout.First()
+	return limits
+}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
@@ -97,34 +95,6 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 		return k, nil
 	}
 	return nil, ErrUnknownKeyspace
-}
-
-// orDropped returns ErrUnknownKeyspace if the keyspace of a group was dropped, as far as
-// view has it, else err. Once it was, nothing of the group is there: not what was written
-// before either, whatever err says of that.
-func orDropped(view *catalog.View, group uint32, err error) error {
-	if err != nil && view.Dropped(group) {
-		return ErrUnknownKeyspace
-	}
-	return err
-}
-
-// refuseDropped returns a visitor that refuses ops on columns that were dropped from a
-// group's keyspace, and then does what another does. A node that has not heard of the drop
-// sends such ops: they would be acknowledged and count nowhere.
-func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
-	dropped := view.DroppedColumns(g.keyspace, g.number)
-	if dropped == 0 {
-		return other
-	}
-	return other.WithOp(func(_ Table, _ uint64, op *engine.Op) error {
-		for _, c := range op.Cells {
-			if dropped&(1<<c.Column) != 0 {
-				return ErrUnknownColumn
-			}
-		}
-		return nil
-	})
 }
 
 // removeDropped begins to delete what this node has of groups whose keyspaces were

@@ -15,30 +15,6 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// forwarded is one request's part for a group that another node leads.
-type forwarded struct {
-	section []byte
-	width   int
-	clocked bool // as of a proposal; a leader of today's program finds it out by itself
-	arrival bool // the answer has when the request came first
-	ops     int  // in the section
-}
-
-// The flags of a part on its way. The second is sent only from versionOfArrivals on.
-const (
-	forwardedClocked = 1
-	forwardedArrival = 2
-)
-
-// settledMax bounds the bytes that say what became of the part: of each op a row and a
-// refusal, of each two bytes of the section at most one cut, and an error.
-func (f *forwarded) settledMax() int {
-	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + positionAnswerMax + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
-}
-
-// forwardedSizeMin is a part of a section of one byte.
-const forwardedSizeMin = 4
-
 // forward hands a part to the node that leads its group. It is settled by the
 // request's deadline.
 func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
@@ -184,26 +160,6 @@ func parseAllSettled(answer []byte, parts []*forwarded) ([]*propose.Proposal, er
 		return nil, err
 	}
 	return settled, nil
-}
-
-func appendForwarded(dst []byte, f *forwarded) []byte {
-	flags := uint64(0)
-	if f.clocked {
-		flags |= forwardedClocked
-	}
-	if f.arrival {
-		flags |= forwardedArrival
-	}
-	dst = binary.AppendUvarint(dst, flags)
-	dst = binary.AppendUvarint(dst, uint64(f.width))
-	return wire.AppendBytes(dst, f.section)
-}
-
-func parseForwarded(r *wire.Reader) *forwarded {
-	flags := r.UintTo(forwardedClocked | forwardedArrival)
-	f := &forwarded{clocked: flags&forwardedClocked != 0, arrival: flags&forwardedArrival != 0, width: int(r.UintTo(engine.ColumnsMax))}
-	f.section = r.Bytes()
-	return f
 }
 
 // fateOfPart keeps an error without a code from passing for a promise.

@@ -33,7 +33,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	n.streams = stream.New(stream.Config{Mux: n.mux, Allowed: func() bool { return false }, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
 	n.router = router{node: "a", calls: n.calls}
-	n.writer = writer{router: &n.router, streams: n.streams, whileLed: n.whileLed}
+	n.writer = writer{router: &n.router, streams: n.streams, asking: &n.asking, prover: n.prover}
 	nodes.Node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }}, nil)
 	leader := "b"
 	var w raftfsm.RequestWriter

@@ -28,14 +28,9 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-const (
-	catalogGroup = catalog.Group // the number of the group that holds the catalog
-	catalogName  = keyspace.CatalogName
-
-	// startTimeout bounds the first election and the making of the built-in
-	// keyspaces when a node that is a cluster by itself is opened.
-	startTimeout = 30 * time.Second
-)
+// startTimeout bounds the first election and the making of the built-in
+// keyspaces when a node that is a cluster by itself is opened.
+const startTimeout = 30 * time.Second
 
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
@@ -175,7 +170,7 @@ func Open(cfg Config) (*Node, error) {
 		Calls: n.calls,
 	})
 	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
-	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.whileLed, n.whileAnswers}
+	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()

@@ -4,10 +4,17 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/dirs"
+	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
+)
+
+const (
+	catalogGroup = catalog.Group // the number of the group that holds the catalog
+	catalogName  = keyspace.CatalogName
 )
 
 // registry holds the shards that this node knows and its replicas of their groups, the

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -76,4 +77,18 @@ func (g *shardReplica) leader() string {
 		return *hint
 	}
 	return ""
+}
+
+// neverWas reports whether no write was answered with an index of this group that
+// is past what this replica, which leads it, has in its log. Another leader may
+// have been elected since, so it has the others confirm that none was. A token
+// that the client has was there before it asked.
+func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
+	if r.group.Ready() != nil || index <= r.group.LastIndex() {
+		return false
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	committed, err := r.fresh.Confirm(ctx)
+	return err == nil && index > committed
 }

@@ -82,15 +82,4 @@ func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
 	})
 }
 
-// AskNodes sends a request to the handler of Config.Handlers on every node of the catalog,
-// and returns the answers, by key, of those that answer within rpc.AskTimeout.
-func (n *Node) AskNodes(ctx context.Context, method string, request []byte) map[string][]byte {
-	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) ([]byte, error) {
-		if node == n.cfg.NodeKey {
-			return n.cfg.Handlers[method](ctx, request)
-		}
-		return n.calls.Call(ctx, node, method, request)
-	})
-}
-
 func (n *Node) serveReport(context.Context, []byte) ([]byte, error) { return json.Marshal(n.Report()) }

@@ -102,3 +102,6 @@ func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[st
 		return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 	})
 }
+
+// Timelines returns the reads of timelines.
+func (n *Node) Timelines() Timelines { return timelines{&n.reader} }

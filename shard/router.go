@@ -151,3 +151,13 @@ func (t *router) relay(ctx context.Context, node, method string, request []byte)
 	}
 	return answer, err
 }
+
+// orDropped returns ErrUnknownKeyspace if the keyspace of a group was dropped, as far as
+// view has it, else err. Once it was, nothing of the group is there: not what was written
+// before either, whatever err says of that.
+func orDropped(view *catalog.View, group uint32, err error) error {
+	if err != nil && view.Dropped(group) {
+		return ErrUnknownKeyspace
+	}
+	return err
+}

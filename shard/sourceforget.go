@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
@@ -69,4 +70,12 @@ func forgetSource(p *propose.Proposer, source uint64) error {
 	timer := time.NewTimer(sourceForgetTimeout)
 	defer timer.Stop()
 	return q.Wait(timer)
+}
+
+// sectionOf writes a section of a source without ops.
+func sectionOf(s dedup.SourceSection) []byte {
+	id := dedup.BySource(s)
+	var w raftfsm.RequestWriter
+	w.Reset(nil, &id)
+	return w.Section()
 }

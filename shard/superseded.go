@@ -21,27 +21,27 @@ const (
 // the group, or not been heard of, for a while. One that is paused or cut off does not answer; what waits
 // in line behind the call would wait until its connection is given up, which takes
 // far longer than to elect another leader.
-func (n *Node) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
-	return n.while(ctx, func(ctx context.Context) bool {
-		return !n.calls.Doubtful(node) && n.leaderBy(ctx, g, node) == node
+func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
+	return wr.while(ctx, func(ctx context.Context) bool {
+		return !wr.calls.Doubtful(node) && wr.leaderBy(ctx, g, node) == node
 	})
 }
 
 // whileAnswers returns a context that ends when the node that is called has not been
 // heard of for a while.
-func (n *Node) whileAnswers(ctx context.Context, node string) (context.Context, context.CancelFunc) {
-	return n.while(ctx, func(context.Context) bool { return !n.calls.Doubtful(node) })
+func (wr *writer) whileAnswers(ctx context.Context, node string) (context.Context, context.CancelFunc) {
+	return wr.while(ctx, func(context.Context) bool { return !wr.calls.Doubtful(node) })
 }
 
 // while returns a context that ends when a condition has not held for a while.
 //
 // Its goroutine starts with the first look, since most calls are answered before. It
 // ends with the context, which the caller ends; closing waits for it as for all that asks.
-func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
+func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	n.asking.Add(1)
+	wr.asking.Add(1)
 	first := time.AfterFunc(supersededLookEvery, func() {
-		defer n.asking.Done()
+		defer wr.asking.Done()
 		look := time.NewTicker(supersededLookEvery)
 		defer look.Stop()
 		for seen := 0; ; {
@@ -60,7 +60,7 @@ func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (con
 	})
 	return ctx, func() {
 		if first.Stop() {
-			n.asking.Done()
+			wr.asking.Done()
 		}
 		cancel()
 	}
@@ -69,17 +69,17 @@ func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (con
 // leaderBy returns who leads a group as the replica here knows it or, if there is
 // none that would, as one of the nodes that hold it says: the one that is called
 // unless another node knows better.
-func (n *Node) leaderBy(ctx context.Context, g *shardReplica, called string) string {
+func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) string {
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()
 	}
-	other := n.router.guess(g)
+	other := wr.guess(g)
 	if other == "" || other == called {
 		return called
 	}
 	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
 	defer cancel()
-	_, err := n.prover.Confirm(ctx, other, g.number)
+	_, err := wr.prover.Confirm(ctx, other, g.number)
 	if err == nil {
 		return other
 	}

@@ -32,7 +32,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 	// On a busy machine a leader may lose its lead, or seem to, and another call is
 	// no worse for it.
 	eventually(t, "a call to the leader goes on", func() bool {
-		asLed, done := n.whileLed(t.Context(), g, leading)
+		asLed, done := n.writer.whileLed(t.Context(), g, leading)
 		defer done()
 		select {
 		case <-asLed.Done():
@@ -41,7 +41,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 			return true
 		}
 	})
-	superseded, done := n.whileLed(t.Context(), g, "n9.0")
+	superseded, done := n.writer.whileLed(t.Context(), g, "n9.0")
 	defer done()
 	select {
 	case <-superseded.Done():

@@ -23,58 +23,15 @@ type Timelines interface {
 	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error)
 }
 
-// Timelines returns the reads of timelines.
-func (n *Node) Timelines() Timelines { return timelines{&n.reader} }
-
 // timelines implements Timelines.
 type timelines struct{ reader *reader }
 
 const (
-	// KeyspaceUsers is the keyspace of authors. Its column raftfsm.PostsColumn counts their
-	// posts.
-	KeyspaceUsers = "users"
-	// KeyspacePosts is the keyspace whose ids are posts.
-	KeyspacePosts = "posts"
-
 	// PostsMax bounds the posts of one read.
 	PostsMax = 1_001
 	// postBytes is the most that a post takes in an answer.
 	postBytes = 2 * binary.MaxVarintLen64
 )
-
-// The defaults and bounds of Config.OutboxKeep and Config.OutboxMax.
-const (
-	OutboxKeepDefault = 30 * 24 * time.Hour
-	OutboxKeepMin     = time.Minute
-	OutboxKeepMax     = 100 * 365 * 24 * time.Hour
-	OutboxMaxDefault  = 10_000
-	OutboxMaxMax      = outbox.PostsMax
-)
-
-// CheckOutbox returns an error for values of Config.OutboxKeep and Config.OutboxMax out of
-// their bounds.
-func CheckOutbox(keep time.Duration, posts int) error {
-	switch {
-	case keep < OutboxKeepMin || keep > OutboxKeepMax:
-		return fmt.Errorf("posts kept for %v: not in %v…%v", keep, OutboxKeepMin, OutboxKeepMax)
-	case posts < 1 || posts > OutboxMaxMax:
-		return fmt.Errorf("%d posts kept: not in 1…%d", posts, OutboxMaxMax)
-	}
-	return nil
-}
-
-// outboxLimits returns the limits of a publish.
-func (c *Config) outboxLimits() outbox.Limits {
-	limits := outbox.Limits{Posts: c.OutboxMax}
-	layout := c.Cold.Layouts[KeyspacePosts]
-	if layout.Unit <= 0 {
-		return limits
-	}
-	limits.Keep = max(1, uint64(c.OutboxKeep/layout.Unit))
-	limits.Shift, limits.UnitMicros = uint8(layout.Shift), uint64(layout.Unit/time.Microsecond)
-	limits.Epoch, limits.First = layout.Epoch, layout.First()
-	return limits
-}
 
 // Post is a post in a timeline.
 type Post struct{ ID, Author uint64 }

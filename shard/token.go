@@ -2,11 +2,9 @@ package shard
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
-	"time"
 
 	"github.com/countd/countd/shard/errs"
 )
@@ -88,18 +86,4 @@ func (t Token) Index(group uint32) uint64 {
 		}
 	}
 	return 0
-}
-
-// neverWas reports whether no write was answered with an index of this group that
-// is past what this replica, which leads it, has in its log. Another leader may
-// have been elected since, so it has the others confirm that none was. A token
-// that the client has was there before it asked.
-func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
-	if r.group.Ready() != nil || index <= r.group.LastIndex() {
-		return false
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	committed, err := r.fresh.Confirm(ctx)
-	return err == nil && index > committed
 }

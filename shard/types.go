@@ -174,13 +174,15 @@ type DiskFullError = headroom.DiskFullError
 // Keyspace describes one named table.
 type Keyspace = keyspace.Keyspace
 
-// The kinds of keyspaces, and the names of those of unread numbers.
+// The kinds of keyspaces, and the names of those that every cluster begins with.
 const (
 	KindCounters = keyspace.KindCounters
 	KindUnread   = keyspace.KindUnread
 	KindFeed     = keyspace.KindFeed
 	KindBoard    = keyspace.KindBoard
 
+	KeyspacePosts  = keyspace.Posts
+	KeyspaceUsers  = keyspace.Users
 	KeyspaceUnread = keyspace.Unread
 	KeyspaceFeed   = keyspace.Feed
 	KeyspaceBoard  = keyspace.Board

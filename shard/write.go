@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
 )
@@ -31,9 +31,7 @@ type writer struct {
 	streams    *stream.Streams
 	outboxes   outbox.Limits
 	asking     *sync.WaitGroup // calls to leaders, which end at the deadline of their write
-	// whileLed and whileAnswers are Node's.
-	whileLed     func(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc)
-	whileAnswers func(ctx context.Context, node string) (context.Context, context.CancelFunc)
+	prover     *prover.Prover
 }
 
 // part is what one write has for one shard.

@@ -8,8 +8,8 @@ import (
 
 // builtin are the keyspaces that every cluster begins with.
 var builtin = []catalog.Keyspace{
-	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
-	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+	{Name: Posts, Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
+	{Name: Users, Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
 	{Name: Unread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
 	{Name: Feed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
 	{Name: Board, Kind: KindBoard, Columns: []string{}, Shards: BoardShards},

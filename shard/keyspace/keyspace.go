@@ -23,8 +23,10 @@ const (
 	KindBoard    = "board"    // notices and dots that are everybody's
 )
 
-// The names of the keyspaces of unread numbers.
+// The names of the keyspaces that every cluster begins with.
 const (
+	Posts  = "posts" // its ids are posts
+	Users  = "users" // its ids are authors; its column raftfsm.PostsColumn counts their posts
 	Unread = "unread"
 	Feed   = "feed"
 	Board  = "board"
