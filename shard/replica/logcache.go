@@ -19,6 +19,9 @@ const (
 	// An entry leaves once it has been here for one to two logCacheAges: who needs it
 	// later is far behind, and reads it from the log.
 	logCacheAge = 10 * time.Second
+	// The newest entry stays if it has no more bytes than this: raft's leader looks at it
+	// for each heartbeat of an idle group.
+	logCacheNewestMax = 4 << 10
 )
 
 // logCache keeps the newest entries of a log in memory, in front of store.
@@ -77,15 +80,19 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// age forgets what was here when it was last called. It calls itself again until
-// nothing is left, and touches nothing but memory, so a log that is closed needs not
-// wait for it.
+// age forgets what was here when it was last called, but for a small newest entry. It
+// calls itself again until nothing else is left, and touches nothing but memory, so a log
+// that is closed needs not wait for it.
 func (c *logCache) age() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evictLocked(min(c.mu.aged, c.mu.next))
+	end := c.mu.next
+	if c.mu.first < end && storage.EntryBytes(&c.mu.ring[(end-1)%logCacheEntriesMax]) <= logCacheNewestMax {
+		end--
+	}
+	c.evictLocked(min(c.mu.aged, end))
 	c.mu.aged = c.mu.next
-	c.mu.aging = c.mu.first < c.mu.next
+	c.mu.aging = c.mu.first < end
 	if c.mu.aging {
 		time.AfterFunc(logCacheAge, c.age)
 	}

@@ -77,7 +77,8 @@ func testLogCache(t *testing.T, kind storage.LogStore) {
 	check("an entry larger than the cache")
 }
 
-// An idle log keeps no entries in memory, and reads them from the store again.
+// An idle log keeps its newest entry in memory if that is small, and reads the others from
+// the store again.
 func TestLogCacheAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		under := raft.NewInmemStore()
@@ -95,16 +96,24 @@ func TestLogCacheAges(t *testing.T) {
 			}
 		}
 		time.Sleep(2*logCacheAge + time.Second)
-		if n := held(); n != 0 || c.mu.bytes != 0 {
-			t.Errorf("a log that rests holds %d entries, %d bytes", n, c.mu.bytes)
+		if n := held(); n != 1 {
+			t.Errorf("a log that rests holds %d entries, want the newest", n)
 		}
+		mustDo(t, under.DeleteRange(1, 30)) // what is read now is in memory
 		var e raft.Log
 		if err := c.GetLog(30, &e); err != nil || string(e.Data) != "data" {
 			t.Errorf("%q, %v", e.Data, err)
 		}
-		mustDo(t, c.StoreLog(testEntry(31, "data")))
-		if n := held(); n != 1 {
-			t.Errorf("%d entries are held, want the new one", n)
+		if err := c.GetLog(29, &e); err == nil {
+			t.Error("the entry before the newest is in memory still")
+		}
+		mustDo(t, c.StoreLog(testEntry(31, string(make([]byte, logCacheNewestMax)))))
+		if n := held(); n != 2 {
+			t.Errorf("%d entries are held, want the newest two", n)
+		}
+		time.Sleep(2*logCacheAge + time.Second)
+		if n := held(); n != 0 || c.mu.bytes != 0 {
+			t.Errorf("behind a large entry a log that rests holds %d entries, %d bytes", n, c.mu.bytes)
 		}
 		time.Sleep(3 * logCacheAge) // the bubble ends with its timers
 	})

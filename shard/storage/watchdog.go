@@ -15,6 +15,10 @@ const DiskStallMax = 10 * time.Second
 // is found between StallTicks and StallTicks+1 ticks after it began.
 const StallTicks = 10
 
+// tickOrigin is from when ticks are counted: those of all groups fall together, so that an
+// idle process wakes once for all of them.
+var tickOrigin = time.Now()
+
 // stallGauge tells whether one kind of write is running and since when, at the
 // cost of two atomic adds a write. Writes of one gauge must not overlap.
 //
@@ -56,11 +60,10 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, do
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
-	ticker := time.NewTicker(limit / StallTicks)
-	defer ticker.Stop()
+	every := limit / StallTicks
 	for {
 		select {
-		case <-ticker.C:
+		case <-time.After(every - time.Since(tickOrigin)%every):
 		case <-done:
 			return
 		}
