@@ -153,7 +153,7 @@ func TestClusterTLS(t *testing.T) {
 	certs.reload(c.Nodes())
 	restart(c, c.Nodes()[0])
 	load.Stop()
-	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	c.AwaitAgreement(placementMax, c.Nodes()...) // replicas move to the fourth node meanwhile
 	load.Check(c.Nodes()...)
 	digests.Check()
 	if during := load.Between(began, time.Now()); during.Late > 0 {
