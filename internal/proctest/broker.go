@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +20,29 @@ type Server struct {
 	dir  string              // working directory; empty: the test's
 	as   *syscall.Credential // nil: the test's user
 	stop os.Signal           // that ends it at once, with its children; nil: SIGKILL
-	cmd  *exec.Cmd
+	// ready reports whether the server serves, once it accepts connections; nil: it does.
+	ready func() bool
+	cmd   *exec.Cmd
+}
+
+// KafkaPartitions is how many partitions the topic likes of StartKafka has.
+const KafkaPartitions = 3
+
+// StartKafka builds and runs a server of Kafka's protocol with its data on disk, and the topics
+// likes and likes.dead.
+func StartKafka(t testing.TB) *Server {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kafka")
+	build := exec.Command("go", "build", "-o", path, "github.com/countd/countd/internal/testbroker/kafka")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the Kafka server: %v\n%s", err, out)
+	}
+	addr := FreePorts(t, 1)[0]
+	_, port, _ := net.SplitHostPort(addr)
+	s := &Server{Addr: addr, name: path, args: []string{port, t.TempDir(), strconv.Itoa(KafkaPartitions)}}
+	s.start(t)
+	t.Cleanup(s.Kill)
+	return s
 }
 
 // StartNATS builds and runs a nats-server with JetStream on disk.
@@ -62,10 +85,12 @@ func (s *Server) start(t testing.TB) {
 		conn, err := net.Dial("tcp", s.Addr)
 		if err == nil {
 			conn.Close()
-			return
+			if s.ready == nil || s.ready() {
+				return
+			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s does not answer: %v", filepath.Base(s.name), err)
+			t.Fatalf("%s does not serve: %v", filepath.Base(s.name), err)
 		}
 	}
 }

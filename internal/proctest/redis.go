@@ -4,36 +4,31 @@ import (
 	"net"
 	"os/exec"
 	"testing"
-	"time"
 )
 
 // StartRedis runs a redis-server without persistence until the test ends, and returns its
 // address. The test is skipped if redis-server is not installed.
 func StartRedis(t testing.TB) (addr string) {
 	t.Helper()
+	return startRedis(t, "--appendonly", "no").Addr
+}
+
+// StartDurableRedis is StartRedis with a log that is synced before each answer.
+func StartDurableRedis(t testing.TB) *Server {
+	t.Helper()
+	return startRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+}
+
+func startRedis(t testing.TB, args ...string) *Server {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Skip("redis-server (Debian: redis-server) is not installed; .ci/run installs it")
 	}
-	addr = FreePorts(t, 1)[0]
+	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(path, "--port", port, "--bind", host, "--dir", t.TempDir(), "--save", "", "--appendonly", "no")
-	dieWithParent(cmd)
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("cannot start redis-server: %v", err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // reports that it was killed
-	})
-	for end := time.Now().Add(readyTimeout); ; time.Sleep(pollEvery) {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			conn.Close()
-			return addr
-		}
-		if time.Now().After(end) {
-			t.Fatalf("redis-server does not answer: %v", err)
-		}
-	}
+	s := &Server{Addr: addr, name: path, args: append([]string{"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", ""}, args...)}
+	s.start(t)
+	t.Cleanup(s.Kill)
+	return s
 }

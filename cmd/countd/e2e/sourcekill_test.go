@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const (
+	queueRows  = 40 // of each queue
+	queueBatch = 20 // messages of one write
+	queueRest  = 20 * time.Millisecond
+)
+
+// TestSourceKills counts queues of Redis, NATS, PostgreSQL and Kafka at once with three nodes,
+// while they are written, and kills brokers and nodes:
+//
+//  1. the sums are those of the messages in the queues;
+//  2. each source is read by another node when its reader is dead, and after its broker was
+//     killed and is back;
+//  3. no message is refused;
+//  4. replicas agree.
+func TestSourceKills(t *testing.T) {
+	beside(t)
+	queues := startQueues(t)
+	c := clustertest.New(t, bin, clustertest.Options{})
+	nodes, dir := c.Nodes(), t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	stop := func() { cancel(); writers.Wait() }
+	t.Cleanup(stop)
+	for _, q := range queues {
+		file := filepath.Join(dir, q.name+".yaml")
+		if err := os.WriteFile(file, []byte("name: "+q.name+"\nbatch: {messages: 200}\n"+q.config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		nodes[0].MustCtl("source", "create", file)
+		writers.Go(func() { q.keepWriting(ctx) })
+	}
+	show := func(n *clustertest.Node, q *queue) (shown struct {
+		State, Reason     string
+		Applied, Rejected uint64
+		Partitions        []struct{ Node string }
+	}, err error) {
+		code, err := n.Call(http.MethodGet, "/v1/sources/"+q.name, nil, &shown)
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("status %d", code)
+		}
+		return shown, err
+	}
+	for round := range short(2, 12) {
+		// The reader of one of the queues, or who leads most.
+		victim, _ := c.LeaderOfMost("posts", postsShards)
+		if round%2 == 0 {
+			shown, err := show(nodes[0], queues[round/2%len(queues)])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range nodes {
+				if n.Name == shown.Partitions[0].Node {
+					victim = n
+				}
+			}
+		}
+		alive := c.Others(victim)[0]
+		victim.Kill()
+		for i, q := range queues {
+			if q.broker != queues[(i+1)%len(queues)].broker { // PostgreSQL has two
+				q.broker.Restart(t)
+			}
+		}
+		for _, q := range queues {
+			before := uint64(0)
+			succeeds(t, q.name+" goes on after the kills", func(context.Context) error {
+				shown, err := show(alive, q)
+				if err == nil && shown.State != "running" {
+					err = fmt.Errorf("%+v", shown)
+				}
+				if err != nil {
+					return err
+				}
+				for _, p := range shown.Partitions {
+					if p.Node == "" || p.Node == victim.Name {
+						return fmt.Errorf("%+v", shown)
+					}
+				}
+				if before == 0 || shown.Applied <= before {
+					before = max(1, shown.Applied)
+					return fmt.Errorf("%+v", shown)
+				}
+				return nil
+			})
+		}
+		victim.Start()
+		c.AwaitReady(victim)
+	}
+	stop()
+	for _, q := range queues {
+		var sums map[uint64]int64
+		succeeds(t, "the messages of "+q.name+" are known", func(ctx context.Context) (err error) {
+			sums, err = q.sums(ctx)
+			return err
+		})
+		ids := make([]string, queueRows)
+		for i := range ids {
+			ids[i] = strconv.FormatUint(q.first+uint64(i), 10)
+		}
+		correct := func(context.Context) error {
+			var wrong error
+			for i, row := range nodes[1].Rows("posts", ids) {
+				if got, want := row.Counts["like"], sums[q.first+uint64(i)]; got != want {
+					wrong = errors.Join(wrong, fmt.Errorf("row %s is %d, want %d", row.ID, got, want))
+				}
+			}
+			return wrong
+		}
+		succeeds(t, q.name+" is counted", correct)
+		nodes[2].MustCtl("source", "show", q.name, "--wait")
+		if err := correct(t.Context()); err != nil {
+			t.Errorf("%s is counted, and then: %v", q.name, err)
+		}
+		if shown, err := show(nodes[0], q); err != nil || shown.Rejected > 0 || shown.State != "running" {
+			t.Errorf("%s: %+v, %v", q.name, shown, err)
+		}
+	}
+	c.AwaitAgreement(agreeTimeout(), nodes...)
+}
+
+// keepWriting writes messages, about a thousand a second, until ctx ends.
+func (q *queue) keepWriting(ctx context.Context) {
+	for message := 0; ctx.Err() == nil; {
+		likes := make([]like, queueBatch)
+		for i := range likes {
+			likes[i] = like{q.first + uint64(message%queueRows), int64(message%7) - 2}
+			message++
+		}
+		const writeTimeout = 5 * time.Second
+		once, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+		_ = q.write(once, likes) // the sums are those of what the broker has
+		cancel()
+		select {
+		case <-ctx.Done():
+		case <-time.After(queueRest):
+		}
+	}
+}
