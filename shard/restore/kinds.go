@@ -25,9 +25,9 @@ func (r *restore) clear(force bool) error {
 		return r.notEmpty()
 	}
 	if r.cfg.Kind == codec.KindBoard {
-		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}})
+		return r.begin(batch{Write: Write{Ops: []engine.Op{{}}, Board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}}})
 	}
-	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedClear}}})
+	return r.begin(batch{Write: Write{Ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedClear}}}})
 }
 
 // cursors adds rows of cursors to the next writes. One that is beyond the board is set
@@ -75,8 +75,8 @@ func (r *restore) feed(key uint64, followees []raftfsm.Followee, groups []raftfs
 	}
 	add := func(op raftfsm.FeedOp) {
 		op.User = id
-		r.next.ops = append(r.next.ops, engine.Op{ID: id})
-		r.next.feeds = append(r.next.feeds, op)
+		r.next.Ops = append(r.next.Ops, engine.Op{ID: id})
+		r.next.Feeds = append(r.next.Feeds, op)
 		r.next.followees += len(op.Followees)
 	}
 	add(raftfsm.FeedOp{Kind: raftfsm.FeedReset, Followees: slices.Clone(followees)})
@@ -87,7 +87,7 @@ func (r *restore) feed(key uint64, followees []raftfsm.Followee, groups []raftfs
 		}
 		add(op)
 	}
-	if len(r.next.ops) < restoreOpsMax && r.next.followees < restoreFolloweesMax {
+	if len(r.next.Ops) < restoreOpsMax && r.next.followees < restoreFolloweesMax {
 		return nil
 	}
 	return r.send()
@@ -99,15 +99,15 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	if err != nil {
 		return err
 	}
-	if len(r.next.ops) > len(r.next.outboxes) { // rows, which are another write
+	if len(r.next.Ops) > len(r.next.Outbox) { // rows, which are another write
 		if err := r.send(); err != nil {
 			return err
 		}
 	}
-	r.next.ops = append(r.next.ops, engine.Op{ID: id})
+	r.next.Ops = append(r.next.Ops, engine.Op{ID: id})
 	put := outbox.Outbox{IDs: slices.Clone(box.IDs), Trimmed: box.Trimmed}
-	r.next.outboxes = append(r.next.outboxes, outbox.Op{Kind: outbox.Put, Outbox: put})
-	if r.next.posts += len(box.IDs); len(r.next.ops) < restoreOpsMax && r.next.posts < restorePostsMax {
+	r.next.Outbox = append(r.next.Outbox, outbox.Op{Kind: outbox.Put, Outbox: put})
+	if r.next.posts += len(box.IDs); len(r.next.Ops) < restoreOpsMax && r.next.posts < restorePostsMax {
 		return nil
 	}
 	return r.send()
@@ -119,8 +119,8 @@ func (r *restore) clearOutboxes() error {
 	if r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesTimelines() {
 		return nil
 	}
-	r.next.ops = []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}
-	r.next.outboxes = []outbox.Op{{Kind: outbox.Clear}}
+	r.next.Ops = []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}
+	r.next.Outbox = []outbox.Op{{Kind: outbox.Clear}}
 	return r.flush()
 }
 
@@ -140,6 +140,6 @@ func (r *restore) board(view *raftfsm.BoardView) error {
 }
 
 func (r *restore) putBoard(op *raftfsm.BoardOp) error {
-	r.next.ops, r.next.board = []engine.Op{{}}, op
+	r.next.Ops, r.next.Board = []engine.Op{{}}, op
 	return r.flush()
 }

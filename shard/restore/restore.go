@@ -191,7 +191,7 @@ type restore struct {
 
 	seq     uint64 // of the last write
 	sent    int    // writes
-	next    restoreWrite
+	next    batch
 	slots   chan struct{} // a token for each write in flight
 	writing sync.WaitGroup
 
@@ -208,157 +208,24 @@ func newRestore(ctx context.Context, cfg Config) *restore {
 	}
 }
 
-// leftOut is the place of a column of a snapshot that was dropped before it was taken.
-const leftOut = -1
-
-// placesOf returns the numbers that columns of a snapshot, by number, have in a keyspace.
-func placesOf(k *keyspace.Keyspace, names []string) ([]int, error) {
-	if len(names) > engine.ColumnsMax {
-		return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
-	}
-	if names == nil {
-		names = k.Columns
-		if i := slices.Index(names, ""); i >= 0 {
-			names = names[:i] // what a snapshot has from there on may be of another meaning
-		}
-	}
-	places := make([]int, len(names))
-	for i, name := range names {
-		places[i] = leftOut
-		if name == "" {
-			continue
-		}
-		if places[i] = k.Column(name); places[i] < 0 {
-			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
-		}
-		if slices.Contains(names[:i], name) {
-			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%q is there twice", name)}
-		}
-	}
-	return places, nil
-}
-
-// movesColumns reports whether a column has another number here than in the snapshot.
-func movesColumns(places []int) bool {
-	for column, place := range places {
-		if place != column {
-			return true
-		}
-	}
-	return false
-}
-
-// counts adds rows of counts to the next writes.
-func (r *restore) counts(p *engine.Page) error {
-	if !movesColumns(r.places) {
-		return r.page(raftfsm.TableCounts, p)
-	}
-	for i, key := range p.IDs {
-		row := p.Row(i)
-		var moved [engine.ColumnsMax]int64
-		for column, count := range row {
-			switch {
-			case count == 0:
-			case column >= len(r.places):
-				return r.hasColumn(key, column)
-			case r.places[column] != leftOut:
-				moved[r.places[column]] = count
-			}
-		}
-		r.changed.Digest += engine.RowDigest(key, moved[:]) - engine.RowDigest(key, row)
-		cells := r.cellsOf(moved[:])
-		if len(cells) == 0 {
-			r.changed.Rows--
-			continue
-		}
-		id, err := r.idOf(key)
-		if err == nil {
-			err = r.add(raftfsm.TableCounts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// cellsOf returns the counts of a row that are not 0, in memory of the next write.
-func (r *restore) cellsOf(row []int64) []engine.Cell {
-	first := len(r.next.cells)
-	for column, count := range row {
-		if count != 0 {
-			r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
-		}
-	}
-	return r.next.cells[first:len(r.next.cells):len(r.next.cells)]
-}
-
-// hasColumn is the error of a row with a column that has no place.
-func (r *restore) hasColumn(key uint64, column int) error {
-	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.cfg.Shard, key), column, len(r.places), r.cfg.Keyspace.Name)
-}
-
-// page adds rows to the next writes, each count to the column of its number. The page is
-// read only until it returns.
-func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
-	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
-	if table == raftfsm.TableCounts {
-		columns = len(r.places)
-	}
-	for i, key := range p.IDs {
-		id, err := r.idOf(key)
-		if err != nil {
-			return err
-		}
-		row := p.Row(i)
-		for column := columns; column < len(row); column++ {
-			if row[column] != 0 {
-				return r.hasColumn(key, column)
-			}
-		}
-		cells := r.cellsOf(row)
-		if len(cells) == 0 {
-			continue // its cursors were all left out
-		}
-		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// idOf returns the id of a key of this shard.
-func (r *restore) idOf(key uint64) (uint64, error) {
-	id := r.route.IDOf(r.cfg.Shard, key)
-	if shard, back := r.route.KeyOf(id); shard != r.cfg.Shard || back != key {
-		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
-	}
-	return id, nil
-}
-
-// restoreWrite is the next write of a restore.
-type restoreWrite struct {
-	id        dedup.RequestID
-	table     raftfsm.Table
-	ops       []engine.Op // their cells are in one array
-	cells     []engine.Cell
-	feeds     []raftfsm.FeedOp
-	followees int // of feeds
-	board     *raftfsm.BoardOp
-	outboxes  []outbox.Op
-	posts     int // of outboxes
+// batch is the next write of a restore.
+type batch struct {
+	Write                   // the cells of its ops are in one array
+	cells     []engine.Cell // that array
+	followees int           // of Feeds
+	posts     int           // of Outbox
 }
 
 // add adds an op, and writes once there are enough.
 func (r *restore) add(table raftfsm.Table, op engine.Op) error {
-	if table != r.next.table && len(r.next.ops) > 0 {
+	if table != r.next.Table && len(r.next.Ops) > 0 {
 		if err := r.send(); err != nil {
 			return err
 		}
 	}
-	r.next.table = table
-	r.next.ops = append(r.next.ops, op)
-	if len(r.next.ops) < restoreOpsMax {
+	r.next.Table = table
+	r.next.Ops = append(r.next.Ops, op)
+	if len(r.next.Ops) < restoreOpsMax {
 		return nil
 	}
 	return r.send()
@@ -375,9 +242,9 @@ func (r *restore) send() error {
 		r.writing.Wait()
 	}
 	r.seq++
-	r.next.id = dedup.ByRestore(r.seq, false)
+	r.next.ID = dedup.ByRestore(r.seq, false)
 	next := r.next
-	r.next = restoreWrite{} // it is the write's, from now on
+	r.next = batch{} // it is the write's, from now on
 	r.writing.Go(func() {
 		defer func() { <-r.slots }()
 		if err := r.write(next); err != nil {
@@ -400,9 +267,9 @@ func (r *restore) failed() error {
 // begin has the shard forget the requests of clients, and refuse the writes of all
 // restores before this one. op changes nothing of a shard that is empty. If its number
 // is not above theirs, the clock of a node was ahead, and it begins further ahead.
-func (r *restore) begin(op restoreWrite) error {
+func (r *restore) begin(op batch) error {
 	for step := time.Minute; ; step *= 2 {
-		op.id = dedup.ByRestore(r.seq, r.cfg.Catalog.View().ForgetsClients())
+		op.ID = dedup.ByRestore(r.seq, r.cfg.Catalog.View().ForgetsClients())
 		err := r.write(op)
 		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
 			return err
@@ -412,14 +279,14 @@ func (r *restore) begin(op restoreWrite) error {
 }
 
 // write repeats a write, under its number, until it is done.
-func (r *restore) write(next restoreWrite) error {
+func (r *restore) write(next batch) error {
 	var err error
 	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
-		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, Outbox: next.outboxes, ID: next.id}
+		w := next.Write
 		w.Deadline, _ = ctx.Deadline()
-		err = r.cfg.Node.Write(w)
+		err = r.cfg.Node.Write(&w)
 		if err == nil && w.Refused {
 			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
 			return true
@@ -446,7 +313,7 @@ func mayTryAgain(err error) bool {
 // flush writes what is left, waits for all writes, and returns why one failed.
 func (r *restore) flush() error {
 	var err error
-	if len(r.next.ops) > 0 {
+	if len(r.next.Ops) > 0 {
 		err = r.send()
 	}
 	r.writing.Wait()
@@ -470,7 +337,7 @@ func (r *restore) empty(force bool) error {
 		}
 	}
 	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
-	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
+	if err := r.begin(batch{Write: Write{Ops: []engine.Op{first}}}); err != nil {
 		return err
 	}
 	if err := r.closePositions(); err != nil {
