@@ -3,6 +3,7 @@ package api
 import (
 	"math/bits"
 
+	"github.com/countd/countd/internal/splitmix"
 	"github.com/countd/countd/internal/strictjson"
 )
 
@@ -85,10 +86,4 @@ func textHash(kind byte, text []byte) uint64 {
 }
 
 // pairHash hashes two values in their order: the finalizer of splitmix64, twice.
-func pairHash(a, b uint64) uint64 { return mix64(mix64(a) + bits.RotateLeft64(b, 32)) }
-
-func mix64(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+func pairHash(a, b uint64) uint64 { return splitmix.Mix(splitmix.Mix(a) + bits.RotateLeft64(b, 32)) }

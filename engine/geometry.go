@@ -1,6 +1,10 @@
 package engine
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/countd/countd/internal/splitmix"
+)
 
 const (
 	// A bucket is one cache line of 64-bit words: five tags of 32 bits in three
@@ -92,7 +96,7 @@ func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
-	g.addend, g.factor = splitmix(salt)-g.base, splitmix(salt+mixA)|1
+	g.addend, g.factor = splitmix.Mix(salt)-g.base, splitmix.Mix(salt+mixA)|1
 	// Behind the point, two mixed values of one bucket differ by at least
 	// buckets<<unused. So many low bits can go and the values still differ.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
@@ -181,13 +185,6 @@ func rowsFor(buckets int, wide bool) int {
 
 // slotsOf returns how many slots a bucket has.
 func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }
-
-// splitmix is the finalizer of splitmix64, a bijection.
-func splitmix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
 
 // firstSlot returns the first slot of a bucket; lineWords-1 is the last.
 func firstSlot(wide bool) int {

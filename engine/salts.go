@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"sync/atomic"
+
+	"github.com/countd/countd/internal/splitmix"
 )
 
 // salts draws the salts of a table's hash arrays (see geometry), for its writer and for
@@ -24,7 +26,7 @@ func newSecret() uint64 {
 }
 
 // next returns another salt.
-func (s *salts) next() uint64 { return splitmix(s.secret + s.drawn.Add(1)*mixA) }
+func (s *salts) next() uint64 { return splitmix.Mix(s.secret + s.drawn.Add(1)*mixA) }
 
 // saltsMax is how many salts build tries for one size. Rows that fill an array to its
 // bound may need several; a half-empty array takes nearly any rows with any salt.

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/countd/countd/internal/splitmix"
 )
 
 // Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use
@@ -185,7 +187,7 @@ func (t *Table) Digest() uint64 { return t.digest.Load() }
 // cellHash returns the digest's weight of one count: the finalizer of splitmix64 (Steele,
 // Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
-	return splitmix(id + (uint64(column)+1)*mixA)
+	return splitmix.Mix(id + (uint64(column)+1)*mixA)
 }
 
 // RowDigest returns what a row, given as all its columns from 0 on, contributes to the

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/splitmix"
 )
 
 // feedPages holds the followees of all users of a shard in an extendible hash table
@@ -69,14 +70,8 @@ func (p *feedPages) clear() {
 	p.bytes.Store(d.slots[0].Load().bytes())
 }
 
-// feedHash orders users. It is a bijection, the finalizer of splitmix64 (Steele, Lea
-// and Flood, 2014).
-func feedHash(key uint64) uint64 {
-	x := key + 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+// feedHash orders users. It is a bijection.
+func feedHash(key uint64) uint64 { return splitmix.Next(key) }
 
 func (d *feedDirectory) slot(hash uint64) int { return int(hash >> 1 >> (63 - d.bits)) }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -70,7 +69,7 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 	}
 	pg := newPage(readPosts, q.Authors, 0, groups[0].route)
 	defer pg.release()
-	pg.posts = raftfsm.NewestPosts{Last: math.MaxUint64, Limit: q.Limit}
+	pg.posts = raftfsm.NewestPosts{Last: raftfsm.NoLast, Limit: q.Limit}
 	if q.HasAfter {
 		pg.posts.Last = q.After.ID
 		behind, found := slices.BinarySearch(q.Authors, q.After.Author)

@@ -9,9 +9,11 @@ import (
 // not named here may not exist.
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
-	engine: engine/golomb
+	engine: engine/golomb internal/splitmix
 	# Numbers in few bits.
 	engine/golomb:
+	# A hash of numbers.
+	internal/splitmix:
 	# How often a message that repeats is logged.
 	internal/lograte:
 	# How tokens look in logs.
@@ -42,9 +44,9 @@ const rule = `
 	# What the cluster agrees on.
 	raftfsm/catalog: raftfsm/codec engine source/sink
 	# The newest posts of authors, packed; no log, no pages, no counts.
-	raftfsm/outbox:
+	raftfsm/outbox: internal/splitmix
 	# What a log entry means to a shard.
-	raftfsm: raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
+	raftfsm: internal/splitmix raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.
@@ -101,7 +103,7 @@ const rule = `
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
+	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.

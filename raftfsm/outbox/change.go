@@ -9,10 +9,13 @@
 package outbox
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/countd/countd/internal/splitmix"
 )
 
 // Outcome is what became of an op.
@@ -76,7 +79,7 @@ func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
 	}
 	c.decode(body)
 	ids, l := c.was.IDs, &op.Limits
-	at, found := slices.BinarySearchFunc(ids, op.ID, func(a, b uint64) int { return -cmpID(a, b) })
+	at, found := slices.BinarySearchFunc(ids, op.ID, func(a, b uint64) int { return cmp.Compare(b, a) })
 	if found {
 		return Unchanged
 	}
@@ -106,16 +109,6 @@ func (l *Limits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 		}
 	}
 	return newest
-}
-
-func cmpID(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // trim removes from now what the limits do not allow.
@@ -209,19 +202,13 @@ func Digest(key uint64, o *Outbox) uint64 {
 	return sum
 }
 
-func idDigest(key, id uint64) uint64 { return mix(mix(key) + bits.RotateLeft64(mix(id), 32)) }
+func idDigest(key, id uint64) uint64 {
+	return splitmix.Next(splitmix.Next(key) + bits.RotateLeft64(splitmix.Next(id), 32))
+}
 
 func trimmedDigest(key, trimmed uint64) uint64 {
 	if trimmed == 0 {
 		return 0
 	}
-	return mix(mix(key^math.MaxUint64) + bits.RotateLeft64(mix(trimmed), 17))
-}
-
-// mix is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return splitmix.Next(splitmix.Next(key^math.MaxUint64) + bits.RotateLeft64(splitmix.Next(trimmed), 17))
 }
