@@ -31,7 +31,7 @@ func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
 func NewFeedOver(place FeedPlace) *Feed {
 	f := &Feed{place: place}
 	f.init(codec.KindFeed, func() contents {
-		fresh := &feed{of: f, pages: newFeedPages(&f.clock), out: newSpilled(f)}
+		fresh := &feed{of: f, pages: newFeedPages(&f.clock, feedPageBytesMax), out: newSpilled(f)}
 		f.newest.Store(fresh)
 		return fresh
 	}, func(held contents) {

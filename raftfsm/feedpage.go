@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"encoding/binary"
+	"sort"
 	"sync/atomic"
 	"unsafe"
 
@@ -27,18 +28,23 @@ func (f *feedPage) bytes() int64 {
 func (f *feedPage) users() int { return int(binary.LittleEndian.Uint32(f.data)) }
 
 func (f *feedPage) key(i int) uint64 {
-	return binary.LittleEndian.Uint64(f.data[feedUsersOffset+8*i:])
+	return binary.LittleEndian.Uint64(f.data[feedUsersOffset+feedHeadBytes*i:])
 }
 
 // body returns the followees of user i, with the padding that a bit reader needs.
 func (f *feedPage) body(i int) []byte {
 	users := f.users()
-	ends, bodies := f.data[feedUsersOffset+8*users:], f.data[feedUsersOffset+feedHeadBytes*users:]
-	start := uint32(0)
-	if i > 0 {
-		start = binary.LittleEndian.Uint32(ends[4*(i-1):])
+	bodies := f.data[feedUsersOffset+feedHeadBytes*users:]
+	return bodies[f.start(i):f.start(i+1)]
+}
+
+// start returns where the body of user i begins in the bodies, which is where that of the
+// user before ends.
+func (f *feedPage) start(i int) int {
+	if i == 0 {
+		return 0
 	}
-	return bodies[start:binary.LittleEndian.Uint32(ends[4*i:])]
+	return int(binary.LittleEndian.Uint32(f.data[feedUsersOffset+feedHeadBytes*i-4:]))
 }
 
 // find returns the position of a user, or -1.
@@ -51,26 +57,62 @@ func (f *feedPage) find(key uint64) int {
 	return -1
 }
 
+// bodyOf returns the body of a user, or nil.
+func (f *feedPage) bodyOf(key uint64) []byte {
+	if i := f.find(key); i >= 0 {
+		return f.body(i)
+	}
+	return nil
+}
+
+// place returns how many users have a lower hash.
+func (f *feedPage) place(hash uint64) int {
+	return sort.Search(f.users(), func(i int) bool { return feedHash(f.key(i)) >= hash })
+}
+
 // with returns a copy of the page with another body for one user, or without the user
-// if body is nil.
+// if body is nil. The writer copies the users on both sides whole, because it holds up
+// all other writes of the shard.
 func (f *feedPage) with(key uint64, body []byte, now uint32) *feedPage {
-	b := newPageBuilder(f.users() + 1)
-	hash := feedHash(key)
-	placed := body == nil
-	for i := range f.users() {
-		other := f.key(i)
-		if !placed && feedHash(other) >= hash {
-			b.add(key, body, now)
-			placed = true
-		}
-		if other != key {
-			b.addUser(f, i)
-		}
+	there := 1 // 0 if the user is not in the copy
+	if body == nil {
+		there = 0
 	}
-	if !placed {
-		b.add(key, body, now)
+	from := f.find(key) // users from … to-1 go
+	to := from + 1
+	if from < 0 {
+		from = f.place(feedHash(key))
+		to = from
 	}
-	return b.page(f.bits)
+	users := f.users()
+	low, high := f.start(from), f.start(to) // the bodies that go
+	shift := low + len(body) - high         // of the bodies behind them
+	all := f.data[:len(f.data)-golomb.RicePadding]
+	heads, bodies := all[feedUsersOffset:], all[feedUsersOffset+feedHeadBytes*users:]
+
+	left := users - (to - from) + there
+	data := make([]byte, 0, feedUsersOffset+feedHeadBytes*left+len(bodies)+shift+golomb.RicePadding)
+	data = append(binary.LittleEndian.AppendUint32(data, uint32(left)), heads[:feedHeadBytes*from]...)
+	for range there {
+		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, key), uint32(low+len(body)))
+	}
+	for i := to; i < users; i++ {
+		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, f.key(i)), uint32(f.start(i+1)+shift))
+	}
+	data = append(append(append(data, bodies[:low]...), body...), bodies[high:]...)
+	data = append(data, make([]byte, golomb.RicePadding)...)
+
+	next := &feedPage{bits: f.bits, data: data, touched: make([]atomic.Uint32, left)}
+	for i := range from {
+		next.touched[i].Store(f.touched[i].Load())
+	}
+	for i := range there {
+		next.touched[from+i].Store(now)
+	}
+	for i := to; i < users; i++ {
+		next.touched[i-to+from+there].Store(f.touched[i].Load())
+	}
+	return next
 }
 
 // cut splits the page by the next bit of the hash.
@@ -111,13 +153,10 @@ func (b *pageBuilder) addAll(f *feedPage) {
 func (b *pageBuilder) page(sharedBits uint8) *feedPage {
 	data := make([]byte, 0, feedUsersOffset+feedHeadBytes*len(b.keys)+b.bytes+golomb.RicePadding)
 	data = binary.LittleEndian.AppendUint32(data, uint32(len(b.keys)))
-	for _, key := range b.keys {
-		data = binary.LittleEndian.AppendUint64(data, key)
-	}
 	end := 0
-	for _, body := range b.bodies {
-		end += len(body)
-		data = binary.LittleEndian.AppendUint32(data, uint32(end))
+	for i, key := range b.keys {
+		end += len(b.bodies[i])
+		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, key), uint32(end))
 	}
 	for _, body := range b.bodies {
 		data = append(data, body...)

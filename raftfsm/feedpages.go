@@ -17,7 +17,7 @@ import (
 //
 // A page, integers little-endian:
 //
-//	users (4) | key (8) … | end of each in the bodies (4) … | bodies | golomb.RicePadding zeros
+//	users (4) | key (8), end in the bodies (4) … | bodies | golomb.RicePadding zeros
 //
 // in the order of the users' hashes. A body is followees as in followees.go, or a mark
 // that they are on disk, as in feedspill.go.
@@ -26,6 +26,9 @@ type feedPages struct {
 	users atomic.Int64
 	bytes atomic.Int64   // of pages
 	clock *atomic.Uint32 // the current time, in the unit of touched
+	// bytesMax is the size at which a page of several users is split in two. A write copies
+	// its page.
+	bytesMax int
 
 	// mu is held by writers. A writer derives a new page only from the page that it
 	// finds under mu.
@@ -38,13 +41,8 @@ type feedDirectory struct {
 }
 
 const (
-	// feedPageBytesMax is the size at which a page of several users is split in two:
-	// about ten users with a hundred followees each. A write copies its page.
+	// feedPageBytesMax is bytesMax of feeds: about ten users with a hundred followees each.
 	feedPageBytesMax = 4 << 10
-	// feedMergedBytesMax is the size up to which two pages merge after users have left
-	// memory. It is small enough that the next returning user does not split the page
-	// again.
-	feedMergedBytesMax = 3 << 10
 	// Beyond feedSlotsFree a directory has at most one slot a user, so that users with
 	// many followees and similar hashes cannot inflate it. Their page grows instead.
 	feedSlotsFree = 16
@@ -55,8 +53,8 @@ const (
 	feedPageOverhead = int(unsafe.Sizeof(feedPage{}))
 )
 
-func newFeedPages(clock *atomic.Uint32) *feedPages {
-	p := &feedPages{clock: clock}
+func newFeedPages(clock *atomic.Uint32, bytesMax int) *feedPages {
+	p := &feedPages{clock: clock, bytesMax: bytesMax}
 	p.clear()
 	return p
 }
@@ -97,11 +95,7 @@ func (p *feedPages) get(key uint64) []byte {
 
 // peek is get for internal reads, which do not make a user look active.
 func (p *feedPages) peek(key uint64) []byte {
-	page := p.page(feedHash(key))
-	if i := page.find(key); i >= 0 {
-		return page.body(i)
-	}
-	return nil
+	return p.page(feedHash(key)).bodyOf(key)
 }
 
 // set copies body and makes it the body of a user; nil removes the user.
@@ -118,7 +112,7 @@ func (p *feedPages) set(key uint64, body []byte) {
 // too large.
 func (p *feedPages) place(hash uint64, page *feedPage) {
 	p.put(hash, page)
-	if len(page.data) <= feedPageBytesMax || page.users() < 2 {
+	if len(page.data) <= p.bytesMax || page.users() < 2 {
 		return
 	}
 	if d := p.dir.Load(); page.bits == d.bits {
@@ -154,7 +148,8 @@ func (p *feedPages) double(d *feedDirectory) {
 }
 
 // merge merges the page of a hash with its neighbour, which differs in the last bit
-// only, and repeats that while the pages are small.
+// only, and repeats that while the pages are so small that the next returning user does
+// not split them again.
 func (p *feedPages) merge(hash uint64) {
 	for {
 		page := p.page(hash)
@@ -163,7 +158,7 @@ func (p *feedPages) merge(hash uint64) {
 		}
 		high := uint64(1) << (64 - page.bits)
 		first, second := p.page(hash&^high), p.page(hash|high)
-		if first.bits != second.bits || len(first.data)+len(second.data) > feedMergedBytesMax {
+		if first.bits != second.bits || len(first.data)+len(second.data) > p.bytesMax*3/4 {
 			return
 		}
 		b := newPageBuilder(first.users() + second.users())

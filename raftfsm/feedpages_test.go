@@ -17,7 +17,7 @@ import (
 
 // storedFollowees returns followees as a page gives them back.
 func storedFollowees(followees []Followee) []Followee {
-	p := newFeedPages(new(atomic.Uint32))
+	p := newFeedPages(new(atomic.Uint32), feedPageBytesMax)
 	p.set(1, appendFollowees(nil, followees))
 	return decodeFollowees(nil, p.get(1))
 }
@@ -78,7 +78,7 @@ func randomFeed(r *rand.Rand, n int) []Followee {
 // was.
 func TestFeedPagesHoldEveryUser(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	p, want := newFeedPages(new(atomic.Uint32)), map[uint64][]Followee{}
+	p, want := newFeedPages(new(atomic.Uint32), feedPageBytesMax), map[uint64][]Followee{}
 	check := func(pages *feedPages, want map[uint64][]Followee) {
 		t.Helper()
 		for key, feed := range want {
@@ -131,7 +131,7 @@ func TestFeedPagesHoldEveryUser(t *testing.T) {
 
 // Users whose hashes begin alike do not blow the directory up.
 func TestFeedPagesOfHashesAlike(t *testing.T) {
-	p := newFeedPages(new(atomic.Uint32))
+	p := newFeedPages(new(atomic.Uint32), feedPageBytesMax)
 	body := appendFollowees(nil, randomFeed(rand.New(rand.NewPCG(3, 3)), FolloweesMax))
 	var keys []uint64
 	for key := uint64(0); len(keys) < 4; key++ {
@@ -152,7 +152,7 @@ func TestFeedPagesOfHashesAlike(t *testing.T) {
 
 // A reader beside a writer sees a user's feed as one of those that it was given.
 func TestFeedReadersSeeWholeFeeds(t *testing.T) {
-	p := newFeedPages(new(atomic.Uint32))
+	p := newFeedPages(new(atomic.Uint32), feedPageBytesMax)
 	bodies := make([][]byte, 50)
 	r := rand.New(rand.NewPCG(5, 5))
 	for i := range bodies {
@@ -210,7 +210,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 // BenchmarkFollowees tells what a followee takes in memory and in time.
 func BenchmarkFollowees(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
-	p := newFeedPages(new(atomic.Uint32))
+	p := newFeedPages(new(atomic.Uint32), feedPageBytesMax)
 	const users, each = 20_000, 90
 	for key := range uint64(users) {
 		p.set(key, appendFollowees(nil, randomFeed(r, each)))

@@ -29,6 +29,10 @@ const (
 	UnchangedColumn = engine.ColumnsMax - 1
 	// TooOldColumn in an Overflow stands for a publish that was refused as outbox.TooOld.
 	TooOldColumn = PostsColumn + 1
+
+	// outboxPageBytesMax is the size at which a page of outboxes is split. A publish copies
+	// its page.
+	outboxPageBytesMax = 512
 )
 
 // outboxes are the outboxes of a shard.
@@ -51,7 +55,7 @@ func (o *outboxes) body(key uint64) []byte {
 func (o *outboxes) set(key uint64, body []byte) {
 	pages := o.pages.Load()
 	if pages == nil {
-		pages = newFeedPages(&o.clock)
+		pages = newFeedPages(&o.clock, outboxPageBytesMax)
 		o.pages.Store(pages)
 	}
 	pages.mu.Lock()
@@ -206,25 +210,52 @@ type NewestPosts struct {
 	Limit int
 }
 
-// Newest collects posts of authors, which are positions in keys.
-func (c *Counters) Newest(keys []uint64, q *NewestPosts, into *outbox.Newest) {
-	into.Reset(q.Limit)
+// newestAtOnce is how many authors Newest looks up at once, so that their cache misses
+// overlap.
+const newestAtOnce = 32
+
+// Newest adds the posts of authors, which are positions in keys, or in all authors of the
+// read if at has the positions there.
+func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) {
 	pages := c.outboxes.Load().pages.Load()
 	if pages == nil {
 		return
 	}
-	for i, key := range keys {
-		last := q.Last
-		if i < q.Below {
-			if last == 0 {
-				continue
-			}
-			last--
+	var of [newestAtOnce]*feedPage
+	var bodies [newestAtOnce][]byte
+	for first := 0; first < len(keys); first += newestAtOnce {
+		some := keys[first:min(first+newestAtOnce, len(keys))]
+		users := 0
+		for i, key := range some {
+			of[i] = pages.page(feedHash(key))
 		}
-		if body := pages.get(key); body != nil {
-			into.Add(i, body, last)
+		for i := range some {
+			users += of[i].users()
+		}
+		if users == 0 { // and else the first line of each page is on its way
+			continue
+		}
+		for i, key := range some {
+			bodies[i] = of[i].bodyOf(key)
+		}
+		for i := range some {
+			author := first + i
+			if at != nil {
+				author = at[author]
+			}
+			if last, any := q.lastOf(author); any && bodies[i] != nil {
+				into.Add(author, bodies[i], last)
+			}
 		}
 	}
+}
+
+// lastOf returns the id up to which the read has posts of an author, or false if it has none.
+func (q *NewestPosts) lastOf(author int) (last uint64, any bool) {
+	if author >= q.Below {
+		return q.Last, true
+	}
+	return q.Last - 1, q.Last > 0
 }
 
 // The outboxes of a snapshot, in sections of about outboxSectionBytes:

@@ -269,7 +269,8 @@ func checkNewest(t *rapid.T, r *Counters, key uint64, ids []uint64) {
 	from := 0
 	q := NewestPosts{Last: NoLast, Limit: 3}
 	for {
-		r.Newest([]uint64{key}, &q, &n)
+		n.Reset(q.Limit)
+		r.Newest([]uint64{key}, nil, &q, &n)
 		posts := n.Posts()
 		for i, p := range posts {
 			if from+i >= len(ids) || p.ID != ids[from+i] {

@@ -13,6 +13,7 @@ import (
 type page struct {
 	readQuery
 	byShard []pagePart
+	newest  outbox.Newest // of readPosts: Author is a position in the request
 }
 
 // pagePart is one shard's part of a page.
@@ -22,9 +23,6 @@ type pagePart struct {
 	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
 	cold []int         // positions of keys whose rows memory does not hold
 	here *localReplica // of feeds and posts: it has all of them in memory, and rows has none
-
-	newest outbox.Newest // scratch of posts
-	posts  []outbox.Post // of readPosts: what the shard has, in order; Author is a position in keys
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -37,7 +35,7 @@ func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 	pg.byShard = slices.Grow(pg.byShard[:0], shards)[:shards]
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		p.keys, p.at, p.posts = p.keys[:0], p.at[:0], nil
+		p.keys, p.at = p.keys[:0], p.at[:0]
 	}
 	for i, id := range ids {
 		s, key := route.KeyOf(id)
@@ -56,24 +54,25 @@ func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 func (pg *page) release() {
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		if p.posts = nil; !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
+		if !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
 			p.rows = nil // what a call answered, of any size
 		}
 		p.here = nil
 	}
+	pg.newest.Reset(0)
 	pagePool.Put(pg)
 }
 
 // fromMemory fills a part from this node's replica, and reports whether memory held all of
-// it. Of feeds it only notes the replica: the caller copies them once.
+// it. Of feeds it only notes the replica: the caller copies them once. Posts of all parts go
+// to newest.
 func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
 	if pg.of == readPosts {
 		if r.counters == nil {
 			return false
 		}
-		q := pg.postsOf(p)
-		r.counters.Newest(p.keys, &q, &p.newest)
-		p.posts, p.here = p.newest.Posts(), r
+		r.counters.Newest(p.keys, p.at, &pg.posts, &pg.newest)
+		p.here = r
 		return true
 	}
 	if pg.of != readFeeds {

@@ -78,6 +78,7 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 		}
 		pg.posts.Below = behind
 	}
+	pg.newest.Reset(q.Limit)
 	failed := rd.readShards(pg, groups, opt, time.Now())
 	unreadable, err := failed.unreadable(pg)
 	if err != nil {
@@ -85,10 +86,13 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 	}
 	for s := range pg.byShard {
 		if p := &pg.byShard[s]; len(p.keys) > 0 && p.here == nil && !slices.Contains(unreadable, s) {
-			p.posts = postsOfRow(p.rows)
+			p.addPosts(&pg.newest)
 		}
 	}
-	return pg.merge(q, dst), unreadable, nil
+	for _, p := range pg.newest.Posts() {
+		dst = append(dst, Post{p.ID, q.Authors[p.Author]})
+	}
+	return dst, unreadable, nil
 }
 
 // unreadable returns the shards that failed, ascending, or an error if all that the page
@@ -124,36 +128,14 @@ func (pg *page) postsOf(p *pagePart) raftfsm.NewestPosts {
 	return q
 }
 
-// merge appends the newest posts of all parts.
-func (pg *page) merge(q *NewestPosts, dst []Post) []Post {
-	end := len(dst) + q.Limit
-	for len(dst) < end {
-		best, newest := -1, Post{}
-		for s := range pg.byShard {
-			p := &pg.byShard[s]
-			if len(p.posts) == 0 {
-				continue
-			}
-			post := Post{p.posts[0].ID, q.Authors[p.at[p.posts[0].Author]]}
-			if best < 0 || post.ID > newest.ID || post.ID == newest.ID && post.Author < newest.Author {
-				best, newest = s, post
-			}
-		}
-		if best < 0 {
-			break
-		}
-		dst, pg.byShard[best].posts = append(dst, newest), pg.byShard[best].posts[1:]
-	}
-	return dst
-}
-
 // postsRow returns the posts that another node asks for.
 func (r *localReplica) postsRow(q *remoteRead) ([]int64, error) {
 	if r.counters == nil {
 		return nil, fmt.Errorf("%w: a read of posts in group %d", wire.ErrBadMessage, q.group)
 	}
 	var newest outbox.Newest
-	r.counters.Newest(q.keys, &q.posts, &newest)
+	newest.Reset(q.posts.Limit)
+	r.counters.Newest(q.keys, nil, &q.posts, &newest)
 	return appendPostsRow(nil, newest.Posts()), nil
 }
 
@@ -167,13 +149,13 @@ func appendPostsRow(row []int64, posts []outbox.Post) []int64 {
 	return row
 }
 
-// postsOfRow reads what appendPostsRow wrote.
-func postsOfRow(row []int64) []outbox.Post {
-	posts := make([]outbox.Post, 0, row[0])
-	for row = row[1:]; len(row) > 0; row = row[2:] {
-		posts = append(posts, outbox.Post{ID: uint64(row[0]), Author: int(row[1])})
+// addPosts adds the posts of a part that another node read, in a row of appendPostsRow.
+func (p *pagePart) addPosts(into *outbox.Newest) {
+	for row := p.rows[1:]; len(row) > 0; row = row[2:] {
+		if !into.AddPost(outbox.Post{ID: uint64(row[0]), Author: p.at[row[1]]}) {
+			return
+		}
 	}
-	return posts
 }
 
 // parsePostsRow reads an answer with a row of appendPostsRow.

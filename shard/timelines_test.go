@@ -204,8 +204,13 @@ func TestRestoreOfTimelines(t *testing.T) {
 func TestTimelineAnswers(t *testing.T) {
 	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
 	q := &remoteRead{readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
-	if got := postsOfRow(parseReadRows(&wire.Reader{Rest: answerOf(appendPostsRow(nil, posts))}, q)); !slices.Equal(got, posts) {
-		t.Errorf("posts %v, want %v", got, posts)
+	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(appendPostsRow(nil, posts))}, q)}
+	var merged outbox.Newest
+	merged.Reset(3)
+	merged.AddPost(outbox.Post{ID: 6, Author: 1})
+	part.addPosts(&merged)
+	if got, want := merged.Posts(), []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 6, Author: 1}, {ID: 5, Author: 8}}; !slices.Equal(got, want) {
+		t.Errorf("posts %v, want %v", got, want)
 	}
 	for name, row := range map[string][]int64{
 		"too many": {3, 1, 0, 1, 0, 1, 0}, "negative": {-1}, "another author": {1, 5, 3}, "author -1": {1, 5, -1}, "short": {2, 5, 1},
