@@ -1,0 +1,62 @@
+package raftfsm
+
+import (
+	"bytes"
+	"math"
+	"testing"
+)
+
+// No bytes of a snapshot or of memory crash the decoder of groups; what it accepts has one
+// form.
+func FuzzParseGroups(f *testing.F) {
+	followees := []Followee{{ID: 1}, {ID: 7, Posts: 3}, {ID: math.MaxUint64}}
+	for _, groups := range [][]Group{
+		{{Name: "stars", Followees: []uint64{1, math.MaxUint64}}},
+		{{Name: "a"}, {Name: "b", Followees: []uint64{7}}},
+	} {
+		f.Add(appendGroups(nil, groups, followees))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		groups, rest, ok := parseGroups(p, followees)
+		if !ok {
+			return
+		}
+		again, more, ok := parseGroups(appendGroups(nil, groups, followees), followees)
+		if !bytes.HasSuffix(p, rest) || !ok || len(more) > 0 || !sameGroups(again, groups) {
+			t.Fatalf("%v became %v", groups, again)
+		}
+	})
+}
+
+// No bytes of an entry crash the decoder of ops on feeds, of which some are on groups; what
+// it accepts has one form.
+func FuzzFeedOp(f *testing.F) {
+	for _, op := range []FeedOp{
+		{Kind: FeedPutGroup, Followees: []Followee{{ID: 1}, {ID: 9}}, Group: "stars"},
+		{Kind: FeedDropGroup, Group: "stars"},
+		{Kind: FeedFollow, Followees: []Followee{{ID: 5, Posts: -1}, {ID: math.MaxUint64, Posts: math.MaxInt64}}},
+		{Kind: FeedClear},
+	} {
+		f.Add(op.appendTo(nil, 3))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		var b, again feedBatch
+		rest, err := b.op(p)
+		if err != nil {
+			return
+		}
+		b.link()
+		op := &b.ops[0]
+		if err := op.check(); err != nil || !bytes.HasSuffix(p, rest) {
+			t.Fatalf("%+v was accepted: %v", op, err)
+		}
+		form := op.appendTo(nil, op.User)
+		if rest, err := again.op(form); err != nil || len(rest) > 0 {
+			t.Fatalf("%+v is not accepted again: %v", op, err)
+		}
+		again.link()
+		if !bytes.Equal(again.ops[0].appendTo(nil, op.User), form) {
+			t.Fatalf("%+v became %+v", op, again.ops[0])
+		}
+	})
+}
