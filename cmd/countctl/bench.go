@@ -35,7 +35,7 @@ type benchFlags struct {
 func (c *cli) benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench --op read|page|incr|mixed|poll|polls|feed|seen|clear|publish",
+		Use:   "bench --op read|page|incr|mixed|poll|polls|feed|seen|clear|publish|post|timeline",
 		Short: "Load a server and measure its answers",
 		Long: `Load a server and measure its answers.
 
@@ -50,9 +50,10 @@ meanwhile.
 
 poll and polls read everything that users poll for; ids are users. feed, seen, clear and
 publish create what there is to poll for: use --dist each, --ids and as many --requests,
-so that each user gets one request. A few users have many followees.
+so that each user gets one request. A few users have many followees. timeline reads the
+newest --page posts of whom a user follows, with their counts, and post publishes them.
 
-incr and mixed change counts, and feed, seen, clear and publish change unread numbers. If
+incr, mixed and post change counts, and feed, seen, clear and publish change unread numbers. If
 --keyspace is not given and the keyspace has rows, they ask for confirmation first, and
 are refused without a terminal or --yes. On a server on another machine they need --yes.
 The exit code is 1 if a request failed or the check does not hold.`,
@@ -67,9 +68,9 @@ The exit code is 1 if a request failed or the check does not hold.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
 		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+
-		"seen (a user reads the notices of the first of --channels), publish (a notice to it)\n"+
-		"or clear (a user sees the first of --dots)")
-	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page, users of one poll")
+		"seen (a user reads the notices of the first of --channels), publish (a notice to it),\n"+
+		"clear (a user sees the first of --dots), post (an author publishes a post) or timeline (a page of a user)")
+	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page, users of one poll, posts of a timeline")
 	flags.IntVar(&f.cfg.Batch, "batch", 1, "increments of one request")
 	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
 	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "do not request the new counts of increments")
@@ -236,6 +237,8 @@ func changedBy(cfg *load.Config) string {
 		return cfg.Keyspace
 	case load.Feed:
 		return "feed"
+	case load.Post:
+		return "users"
 	case load.Seen, load.Clear:
 		return load.UnreadKeyspace
 	case load.Publish:

@@ -54,12 +54,15 @@ const (
 	Seen    Kind = "seen"    // one user has read the notices of Config.Channels' first
 	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
 	Publish Kind = "publish" // a notice to that channel
+
+	Post     Kind = "post"     // one author publishes a post of now
+	Timeline Kind = "timeline" // one user's newest Config.Page posts with their counts
 )
 
-var kinds = []Kind{Read, Page, Incr, Mixed, Poll, Polls, Feed, Seen, Clear, Publish}
+var kinds = []Kind{Read, Page, Incr, Mixed, Poll, Polls, Feed, Seen, Clear, Publish, Post, Timeline}
 
-// OfUsers reports whether requests are about unread numbers in any keyspace, not about rows
-// of one keyspace.
+// OfUsers reports whether requests are about unread numbers and timelines in any keyspace,
+// not about rows of one keyspace.
 func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kinds, Poll) }
 
 // Config configures a load.

@@ -1,9 +1,11 @@
 package load
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -36,6 +38,10 @@ func newUserRequest(cfg *Config) userRequest {
 		before, after = "/v1/dots/"+cfg.Dots[0]+"/users/", "/clear"
 	case Publish:
 		before = "/v1/notices/" + cfg.Channels[0]
+	case Post:
+		before = "/v1/outbox/"
+	case Timeline:
+		method, before, after = http.MethodGet, "/v1/timeline/", fmt.Sprintf("?limit=%d&counts=posts", cfg.Page)
 	}
 	before = cfg.Addr.String() + before
 	return userRequest{newRequest(cfg, method, before), []byte(before), []byte(after)}
@@ -70,6 +76,12 @@ func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 		return w.user.Request, w.writes, w.prepareFeed()
 	case Seen, Clear:
 		w.nextUser()
+	case Post:
+		w.nextUser()
+		w.preparePost()
+	case Timeline:
+		w.nextUser()
+		return w.user.Request, w.reads, 1
 	}
 	return w.user.Request, w.writes, 1
 }
@@ -79,6 +91,26 @@ func (w *worker) nextUser() {
 	w.uri = strconv.AppendUint(append(w.uri[:0], w.user.before...), w.ids.next(), 10)
 	w.uri = append(w.uri, w.user.after...)
 	w.user.SetRequestURIBytes(w.uri)
+}
+
+// Ids of posts are seconds since postEpoch above 22 bits, as --id-layout of posts has them
+// by default. Of those, postWorkerBits are the worker's number, so that no two are equal.
+const (
+	postEpoch      = 515_483_463
+	postTimeBits   = 22
+	postWorkerBits = 12
+)
+
+// Compile-time check that all workers have a number.
+const _ = uint(1<<postWorkerBits - ConcurrencyMax)
+
+// preparePost makes the request publish a new id.
+func (w *worker) preparePost() {
+	now := time.Now()
+	id := uint64(now.Unix()-postEpoch)<<postTimeBits | uint64(now.Nanosecond()/1e6)<<postWorkerBits | uint64(w.number)
+	w.post = max(id, w.post+1<<postWorkerBits)
+	w.body = append(appendID(append(w.body[:0], `{"id":`...), w.post), '}')
+	w.user.SetBodyRaw(w.body)
 }
 
 func (w *worker) preparePolls() {

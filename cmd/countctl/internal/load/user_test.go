@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func userWorker(op Kind) *worker {
@@ -29,6 +30,8 @@ func TestRequestsAboutUsers(t *testing.T) {
 		{Seen, "POST", "/v1/notices/news/users/2/read", "", 1},
 		{Clear, "POST", "/v1/dots/x/users/2/clear", "", 1},
 		{Publish, "POST", "/v1/notices/news", "", 1},
+		{Post, "POST", "/v1/outbox/2", "*", 1},
+		{Timeline, "GET", "/v1/timeline/2?limit=3&counts=posts", "", 1},
 		{Incr, "POST", "/v1/unread/incr", `{"ops":[{"user":"3","add":{"at":1}},{"user":"4","add":{"at":1}}]}`, 2},
 		{Read, "GET", "/v1/unread/2", "", 1},
 	}
@@ -44,6 +47,33 @@ func TestRequestsAboutUsers(t *testing.T) {
 				t.Errorf("the body is %s of %d ops, want %s of %d", r.Body(), ops, c.body, c.ops)
 			}
 		})
+	}
+}
+
+// Posts of several workers have different ids, which rise and have the time of now.
+func TestPostsAreNew(t *testing.T) {
+	var each atomic.Uint64
+	cfg := userWorker(Post).cfg
+	workers := []*worker{newWorker(cfg, &each, 0), newWorker(cfg, &each, ConcurrencyMax-1)}
+	seen := map[uint64]bool{}
+	before := time.Now().Unix()
+	for range 3000 {
+		for _, w := range workers {
+			last := w.post
+			r, _, _ := w.prepare()
+			var body struct {
+				ID uint64 `json:",string"`
+			}
+			if err := json.Unmarshal(r.Body(), &body); err != nil || body.ID <= last || seen[body.ID] {
+				t.Fatalf("post %s behind %d: %v", r.Body(), last, err)
+			}
+			seen[body.ID] = true
+		}
+	}
+	for id := range seen {
+		if at := int64(id>>postTimeBits) + postEpoch; at < before || at > time.Now().Unix()+10 {
+			t.Fatalf("post %d has the time %d, want %d", id, at, before)
+		}
 	}
 }
 

@@ -71,6 +71,8 @@ type worker struct {
 	user   userRequest
 	resp   *fasthttp.Response
 
+	number  uint64
+	post    uint64  // id of the latest post
 	once    bool    // increments are numbered
 	seq     uint64  // of the latest one
 	refusal refusal // the latest
@@ -82,7 +84,7 @@ func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
 		base, member = cfg.Addr.String()+"/v1/unread", "user"
 	}
 	w := &worker{
-		cfg: cfg, ids: newPicker(&cfg.IDs, each, number), once: cfg.Once,
+		cfg: cfg, ids: newPicker(&cfg.IDs, each, number), number: number, once: cfg.Once,
 		reads: newTally(), writes: newTally(), late: newHistogram(), answers: newHistogram(),
 		base: []byte(base), member: member,
 		get:  newRequest(cfg, http.MethodGet, base),
@@ -210,7 +212,7 @@ func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
 		w.body = append(w.appendIDs(append(w.body[:0], `{"ids":`...)), '}')
 		w.page.SetBodyRaw(w.body)
 		return w.page, w.reads, int64(w.cfg.Page)
-	case Poll, Polls, Feed, Seen, Clear, Publish:
+	case Poll, Polls, Feed, Seen, Clear, Publish, Post, Timeline:
 		return w.prepareUser()
 	}
 	w.prepareIncr()
