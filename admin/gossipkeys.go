@@ -40,7 +40,16 @@ type GossipKeyReport struct {
 	Refused string      `json:"refused,omitempty"` // why nothing was changed
 }
 
-// GossipKey names a key: the first 8 bytes of its SHA-256 in hex.
+// GossipKeyID returns the name of a key, which does not show the key: the first 8 bytes of its
+// SHA-256 in hex.
+func GossipKeyID(key []byte) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:gossipKeyIDBytes])
+}
+
+const gossipKeyIDBytes = 8
+
+// GossipKey names a key by its GossipKeyID.
 type GossipKey struct {
 	ID      string `json:"id"`
 	Primary bool   `json:"primary"` // the node encrypts with it
@@ -64,15 +73,14 @@ func ParseGossipKeyChange(action, key string) (GossipKeyChange, error) {
 	if action != GossipKeyAdd && action != GossipKeyUse && action != GossipKeyRemove {
 		return GossipKeyChange{}, ErrBadGossipAction
 	}
-	if raw, err := hex.DecodeString(key); err == nil && len(raw) == 8 && action != GossipKeyAdd {
+	if raw, err := hex.DecodeString(key); err == nil && len(raw) == gossipKeyIDBytes && action != GossipKeyAdd {
 		return GossipKeyChange{Action: action, ID: key}, nil
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(key))
 	if err != nil || len(raw) != 16 && len(raw) != 24 && len(raw) != 32 {
 		return GossipKeyChange{}, ErrBadGossipKey
 	}
-	sum := sha256.Sum256(raw)
-	change := GossipKeyChange{Action: action, ID: hex.EncodeToString(sum[:8])}
+	change := GossipKeyChange{Action: action, ID: GossipKeyID(raw)}
 	if action == GossipKeyAdd {
 		change.Key = raw
 	}

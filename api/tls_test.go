@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// TestTLSOnThePlainPort: a client that speaks TLS is told at once, by its own words, and the
-// log names it.
+// TestTLSOnThePlainPort checks that a client that speaks TLS to a port without it fails at once,
+// with an error that says so, and that the log has the client's address.
 func TestTLSOnThePlainPort(t *testing.T) {
 	l := startLive(t, nil)
 	_, err := http.Get("https://" + l.server.Addr().String())

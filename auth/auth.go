@@ -6,7 +6,7 @@
 // older than the catalog's leader's. So a token that was deleted is of no use
 //
 //   - on a node that confirmed the deletion, from then on: the call that deleted the token
-//     waits for the nodes and names those that did not confirm;
+//     waits for the other nodes, and names each that does not confirm;
 //   - on any other node, trustMax after the deletion at the latest. A node that cannot reach
 //     the catalog's leader for so long refuses every token but its root token;
 //   - on a node that restarts, never: it trusts no copy before it has proved it.
@@ -90,6 +90,13 @@ const (
 	proveAgain = time.Second
 )
 
+// proof is when a proof of the users began, by two clocks: the monotonic one stands still while a
+// machine is suspended, and the wall clock may be set back.
+type proof struct {
+	at   time.Time
+	wall time.Time // at without its monotonic reading
+}
+
 // Config configures an Authorizer.
 type Config struct {
 	Mode      Mode                 // Permissive or Enforce
@@ -103,13 +110,11 @@ type Config struct {
 type Authorizer struct {
 	cfg     Config
 	limited *slog.Logger
-	started time.Time
 	metrics *metrics
 	root    rootToken
 	cluster atomic.Pointer[Cluster] // nil until Follow is called
-	// proved is when the latest proof of the users began, in nanoseconds since started; below
-	// 0 for never.
-	proved atomic.Int64
+	// proved is when the latest proof of the users began; nil for never.
+	proved atomic.Pointer[proof]
 	// callers belong to the users of one view. A view with other users has another pointer,
 	// which the first call after it notices.
 	callers atomic.Pointer[callers]
@@ -124,8 +129,7 @@ func New(cfg Config) (*Authorizer, error) {
 	if cfg.Mode != Permissive && cfg.Mode != Enforce {
 		return nil, fmt.Errorf("config: mode %q", cfg.Mode)
 	}
-	a := &Authorizer{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), started: time.Now()}
-	a.proved.Store(-1)
+	a := &Authorizer{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger)}
 	a.mu.limiters = map[string]*limiter{}
 	a.root.path = cfg.RootToken
 	err := a.root.load(cfg.Logger)
@@ -230,7 +234,7 @@ func (c *Caller) expired(now time.Time) bool { return c.expires != 0 && now.Unix
 // that it is current.
 func (a *Authorizer) trusted(now time.Time) *callers {
 	cluster, proved := a.cluster.Load(), a.proved.Load()
-	if cluster == nil || proved < 0 || now.Sub(a.started) > time.Duration(proved)+trustMax {
+	if cluster == nil || proved == nil || now.Sub(proved.at) > trustMax || now.Sub(proved.wall) > trustMax {
 		return nil
 	}
 	users := (*cluster).Catalog().Users

@@ -63,7 +63,7 @@ func authorizerOf(t testing.TB, mode Mode, c *fakeCluster) *Authorizer {
 	}
 	var cluster Cluster = c
 	a.cluster.Store(&cluster)
-	if err := a.prove(t.Context(), c, a.started); err != nil {
+	if err := a.prove(t.Context(), c, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -97,7 +97,9 @@ func TestIdentify(t *testing.T) {
 	a := authorizerOf(t, Enforce, c)
 	web, id := tokenOf(t, c, "web", 0, grant("writer", "posts"))
 	short, _ := tokenOf(t, c, "short", time.Minute, grant("reader", "*"))
-	now := a.started.Add(time.Second)
+	began := a.proved.Load().at
+	now := began.Add(time.Second)
+	proved := func(at, wall time.Time) { a.proved.Store(&proof{at, wall.Round(0)}) }
 	want := func(what string, token []byte, at time.Time, name string, why Refusal) {
 		t.Helper()
 		caller, got := a.Identify(token, at)
@@ -114,14 +116,18 @@ func TestIdentify(t *testing.T) {
 	}
 	want("before it expires", short, now, "short", Granted)
 	want("after it expired", short, now.Add(2*time.Minute), "", Unproven)
-	a.proved.Store(int64(2 * time.Minute))
+	proved(began.Add(2*time.Minute), began.Add(2*time.Minute))
 	want("after it expired", short, now.Add(2*time.Minute), "", Expired)
-	a.proved.Store(0)
-	want("long after the proof", web, a.started.Add(trustMax+1), "", Unproven)
-	want("right before", web, a.started.Add(trustMax), "web", Granted)
-	a.proved.Store(-1)
+	proved(began, began)
+	want("long after the proof", web, began.Add(trustMax+1), "", Unproven)
+	want("right before", web, began.Add(trustMax), "web", Granted)
+	proved(began, began.Add(-trustMax))
+	want("after the machine was suspended", web, now, "", Unproven)
+	proved(began.Add(-trustMax), began)
+	want("after the clock was set back", web, now, "", Unproven)
+	a.proved.Store(nil)
 	want("before a proof", web, now, "", Unproven)
-	a.proved.Store(0)
+	proved(began, began)
 
 	caller, _ := a.Identify(web, now)
 	if _, why := a.Still(caller, now); why != Granted {
@@ -272,7 +278,7 @@ func TestTokensMadeAtOnce(t *testing.T) {
 			_, text, _, err := AddToken(t.Context(), c, "web", time.Hour)
 			if err != nil {
 				t.Error(err)
-			} else if _, why := a.Identify([]byte(text), a.started); why != Granted {
+			} else if _, why := a.Identify([]byte(text), a.proved.Load().at); why != Granted {
 				t.Error(why)
 			}
 		})
@@ -287,7 +293,7 @@ func TestLimits(t *testing.T) {
 	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Requests: 10, Ops: 100}); err != nil {
 		t.Fatal(err)
 	}
-	now := a.started
+	now := a.proved.Load().at
 	caller, _ := a.Identify(token, now)
 	for i := range 10 {
 		if wait := caller.Take(Requests, 1, now); wait > 0 {
@@ -340,14 +346,14 @@ func TestDebtsOfBatchesAtOnce(t *testing.T) {
 	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
 		t.Fatal(err)
 	}
-	caller, _ := a.Identify(token, a.started)
-	if caller.Take(Ops, 1, a.started) > 0 {
+	caller, _ := a.Identify(token, a.proved.Load().at)
+	if caller.Take(Ops, 1, a.proved.Load().at) > 0 {
 		t.Fatal("the first op is refused")
 	}
 	for range 3 {
-		caller.Owe(Ops, 9_999, a.started)
+		caller.Owe(Ops, 9_999, a.proved.Load().at)
 	}
-	if wait := caller.Take(Ops, 1, a.started); wait < 3*time.Hour || wait > owedMax {
+	if wait := caller.Take(Ops, 1, a.proved.Load().at); wait < 3*time.Hour || wait > owedMax {
 		t.Errorf("after 30,000 ops at one a second it waits %v", wait)
 	}
 }

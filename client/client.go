@@ -52,7 +52,7 @@ type Config struct {
 	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // of each call
 	// TLS is for servers at https:// addresses: its RootCAs verify their certificates, and its
-	// Certificates are shown to those that ask. nil for the system's authorities and no
+	// Certificates go to servers that ask for one. nil for the system's authorities and no
 	// certificate. With it, https is the scheme of an address that names none.
 	TLS *tls.Config
 	// Token authenticates each call; "" for none. A server without --auth ignores it.

@@ -3,9 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,12 +79,6 @@ func (k *GossipKeys) Encrypts() bool {
 	return len(k.mu.keys) > 0
 }
 
-// keyID returns what names a key to people: it does not show the key.
-func keyID(key []byte) string {
-	sum := sha256.Sum256(key)
-	return hex.EncodeToString(sum[:8])
-}
-
 // indexLocked returns the place of a key, or -1.
 func (k *GossipKeys) indexLocked(key []byte) int {
 	return slices.IndexFunc(k.mu.keys, func(other []byte) bool { return bytes.Equal(other, key) })
@@ -105,7 +97,7 @@ func (k *GossipKeys) Handle(_ context.Context, request []byte) ([]byte, error) {
 		report.Refused = err.Error()
 	}
 	for i, key := range k.mu.keys {
-		report.Keys = append(report.Keys, admin.GossipKey{ID: keyID(key), Primary: i == 0})
+		report.Keys = append(report.Keys, admin.GossipKey{ID: admin.GossipKeyID(key), Primary: i == 0})
 	}
 	return json.Marshal(report)
 }
@@ -121,14 +113,14 @@ func (k *GossipKeys) changeLocked(change admin.GossipKeyChange) error {
 	if len(k.mu.keys) == 0 || k.mu.ring == nil {
 		return errors.New("its gossip is not encrypted: start it with --gossip-key-file")
 	}
-	at := slices.IndexFunc(k.mu.keys, func(key []byte) bool { return keyID(key) == change.ID })
+	at := slices.IndexFunc(k.mu.keys, func(key []byte) bool { return admin.GossipKeyID(key) == change.ID })
 	keys := slices.Clone(k.mu.keys)
 	switch change.Action {
 	case admin.GossipKeyAdd:
 		if at >= 0 {
 			return nil
 		}
-		if memberlist.ValidateKey(change.Key) != nil || keyID(change.Key) != change.ID {
+		if memberlist.ValidateKey(change.Key) != nil || admin.GossipKeyID(change.Key) != change.ID {
 			return errors.New("a key has 16, 24 or 32 bytes")
 		}
 		if len(keys) == gossipKeysMax {

@@ -73,7 +73,7 @@ func (k *GossipKeys) want(t *testing.T, action, key, refused string, ids ...stri
 // restarts.
 func TestGossipKeysChange(t *testing.T) {
 	dir := t.TempDir()
-	one, two := keyID(keyOne), keyID(keyTwo)
+	one, two := admin.GossipKeyID(keyOne), admin.GossipKeyID(keyTwo)
 	k, _ := keysIn(t, dir, textOne)
 	k.want(t, admin.GossipKeyAdd, textTwo, "not encrypted", one) // no gossip yet
 	_, err := k.use()

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -56,14 +57,11 @@ func Open(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
 	go func() { defer close(ended); a.Follow(ctx, c) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	token := []byte(c.Token(t, "probe", catalog.Grant{Role: "reader", Keyspaces: []string{"x"}}))
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, why := a.Identify(token, time.Now()); why == auth.Granted {
-			return a, c
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it trusts nobody")
-		}
-	}
+	must.Become(t, "it trusts its users", func() bool {
+		_, why := a.Identify(token, time.Now())
+		return why == auth.Granted
+	})
+	return a, c
 }
 
 // Token makes a user with grants, and returns a token of it.

@@ -25,7 +25,7 @@ const (
 func (c *cli) tlsFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.tls.ca, "ca", c.env(caEnv), "file with the authorities in PEM that servers' certificates must come from, in place of the system's; "+caEnv+" sets it")
 	flags.StringVar(&c.tls.cert, "cert", c.env(certEnv), "file with the certificate in PEM that servers may ask for; "+certEnv+" sets it")
-	flags.StringVar(&c.tls.key, "key", c.env(keyEnv), "file with the key of --cert in PEM, if it is not in that file; "+keyEnv+" sets it")
+	flags.StringVar(&c.tls.key, "cert-key", c.env(keyEnv), "file with the key of --cert in PEM, if it is not in that file; "+keyEnv+" sets it")
 }
 
 // config returns how to speak TLS; nil if no flag says anything of it.
@@ -45,12 +45,12 @@ func (f tlsFlags) config() (*tls.Config, error) {
 		}
 	}
 	if f.key != "" && f.cert == "" {
-		return nil, usagef("a key needs --cert too")
+		return nil, usagef("--cert-key needs --cert too")
 	}
 	if f.cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.cert, cmp.Or(f.key, f.cert))
 		if err != nil {
-			return nil, usagef("--cert: %v (the key is that of --key or %s, or in the file of --cert; the --key of a write is its Idempotency-Key)", err, keyEnv)
+			return nil, usagef("--cert: %v (the key is that of --cert-key or %s, or in the file of --cert)", err, keyEnv)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

@@ -127,7 +127,7 @@ func (c *cli) userCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "create NAME --grant ROLE:KEYSPACE,…",
 		Short:   "Create a user, unless one of this name exists",
-		Example: "  countctl user create web --grant writer:posts,unread\n  countctl user create ann --grant admin",
+		Example: "  countctl user create web --grant writer:posts,unread,feed\n  countctl user create ann --grant admin",
 		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grants, err := flags.parse()

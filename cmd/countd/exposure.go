@@ -71,8 +71,8 @@ func (c *config) checkExposure(authenticates bool, logger *slog.Logger) (exposed
 	return true, nil
 }
 
-// beyondLoopback reports whether others than this machine may reach an address. A host that
-// cannot be resolved is left to whoever listens there.
+// beyondLoopback reports whether other machines may reach an address. If the host does not
+// resolve now, it may resolve to any address once the port opens.
 func beyondLoopback(addr string) bool {
 	host := hostOf(addr)
 	if host == "" {
@@ -85,7 +85,7 @@ func beyondLoopback(addr string) bool {
 	defer cancel()
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return false
+		return true
 	}
 	for _, ip := range all {
 		if !ip.Unmap().IsLoopback() {

@@ -21,6 +21,7 @@ func TestExposure(t *testing.T) {
 		{"all of loopback", []string{"--http-addr=127.1.2.3:1", "--cluster-addr=[::1]:2", "--gossip-addr=localhost:3", "--redis-addr=[::ffff:127.0.0.1]:4"}, false, ""},
 		{"HTTP on every interface", []string{"--http-addr=0.0.0.0:1"}, true, `http-addr (flag --http-addr): "0.0.0.0:1" is not a loopback address`},
 		{"HTTP without a host", []string{"--http-addr=:1"}, true, "it needs --tls-cert, or --insecure"},
+		{"a host that does not resolve", []string{"--http-addr=countd.invalid:1"}, true, "is not a loopback address"},
 		{"HTTP on IPv6", []string{"--http-addr=[::]:1"}, false, "it needs --tls-cert and --auth enforce, or --insecure"},
 		{"Redis", []string{"--redis-addr=10.0.0.1:1"}, true, "redis-addr (flag --redis-addr)"},
 		{"nobody is asked who it is", append([]string{"--http-addr=10.0.0.1:1"}, client...), false, "it needs --auth enforce, or --insecure"},

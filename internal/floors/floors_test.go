@@ -101,7 +101,7 @@ const rule = `
 	auth/audit: internal/lograte internal/mask
 	# Who may do what. The catalog stores the users.
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
-	auth/authtest: auth raftfsm/catalog
+	auth/authtest: auth raftfsm/catalog internal/must
 	# Neighbours that do not know each other.
 	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte

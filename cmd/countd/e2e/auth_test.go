@@ -59,10 +59,9 @@ func (l *closingLoad) run(t *testing.T, worker int) {
 func (l *closingLoad) await(t *testing.T, n int64) {
 	t.Helper()
 	from := l.acked.Load()
-	for deadline := time.Now().Add(time.Minute); l.acked.Load() < from+n; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) || t.Failed() {
-			t.Fatalf("%d writes in a minute", l.acked.Load()-from)
-		}
+	eventually(t, fmt.Sprintf("%d writes are acknowledged", n), func() bool { return l.acked.Load() >= from+n || t.Failed() })
+	if t.Failed() {
+		t.FailNow()
 	}
 }
 

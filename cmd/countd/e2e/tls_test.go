@@ -147,8 +147,8 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 	}
 }
 
-// TestTLSRefusals: clients without TLS or without a certificate are told so in their own
-// words, and the log names them.
+// TestTLSRefusals checks that a node refuses clients without TLS, and clients without a
+// certificate, in their own protocol, and that the log has why.
 func TestTLSRefusals(t *testing.T) {
 	ca := pkitest.New(t)
 	n := newTLSNode(t, ca)
