@@ -100,6 +100,26 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
 }
 
+// reauthorize refuses a call whose token was revoked while its body arrived.
+func (r *request) reauthorize(e *endpoint, to target) error {
+	if r.caller == nil || r.excused {
+		return nil
+	}
+	caller, why := r.auth.Still(r.caller, r.received)
+	switch {
+	case why != auth.Granted && r.refuse(why, ""):
+		return authFaults[why]
+	case why != auth.Granted:
+		r.excused = true
+		return nil
+	}
+	r.caller = caller
+	if caller.Allows(&e.need, to.keyspace) {
+		return nil
+	}
+	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
+}
+
 // bearer returns the token of a request, or nil if there is none. A request that gives several
 // has none: which one counts must not depend on who reads them.
 func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {

@@ -312,6 +312,41 @@ func TestRevokedTokens(t *testing.T) {
 	}
 }
 
+// TestRevokedWhileABodyArrives checks that a call whose token was revoked before its body was
+// whole is refused.
+func TestRevokedWhileABodyArrives(t *testing.T) {
+	e := startEnforcing(t)
+	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)
+	body := `{"ops":[` + strings.Repeat(`{"id":1,"add":{"like":1}},`, 999) + `{"id":1,"add":{"like":1}}]}`
+	for name, framing := range map[string][3]string{
+		"a length": {fmt.Sprintf("Content-Length: %d", len(body)), body[:10_000], body[10_000:]},
+		"chunks":   {"Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n%s", len(body), body[:10_000]), body[10_000:] + "\r\n0\r\n\r\n"},
+	} {
+		c, err := net.Dial("tcp", e.server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+web+"\r\n"+framing[0]+"\r\n\r\n"+framing[1])
+		eventually(t, "the server waits for the body", func() bool { return e.server.bodies.bytes.Load() > 0 })
+		if got := e.as(rootToken, "PUT", "/v1/users/web", `{"grants":[{"role":"reader","keyspaces":["posts"]}]}`); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		_, _ = io.WriteString(c, framing[2])
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != 403 {
+			t.Errorf("%s: answered %d", name, answer.StatusCode)
+		}
+		web = e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)
+	}
+	if got := e.as(web, "GET", "/v1/counters/posts/1", ""); !strings.Contains(got.body, `"like":0`) {
+		t.Errorf("after refused writes: %s", got.body)
+	}
+}
+
 // TestPermissive checks that everybody is served, and that what enforce would refuse is
 // counted once a call.
 func TestPermissive(t *testing.T) {

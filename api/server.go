@@ -249,6 +249,9 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return err
 	}
 	if !isSmall(n) { // others came while its body did
+		if err := r.reauthorize(e, to); err != nil {
+			return err
+		}
 		if err := s.crowded(&in); err != nil {
 			return err
 		}
