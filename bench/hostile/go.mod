@@ -1,0 +1,3 @@
+module github.com/countd/countd/bench/hostile
+
+go 1.26
