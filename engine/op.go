@@ -21,6 +21,14 @@ const (
 	// count stays as it is. Its result row holds what was taken, not what is left. Values
 	// must not be negative.
 	OpTake OpKind = 4
+
+	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member
+	// was not in the set. OpLeave removes a member, and subtracts 1 if the member was in the
+	// set. Each has one cell: the column, and the member's 64 bits as its value. Sets are not
+	// part of a Table: package raftfsm gives it an OpAdd in place of these, so their numbers
+	// are in no log entry.
+	OpJoin  OpKind = 5
+	OpLeave OpKind = 6
 )
 
 // Cell is one column of an Op and its delta (OpAdd), value (OpSet) or the most to
@@ -51,9 +59,25 @@ type Op struct {
 	Cells []Cell
 }
 
+// Join returns an op that adds a member to the set of a row's column.
+func Join(id uint64, column uint8, member uint64) Op {
+	return Op{ID: id, Kind: OpJoin, Cells: []Cell{{Column: column, Value: int64(member)}}}
+}
+
+// Leave returns an op that removes a member from the set of a row's column.
+func Leave(id uint64, column uint8, member uint64) Op {
+	return Op{ID: id, Kind: OpLeave, Cells: []Cell{{Column: column, Value: int64(member)}}}
+}
+
+// OfMember reports whether the op is an OpJoin or OpLeave.
+func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
+
 // HasValue reports whether a cell, floors aside, has a value other than 0. Only such an
 // op can create a row.
 func (op *Op) HasValue() bool {
+	if op.OfMember() {
+		return op.Kind == OpJoin
+	}
 	for i := range op.Cells {
 		if op.Cells[i].Value != 0 && op.Cells[i].Column&FloorMark == 0 {
 			return true

@@ -65,6 +65,8 @@ var (
 	// ErrVersion is returned for an op on the board, or one with a floor, that the
 	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
+	// ErrNoMembers is returned, as an ErrVersion, for an op with a member.
+	ErrNoMembers = fmt.Errorf("%w: members take cluster version %d", ErrVersion, catalog.VersionOfMembers)
 	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.
 	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, catalog.VersionOfFloors)
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
@@ -291,6 +293,7 @@ type Write struct {
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
 	Cuts      []engine.Cut      // deltas that floors cut short, by index of the op, rising; a repeat has none
+	Changed   []int             // member ops that changed their set, by index, rising; a repeat has none
 	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
 	// Duplicate: the request came before. Of a key that is what the shard that
 	// judges it says, so that of copies sent at once one is told false and a

@@ -26,6 +26,8 @@ const rule = `
 	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
 	engine/cold: engine engine/golomb internal/lograte
+	# Sets of members on disk.
+	engine/members: internal/lograte
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# JSON that others wrote.
@@ -46,7 +48,7 @@ const rule = `
 	# The newest posts of authors, packed; no log, no pages, no counts.
 	raftfsm/outbox: internal/splitmix
 	# What a log entry means to a shard.
-	raftfsm: internal/splitmix raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
+	raftfsm: internal/splitmix raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.
@@ -60,7 +62,7 @@ const rule = `
 	# Appends of all groups, and small calls, between two nodes.
 	shard/stream: shard/rpc shard/wire shard/storage shard/errs
 	# One replica of a Raft group, and what guards raft in it.
-	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold internal/atomicfile
+	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Metrics without labels.
@@ -68,9 +70,9 @@ const rule = `
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold
+	shard/tiering: shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members
 	# Which replicas have files here, and which were deleted.
-	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold internal/atomicfile
+	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile
 	# Who is a member of groups led here, as the catalog wants it.
 	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
 	# Keyspaces as requests see them, and the shard of an id.
@@ -86,7 +88,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: raftfsm/outbox shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
@@ -103,8 +105,8 @@ const rule = `
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Neighbours that do not know each other.
-	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
-	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte
+	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members
+	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events
@@ -145,7 +147,7 @@ const rule = `
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

@@ -26,6 +26,10 @@ const versionOfMaking = 4
 // program fails at entries and commands with one.
 const VersionOfFloors = 5
 
+// VersionOfMembers is the first cluster version with members of columns. An older program
+// fails at entries and snapshots that have them.
+const VersionOfMembers = 5
+
 // versionOfRestores is the first cluster version in which a restore makes a shard
 // forget the requests of clients. An older program does not know that section of an
 // entry.
@@ -92,6 +96,9 @@ func (v *View) TakesMaking() bool { return v.ClusterVersion >= versionOfMaking }
 
 // TakesFloors reports whether the cluster version allows floors of ops and columns.
 func (v *View) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
+
+// TakesMembers reports whether the cluster version allows members of columns.
+func (v *View) TakesMembers() bool { return v.ClusterVersion >= VersionOfMembers }
 
 // CarriesArrivals reports whether the cluster version allows a node to ask another when
 // a request first arrived.

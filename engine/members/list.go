@@ -1,0 +1,88 @@
+package members
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"time"
+)
+
+// Stamp says when a member joined: a time in milliseconds, times 64, plus a number that
+// orders up to 64 joins of one millisecond. Stamps come from the log, so all replicas
+// have the same.
+type Stamp uint64
+
+const (
+	stampShift = 6
+	// stampMax is the highest stamp that six bytes hold, of the year 2109.
+	stampMax Stamp = 1<<48 - 1
+)
+
+// StampOf returns the lowest stamp of a time in Unix milliseconds.
+func StampOf(ms int64) Stamp { return min(Stamp(max(ms, 0))<<stampShift, stampMax) }
+
+// Time returns the time of a stamp, to the millisecond, in UTC.
+func (s Stamp) Time() time.Time { return time.UnixMilli(int64(s >> stampShift)).UTC() }
+
+// Entry is one line of a list: a member of a row, or a row that a member is in.
+type Entry struct {
+	ID uint64
+	At Stamp
+}
+
+// before reports whether e precedes o in a list: newest first, equal stamps by id.
+func (e Entry) before(o Entry) bool { return e.At > o.At || e.At == o.At && e.ID < o.ID }
+
+// Page selects a page of a list. It is stable: a change of the set moves no other entry.
+type Page struct {
+	Limit     int
+	After     Entry // the last entry of the previous page
+	Continues bool  // there is a previous page
+}
+
+// List is one page of a list, newest first.
+type List struct {
+	Entries []Entry
+	More    bool // there may be entries after the last
+}
+
+// cursorBytes is a stamp of 6 bytes and an id of 8.
+const cursorBytes = 14
+
+// ErrCursor is returned for a cursor that AppendCursor did not write.
+var ErrCursor = errors.New("not a cursor of this list")
+
+// AppendCursor appends the cursor that continues behind an entry: 19 characters of base64.
+func AppendCursor(dst []byte, e Entry) []byte {
+	var b [cursorBytes]byte
+	putStamp(b[:], e.At)
+	binary.BigEndian.PutUint64(b[stampBytes:], e.ID)
+	return base64.RawURLEncoding.AppendEncode(dst, b[:])
+}
+
+// ParseCursor returns the entry of a cursor.
+func ParseCursor(cursor []byte) (Entry, error) {
+	var b [cursorBytes + 4]byte
+	if base64.RawURLEncoding.DecodedLen(len(cursor)) != cursorBytes {
+		return Entry{}, ErrCursor
+	}
+	n, err := base64.RawURLEncoding.Strict().Decode(b[:], cursor)
+	if err != nil || n != cursorBytes {
+		return Entry{}, ErrCursor
+	}
+	return Entry{ID: binary.BigEndian.Uint64(b[stampBytes:]), At: stampAt(b[:])}, nil
+}
+
+// stampBytes is the size of a stamp on disk.
+const stampBytes = 6
+
+// putStamp stores a stamp big-endian in the first bytes of b.
+func putStamp(b []byte, s Stamp) {
+	binary.BigEndian.PutUint16(b, uint16(s>>32))
+	binary.BigEndian.PutUint32(b[2:], uint32(s))
+}
+
+// stampAt reads what putStamp stored.
+func stampAt(b []byte) Stamp {
+	return Stamp(binary.BigEndian.Uint16(b))<<32 | Stamp(binary.BigEndian.Uint32(b[2:]))
+}
