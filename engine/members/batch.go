@@ -1,0 +1,321 @@
+package members
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// purgedAtOnce bounds the pairs of a deleted row that the entry of its deletion removes; the
+// others follow in steps.
+const purgedAtOnce = 256
+
+// Batch is the member ops of one log entry. Its caller first calls Touch, TouchRow and
+// TouchDead for all ops, which read the disk. If they succeed it calls Join, Leave, DeleteRow,
+// Purge or Clear for each op, in their order, and then Commit.
+//
+// An entry that is in the store already is replayed: the ops are judged as they were, and no
+// set changes.
+type Batch struct {
+	group  *Group
+	before State
+	stamp  Stamp // the last that was given
+	now    Stamp // the lowest of the entry's time
+
+	index    uint64
+	replayed bool
+	outcome  outcome
+	ops      int // judged so far
+
+	run     int
+	changed []change // by op of the run
+	pairs   map[Pair]*pair
+	rows    map[uint64]*deletedRow
+	dead    deadPairs
+	purges  bool
+	cleared bool
+}
+
+// pair is a pair that the entry touches.
+type pair struct {
+	was, is Stamp // before the entry and now; 0 for absent
+	run     int   // that changed it last; 0 for none
+}
+
+// change is what Undo undoes.
+type change struct {
+	op  int
+	of  *pair
+	was Stamp
+}
+
+// deletedRow is a row that the entry deletes.
+type deletedRow struct {
+	to    Stamp       // pairs up to it are gone; 0 before DeleteRow
+	first []placement // its first pairs
+	more  bool        // it has more
+}
+
+// placement is a pair on disk.
+type placement struct {
+	Pair
+	at Stamp
+}
+
+// deadPairs are pairs of rows that earlier entries deleted.
+type deadPairs struct {
+	first []placement
+	rows  []uint64 // that have no more
+}
+
+// Begin begins the entry of an index, whose time is in Unix milliseconds. at is the state
+// after the entries that were given to the state machine before, which is earlier than the
+// store's while a restart replays the log.
+func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
+	b := &Batch{group: g, before: at, index: index, stamp: at.Stamp, now: StampOf(now), run: 1}
+	if b.replayed = index <= g.state.Index; !b.replayed {
+		if at != g.state {
+			return nil, fmt.Errorf("%w: entry %d follows the sets of entry %d, the disk has those of entry %d", ErrDamaged, index, at.Index, g.state.Index)
+		}
+		return b, nil
+	}
+	done, err := g.store.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	found := false
+	if b.outcome, found, err = readOutcome(g.store.db, g.at, index); err != nil {
+		return nil, err
+	}
+	if found && b.outcome.previous != at.Index {
+		return nil, fmt.Errorf("%w: entry %d follows entry %d, the sets are of entry %d", ErrDamaged, index, b.outcome.previous, at.Index)
+	}
+	if !found {
+		b.outcome.after = at
+	}
+	return b, nil
+}
+
+// Touch reads the pair of a Join or Leave.
+func (b *Batch) Touch(p Pair) error {
+	if b.replayed || b.pairs[p] != nil {
+		return nil
+	}
+	done, err := b.group.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	at := &pair{}
+	if at.was, err = get(b.group.store.db, b.group.at, p); err != nil {
+		return err
+	}
+	at.is = at.was
+	if b.pairs == nil {
+		b.pairs = map[Pair]*pair{}
+	}
+	b.pairs[p] = at
+	return nil
+}
+
+// TouchRow reads the first pairs of the row of a DeleteRow. A row whose pairs nobody touched
+// and that are not on disk has none.
+func (b *Batch) TouchRow(row uint64) error {
+	if b.replayed || b.rows[row] != nil {
+		return nil
+	}
+	d := &deletedRow{}
+	if b.group.state.Pairs > 0 {
+		var err error
+		if d.first, d.more, err = b.group.firstOf(row, stampMax, purgedAtOnce); err != nil {
+			return err
+		}
+	}
+	if b.rows == nil {
+		b.rows = map[uint64]*deletedRow{}
+	}
+	b.rows[row] = d
+	return nil
+}
+
+// TouchDead reads the first n pairs of rows that earlier entries deleted, for Purge.
+func (b *Batch) TouchDead(n int) error {
+	if b.replayed {
+		return nil
+	}
+	b.dead = deadPairs{}
+	for _, row := range sortedRows(b.group.dead) {
+		first, more, err := b.group.firstOf(row, b.group.dead[row], n-len(b.dead.first))
+		if err != nil {
+			return err
+		}
+		b.dead.first = append(b.dead.first, first...)
+		if more {
+			return nil
+		}
+		b.dead.rows = append(b.dead.rows, row)
+	}
+	return nil
+}
+
+func sortedRows(rows map[uint64]Stamp) []uint64 {
+	all := make([]uint64, 0, len(rows))
+	for row := range rows {
+		all = append(all, row)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// firstOf returns the first n pairs of a row with stamps up to a bound, and whether there are
+// more.
+func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bool, err error) {
+	done, err := g.store.use()
+	if err != nil {
+		return nil, false, err
+	}
+	defer done()
+	from := g.at.number(keyTime, row)
+	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: after(from)})
+	if err != nil {
+		return nil, false, damaged(err)
+	}
+	for valid := it.First(); valid && err == nil; {
+		var column uint8
+		var line Entry
+		if _, column, line, err = parseLine(it.Key()); err != nil {
+			break
+		}
+		if line.At > to { // behind those that joined later, of the same column
+			key := g.at.byTime(keyTime, row, column, Entry{At: to})
+			valid = it.SeekGE(key[:])
+			continue
+		}
+		if more = len(first) == n; more {
+			break
+		}
+		first = append(first, placement{Pair{Row: row, Member: line.ID, Column: column}, line.At})
+		valid = it.Next()
+	}
+	if failed := it.Error(); err == nil {
+		err = failed
+	}
+	if failed := it.Close(); err == nil {
+		err = failed
+	}
+	return first, more, damaged(err)
+}
+
+// Depends reports whether an op on a pair depends on an op of this run, which may still be
+// undone.
+func (b *Batch) Depends(p Pair) bool {
+	at := b.pairs[p]
+	return at != nil && at.run == b.run
+}
+
+// NextRun ends the run: its ops are not undone any more.
+func (b *Batch) NextRun() {
+	b.run++
+	b.changed = b.changed[:0]
+}
+
+// deadTo returns the stamp up to which pairs of a row are gone.
+func (b *Batch) deadTo(row uint64) Stamp {
+	if d := b.rows[row]; d != nil && d.to > 0 {
+		return d.to
+	}
+	if b.cleared {
+		return 0
+	}
+	return b.group.dead[row]
+}
+
+// next returns a stamp for a pair: the next of the entry's millisecond, or for a pair that is
+// copied the one that it had.
+func (b *Batch) next(row uint64, copied Stamp) Stamp {
+	s := copied
+	if s == 0 {
+		if s = max(b.now, b.stamp); s == b.stamp && s&(1<<stampShift-1) < 1<<stampShift-1 {
+			s++
+		}
+	}
+	s = min(max(s, b.deadTo(row)+1), stampMax)
+	b.stamp = max(b.stamp, s)
+	return s
+}
+
+// Join adds a pair, with its stamp if that is not 0, and reports whether it was absent.
+func (b *Batch) Join(p Pair, copied Stamp) (changes bool) {
+	return b.judge(p, func(at *pair, present bool) bool {
+		if !present {
+			at.is = b.next(p.Row, copied)
+		}
+		return !present
+	})
+}
+
+// Leave removes a pair, and reports whether it was present.
+func (b *Batch) Leave(p Pair) (changes bool) {
+	return b.judge(p, func(at *pair, present bool) bool {
+		if present {
+			at.is = 0
+		}
+		return present
+	})
+}
+
+func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes bool) {
+	op := b.ops
+	b.ops++
+	if b.replayed {
+		return b.outcome.bit(op)
+	}
+	at := b.pairs[p]
+	was := at.is
+	if !apply(at, was > b.deadTo(p.Row)) {
+		return false
+	}
+	at.run = b.run
+	b.changed = append(b.changed, change{op, at, was})
+	b.outcome.set(op)
+	return true
+}
+
+// Undo undoes an op of this run that was judged to change its set, by number among the joins
+// and leaves of the entry. A replay judges it alike.
+func (b *Batch) Undo(op int) {
+	for i := range b.changed {
+		if c := &b.changed[i]; c.op == op {
+			c.of.is = c.was
+			return
+		}
+	}
+}
+
+// DeleteRow removes all pairs of a row.
+func (b *Batch) DeleteRow(row uint64) {
+	if b.replayed || b.group.state.Pairs == 0 && len(b.pairs) == 0 {
+		return
+	}
+	b.stamp = min(max(b.now, b.stamp)+1, stampMax-1)
+	b.rows[row].to = b.stamp
+}
+
+// Purge removes pairs of rows that earlier entries deleted: those that TouchDead read.
+func (b *Batch) Purge() { b.purges = !b.replayed }
+
+// Clear removes all pairs.
+func (b *Batch) Clear() {
+	if b.replayed {
+		return
+	}
+	b.cleared, b.changed = true, nil
+	for _, at := range b.pairs {
+		at.was, at.is = 0, 0
+	}
+	for _, d := range b.rows {
+		*d = deletedRow{}
+	}
+}

@@ -1,0 +1,199 @@
+package members
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Commit writes the entry's changes to the store, and returns the state after the entry. If it
+// fails, the process must end: what the caller did for the entry is ahead of the sets.
+func (b *Batch) Commit() (State, error) {
+	if b.replayed {
+		return b.outcome.after, nil
+	}
+	done, err := b.group.store.use()
+	if err != nil {
+		return State{}, err
+	}
+	defer done()
+	w := write{Batch: b, to: b.group.store.db.NewBatch(), at: b.group.at, after: b.before}
+	defer w.to.Close()
+	if err = w.fill(); err == nil && (!w.to.Empty() || len(b.outcome.judged) > 0) {
+		err = w.commit()
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("cannot write members: %w", err)
+	}
+	return w.after, nil
+}
+
+// write is a Commit under way.
+type write struct {
+	*Batch
+	to    *pebble.Batch
+	at    prefix
+	after State
+	died  map[uint64]Stamp // marks of deleted rows to set
+	gone  []uint64         // marks to remove
+}
+
+func (w *write) fill() (err error) {
+	if w.cleared {
+		err = w.clear()
+	}
+	for p, at := range w.pairs {
+		err = errors.Join(err, w.pair(p, at))
+	}
+	if w.cleared {
+		return err
+	}
+	for row, d := range w.rows {
+		if d.to > 0 {
+			err = errors.Join(err, w.row(row, d))
+		}
+	}
+	if w.purges {
+		err = errors.Join(err, w.purge())
+	}
+	return err
+}
+
+// clear removes all pairs on disk.
+func (w *write) clear() (err error) {
+	w.after.Digest, w.after.Pairs = 0, 0
+	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead} {
+		from := w.at.kind(kind)
+		err = errors.Join(err, w.to.DeleteRange(from, after(from), nil))
+	}
+	return err
+}
+
+// pair brings one pair from what the store has to what it is now.
+func (w *write) pair(p Pair, at *pair) error {
+	is := at.is
+	if is <= w.deadTo(p.Row) {
+		is = 0
+	}
+	if is == at.was {
+		return nil
+	}
+	if at.was != 0 {
+		if err := w.remove(placement{p, at.was}, is == 0); err != nil || is == 0 {
+			return err
+		}
+	}
+	w.after.Digest += hash(p, is)
+	w.after.Pairs++
+	return put(w.to, w.at, placement{p, is})
+}
+
+// put adds a pair to a batch, in all its orders.
+func put(to *pebble.Batch, at prefix, p placement) error {
+	var stamp [stampBytes]byte
+	putStamp(stamp[:], p.at)
+	key := at.member(p.Pair)
+	list := at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
+	of := at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
+	return errors.Join(to.Set(key[:], stamp[:], nil), to.Set(list[:], nil, nil), to.Set(of[:], nil, nil))
+}
+
+// remove removes a pair, its own key only if it is not written again.
+func (w *write) remove(p placement, whole bool) error {
+	w.after.Digest -= hash(p.Pair, p.at)
+	w.after.Pairs--
+	list := w.at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
+	of := w.at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
+	err := errors.Join(w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
+	if whole {
+		key := w.at.member(p.Pair)
+		err = errors.Join(err, w.to.Delete(key[:], nil))
+	}
+	return err
+}
+
+// removeAll removes pairs, but not those that the entry touches: pair does that.
+func (w *write) removeAll(all []placement) (err error) {
+	for _, p := range all {
+		if w.pairs[p.Pair] == nil {
+			err = errors.Join(err, w.remove(p, true))
+		}
+	}
+	return err
+}
+
+// row removes the first pairs of a row that the entry deletes, and marks the row if it has
+// more.
+func (w *write) row(row uint64, d *deletedRow) error {
+	err := w.removeAll(d.first)
+	if !d.more {
+		if _, marked := w.group.dead[row]; marked {
+			err = errors.Join(err, w.unmark(row))
+		}
+		return err
+	}
+	if w.died == nil {
+		w.died = map[uint64]Stamp{}
+	}
+	w.died[row] = d.to
+	var stamp [stampBytes]byte
+	putStamp(stamp[:], d.to)
+	return errors.Join(err, w.to.Set(w.at.number(keyDead, row), stamp[:], nil))
+}
+
+func (w *write) unmark(row uint64) error {
+	w.gone = append(w.gone, row)
+	return w.to.Delete(w.at.number(keyDead, row), nil)
+}
+
+// deletes reports whether the entry deletes a row.
+func (w *write) deletes(row uint64) bool { return w.rows[row] != nil && w.rows[row].to > 0 }
+
+// purge removes pairs of rows that earlier entries deleted. Of rows that this entry deletes
+// again, row does.
+func (w *write) purge() (err error) {
+	for _, p := range w.dead.first {
+		if !w.deletes(p.Row) && w.pairs[p.Pair] == nil {
+			err = errors.Join(err, w.remove(p, true))
+		}
+	}
+	for _, row := range w.dead.rows {
+		if !w.deletes(row) {
+			err = errors.Join(err, w.unmark(row))
+		}
+	}
+	return err
+}
+
+func (w *write) commit() error {
+	w.after.Index, w.after.Stamp = w.index, w.stamp
+	w.outcome.previous, w.outcome.after = w.before.Index, w.after
+	g := w.group
+	err := errors.Join(
+		w.to.Set(w.at.number(keyOutcome, w.index), w.outcome.appendTo(nil), nil),
+		w.at.setState(w.to, w.after),
+	)
+	if err == nil {
+		err = w.to.Commit(pebble.NoSync)
+	}
+	if err != nil {
+		return err
+	}
+	g.state = w.after
+	if !w.cleared && len(w.died) == 0 && len(w.gone) == 0 {
+		return nil
+	}
+	g.replaceDead(func(dead map[uint64]Stamp) {
+		if w.cleared {
+			clear(dead)
+		}
+		for row, stamp := range w.died {
+			dead[row] = stamp
+		}
+		for _, row := range w.gone {
+			delete(dead, row)
+		}
+	})
+	return nil
+}

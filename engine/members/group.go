@@ -1,0 +1,203 @@
+package members
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// State is what a group's sets are after an entry.
+type State struct {
+	Index  uint64 // of the last entry that changed a set, or judged an op to change one
+	Digest uint64 // the sum of hash over all pairs
+	Pairs  uint64
+	Stamp  Stamp // the last that was given; it never falls
+}
+
+const stateBytes = 30
+
+func (s State) appendTo(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, s.Index)
+	dst = binary.BigEndian.AppendUint64(dst, s.Digest)
+	dst = binary.BigEndian.AppendUint64(dst, s.Pairs)
+	var stamp [stampBytes]byte
+	putStamp(stamp[:], s.Stamp)
+	return append(dst, stamp[:]...)
+}
+
+func parseState(b []byte) (State, error) {
+	if len(b) != stateBytes {
+		return State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(b))
+	}
+	return State{
+		Index: binary.BigEndian.Uint64(b), Digest: binary.BigEndian.Uint64(b[8:]),
+		Pairs: binary.BigEndian.Uint64(b[16:]), Stamp: stampAt(b[24:]),
+	}, nil
+}
+
+// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and what they
+// return belong to one goroutine at a time, that of the state machine; the other methods are
+// safe for concurrent use.
+type Group struct {
+	store  *Store
+	number uint32
+
+	// state is that of the store: of the newest entry in it. Replay after a restart begins
+	// at an earlier one.
+	state State
+
+	// reading is held for reading while the fields below are in use, and for writing to
+	// change them.
+	reading sync.RWMutex
+	at      prefix
+	dead    map[uint64]Stamp // deleted rows whose pairs are not all removed
+
+	mu struct {
+		sync.Mutex
+		views []*View // kept for snapshots that the replica stores, oldest first
+	}
+}
+
+// Group returns the sets of a group as they are on disk. The previous Group of the same
+// number must not be in use any more.
+func (s *Store) Group(number uint32) (*Group, error) {
+	done, err := s.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	g := &Group{store: s, number: number, at: prefix{number, 1}, dead: map[uint64]Stamp{}}
+	if g.at.generation, g.state, err = readState(s.db, number); err != nil {
+		return nil, err
+	}
+	g.dead, err = readDead(s.db, g.at)
+	return g, err
+}
+
+// readState returns the generation and the state of a group.
+func readState(from pebble.Reader, number uint32) (generation uint32, state State, err error) {
+	value, closer, err := from.Get(groupPrefix(keyState, number))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 1, State{}, nil
+	}
+	if err != nil {
+		return 0, State{}, damaged(err)
+	}
+	defer closer.Close()
+	if len(value) < 4 {
+		return 0, State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(value))
+	}
+	state, err = parseState(value[4:])
+	return binary.BigEndian.Uint32(value), state, err
+}
+
+func readDead(from pebble.Reader, at prefix) (map[uint64]Stamp, error) {
+	dead := map[uint64]Stamp{}
+	err := each(from, at.kind(keyDead), func(key, value []byte) (bool, error) {
+		if len(key) != prefixBytes+8 || len(value) != stampBytes {
+			return false, fmt.Errorf("%w: a deleted row % x", ErrDamaged, key)
+		}
+		dead[binary.BigEndian.Uint64(key[prefixBytes:])] = stampAt(value)
+		return true, nil
+	})
+	return dead, err
+}
+
+// each calls fn with the keys that have a prefix, until it returns false or an error.
+func each(from pebble.Reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
+	return eachFrom(from, prefix, after(prefix), fn)
+}
+
+// eachFrom calls fn with the keys from first to below end.
+func eachFrom(from pebble.Reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
+	it, err := from.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
+	if err != nil {
+		return damaged(err)
+	}
+	more := true
+	for it.First(); more && it.Valid() && err == nil; it.Next() {
+		var value []byte
+		if value, err = it.ValueAndErr(); err == nil {
+			more, err = fn(it.Key(), value)
+		}
+	}
+	return damaged(errors.Join(err, it.Error(), it.Close()))
+}
+
+// State returns the state of the store: of the newest entry in it.
+func (g *Group) State() State { return g.state }
+
+// Generation returns the number of the load that the sets come from.
+func (g *Group) Generation() uint32 {
+	g.reading.RLock()
+	defer g.reading.RUnlock()
+	return g.at.generation
+}
+
+// Dying returns how many deleted rows have pairs that are to be removed.
+func (g *Group) Dying() int {
+	g.reading.RLock()
+	defer g.reading.RUnlock()
+	return len(g.dead)
+}
+
+// setState adds the state of the sets to a batch.
+func (at prefix) setState(batch *pebble.Batch, s State) error {
+	return batch.Set(groupPrefix(keyState, at.group), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
+}
+
+// Sync makes all entries that were committed durable.
+func (g *Group) Sync() error {
+	done, err := g.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := g.store.db.LogData(nil, pebble.Sync); err != nil {
+		return fmt.Errorf("cannot sync members: %w", err)
+	}
+	return nil
+}
+
+// Trim removes the outcomes of entries up to index: a snapshot that no restart is earlier
+// than contains these entries.
+func (g *Group) Trim(index uint64) error {
+	done, err := g.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	g.reading.RLock()
+	at := g.at
+	g.reading.RUnlock()
+	if err := g.store.db.DeleteRange(at.kind(keyOutcome), at.number(keyOutcome, index+1), pebble.NoSync); err != nil {
+		return fmt.Errorf("cannot remove outcomes of members: %w", err)
+	}
+	return nil
+}
+
+// Adopts returns an ErrDamaged unless the store can continue from a state that a snapshot
+// of this replica names.
+func (g *Group) Adopts(generation uint32, s State) error {
+	switch {
+	case generation != g.at.generation || s.Index > g.state.Index:
+		return fmt.Errorf("%w: the snapshot names entry %d of load %d, the disk has %d of %d",
+			ErrDamaged, s.Index, generation, g.state.Index, g.at.generation)
+	case s.Index == g.state.Index && s != g.state:
+		return fmt.Errorf("%w: the sets differ from the snapshot's at entry %d", ErrDamaged, s.Index)
+	}
+	return nil
+}
+
+// replaceDead publishes changed marks of deleted rows.
+func (g *Group) replaceDead(change func(map[uint64]Stamp)) {
+	next := maps.Clone(g.dead)
+	change(next)
+	g.reading.Lock()
+	g.dead = next
+	g.reading.Unlock()
+}

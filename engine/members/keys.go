@@ -1,0 +1,143 @@
+package members
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Keys of Pebble, integers big-endian. A row is the key of a row in its shard. A generation
+// is one load of the group's sets from another replica; only the one in the state counts.
+//
+//	'm' | group (4) | generation (4) | row (8) | column (1) | member (8)                → stamp (6)
+//	't' | group (4) | generation (4) | row (8) | column (1) | ^stamp (6) | member (8)   → nothing
+//	'r' | group (4) | generation (4) | member (8) | column (1) | ^stamp (6) | row (8)   → nothing
+//	'd' | group (4) | generation (4) | row (8)       a deleted row → stamp (6) up to which its pairs are gone
+//	'o' | group (4) | generation (4) | index (8)     outcome of an entry, see outcome.go
+//	's' | group (4)                                  → generation (4), state: see State
+const (
+	keyMember  = 'm'
+	keyTime    = 't'
+	keyOf      = 'r'
+	keyDead    = 'd'
+	keyOutcome = 'o'
+	keyState   = 's'
+)
+
+const (
+	groupPrefixBytes = 5
+	prefixBytes      = groupPrefixBytes + 4 // through the generation
+	listBytes        = prefixBytes + 8 + 1  // through the column
+	pairKeyBytes     = listBytes + 8
+	timeKeyBytes     = listBytes + stampBytes + 8
+)
+
+// comparer orders keys by their bytes. The keys of a list have their beginning through the
+// column as prefix, so that a file's filter has one entry for a list and not one for each line.
+var comparer = func() *pebble.Comparer {
+	c := *pebble.DefaultComparer
+	c.Name = "countd.members"
+	c.Split = func(key []byte) int {
+		if len(key) > listBytes && (key[0] == keyTime || key[0] == keyOf) {
+			return listBytes
+		}
+		return len(key)
+	}
+	return &c
+}()
+
+// Pair is one member of one set.
+type Pair struct {
+	Row    uint64
+	Member uint64
+	Column uint8
+}
+
+func groupPrefix(kind byte, group uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(make([]byte, 0, timeKeyBytes), kind), group)
+}
+
+// prefix is what the keys of one kind begin with.
+type prefix struct {
+	group, generation uint32
+}
+
+func (p prefix) kind(kind byte) []byte {
+	return binary.BigEndian.AppendUint32(groupPrefix(kind, p.group), p.generation)
+}
+
+func (p prefix) number(kind byte, n uint64) []byte {
+	return binary.BigEndian.AppendUint64(p.kind(kind), n)
+}
+
+// put writes the prefix of a kind to the first bytes of dst.
+func (p prefix) put(dst []byte, kind byte) {
+	dst[0] = kind
+	binary.BigEndian.PutUint32(dst[1:], p.group)
+	binary.BigEndian.PutUint32(dst[groupPrefixBytes:], p.generation)
+}
+
+// member returns the key of a pair.
+func (p prefix) member(at Pair) (key [pairKeyBytes]byte) {
+	p.put(key[:], keyMember)
+	binary.BigEndian.PutUint64(key[prefixBytes:], at.Row)
+	key[prefixBytes+8] = at.Column
+	binary.BigEndian.PutUint64(key[listBytes:], at.Member)
+	return key
+}
+
+// byTime returns the key of a line of a list: of the members of a row (keyTime), or of the
+// rows of a member (keyOf).
+func (p prefix) byTime(kind byte, of uint64, column uint8, line Entry) (key [timeKeyBytes]byte) {
+	p.put(key[:], kind)
+	binary.BigEndian.PutUint64(key[prefixBytes:], of)
+	key[prefixBytes+8] = column
+	putStamp(key[listBytes:], ^line.At&stampMax)
+	binary.BigEndian.PutUint64(key[listBytes+stampBytes:], line.ID)
+	return key
+}
+
+// parsePair reads a key of keyMember.
+func parsePair(key []byte) (Pair, error) {
+	if len(key) != pairKeyBytes {
+		return Pair{}, fmt.Errorf("%w: key % x", ErrDamaged, key)
+	}
+	return Pair{
+		Row: binary.BigEndian.Uint64(key[prefixBytes:]), Column: key[prefixBytes+8],
+		Member: binary.BigEndian.Uint64(key[listBytes:]),
+	}, nil
+}
+
+// parseLine reads a key of keyTime or keyOf.
+func parseLine(key []byte) (of uint64, column uint8, line Entry, err error) {
+	if len(key) != timeKeyBytes {
+		return 0, 0, Entry{}, fmt.Errorf("%w: key % x", ErrDamaged, key)
+	}
+	line = Entry{ID: binary.BigEndian.Uint64(key[listBytes+stampBytes:]), At: ^stampAt(key[listBytes:]) & stampMax}
+	return binary.BigEndian.Uint64(key[prefixBytes:]), key[prefixBytes+8], line, nil
+}
+
+// after returns the least key above all keys with the prefix, which must not be all FF.
+func after(prefix []byte) []byte {
+	b := append([]byte(nil), prefix...)
+	for i := len(b) - 1; ; i-- {
+		if b[i]++; b[i] != 0 {
+			return b
+		}
+	}
+}
+
+// hash mixes a pair with its stamp into 64 bits.
+func hash(p Pair, at Stamp) uint64 {
+	h := mix(p.Row*0x9e3779b97f4a7c15 + uint64(p.Column) + 1)
+	h = mix(h ^ p.Member)
+	return mix(h + uint64(at))
+}
+
+// mix is the finalizer of MurmurHash3, as digests are compared between replicas for ever.
+func mix(h uint64) uint64 {
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

@@ -1,0 +1,154 @@
+package members
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Load replaces the sets of a group by those of another replica, block by block. Readers see
+// the earlier sets until Switch.
+type Load struct {
+	group *Group
+	at    prefix
+	state State // of the pairs so far: Digest and Pairs alone
+	last  [pairKeyBytes]byte
+	dead  map[uint64]Stamp
+}
+
+// Load begins to replace the sets. The caller ends it with Switch, or lets it go: its pairs
+// are removed by the next Load.
+func (g *Group) Load() (*Load, error) {
+	done, err := g.store.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l := &Load{group: g, at: prefix{g.at.group, g.at.generation + 1}, dead: map[uint64]Stamp{}}
+	return l, l.removeAll(g.store.db, l.at, pebble.NoSync)
+}
+
+// removeAll removes what a generation has on disk.
+func (l *Load) removeAll(db *pebble.DB, at prefix, sync *pebble.WriteOptions) error {
+	batch := db.NewBatch()
+	defer batch.Close()
+	var errs []error
+	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome} {
+		from := at.kind(kind)
+		errs = append(errs, batch.DeleteRange(from, after(from), nil))
+	}
+	if err := errors.Join(append(errs, batch.Commit(sync))...); err != nil {
+		return fmt.Errorf("cannot remove members: %w", err)
+	}
+	return nil
+}
+
+// Block adds a block of a view. ErrDamaged means that it is none.
+func (l *Load) Block(block []byte) error {
+	done, err := l.group.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	batch := l.group.store.db.NewBatch()
+	defer batch.Close()
+	switch {
+	case len(block) > 0 && block[0] == blockPairs:
+		err = EachPair(block, func(p Pair, at Stamp) error { return l.pair(batch, placement{p, at}) })
+	case len(block) > 0 && block[0] == blockDead:
+		err = l.deadRows(batch, block[1:])
+	case len(block) > 0 && block[0] == blockOutcomes:
+		err = l.outcomes(batch, block[1:])
+	default:
+		err = fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block))
+	}
+	if err != nil {
+		return err
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("cannot write members: %w", err)
+	}
+	return nil
+}
+
+func (l *Load) pair(batch *pebble.Batch, p placement) error {
+	key := l.at.member(p.Pair)
+	if l.state.Pairs > 0 && string(key[:]) <= string(l.last[:]) {
+		return fmt.Errorf("%w: pairs are not in order", ErrDamaged)
+	}
+	l.last = key
+	l.state.Pairs++
+	l.state.Digest += hash(p.Pair, p.at)
+	return put(batch, l.at, p)
+}
+
+func (l *Load) deadRows(batch *pebble.Batch, b []byte) error {
+	for ; len(b) >= deadBytes; b = b[deadBytes:] {
+		row, to := binary.BigEndian.Uint64(b), b[8:deadBytes]
+		l.dead[row] = stampAt(to)
+		if err := batch.Set(l.at.number(keyDead, row), to, nil); err != nil {
+			return err
+		}
+	}
+	if len(b) > 0 {
+		return fmt.Errorf("%w: %d bytes behind deleted rows", ErrDamaged, len(b))
+	}
+	return nil
+}
+
+func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
+	for len(b) >= 12 {
+		index, n := binary.BigEndian.Uint64(b), int(binary.BigEndian.Uint32(b[8:]))
+		if b = b[12:]; n > len(b) {
+			break
+		}
+		if o, err := parseOutcome(b[:n]); err != nil || o.after.Index != index {
+			return fmt.Errorf("%w: outcome of entry %d", ErrDamaged, index)
+		}
+		if err := batch.Set(l.at.number(keyOutcome, index), b[:n], nil); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	if len(b) > 0 {
+		return fmt.Errorf("%w: %d bytes behind outcomes", ErrDamaged, len(b))
+	}
+	return nil
+}
+
+// Check returns an ErrDamaged unless the blocks had all pairs of a state.
+func (l *Load) Check(s State) error {
+	if l.state.Pairs != s.Pairs || l.state.Digest != s.Digest {
+		return fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, l.state.Pairs, l.state.Digest, s.Pairs, s.Digest)
+	}
+	return nil
+}
+
+// Switch makes the loaded sets, which are of a state, those of the group, durably.
+func (l *Load) Switch(s State) error {
+	if err := l.Check(s); err != nil {
+		return err
+	}
+	g := l.group
+	done, err := g.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	if err := l.at.setState(batch, s); err != nil {
+		return err
+	}
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("cannot write members: %w", err)
+	}
+	earlier := g.at
+	g.reading.Lock()
+	g.at, g.dead = l.at, l.dead
+	g.reading.Unlock() // no reader reads the earlier sets from here on
+	g.state = s
+	return l.removeAll(g.store.db, earlier, pebble.NoSync)
+}

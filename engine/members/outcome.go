@@ -1,0 +1,65 @@
+package members
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// outcome is what an entry did to the sets, for a replay of it when the sets have the changes
+// of later entries too:
+//
+//	previous (8) | state after the entry, see State | judged …
+//
+// previous is the index of the previous outcome. judged has a bit for each op of a member in
+// the entry: set if the op was judged to change its set.
+type outcome struct {
+	previous uint64
+	after    State
+	judged   []byte // aliases what was parsed
+}
+
+const outcomeBytesMin = 8 + stateBytes
+
+func (o *outcome) appendTo(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, o.previous)
+	return append(o.after.appendTo(dst), o.judged...)
+}
+
+func parseOutcome(b []byte) (o outcome, err error) {
+	if len(b) < outcomeBytesMin {
+		return o, fmt.Errorf("%w: an outcome of %d bytes", ErrDamaged, len(b))
+	}
+	o.previous, o.judged = binary.BigEndian.Uint64(b), b[outcomeBytesMin:]
+	o.after, err = parseState(b[8:outcomeBytesMin])
+	return o, err
+}
+
+func (o *outcome) bit(op int) bool {
+	return op/8 < len(o.judged) && o.judged[op/8]&(1<<(op%8)) != 0
+}
+
+func (o *outcome) set(op int) {
+	for op/8 >= len(o.judged) {
+		o.judged = append(o.judged, 0)
+	}
+	o.judged[op/8] |= 1 << (op % 8)
+}
+
+// readOutcome returns the outcome of an entry, or false if it has none.
+func readOutcome(from pebble.Reader, at prefix, index uint64) (o outcome, found bool, err error) {
+	value, closer, err := from.Get(at.number(keyOutcome, index))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return o, false, nil
+	}
+	if err != nil {
+		return o, false, damaged(err)
+	}
+	defer closer.Close()
+	if o, err = parseOutcome(append([]byte(nil), value...)); err == nil && o.after.Index != index {
+		err = fmt.Errorf("%w: outcome %d is of entry %d", ErrDamaged, index, o.after.Index)
+	}
+	return o, true, err
+}

@@ -1,0 +1,206 @@
+package members
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/internal/lograte"
+)
+
+// Config configures Open.
+type Config struct {
+	Dir string // used by the store alone
+	// MemoryBytes bounds the memory for filters, blocks and recent changes of all shards; 0
+	// for MemoryBytesDefault.
+	MemoryBytes uint64
+	Logger      *slog.Logger
+	// Fatal is called if the disk refuses a write. It should end the process.
+	Fatal func(error)
+	// FS is the file system; nil for the operating system's.
+	FS vfs.FS
+}
+
+const (
+	// MemoryBytesDefault is enough for the filters of some 30 million pairs.
+	MemoryBytesDefault = 64 << 20
+	// MemoryBytesMin is enough to work at all.
+	MemoryBytesMin = 8 << 20
+
+	// filterBitsPerKey makes one lookup of an absent pair in about 120 read a block.
+	filterBitsPerKey = 10
+	// blockBytes is a compromise: a lookup unpacks one block, and larger blocks pack better.
+	blockBytes = 16 << 10
+	// filesOpenMax bounds the open files, each of which keeps some kilobytes of memory.
+	filesOpenMax = 512
+	// memtables is the most memtables, including those being flushed.
+	memtables = 3
+)
+
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("the store of members is closed")
+
+// ErrDamaged is returned for sets that cannot be read, or that are not what the log made of
+// them. Another replica has them.
+var ErrDamaged = errors.New("members are damaged on disk")
+
+// Store owns the sets of all shards of a node, in one Pebble. Its methods are safe for
+// concurrent use.
+type Store struct {
+	cfg   Config
+	db    *pebble.DB
+	cache *pebble.Cache
+	limit lograte.Limiter
+
+	// gate is held for reading while Pebble is in use, and for writing to close it. It is
+	// acquired before all other locks, and once.
+	gate    sync.RWMutex
+	closed  bool
+	closing atomic.Bool // set when Close begins
+}
+
+// Open opens the store, and creates it if it does not exist.
+func Open(cfg Config) (*Store, error) {
+	if cfg.MemoryBytes == 0 {
+		cfg.MemoryBytes = MemoryBytesDefault
+	}
+	cfg.MemoryBytes = max(cfg.MemoryBytes, MemoryBytesMin)
+	if cfg.FS == nil {
+		cfg.FS = vfs.Default
+	}
+	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes / 2))}
+	var err error
+	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
+		s.cache.Unref()
+		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
+	}
+	return s, nil
+}
+
+// options shares the memory out: a half for blocks and filters, the rest for memtables.
+func (s *Store) options() *pebble.Options {
+	o := &pebble.Options{
+		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
+		Comparer: comparer, Cache: s.cache, MaxOpenFiles: filesOpenMax,
+		MemTableSize: s.cfg.MemoryBytes / 2 / memtables, MemTableStopWritesThreshold: memtables,
+	}
+	for i := range o.Levels {
+		o.Levels[i].BlockSize = blockBytes
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(filterBitsPerKey)
+	}
+	o.EventListener = &pebble.EventListener{
+		// By default Pebble ends the process when a file is damaged. Readers of the file
+		// get an error, which is enough.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			s.limited().Error("members are damaged on disk", "file", info.Path, "err", info.Details.Error())
+		},
+		// By default Pebble retries a failed flush without end or pause.
+		FlushEnd: func(info pebble.FlushInfo) {
+			var file *fs.PathError
+			if errors.As(info.Err, &file) && !s.closing.Load() {
+				s.cfg.Fatal(fmt.Errorf("cannot write members in %s: %w", s.cfg.Dir, info.Err))
+			}
+		},
+	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionGood })
+	return o
+}
+
+// limited returns a logger for messages that many readers or writers would repeat.
+func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
+
+// use keeps the store open until the caller calls done.
+func (s *Store) use() (done func(), err error) {
+	s.gate.RLock()
+	if s.closed {
+		s.gate.RUnlock()
+		return nil, ErrClosed
+	}
+	return s.gate.RUnlock, nil
+}
+
+// Close closes the store. All views must be closed. Later calls of other methods get
+// ErrClosed.
+func (s *Store) Close() error {
+	s.closing.Store(true)
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	defer s.cache.Unref()
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("cannot close members: %w", err)
+	}
+	return nil
+}
+
+// DiskBytes returns the size of the store's files, 0 after Close.
+func (s *Store) DiskBytes() uint64 {
+	done, err := s.use()
+	if err != nil {
+		return 0
+	}
+	defer done()
+	return s.db.Metrics().DiskSpaceUsage()
+}
+
+// Drop removes the sets of a group. No Group of that number may be in use.
+func (s *Store) Drop(number uint32) error {
+	done, err := s.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	for _, kind := range []byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
+		prefix := groupPrefix(kind, number)
+		if err := batch.DeleteRange(prefix, after(prefix), nil); err != nil {
+			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
+		}
+	}
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
+	}
+	return nil
+}
+
+// damaged returns an ErrDamaged for an error of Pebble while it reads.
+func damaged(err error) error {
+	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // its other formats include a stack
+}
+
+// pebbleLogger forwards Pebble's messages. Fatalf must not return to Pebble, so it ends
+// the goroutine after Fatal.
+type pebbleLogger struct{ store *Store }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	l.store.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	for i, arg := range args {
+		if err, is := arg.(error); is { // its other formats include a stack
+			args[i] = err.Error()
+		}
+	}
+	l.store.limited().Warn("pebble: " + fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.store.cfg.Fatal(fmt.Errorf("cannot write members in %s: %s", l.store.cfg.Dir, fmt.Sprintf(format, args...)))
+	runtime.Goexit()
+}

@@ -1,0 +1,317 @@
+package members
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A view travels as blocks, each of one kind of item:
+//
+//	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
+//	'd' | row (8) | stamp (6) …                             deleted rows that have pairs left
+//	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
+const (
+	blockPairs    = 'p'
+	blockDead     = 'd'
+	blockOutcomes = 'o'
+
+	pairBytes = 8 + 1 + 8 + stampBytes
+	deadBytes = 8 + stampBytes
+
+	pairsInBlock = 4096
+	// blockBytesMax bounds the other blocks. An outcome has one bit for each op of an entry.
+	blockBytesMax = 128 << 10
+	outcomeMax    = 64 << 10
+)
+
+// ErrMovedOn is returned for a view that no longer reaches back to the state that a snapshot
+// names: a later snapshot has replaced that one.
+var ErrMovedOn = errors.New("the sets of an older snapshot are not kept")
+
+// viewsKept is how many captured views a group keeps: that of the snapshot that its replica
+// stores, and that of the one being written.
+const viewsKept = 2
+
+// View is the sets of a group as they were at one moment.
+type View struct {
+	group *Group
+	state State
+	at    prefix
+	refs  int // guarded by Group.mu
+	disk  *pebble.Snapshot
+}
+
+// Capture keeps the present sets for OpenView.
+func (g *Group) Capture() error {
+	done, err := g.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.mu.views); g.state.Index == 0 || n > 0 && g.mu.views[n-1].state == g.state && g.mu.views[n-1].at == g.at {
+		return nil
+	}
+	v, err := g.openLocked()
+	if err != nil {
+		return err
+	}
+	g.mu.views = append(g.mu.views, v)
+	if len(g.mu.views) > viewsKept {
+		g.mu.views[0].releaseLocked()
+		g.mu.views = slices.Delete(g.mu.views, 0, 1)
+	}
+	return nil
+}
+
+// openLocked returns a view of the present sets with one reference. The caller has the store
+// in use.
+func (g *Group) openLocked() (v *View, err error) {
+	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot()}
+	v.at.group = g.number
+	if v.at.generation, v.state, err = readState(v.disk, g.number); err != nil {
+		return nil, errors.Join(err, v.disk.Close())
+	}
+	return v, nil
+}
+
+// releaseLocked gives a reference back. The caller has the store in use.
+func (v *View) releaseLocked() {
+	if v.refs--; v.refs == 0 {
+		_ = v.disk.Close() // it fails only twice
+	}
+}
+
+// Close releases what the group keeps. The replica has stopped.
+func (g *Group) Close() {
+	done, err := g.store.use()
+	if err != nil {
+		return // the store must not be closed before its groups
+	}
+	defer done()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, v := range g.mu.views {
+		v.releaseLocked()
+	}
+	g.mu.views = nil
+}
+
+// OpenView returns the sets for a snapshot that names a state: as of that state if they are
+// kept, else later ones with the outcomes since. The caller closes the reader.
+func (g *Group) OpenView(named State) (*ViewReader, error) {
+	r, err := g.openView(named)
+	if err != nil && r != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, err
+}
+
+func (g *Group) openView(named State) (*ViewReader, error) {
+	done, err := g.store.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	g.mu.Lock()
+	var v *View
+	for _, kept := range g.mu.views {
+		if kept.state == named {
+			v = kept
+			v.refs++
+		}
+	}
+	if v == nil {
+		v, err = g.openLocked()
+	}
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	r := &ViewReader{view: v, left: v.state.Pairs}
+	return r, r.open(named)
+}
+
+// ViewReader reads a view block by block.
+type ViewReader struct {
+	view  *View
+	other [][]byte // blocks of other kinds than pairs
+	bytes int64    // of all blocks
+
+	left uint64 // pairs that were not read
+	mu   struct {
+		sync.Mutex // Close may run concurrently with Next
+		closed     bool
+		it         *pebble.Iterator
+	}
+}
+
+func (r *ViewReader) open(named State) error {
+	v := r.view
+	dead, err := readDead(v.disk, v.at)
+	if err != nil {
+		return err
+	}
+	for _, row := range sortedRows(dead) {
+		b := r.block(blockDead, deadBytes)
+		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
+	}
+	last := named
+	err = eachFrom(v.disk, v.at.number(keyOutcome, named.Index+1), after(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
+		o, err := parseOutcome(value)
+		if err == nil && o.previous != last.Index {
+			err = ErrMovedOn
+		}
+		if err != nil {
+			return false, err
+		}
+		last = o.after
+		b := r.block(blockOutcomes, 12+len(value))
+		*b = append(*b, key[prefixBytes:]...)
+		*b = append(binary.BigEndian.AppendUint32(*b, uint32(len(value))), value...)
+		return true, nil
+	})
+	if err == nil && last != v.state {
+		err = ErrMovedOn
+	}
+	if err != nil {
+		return err
+	}
+	blocks := (v.state.Pairs + pairsInBlock - 1) / pairsInBlock
+	r.bytes = int64(v.state.Pairs)*pairBytes + int64(blocks)
+	for _, b := range r.other {
+		r.bytes += int64(len(b))
+	}
+	if v.state.Pairs == 0 {
+		return nil
+	}
+	prefix := v.at.kind(keyMember)
+	r.mu.it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return damaged(err)
+	}
+	r.mu.it.First()
+	return nil
+}
+
+// block returns the last block of a kind, or a new one if it has no room for size bytes.
+func (r *ViewReader) block(kind byte, size int) *[]byte {
+	if n := len(r.other); n > 0 && r.other[n-1][0] == kind && len(r.other[n-1])+size <= blockBytesMax {
+		return &r.other[n-1]
+	}
+	r.other = append(r.other, []byte{kind})
+	return &r.other[len(r.other)-1]
+}
+
+// State returns the state of the view.
+func (r *ViewReader) State() State { return r.view.state }
+
+// Size returns how many blocks follow, and their bytes.
+func (r *ViewReader) Size() (blocks int, bytes int64) {
+	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.other), r.bytes
+}
+
+// Next appends the next block to dst. It returns io.EOF behind the last.
+func (r *ViewReader) Next(dst []byte) ([]byte, error) {
+	done, err := r.view.group.store.use()
+	if err != nil {
+		return dst, err
+	}
+	defer done()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.mu.closed:
+		return dst, ErrClosed
+	case r.left > 0:
+		return r.pairsLocked(dst)
+	case r.mu.it != nil && r.mu.it.Valid():
+		return dst, fmt.Errorf("%w: more pairs than the %d of the state", ErrDamaged, r.view.state.Pairs)
+	case len(r.other) == 0:
+		return dst, io.EOF
+	}
+	dst = append(dst, r.other[0]...)
+	r.other = r.other[1:]
+	return dst, nil
+}
+
+func (r *ViewReader) pairsLocked(dst []byte) ([]byte, error) {
+	dst = append(dst, blockPairs)
+	it := r.mu.it
+	for range min(r.left, pairsInBlock) {
+		if !it.Valid() {
+			return dst, damaged(errors.Join(it.Error(), fmt.Errorf("%w: pairs are missing", ErrDamaged)))
+		}
+		p, err := parsePair(it.Key())
+		if err != nil {
+			return dst, err
+		}
+		value, err := it.ValueAndErr()
+		if err != nil || len(value) != stampBytes {
+			return dst, damaged(errors.Join(err, fmt.Errorf("%w: a stamp of %d bytes", ErrDamaged, len(value))))
+		}
+		dst = binary.BigEndian.AppendUint64(dst, p.Row)
+		dst = binary.BigEndian.AppendUint64(append(dst, p.Column), p.Member)
+		dst = append(dst, value...)
+		it.Next()
+	}
+	r.left -= min(r.left, pairsInBlock)
+	return dst, nil
+}
+
+// Close releases the view. Further calls do nothing.
+func (r *ViewReader) Close() {
+	done, err := r.view.group.store.use()
+	if err != nil {
+		return // the store must not be closed before its readers
+	}
+	defer done()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return
+	}
+	r.mu.closed = true
+	if r.mu.it != nil {
+		_ = r.mu.it.Close() // what failed was returned by Next
+	}
+	r.view.group.mu.Lock()
+	defer r.view.group.mu.Unlock()
+	r.view.releaseLocked()
+}
+
+func appendStamp(dst []byte, s Stamp) []byte {
+	var b [stampBytes]byte
+	putStamp(b[:], s)
+	return append(dst, b[:]...)
+}
+
+// EachPair calls fn with the pairs of a block, none if it has other items.
+func EachPair(block []byte, fn func(p Pair, at Stamp) error) error {
+	if len(block) == 0 || block[0] != blockPairs {
+		return nil
+	}
+	block = block[1:]
+	if len(block)%pairBytes != 0 {
+		return fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block)+1)
+	}
+	for ; len(block) > 0; block = block[pairBytes:] {
+		p := Pair{Row: binary.BigEndian.Uint64(block), Column: block[8], Member: binary.BigEndian.Uint64(block[9:])}
+		at := stampAt(block[17:])
+		if at == 0 {
+			return fmt.Errorf("%w: a pair without a stamp", ErrDamaged)
+		}
+		if err := fn(p, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
