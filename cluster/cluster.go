@@ -40,8 +40,9 @@ var (
 )
 
 const (
-	groupsDir = "groups"
-	coldDir   = "cold"
+	groupsDir  = "groups"
+	coldDir    = "cold"
+	membersDir = "members"
 )
 
 // DataDir is a locked data directory. It is this process's until Close.
@@ -110,6 +111,9 @@ func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 
 // ColdDir returns the directory for rows that are not in memory. It need not exist.
 func (d *DataDir) ColdDir() string { return filepath.Join(d.path, coldDir) }
+
+// MembersDir returns the directory for sets of members. It need not exist.
+func (d *DataDir) MembersDir() string { return filepath.Join(d.path, membersDir) }
 
 // Close releases the directory to the next process. The process must not write to it
 // afterwards.

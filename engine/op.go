@@ -24,11 +24,13 @@ const (
 
 	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member
 	// was not in the set. OpLeave removes a member, and subtracts 1 if the member was in the
-	// set. Each has one cell: the column, and the member's 64 bits as its value. Sets are not
+	// set. Each has one cell: the column, and the member's 64 bits as its value; Copy has another. Sets are not
 	// part of a Table: package raftfsm gives it an OpAdd in place of these, so their numbers
 	// are in no log entry.
 	OpJoin  OpKind = 5
 	OpLeave OpKind = 6
+	// OpClearMembers removes all members of the shard of its id, likewise.
+	OpClearMembers OpKind = 7
 )
 
 // Cell is one column of an Op and its delta (OpAdd), value (OpSet) or the most to
@@ -67,6 +69,22 @@ func Join(id uint64, column uint8, member uint64) Op {
 // Leave returns an op that removes a member from the set of a row's column.
 func Leave(id uint64, column uint8, member uint64) Op {
 	return Op{ID: id, Kind: OpLeave, Cells: []Cell{{Column: column, Value: int64(member)}}}
+}
+
+// Copy returns an op that adds a member of another set as it was there: with its stamp, and
+// without changing the count. Stamp 0 stands for the time of the log entry.
+func Copy(id uint64, column uint8, member uint64, stamp uint64) Op {
+	op := Join(id, column, member)
+	op.Cells = append(op.Cells, Cell{Column: column, Value: int64(stamp)})
+	return op
+}
+
+// Copied reports whether the op is a Copy, and returns its stamp.
+func (op *Op) Copied() (stamp uint64, copied bool) {
+	if op.Kind != OpJoin || len(op.Cells) < 2 {
+		return 0, false
+	}
+	return uint64(op.Cells[1].Value), true
 }
 
 // OfMember reports whether the op is an OpJoin or OpLeave.

@@ -17,16 +17,17 @@ const (
 
 // batch is the decoded table ops of one entry. It reuses its memory.
 type batch struct {
-	ops   []engine.Op
-	cells []engine.Cell
-	ends  []int // the end of each op's cells; link needs it once cells no longer moves
-	// outbox has the ops on outboxes, which are among ops too.
-	outbox []outboxOp
+	ops     []engine.Op
+	cells   []engine.Cell
+	ends    []int      // the end of each op's cells; link needs it once cells no longer moves
+	outbox  []outboxOp // ops on outboxes, which are among ops too
+	members []memberOp // ops on sets, which are among ops too; ascending by op
 }
 
 func (b *batch) begin() {
 	clear(b.outbox) // do not keep restored outboxes alive
-	b.ops, b.cells, b.ends, b.outbox = b.ops[:0], b.cells[:0], b.ends[:0], b.outbox[:0]
+	b.ops, b.cells, b.ends = b.ops[:0], b.cells[:0], b.ends[:0]
+	b.outbox, b.members = b.outbox[:0], b.members[:0]
 }
 
 // link sets the cells of each op, once all cells are decoded.
@@ -47,6 +48,9 @@ func (b *batch) void(n int) {
 		cells = b.ends[first-1]
 	}
 	b.cells = b.cells[:cells]
+	for len(b.members) > 0 && b.members[len(b.members)-1].op >= first {
+		b.members = b.members[:len(b.members)-1]
+	}
 	for i := first; i < len(b.ops); i++ {
 		b.ops[i].Kind, b.ends[i] = engine.OpAdd, cells
 	}
@@ -82,6 +86,9 @@ func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 // op decodes an op of a counter shard.
 func (b *batch) op(p []byte) ([]byte, error) {
 	if len(p) > 0 && p[0]&opKindBits == 0 {
+		if p[0]&memberHead != 0 {
+			return b.memberOp(p)
+		}
 		return b.outboxOp(p)
 	}
 	return b.tableOp(p)

@@ -80,7 +80,7 @@ func (b *board) void(ops int) {
 	}
 }
 
-func (b *board) apply(_ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
+func (b *board) apply(_ uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
 	for i := range b.ops {
 		op := &b.ops[i]
 		if why, ok := b.change(op); !ok {

@@ -1,14 +1,18 @@
 package raftfsm
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Carried is a snapshot with the blocks of the cold rows that it names.
+// Carried is a snapshot with the blocks of the cold rows, and with the sets of members, that
+// it names.
 type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
@@ -23,11 +27,17 @@ type Carried struct {
 	blocks *cold.Generation // generation of part, whose blocks from next on follow; nil for none
 	next   int
 	ended  bool
+
+	peeked  bool // the section behind the head is read: kind and payload
+	kind    byte
+	payload []byte
+	sets    *members.ViewReader // that it names; nil for none, or once it is read
+	block   []byte
 }
 
-// CarryBlocks returns the snapshot of counters in r with the blocks of its cold rows,
-// which are on this node's disk. The caller closes it.
-func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
+// CarryBlocks returns the snapshot of counters in r with the blocks of its cold rows and its
+// sets of members, which are on this node's disk. The caller closes it.
+func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, error) {
 	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
 	head, added, err := c.stream.CarriedHead(codec.KindCounters)
 	if err != nil {
@@ -37,15 +47,43 @@ func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 		c.release = rows.Hold()
 	}
 	c.frame(codec.StreamHead, head)
+	if err := c.peek(sets); err != nil {
+		c.Close()
+		return nil, err
+	}
 	return c, nil
 }
 
-// Added returns how many bytes the blocks take with their frames.
+// peek reads the section behind the head, and opens the sets if it names any.
+func (c *Carried) peek(sets *members.Group) (err error) {
+	if c.kind, c.payload, err = c.stream.Next(); err != nil {
+		return err
+	}
+	if c.peeked = true; c.kind != codec.StreamMembers {
+		return nil
+	}
+	if len(c.payload) != setsNamedSize || sets == nil {
+		return fmt.Errorf("%w: it names members, and there are none here", codec.ErrSnapshot)
+	}
+	at := parseSetsState(c.payload[4:])
+	if c.sets, err = sets.OpenView(at); err != nil {
+		return fmt.Errorf("cannot carry members: %w", err)
+	}
+	blocks, bytes := c.sets.Size()
+	c.added += setsCarriedSize - setsNamedSize + int64(blocks)*(codec.SectionHeadSize+codec.ChecksumSize) + bytes
+	c.kind = codec.StreamCarriedMembers
+	c.payload = appendSetsState(appendSetsState(nil, at), c.sets.State())
+	c.payload = binary.LittleEndian.AppendUint32(c.payload, uint32(blocks))
+	return nil
+}
+
+// Added returns how many bytes the blocks and sets take with their frames.
 func (c *Carried) Added() int64 { return c.added }
 
-// Close releases the cold rows. It does not close r.
+// Close releases the cold rows and the sets. It does not close r.
 func (c *Carried) Close() {
 	c.endBlocks()
+	c.endSets()
 	if c.release != nil {
 		c.release()
 		c.release = nil
@@ -56,6 +94,13 @@ func (c *Carried) endBlocks() {
 	if c.blocks != nil {
 		c.blocks.Release()
 		c.blocks = nil
+	}
+}
+
+func (c *Carried) endSets() {
+	if c.sets != nil {
+		c.sets.Close()
+		c.sets = nil
 	}
 }
 
@@ -88,11 +133,31 @@ func (c *Carried) more() error {
 		}
 		c.endBlocks()
 	}
-	kind, p, err := c.stream.Next()
-	if err == nil {
-		err = c.stream.Allows(kind)
+	if c.peeked {
+		c.peeked = false
+		return c.section(c.kind, c.payload)
 	}
+	if c.sets != nil {
+		b, err := c.sets.Next(c.block[:0])
+		if err == nil {
+			c.block = b
+			c.frame(codec.StreamMemberBlock, b)
+			return nil
+		}
+		if c.endSets(); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("cannot carry members: %w", err)
+		}
+	}
+	kind, p, err := c.stream.Next()
 	if err != nil {
+		return err
+	}
+	return c.section(kind, p)
+}
+
+// section frames a section of the stream.
+func (c *Carried) section(kind byte, p []byte) error {
+	if err := c.stream.Allows(kind); err != nil {
 		return err
 	}
 	switch kind {

@@ -54,54 +54,48 @@ func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int,
 	if id.MovesPositions() && kind != codec.KindCounters && kind != codec.KindUnread {
 		return 0, false, fmt.Errorf("%w: a section of a source for %s", codec.ErrEntry, kind)
 	}
-	clocked = id.Exists() || of.clocked
-	if check := see.Outbox; kind == codec.KindCounters {
-		see.Outbox = func(key uint64, op *outbox.Op) error {
-			if clocked = true; check == nil {
-				return nil
-			}
-			return check(key, op)
-		}
-	}
-	ops, err = of.check(&id, payload, see)
-	return ops, clocked, err
+	ops, clocked, err = of.check(&id, payload, see)
+	return ops, clocked || id.Exists() || of.clocked, err
 }
 
-func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+// The checks of sections by kind. They report whether an op needs the leader's time.
+
+func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	var b batch
 	if ops, err = parseOps(p, opSizeMin, b.op); err != nil {
-		return ops, err
+		return ops, false, err
 	}
 	if err := b.visit(see.Op, func(int) Table { return TableCounts }); err != nil {
-		return ops, err
+		return ops, false, err
 	}
-	for i := range b.outbox {
+	for i := 0; see.Outbox != nil && i < len(b.outbox); i++ {
 		if err := see.Outbox(b.ops[b.outbox[i].op].ID, &b.outbox[i].Op); err != nil {
-			return ops, err
+			return ops, false, err
 		}
 	}
-	return ops, nil
+	return ops, len(b.members)+len(b.outbox) > 0, nil
 }
 
-func checkUnread(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+func checkUnread(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	var u unread
 	if ops, err = u.decode(id, p, true); err != nil {
-		return ops, err
+		return ops, false, err
 	}
-	return ops, u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
+	return ops, false, u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
 }
 
-func checkFeed(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+func checkFeed(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	var f feed
 	if ops, err = f.decode(id, p, true); err != nil {
-		return ops, err
+		return ops, false, err
 	}
-	return ops, f.batch.visit(see.Feed)
+	return ops, false, f.batch.visit(see.Feed)
 }
 
-func checkBoard(id *dedup.RequestID, p []byte, _ SectionVisitor) (ops int, err error) {
+func checkBoard(id *dedup.RequestID, p []byte, _ SectionVisitor) (ops int, clocked bool, err error) {
 	var b board
-	return b.decode(id, p, true)
+	ops, err = b.decode(id, p, true)
+	return ops, false, err
 }
 
 func (b *batch) visit(see func(Table, uint64, *engine.Op) error, table func(op int) Table) error {

@@ -234,7 +234,7 @@ func (r *coldReplica) sealAll() {
 // carried is what the replica would send to a follower.
 func (r *coldReplica) carried() []byte {
 	r.t.Helper()
-	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows)
+	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows, nil)
 	r.must(err)
 	defer c.Close()
 	stream, err := io.ReadAll(c)
@@ -405,7 +405,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows == 0 {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		again, err := CarryBlocks(bytes.NewReader(carried), b.rows)
+		again, err := CarryBlocks(bytes.NewReader(carried), b.rows, nil)
 		b.must(err)
 		defer again.Close()
 		if stream, err := io.ReadAll(again); err != nil || !bytes.Equal(stream, carried) || again.Added() != 0 {

@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -32,7 +34,8 @@ type Counters struct {
 // Tiers configures where rows of a table may be stored besides its segments. Each replica
 // decides this for itself. The zero Tiers store rows only in segments.
 type Tiers struct {
-	Cold *cold.Group // rows on disk; nil for none
+	Cold    *cold.Group    // rows on disk; nil for none
+	Members *members.Group // sets of members, on disk; nil for none
 	// Seal selects the rows of a snapshot that are sealed while they are loaded, by a
 	// range of adjacent keys; nil for none.
 	Seal func(first, last uint64) bool
@@ -71,11 +74,14 @@ func (c *Counters) Close() {
 	if !c.closed {
 		c.closed = true
 		c.Table().Close()
+		if c.tiers.Members != nil {
+			c.tiers.Members.Close()
+		}
 	}
 }
 
-// Carried returns how many rows the newest Restore has moved to disk, and then resets
-// that number. The snapshot carried these rows, so it is as large as they are.
+// Carried returns how many rows and members the newest Restore has moved to disk, and then
+// resets that number. The snapshot carried them, so it is as large as they are.
 func (c *Counters) Carried() uint64 { return c.carried.Swap(0) }
 
 // Table returns the current rows. Restore replaces the table, so a caller calls Table for
@@ -99,16 +105,17 @@ type counts struct {
 	tiers   Tiers
 	batch   *batch   // from begin to apply; between entries nil or a small one
 	loading *loading // set from the first section of rows to the end of the stream
-	moved   uint64   // rows that loading has moved to disk
+	moved   uint64   // rows and members that loading has moved to disk
 
 	out    *outboxes
 	outs   outboxReader  // of load
 	change outbox.Change // scratch of judge
 	cut    []engine.Cut  // by the last apply, if it was judged
+	sets   sets
 }
 
 func newCounts(tiers Tiers) *counts {
-	return &counts{table: engine.New(), tiers: tiers, out: &outboxes{}}
+	return &counts{table: engine.New(), tiers: tiers, out: &outboxes{}, sets: sets{group: tiers.Members}}
 }
 
 // batches lets the shards of a process share the memory of large entries. The garbage
@@ -125,18 +132,30 @@ func (c *counts) begin() {
 	c.batch.begin()
 }
 
-func (c *counts) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
-	return parseOps(p, opSizeMin, c.batch.op)
+func (c *counts) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
+	before := len(c.batch.members)
+	ops, err := parseOps(p, opSizeMin, c.batch.op)
+	if err == nil && len(c.batch.members) > before && !clocked {
+		err = fmt.Errorf("%w: an op on members before the clock", codec.ErrEntry)
+	}
+	return ops, err
 }
 
 func (c *counts) void(ops int) { c.batch.void(ops) }
 
-func (c *counts) apply(now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
+func (c *counts) apply(index uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
 	c.batch.link()
-	if c.cut = c.cut[:0]; c.judges() {
-		overflows, err = c.applyJudged(now, width, rows)
+	touched, err := c.sets.begin(c.batch, index, now)
+	if err != nil {
+		return nil, err
+	}
+	if c.cut = c.cut[:0]; touched || c.changesOutboxes() {
+		overflows, err = c.applyJudged(now, touched, width, rows)
 	} else {
 		overflows, err = c.table.Apply(c.batch.ops, width, rows, nil)
+	}
+	if err == nil && touched {
+		err = c.sets.commit()
 	}
 	if cap(c.batch.ops) > batchOpsKept {
 		batches.Put(c.batch)
@@ -152,7 +171,9 @@ func (c *counts) cuts() []engine.Cut {
 	return c.table.Cuts()
 }
 
-func (c *counts) digest() uint64 { return c.table.Digest() + c.out.sum }
+func (c *counts) changed() []int { return c.sets.changed }
+
+func (c *counts) digest() uint64 { return c.table.Digest() + c.out.sum + c.sets.at.Digest }
 
 func (c *counts) stats() engine.Stats {
 	s := c.table.Stats()
@@ -161,14 +182,18 @@ func (c *counts) stats() engine.Stats {
 }
 
 func (c *counts) capture() captured {
-	return tableSnapshot{c.table.Snapshot(), c.tiers.Cold, c.out.capture()}
+	return tableSnapshot{c.table.Snapshot(), c.tiers.Cold, c.out.capture(), c.sets.capture()}
 }
 
 func (c *counts) load(s *codec.StreamReader, kind, last byte, p []byte) error {
-	if kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes) {
+	switch {
+	case kind == codec.StreamMembers && last == codec.StreamHead:
+		return c.sets.loadNamed(p)
+	case kind == codec.StreamCarriedMembers && last == codec.StreamHead:
+		return c.sets.loadCarried(s, p)
+	case kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes):
 		return c.loadOutboxes(p)
-	}
-	if last != codec.StreamHead && last != codec.StreamRows {
+	case last != codec.StreamHead && last != codec.StreamRows:
 		return misplaced(kind, last)
 	}
 	if c.loading == nil {
@@ -189,11 +214,16 @@ func (c *counts) loaded(told streamTotals) error {
 	if c.loading == nil {
 		return nil
 	}
-	told.digest -= c.out.sum
+	told.digest -= c.out.sum + c.sets.at.Digest
 	err := c.loading.end(told)
 	c.moved = uint64(c.loading.moved)
 	c.loading = nil
 	return err
+}
+
+func (c *counts) adopt() error {
+	c.moved += c.sets.found.Pairs // the snapshot carried them, like rows
+	return c.sets.adopt()
 }
 
 func (c *counts) dispose() { c.table.Close() }
@@ -203,11 +233,15 @@ type tableSnapshot struct {
 	*engine.Snapshot
 	cold     *cold.Group
 	outboxes capturedOutboxes
+	sets     setsCapture
 }
 
 func (s tableSnapshot) carried() int64 { return carriedBytes(s.Snapshot) }
 
 func (s tableSnapshot) write(w *codec.StreamWriter) error {
+	if err := s.sets.write(w); err != nil {
+		return err
+	}
 	rows := rowSections{s: w, kind: codec.StreamRows}
 	err := s.Parts(func(p *engine.Part) error {
 		if p.Cold == nil {
@@ -228,8 +262,8 @@ func (s tableSnapshot) write(w *codec.StreamWriter) error {
 }
 
 func (s tableSnapshot) keep(snapshot string) error {
-	if s.cold == nil {
-		return nil
+	if err := s.sets.keep(); err != nil || s.cold == nil {
+		return err
 	}
 	var named []uint64
 	s.Cold(func(g engine.Generation, _, _ uint64) { named = append(named, g.Number()) })
@@ -237,5 +271,5 @@ func (s tableSnapshot) keep(snapshot string) error {
 }
 
 func (s tableSnapshot) rows() uint64   { return uint64(s.Rows()) }
-func (s tableSnapshot) digest() uint64 { return s.Digest() + s.outboxes.sum }
+func (s tableSnapshot) digest() uint64 { return s.Digest() + s.outboxes.sum + s.sets.at.Digest }
 func (s tableSnapshot) release()       { s.Close() }

@@ -127,7 +127,7 @@ func (f *feed) void(ops int) {
 	}
 }
 
-func (f *feed) apply(_ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
+func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
 	f.batch.link()
 	if err := f.lockReturned(); err != nil {
 		return nil, err

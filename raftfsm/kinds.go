@@ -14,8 +14,9 @@ type kindForm struct {
 	// clocked means that an entry needs the leader's time even if no request in it has an
 	// identity.
 	clocked bool
-	// check decodes the ops of a request and calls the visitor with each.
-	check func(id *dedup.RequestID, ops []byte, see SectionVisitor) (int, error)
+	// check decodes the ops of a request and calls the visitor with each. It reports whether
+	// one of them needs the leader's time.
+	check func(id *dedup.RequestID, ops []byte, see SectionVisitor) (n int, clocked bool, err error)
 	// section visits one section of a snapshot, except those of the request memory.
 	section func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error
 }

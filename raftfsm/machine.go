@@ -113,6 +113,7 @@ type Result struct {
 	Rows      []int64                // by op of the entry; each is the row right after its op
 	Overflows []engine.Overflow      // refused ops, by op of the entry, ascending
 	Cuts      []engine.Cut           // deltas that floors cut short, by op of the entry
+	Changed   []int                  // ops that changed a set of members, by op of the entry
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
 	arrived   []int64                // by request, see Arrived; nil if all were applied
 	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
@@ -303,7 +304,7 @@ func (m *machine) apply(entry *raft.Log) any {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if r.Overflows, err = m.contents.apply(m.memory.Now(), width, r.Rows); err != nil {
+	if r.Overflows, err = m.contents.apply(entry.Index, m.memory.Now(), width, r.Rows); err != nil {
 		m.whole.Unlock()
 		m.stopAt(entry.Index, err)
 		return m.Stuck()
@@ -311,6 +312,7 @@ func (m *machine) apply(entry *raft.Log) any {
 	if cuts := m.contents.cuts(); len(cuts) > 0 {
 		r.Cuts = slices.Clone(cuts)
 	}
+	r.Changed = m.contents.changed()
 	m.positions = m.memory.PositionsDigest()
 	m.advance(entry.Index)
 	m.marks.note(entry.Index, m.digest)

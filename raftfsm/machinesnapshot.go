@@ -58,6 +58,10 @@ func (m *machine) Restore(snapshot io.ReadCloser) error {
 		}
 		return err
 	}
+	if err := held.adopt(); err != nil {
+		held.dispose()
+		return fmt.Errorf("cannot restore %s: %w", m.kind, err)
+	}
 	m.whole.Lock()
 	defer m.whole.Unlock()
 	m.contents = held

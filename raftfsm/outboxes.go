@@ -1,11 +1,9 @@
 package raftfsm
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
@@ -16,9 +14,9 @@ import (
 // This file joins outboxes to a shard of counters: the outbox of an author is under the key
 // of the author's row, and a publish or a removal changes both or neither.
 //
-//   - The table calls judge right before it applies an op, so an op is judged by what all ops
+//   - The table calls a judge right before it applies an op, so an op is judged by what all ops
 //     before it left, in the table and in the outboxes.
-//   - If the count of a publish overflows, judge undoes the publish before the next op.
+//   - If the count of a publish overflows, the judge undoes the publish before the next op.
 //   - If rows of the entry cannot be read, the table fails before the first op.
 
 const (
@@ -111,94 +109,6 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	b.ops = append(b.ops, engine.Op{ID: key, Kind: engine.OpAdd})
 	b.ends = append(b.ends, len(b.cells))
 	return rest, nil
-}
-
-// judge applies the ops on outboxes of an entry while the table applies its own.
-type judge struct {
-	*counts
-	now  int64
-	next int // of batch.outbox
-
-	undo struct { // of the last op on an outbox that changed one
-		op   int
-		body []byte
-	}
-	unchanged, refused []int // by op
-}
-
-// Before implements engine.Judge.
-func (j *judge) Before(op int) {
-	key := j.batch.ops[op].ID
-	if j.batch.ops[op].Kind == engine.OpDelete {
-		if body := j.out.body(key); body != nil {
-			j.change.Drop(key, body)
-			j.set(key)
-		}
-		return
-	}
-	if j.next == len(j.batch.outbox) || j.batch.outbox[j.next].op != op {
-		return
-	}
-	o := &j.batch.outbox[j.next]
-	j.next++
-	if o.Kind == outbox.Clear {
-		j.out.clear()
-		return
-	}
-	j.undo.op, j.undo.body = -1, j.out.body(key)
-	switch j.change.Apply(&o.Op, key, j.undo.body, j.now) {
-	case outbox.Changed:
-		j.undo.op = op
-		j.set(key)
-		return
-	case outbox.TooOld:
-		j.refused = append(j.refused, op)
-	case outbox.Unchanged:
-		j.unchanged = append(j.unchanged, op)
-	}
-	if o.cell >= 0 {
-		j.batch.cells[o.cell].Value = 0
-	}
-}
-
-// set stores what change made.
-func (j *judge) set(key uint64) {
-	j.out.set(key, j.change.Body)
-	j.out.sum += j.change.Digest
-}
-
-// Refused implements engine.Judge.
-func (j *judge) Refused(op int) {
-	if j.undo.op == op {
-		j.out.set(j.batch.ops[op].ID, j.undo.body)
-		j.out.sum -= j.change.Digest
-	}
-}
-
-// applyJudged is apply for an entry that may change outboxes.
-func (c *counts) applyJudged(now int64, width int, rows []int64) ([]engine.Overflow, error) {
-	j := judge{counts: c, now: now}
-	j.undo.op = -1
-	overflows, err := c.table.ApplyJudged(c.batch.ops, width, rows, nil, &j)
-	if err != nil {
-		return overflows, err
-	}
-	for _, op := range j.refused {
-		overflows = append(overflows, engine.Overflow{Op: op, Column: TooOldColumn})
-	}
-	slices.SortFunc(overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
-	c.cut = append(c.cut, c.table.Cuts()...)
-	for _, op := range j.unchanged {
-		c.cut = append(c.cut, engine.Cut{Op: op, Column: UnchangedColumn})
-	}
-	slices.SortStableFunc(c.cut, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
-	return overflows, nil
-}
-
-// judges reports whether the ops of the batch may change outboxes.
-func (c *counts) judges() bool {
-	return len(c.batch.outbox) > 0 || c.out.pages.Load() != nil &&
-		slices.ContainsFunc(c.batch.ops, func(op engine.Op) bool { return op.Kind == engine.OpDelete })
 }
 
 // NewestPosts is which posts of some authors a read asks for: the newest Limit, up to the id

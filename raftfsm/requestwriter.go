@@ -18,6 +18,8 @@ type RequestWriter struct {
 	ops     uint32
 	floors  *Floors
 	floored bool
+
+	ofMembers bool
 }
 
 // Reset starts a section in buf, overwriting its contents. Like Op, it panics on an
@@ -26,7 +28,7 @@ func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
 	w.buf = append(w.buf, 0, 0, 0, 0)
-	w.floors, w.floored = nil, false
+	w.floors, w.floored, w.ofMembers = nil, false, false
 }
 
 // SetFloors sets the floors of the columns for the ops that follow; nil means none.
@@ -43,12 +45,20 @@ func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 	if op.Kind == engine.OpTake || !writable(op) {
 		panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
 	}
+	switch {
+	case op.OfMember():
+		w.member(key, op)
+		return
+	case op.Kind == engine.OpClearMembers:
+		w.ClearMembers()
+		return
+	}
 	w.op(key, op)
 }
 
 // TableOp is Op for a shard of unread numbers, whose ops state their table.
 func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
-	if !writable(op) || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
+	if !writable(op) || op.OfMember() || op.Kind == engine.OpClearMembers || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
 		panic(fmt.Sprintf("an op of kind %d with %d cells on table %d has no form in a log entry", op.Kind, len(op.Cells), table))
 	}
 	w.buf = append(w.buf, byte(table))
@@ -138,6 +148,10 @@ func (w *RequestWriter) Board(op *BoardOp) {
 
 // writable reports whether tableOp can read the op back.
 func writable(op *engine.Op) bool {
+	if op.OfMember() {
+		_, copied := op.Copied()
+		return len(op.Cells) == 1 || copied && len(op.Cells) == 2 && op.Cells[0].Column < engine.ColumnsMax
+	}
 	for i := range op.Cells {
 		c := &op.Cells[i]
 		if c.Column&engine.FloorMark != 0 {
@@ -152,7 +166,7 @@ func writable(op *engine.Op) bool {
 	case engine.OpAdd, engine.OpSet, engine.OpTake:
 		n := cellsOf(op.Cells)
 		return n >= 1 && n <= opCellsMax
-	case engine.OpDelete:
+	case engine.OpDelete, engine.OpClearMembers:
 		return len(op.Cells) == 0
 	}
 	return false

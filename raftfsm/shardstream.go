@@ -91,8 +91,11 @@ func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *code
 		if err := take(s, section, last, payload); err != nil {
 			return err
 		}
-		if last = section; section == codec.StreamCold || section == codec.StreamCarried {
+		switch last = section; section {
+		case codec.StreamCold, codec.StreamCarried:
 			last = codec.StreamRows
+		case codec.StreamMembers, codec.StreamCarriedMembers:
+			last = codec.StreamHead
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (u *unread) void(ops int) {
 }
 
 // apply applies runs of ops on one table together.
-func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
+func (u *unread) apply(_ uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
 	u.batch.link()
 	u.cut = u.cut[:0]
 	ops, sweeps := u.batch.ops, u.sweeps

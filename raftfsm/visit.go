@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -18,11 +19,19 @@ type SnapshotFacts struct {
 	// CursorsSetBack is, after a restore, how many cursors were beyond the board and
 	// were set to its end. Rows and Digest are then those of the shard.
 	CursorsSetBack uint64
+	// MembersLater means that the sets of members are those of a later entry than Index.
+	MembersLater bool
+	// MembersGone is what members of deleted rows contribute to Digest. They are not removed
+	// yet, and not visited.
+	MembersGone uint64
 }
 
 // SnapshotVisitor receives the contents of a snapshot. It must not keep its arguments.
 // A nil function skips its part.
 type SnapshotVisitor struct {
+	// Members receives the members of counters, by ascending rows, columns and members. It is
+	// called before Rows.
+	Members func(p members.Pair, at members.Stamp) error
 	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
 	Cursors func(*engine.Page) error // of unread, by ascending keys
 	Feed    func(user uint64, followees []Followee, groups []Group) error
@@ -46,7 +55,7 @@ func VisitSnapshot(r io.Reader, kind codec.Kind, v SnapshotVisitor) (SnapshotFac
 	}
 	walk := snapshotWalk{visitor: v, visit: of.section}
 	err := readSections(r, kind, &facts.Index, walk.section, func(told streamTotals) (streamTotals, error) {
-		facts.Rows, facts.Digest = walk.rows, told.digest
+		facts.Rows, facts.Digest, facts.MembersLater, facts.MembersGone = walk.rows, told.digest, walk.later, walk.gone
 		return streamTotals{walk.rows, told.digest}, nil
 	})
 	return facts, err
@@ -64,6 +73,8 @@ type snapshotWalk struct {
 	rows    uint64
 	last    uint64 // key of the previous row, of the same section kind
 	behind  bool   // there is a previous row
+	later   bool   // see SnapshotFacts.MembersLater
+	gone    uint64 // see SnapshotFacts.MembersGone
 }
 
 func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte) error {
@@ -95,12 +106,47 @@ func (w *snapshotWalk) counts(s *codec.StreamReader, kind, last byte, p []byte) 
 			return w.visitor.Outbox(key, box)
 		})
 	case last != codec.StreamHead && last != codec.StreamRows:
+	case kind == codec.StreamCarriedMembers && last == codec.StreamHead:
+		return w.members(s, p)
+	case kind == codec.StreamMembers:
+		return fmt.Errorf("%w: it names members, which are on another disk", codec.ErrSnapshot)
 	case kind == codec.StreamRows:
 		return w.table(p, w.visitor.Rows)
 	case isCold(kind):
 		return w.cold(s, kind, p)
 	}
 	return misplaced(kind, last)
+}
+
+// members visits carried sets.
+func (w *snapshotWalk) members(s *codec.StreamReader, p []byte) error {
+	at, found, blocks, err := parseCarriedSets(p)
+	if err != nil {
+		return err
+	}
+	w.later = at != found
+	sum, gone := members.State{Index: found.Index, Stamp: found.Stamp}, members.State{}
+	dead := map[uint64]members.Stamp{}
+	err = eachMemberBlock(s, blocks, func(b []byte) error {
+		if err := members.EachDead(b, func(row uint64, to members.Stamp) { dead[row] = to }); err != nil {
+			return err
+		}
+		return members.EachPair(b, func(p members.Pair, at members.Stamp) error {
+			if sum.Add(p, at); at <= dead[p.Row] {
+				gone.Add(p, at)
+				return nil
+			}
+			if w.visitor.Members == nil {
+				return nil
+			}
+			return w.visitor.Members(p, at)
+		})
+	})
+	w.gone = gone.Digest
+	if err == nil && sum != found {
+		err = fmt.Errorf("%w: %d members, digest %016x, want %d, %016x", codec.ErrSnapshot, sum.Pairs, sum.Digest, found.Pairs, found.Digest)
+	}
+	return err
 }
 
 func (w *snapshotWalk) unread(_ *codec.StreamReader, kind, last byte, p []byte) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -35,6 +36,12 @@ const (
 const (
 	MemoryLimitMin     = headroom.MemoryLimitMin
 	DiskReserveDefault = headroom.DiskReserveDefault
+)
+
+// The bounds of Config.MembersMemory.
+const (
+	MembersMemoryDefault = members.MemoryBytesDefault
+	MembersMemoryMin     = members.MemoryBytesMin
 )
 
 // Config configures Open. Every field but those that say otherwise must be set.
@@ -74,6 +81,10 @@ type Config struct {
 	// how many posts; 0 for OutboxKeepDefault and OutboxMaxDefault.
 	OutboxKeep time.Duration
 	OutboxMax  int
+	// MembersDir is where sets of members are; "" for a place beside Dir. MembersMemory bounds
+	// the memory for them; 0 for MembersMemoryDefault.
+	MembersDir    string
+	MembersMemory uint64
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened dirs.Opened

@@ -136,7 +136,11 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 		return r, nil, nil
 	}
 	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.PerKey(), Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}
-	rows, err := n.tiering.OpenCounters(r.tier)
+	sets, err := n.sets.Group(g.number)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := n.tiering.OpenCounters(r.tier, sets)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -159,6 +163,9 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 		cfg.StateBytes = r.feed.SnapshotBytes
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
+	if r.counters != nil {
+		cfg.Members = r.counters.Members()
+	}
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.registry.dirs.MayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())

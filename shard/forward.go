@@ -27,7 +27,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 	q := propose.Pending()
 	_, told := w.ID.Born()
 	f := &forwarded{
-		section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops(),
+		section: p.writer.Section(), width: w.Width, clocked: w.clocked() || p.writer.OfMembers(), ops: p.writer.Ops(),
 		arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
 	}
 	deadline := w.Deadline
@@ -180,8 +180,8 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	q.Width = width
 	index := r.Uint()
 	flagged := r.Uint()
-	outcome := dedup.Outcome(flagged &^ settledCuts)
-	if flagged&^settledCuts > uint64(dedup.Moved) {
+	outcome := dedup.Outcome(flagged &^ (settledCuts | settledChanged))
+	if uint64(outcome) > uint64(dedup.Moved) {
 		r.Fail(fmt.Sprintf("outcome %d", flagged))
 	}
 	q.Ops = int(r.UintTo(propose.QueueOpsMax))
@@ -201,7 +201,24 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	if flagged&settledCuts != 0 {
 		q.Result.Cuts = parseCuts(r, q.Ops)
 	}
+	if flagged&settledChanged != 0 {
+		q.Result.Changed = parseChanged(r, q.Ops)
+	}
 	return q
+}
+
+// parseChanged reads which of some ops changed a set. They rise.
+func parseChanged(r *wire.Reader, ops int) []int {
+	changed, next := make([]int, r.Count(1)), 0
+	for i := range changed {
+		if next += int(r.UintTo(uint64(ops))); next >= ops {
+			r.Fail(fmt.Sprintf("a change by op %d", next))
+			return nil
+		}
+		changed[i] = next
+		next++
+	}
+	return changed
 }
 
 // parseCuts reads the cuts of a part of some ops. They rise by op.

@@ -111,8 +111,12 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 // sections with floors have any, which every node that sends them knows.
 const settledCuts = 1 << 3
 
+// settledChanged, likewise, says that behind the cuts follow the ops that changed a set of
+// members. Only sections with such ops have any, which every node that sends them knows.
+const settledChanged = 1 << 4
+
 // appendSettled appends what became of a part: the error, or index, outcome, rows,
-// refused ops and cuts.
+// refused ops, cuts and changed sets.
 func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	if dst = rpc.AppendError(dst, err); err != nil {
 		return dst
@@ -121,6 +125,10 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	outcome, cuts := uint64(q.Outcome()), q.Cuts()
 	if len(cuts) > 0 {
 		outcome |= settledCuts
+	}
+	changed := q.Changed()
+	if len(changed) > 0 {
+		outcome |= settledChanged
 	}
 	dst = binary.AppendUvarint(dst, outcome)
 	dst = binary.AppendUvarint(dst, uint64(q.Ops))
@@ -137,14 +145,22 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(o.Column))
 	}
-	if len(cuts) == 0 {
-		return dst
+	if len(cuts) > 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(cuts)))
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
 	for _, c := range cuts {
 		dst = binary.AppendUvarint(dst, uint64(c.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(c.Column))
 		dst = binary.AppendVarint(dst, c.Added)
+	}
+	if len(changed) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(changed)))
+	next := q.First
+	for _, op := range changed { // each as the distance from the one before
+		dst = binary.AppendUvarint(dst, uint64(op-next))
+		next = op + 1
 	}
 	return dst
 }

@@ -32,11 +32,15 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.Row(i, w.Width))
 			}
 		}
+		for _, op := range p.proposal.Changed() {
+			w.Changed = append(w.Changed, p.ops[op-p.proposal.First])
+		}
 		for _, c := range p.proposal.Cuts() {
 			c.Op = p.ops[c.Op-p.proposal.First]
 			w.Cuts = append(w.Cuts, c)
 		}
 	}
+	slices.Sort(w.Changed)
 	slices.SortStableFunc(w.Cuts, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
 	return err
 }
@@ -110,6 +114,9 @@ func (w *Write) refusable(op int) (column uint8, could bool) {
 	}
 	if w.Outbox != nil {
 		return raftfsm.TooOldColumn, w.Outbox[op].Kind == outbox.Publish
+	}
+	if w.Ops[op].OfMember() {
+		return w.Ops[op].Cells[0].Column, true
 	}
 	if w.Ops[op].Kind != engine.OpAdd {
 		return 0, false

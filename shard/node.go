@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/headroom"
@@ -36,7 +38,7 @@ const startTimeout = 30 * time.Second
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
 // Its goroutines: runReconcile, RunRemoved of membership, and run of maintenance, tiering,
-// Spill, votersRoom, replica.FailureDetector, sweeper and scrub, which Open starts and Close
+// Spill, votersRoom, replica.FailureDetector, sweeper, memberPurger and scrub, which Open starts and Close
 // stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
 // for; those of asking, which end at the deadline of what they ask.
@@ -63,6 +65,7 @@ type Node struct {
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
 	cold    *cold.Store
+	sets    *members.Store
 	tiering *tiering.Tiering
 	spill   *tiering.Spill
 	sources *sourcesink.Sink
@@ -165,6 +168,12 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
+	if n.sets, err = members.Open(members.Config{
+		Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Logger: cfg.Logger, Fatal: n.fatal,
+	}); err != nil {
+		n.headroom.Close()
+		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
+	}
 	n.streams = stream.New(stream.Config{
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
 		Calls: n.calls,
@@ -182,7 +191,7 @@ func Open(cfg Config) (*Node, error) {
 // start opens the catalog and the groups that it names, as far as it is known
 // here, and starts what follows it from then on.
 func (n *Node) start() error {
-	n.registry.dirs.Log, n.registry.dirs.Cold = n.log, n.cold
+	n.registry.dirs.Log, n.registry.dirs.Cold, n.registry.dirs.Members = n.log, n.cold, n.sets
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
 	if n.cfg.Bootstrap {
 		cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
@@ -221,6 +230,7 @@ func (n *Node) start() error {
 	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(sourceForgetter{&n.registry, n.catalog.View, n.router.clusterHash, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(memberPurger{&n.registry, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.Run)
 	n.running.Go(n.tiering.Scrub.Run)
 	n.running.Go(n.spill.Run)
@@ -370,7 +380,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.asking.Wait()
 	n.streams.Close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
-		errs = append(errs, n.cold.Close(), n.closeLog())
+		errs = append(errs, n.cold.Close(), n.sets.Close(), n.closeLog())
 	}
 	return errors.Join(append(errs, n.mux.Close())...)
 }

@@ -16,6 +16,7 @@ const (
 	methodReport    = "report"    // → what the node says of itself, as JSON
 	methodRoom      = "room"      // → whether the node's disk is at its reserve
 	methodBoard     = "board"     // the board's group, a read of it → the board, as JSON
+	methodMembers   = "members"   // a shard, a read of its sets → what they hold
 	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of then or later, in pieces
 )
 
@@ -58,6 +59,7 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodReport, n.serveReport)
 	n.calls.Handle(methodRoom, n.votersRoom().serve)
 	n.calls.Handle(methodBoard, n.reader.serveBoard)
+	n.calls.Handle(methodMembers, memberReads{&n.reader}.serveMembers)
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

@@ -106,6 +106,7 @@ const sectionSizeHint = 64
 
 // apply is Node.Write for a keyspace that is not dropped.
 func (wr *writer) apply(ks *Keyspace, w *Write) error {
+	w.Changed = w.Changed[:0]
 	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
 	w.Token = Token{Cluster: wr.clusterHash, At: w.Token.At[:0]}
 	groups, err := wr.groupsOfWrite(ks, w)
@@ -134,6 +135,9 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	defer ps.release()
 	ps.split(w, ks, groups)
 	ps.addSections(w)
+	if ps.ofMembers() && !wr.catalog.View().TakesMembers() {
+		return ErrNoMembers
+	}
 	if ps.floored() && !wr.catalog.View().TakesFloors() {
 		return ErrNoFloors
 	}
@@ -196,7 +200,7 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 	if err != nil {
 		return nil // it is forwarded
 	}
-	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
+	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked() || p.writer.OfMembers(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
 		return err
 	}
@@ -392,6 +396,16 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 func (ps *parts) floored() bool {
 	for s := range ps.byShard {
 		if ps.byShard[s].writer.Floored() {
+			return true
+		}
+	}
+	return false
+}
+
+// ofMembers reports whether an op is one on a set of members.
+func (ps *parts) ofMembers() bool {
+	for s := range ps.byShard {
+		if ps.byShard[s].writer.OfMembers() {
 			return true
 		}
 	}

@@ -29,29 +29,30 @@ const shardsMax = 64
 // with one name, which is its flag, its key in the file and, in capitals with
 // underscores, its environment variable.
 type config struct {
-	DataDir     string
-	HTTPAddr    string
-	ClusterAddr string
-	GossipAddr  string
-	RedisAddr   string
-	NodeID      string
-	Shards      shardCounts
-	MemoryLimit memoryShare
-	DiskReserve uint64
-	Cold        tiering.ColdConfig
-	Limits      shard.Limits
-	CursorIdle  time.Duration
-	FeedIdle    time.Duration
-	OutboxKeep  time.Duration
-	OutboxMax   int
-	Join        []string
-	Expect      int
-	ClusterName string
-	Zone        string
-	Hosts       []string
-	GossipKeys  string
-	TLS         tlsFiles // for clients
-	ClusterTLS  tlsFiles // between nodes
+	DataDir       string
+	HTTPAddr      string
+	ClusterAddr   string
+	GossipAddr    string
+	RedisAddr     string
+	NodeID        string
+	Shards        shardCounts
+	MemoryLimit   memoryShare
+	DiskReserve   uint64
+	Cold          tiering.ColdConfig
+	MembersMemory uint64 // bounds the memory for members
+	Limits        shard.Limits
+	CursorIdle    time.Duration
+	FeedIdle      time.Duration
+	OutboxKeep    time.Duration
+	OutboxMax     int
+	Join          []string
+	Expect        int
+	ClusterName   string
+	Zone          string
+	Hosts         []string
+	GossipKeys    string
+	TLS           tlsFiles // for clients
+	ClusterTLS    tlsFiles // between nodes
 	// PeerName is the name that the certificates of all nodes carry; "" for each node's own.
 	PeerName string
 	// PermissiveTLS serves nodes without TLS too.
@@ -77,7 +78,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(),
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(), MembersMemory: shard.MembersMemoryDefault,
 		Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
@@ -106,6 +107,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody writes near it; 0 for never")
 	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval at which all rows on disk are read to detect damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
+	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
 	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last read a user's feed moves from memory to disk; 0 for never")
 	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id, counted back from the newest post, 1m to 876000h")
 	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d", shard.OutboxMaxMax))
@@ -167,6 +169,9 @@ func (c *config) validate() error {
 	}
 	if name, problem := c.badCold(); problem != "" {
 		return c.bad(name, problem)
+	}
+	if c.MembersMemory < shard.MembersMemoryMin {
+		return c.bad("members-memory", fmt.Sprintf("%d bytes are fewer than %d", c.MembersMemory, uint64(shard.MembersMemoryMin)))
 	}
 	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
 		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))

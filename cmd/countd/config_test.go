@@ -71,7 +71,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s", "outbox-keep": "240h0m0s", "outbox-max": "500",
-		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
+		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""

@@ -287,6 +287,8 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		CollectorPercent: collector,
 		DiskReserve:      c.DiskReserve,
 		Cold:             c.Cold,
+		MembersDir:       p.dir.MembersDir(),
+		MembersMemory:    c.MembersMemory,
 		Place:            p.place(c.Placement),
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,

@@ -28,8 +28,7 @@ type Batch struct {
 	outcome  outcome
 	ops      int // judged so far
 
-	run     int
-	changed []change // by op of the run
+	last    change // what Undo undoes
 	pairs   map[Pair]*pair
 	rows    map[uint64]*deletedRow
 	dead    deadPairs
@@ -40,12 +39,10 @@ type Batch struct {
 // pair is a pair that the entry touches.
 type pair struct {
 	was, is Stamp // before the entry and now; 0 for absent
-	run     int   // that changed it last; 0 for none
 }
 
-// change is what Undo undoes.
+// change is what one op did to a pair.
 type change struct {
-	op  int
 	of  *pair
 	was Stamp
 }
@@ -73,7 +70,10 @@ type deadPairs struct {
 // after the entries that were given to the state machine before, which is earlier than the
 // store's while a restart replays the log.
 func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
-	b := &Batch{group: g, before: at, index: index, stamp: at.Stamp, now: StampOf(now), run: 1}
+	if g.broken != nil {
+		return nil, g.broken
+	}
+	b := &Batch{group: g, before: at, index: index, stamp: at.Stamp, now: StampOf(now)}
 	if b.replayed = index <= g.state.Index; !b.replayed {
 		if at != g.state {
 			return nil, fmt.Errorf("%w: entry %d follows the sets of entry %d, the disk has those of entry %d", ErrDamaged, index, at.Index, g.state.Index)
@@ -208,19 +208,6 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 	return first, more, damaged(err)
 }
 
-// Depends reports whether an op on a pair depends on an op of this run, which may still be
-// undone.
-func (b *Batch) Depends(p Pair) bool {
-	at := b.pairs[p]
-	return at != nil && at.run == b.run
-}
-
-// NextRun ends the run: its ops are not undone any more.
-func (b *Batch) NextRun() {
-	b.run++
-	b.changed = b.changed[:0]
-}
-
 // deadTo returns the stamp up to which pairs of a row are gone.
 func (b *Batch) deadTo(row uint64) Stamp {
 	if d := b.rows[row]; d != nil && d.to > 0 {
@@ -269,6 +256,7 @@ func (b *Batch) Leave(p Pair) (changes bool) {
 func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes bool) {
 	op := b.ops
 	b.ops++
+	b.last.of = nil
 	if b.replayed {
 		return b.outcome.bit(op)
 	}
@@ -277,20 +265,15 @@ func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes 
 	if !apply(at, was > b.deadTo(p.Row)) {
 		return false
 	}
-	at.run = b.run
-	b.changed = append(b.changed, change{op, at, was})
+	b.last = change{at, was}
 	b.outcome.set(op)
 	return true
 }
 
-// Undo undoes an op of this run that was judged to change its set, by number among the joins
-// and leaves of the entry. A replay judges it alike.
-func (b *Batch) Undo(op int) {
-	for i := range b.changed {
-		if c := &b.changed[i]; c.op == op {
-			c.of.is = c.was
-			return
-		}
+// Undo undoes the last Join or Leave if it changed its set. A replay judges it alike.
+func (b *Batch) Undo() {
+	if b.last.of != nil {
+		b.last.of.is = b.last.was
 	}
 }
 
@@ -311,7 +294,7 @@ func (b *Batch) Clear() {
 	if b.replayed {
 		return
 	}
-	b.cleared, b.changed = true, nil
+	b.cleared = true
 	for _, at := range b.pairs {
 		at.was, at.is = 0, 0
 	}

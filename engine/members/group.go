@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -16,6 +17,12 @@ type State struct {
 	Digest uint64 // the sum of hash over all pairs
 	Pairs  uint64
 	Stamp  Stamp // the last that was given; it never falls
+}
+
+// Add counts a pair: it makes the state of pairs that come from elsewhere.
+func (s *State) Add(p Pair, at Stamp) {
+	s.Pairs++
+	s.Digest += hash(p, at)
 }
 
 const stateBytes = 30
@@ -49,6 +56,8 @@ type Group struct {
 	// state is that of the store: of the newest entry in it. Replay after a restart begins
 	// at an earlier one.
 	state State
+	// broken is why the sets cannot be used until a Load replaces them; nil for sets that can.
+	broken error
 
 	// reading is held for reading while the fields below are in use, and for writing to
 	// change them.
@@ -70,12 +79,17 @@ func (s *Store) Group(number uint32) (*Group, error) {
 		return nil, err
 	}
 	defer done()
-	g := &Group{store: s, number: number, at: prefix{number, 1}, dead: map[uint64]Stamp{}}
-	if g.at.generation, g.state, err = readState(s.db, number); err != nil {
-		return nil, err
+	g := &Group{store: s, number: number, at: prefix{group: number}}
+	if g.at.generation, g.state, err = readState(s.db, number); err == nil {
+		g.dead, err = readDead(s.db, g.at)
 	}
-	g.dead, err = readDead(s.db, g.at)
-	return g, err
+	if err != nil {
+		// The rows are served although the sets cannot be read. The number of the next load is
+		// above that of each earlier one, as these count up from 1.
+		s.limited().Error("the members of a group cannot be read", "group", number, "err", err)
+		g.broken, g.at.generation, g.dead = err, uint32(time.Now().Unix()), map[uint64]Stamp{}
+	}
+	return g, nil
 }
 
 // readState returns the generation and the state of a group.
@@ -184,6 +198,8 @@ func (g *Group) Trim(index uint64) error {
 // of this replica names.
 func (g *Group) Adopts(generation uint32, s State) error {
 	switch {
+	case g.broken != nil:
+		return g.broken
 	case generation != g.at.generation || s.Index > g.state.Index:
 		return fmt.Errorf("%w: the snapshot names entry %d of load %d, the disk has %d of %d",
 			ErrDamaged, s.Index, generation, g.state.Index, g.at.generation)

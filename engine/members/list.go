@@ -1,6 +1,7 @@
 package members
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -30,8 +31,10 @@ type Entry struct {
 	At Stamp
 }
 
-// before reports whether e precedes o in a list: newest first, equal stamps by id.
-func (e Entry) before(o Entry) bool { return e.At > o.At || e.At == o.At && e.ID < o.ID }
+// Compare orders entries as in a list: newest first, equal stamps by id.
+func (e Entry) Compare(o Entry) int {
+	return cmp.Or(cmp.Compare(o.At, e.At), cmp.Compare(e.ID, o.ID))
+}
 
 // Page selects a page of a list. It is stable: a change of the set moves no other entry.
 type Page struct {

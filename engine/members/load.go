@@ -26,7 +26,7 @@ func (g *Group) Load() (*Load, error) {
 		return nil, err
 	}
 	defer done()
-	l := &Load{group: g, at: prefix{g.at.group, g.at.generation + 1}, dead: map[uint64]Stamp{}}
+	l := &Load{group: g, at: prefix{g.number, g.at.generation + 1}, dead: map[uint64]Stamp{}}
 	return l, l.removeAll(g.store.db, l.at, pebble.NoSync)
 }
 
@@ -58,7 +58,7 @@ func (l *Load) Block(block []byte) error {
 	case len(block) > 0 && block[0] == blockPairs:
 		err = EachPair(block, func(p Pair, at Stamp) error { return l.pair(batch, placement{p, at}) })
 	case len(block) > 0 && block[0] == blockDead:
-		err = l.deadRows(batch, block[1:])
+		err = l.deadRows(batch, block)
 	case len(block) > 0 && block[0] == blockOutcomes:
 		err = l.outcomes(batch, block[1:])
 	default:
@@ -79,23 +79,17 @@ func (l *Load) pair(batch *pebble.Batch, p placement) error {
 		return fmt.Errorf("%w: pairs are not in order", ErrDamaged)
 	}
 	l.last = key
-	l.state.Pairs++
-	l.state.Digest += hash(p.Pair, p.at)
+	l.state.Add(p.Pair, p.at)
 	return put(batch, l.at, p)
 }
 
-func (l *Load) deadRows(batch *pebble.Batch, b []byte) error {
-	for ; len(b) >= deadBytes; b = b[deadBytes:] {
-		row, to := binary.BigEndian.Uint64(b), b[8:deadBytes]
-		l.dead[row] = stampAt(to)
-		if err := batch.Set(l.at.number(keyDead, row), to, nil); err != nil {
-			return err
-		}
-	}
-	if len(b) > 0 {
-		return fmt.Errorf("%w: %d bytes behind deleted rows", ErrDamaged, len(b))
-	}
-	return nil
+func (l *Load) deadRows(batch *pebble.Batch, block []byte) error {
+	var errs []error
+	errs = append(errs, EachDead(block, func(row uint64, to Stamp) {
+		l.dead[row] = to
+		errs = append(errs, batch.Set(l.at.number(keyDead, row), appendStamp(nil, to), nil))
+	}))
+	return errors.Join(errs...)
 }
 
 func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
@@ -147,7 +141,7 @@ func (l *Load) Switch(s State) error {
 	}
 	earlier := g.at
 	g.reading.Lock()
-	g.at, g.dead = l.at, l.dead
+	g.at, g.dead, g.broken = l.at, l.dead, nil
 	g.reading.Unlock() // no reader reads the earlier sets from here on
 	g.state = s
 	return l.removeAll(g.store.db, earlier, pebble.NoSync)

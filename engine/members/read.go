@@ -14,6 +14,11 @@ func (g *Group) begin() (done func(), err error) {
 		return nil, err
 	}
 	g.reading.RLock()
+	if g.broken != nil {
+		g.reading.RUnlock()
+		release()
+		return nil, g.broken
+	}
 	return func() { g.reading.RUnlock(); release() }, nil
 }
 

@@ -41,8 +41,7 @@ func (g *Group) Verify() error {
 func (v *View) sum(kind byte) (s State, err error) {
 	err = each(v.disk, v.at.kind(kind), func(key, value []byte) (bool, error) {
 		p, at, err := parseKey(kind, key, value)
-		s.Pairs++
-		s.Digest += hash(p, at)
+		s.Add(p, at)
 		return true, err
 	})
 	return s, err

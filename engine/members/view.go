@@ -13,8 +13,8 @@ import (
 
 // A view travels as blocks, each of one kind of item:
 //
+//	'd' | row (8) | stamp (6) …                             deleted rows that have pairs left, ascending
 //	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
-//	'd' | row (8) | stamp (6) …                             deleted rows that have pairs left
 //	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
 const (
 	blockPairs    = 'p'
@@ -27,7 +27,6 @@ const (
 	pairsInBlock = 4096
 	// blockBytesMax bounds the other blocks. An outcome has one bit for each op of an entry.
 	blockBytesMax = 128 << 10
-	outcomeMax    = 64 << 10
 )
 
 // ErrMovedOn is returned for a view that no longer reaches back to the state that a snapshot
@@ -143,7 +142,8 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 // ViewReader reads a view block by block.
 type ViewReader struct {
 	view  *View
-	other [][]byte // blocks of other kinds than pairs
+	first [][]byte // blocks before the pairs: deleted rows
+	last  [][]byte // blocks behind the pairs: outcomes
 	bytes int64    // of all blocks
 
 	left uint64 // pairs that were not read
@@ -161,7 +161,7 @@ func (r *ViewReader) open(named State) error {
 		return err
 	}
 	for _, row := range sortedRows(dead) {
-		b := r.block(blockDead, deadBytes)
+		b := nextBlock(&r.first, blockDead, deadBytes)
 		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
 	}
 	last := named
@@ -174,7 +174,7 @@ func (r *ViewReader) open(named State) error {
 			return false, err
 		}
 		last = o.after
-		b := r.block(blockOutcomes, 12+len(value))
+		b := nextBlock(&r.last, blockOutcomes, 12+len(value))
 		*b = append(*b, key[prefixBytes:]...)
 		*b = append(binary.BigEndian.AppendUint32(*b, uint32(len(value))), value...)
 		return true, nil
@@ -187,7 +187,7 @@ func (r *ViewReader) open(named State) error {
 	}
 	blocks := (v.state.Pairs + pairsInBlock - 1) / pairsInBlock
 	r.bytes = int64(v.state.Pairs)*pairBytes + int64(blocks)
-	for _, b := range r.other {
+	for _, b := range slices.Concat(r.first, r.last) {
 		r.bytes += int64(len(b))
 	}
 	if v.state.Pairs == 0 {
@@ -202,13 +202,12 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// block returns the last block of a kind, or a new one if it has no room for size bytes.
-func (r *ViewReader) block(kind byte, size int) *[]byte {
-	if n := len(r.other); n > 0 && r.other[n-1][0] == kind && len(r.other[n-1])+size <= blockBytesMax {
-		return &r.other[n-1]
+// nextBlock returns the last block, or a new one of a kind if that has no room for size bytes.
+func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
+	if n := len(*blocks); n == 0 || len((*blocks)[n-1])+size > blockBytesMax {
+		*blocks = append(*blocks, []byte{kind})
 	}
-	r.other = append(r.other, []byte{kind})
-	return &r.other[len(r.other)-1]
+	return &(*blocks)[len(*blocks)-1]
 }
 
 // State returns the state of the view.
@@ -216,7 +215,7 @@ func (r *ViewReader) State() State { return r.view.state }
 
 // Size returns how many blocks follow, and their bytes.
 func (r *ViewReader) Size() (blocks int, bytes int64) {
-	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.other), r.bytes
+	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.first) + len(r.last), r.bytes
 }
 
 // Next appends the next block to dst. It returns io.EOF behind the last.
@@ -231,15 +230,19 @@ func (r *ViewReader) Next(dst []byte) ([]byte, error) {
 	switch {
 	case r.mu.closed:
 		return dst, ErrClosed
+	case len(r.first) > 0:
+		dst = append(dst, r.first[0]...)
+		r.first = r.first[1:]
+		return dst, nil
 	case r.left > 0:
 		return r.pairsLocked(dst)
 	case r.mu.it != nil && r.mu.it.Valid():
 		return dst, fmt.Errorf("%w: more pairs than the %d of the state", ErrDamaged, r.view.state.Pairs)
-	case len(r.other) == 0:
+	case len(r.last) == 0:
 		return dst, io.EOF
 	}
-	dst = append(dst, r.other[0]...)
-	r.other = r.other[1:]
+	dst = append(dst, r.last[0]...)
+	r.last = r.last[1:]
 	return dst, nil
 }
 
@@ -292,6 +295,21 @@ func appendStamp(dst []byte, s Stamp) []byte {
 	var b [stampBytes]byte
 	putStamp(b[:], s)
 	return append(dst, b[:]...)
+}
+
+// EachDead calls fn with the deleted rows of a block, none if it has other items. Their pairs
+// up to a stamp are gone, though they follow.
+func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
+	if len(block) == 0 || block[0] != blockDead {
+		return nil
+	}
+	for block = block[1:]; len(block) >= deadBytes; block = block[deadBytes:] {
+		fn(binary.BigEndian.Uint64(block), stampAt(block[8:]))
+	}
+	if len(block) > 0 {
+		return fmt.Errorf("%w: %d bytes behind deleted rows", ErrDamaged, len(block))
+	}
+	return nil
 }
 
 // EachPair calls fn with the pairs of a block, none if it has other items.

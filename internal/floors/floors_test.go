@@ -84,7 +84,7 @@ const rule = `
 	# Changes of the catalog, on whichever node leads it.
 	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/wire shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
-	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
+	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.

@@ -18,6 +18,7 @@ import (
 //	          which are there in version 3, carried to another node (8)
 //	rows:     streamrows.go; ascending over the whole stream
 //	cold, block: streamcold.go; among the rows of counters
+//	members: streamsets.go; at most once, before the rows of counters
 //	outboxes: outboxes.go; behind the rows of counters, none if there are no outboxes
 //	cursors:  as rows, behind them
 //	sweep:    sweep.go; once, behind the cursors
@@ -26,7 +27,7 @@ import (
 //	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
 //	positions: dedup/positions.go; at most once, behind the keys
 //	catalog:  JSON
-//	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks aside (4)
+//	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
 // The state kind is that of the entries. A reader takes nothing for granted: a
 // stream that is cut, or has anything behind its end, is refused.
@@ -55,7 +56,10 @@ const (
 
 	StreamPositions = 14 // dedup/positions.go
 
-	StreamOutboxes = 15 // outboxes.go
+	StreamOutboxes       = 15 // outboxes.go
+	StreamMembers        = 16 // these three: streamsets.go
+	StreamCarriedMembers = 17
+	StreamMemberBlock    = 18
 
 	StreamEnd = 255
 

@@ -51,7 +51,7 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	if got := crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, s.buf[:n]); got != want {
 		return 0, nil, fmt.Errorf("%w: section %d: checksum %08x, want %08x", ErrSnapshot, s.sections, got, want)
 	}
-	if head[0] != StreamBlock {
+	if head[0] != StreamBlock && head[0] != StreamMemberBlock {
 		s.sections++
 	}
 	return head[0], s.buf[:n], nil

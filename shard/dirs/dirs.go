@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
@@ -43,6 +44,7 @@ type Dirs struct {
 	Opened   Opened         // the durable record; nil for none
 	Log      *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 	Cold     *cold.Store    // nil before it is opened
+	Members  *members.Store // likewise
 	OnlyNode func() bool    // this node is known to be the only one of its cluster
 
 	mu struct {

@@ -140,6 +140,11 @@ func (d *Dirs) finishGivingUp(group uint32, number uint64) error {
 			return err
 		}
 	}
+	if d.Members != nil {
+		if err := d.Members.Drop(group); err != nil {
+			return err
+		}
+	}
 	return d.clear(group, number)
 }
 

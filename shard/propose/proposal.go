@@ -112,6 +112,9 @@ func (q *Proposal) Cuts() []engine.Cut {
 	return ofOps(q, q.Result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })
 }
 
+// Changed returns the proposal's ops that changed a set of members, by number in the entry.
+func (q *Proposal) Changed() []int { return ofOps(q, q.Result.Changed, cmp.Compare[int]) }
+
 // ofOps returns those of an entry's notes that are of the proposal's ops.
 func ofOps[T any](q *Proposal, all []T, byOp func(T, int) int) []T {
 	from, _ := slices.BinarySearchFunc(all, q.First, byOp)

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
@@ -65,6 +66,9 @@ func (g *Replica) openSnapshot(kind codec.Kind) (*Snapshot, error) {
 		return nil, err
 	}
 	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
+	if err == nil && facts.MembersLater {
+		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
+	}
 	if err := errors.Join(err, checked.Close()); err != nil {
 		g.NoteColdDamage(metas[0].Index, err)
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
@@ -83,10 +87,10 @@ func (g *Replica) openCarried(id string) (io.ReadCloser, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if g.cfg.Cold == nil {
+	if g.cfg.Cold == nil && g.cfg.Members == nil {
 		return state, meta.Size, nil
 	}
-	carried, err := raftfsm.CarryBlocks(state, g.cfg.Cold)
+	carried, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
 	}
@@ -130,7 +134,7 @@ func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser,
 // NoteColdDamage tells of cold rows that the snapshot of an index names and that could
 // not be read to be sent; not if a later one took its place meanwhile, and they with it.
 func (g *Replica) NoteColdDamage(index uint64, err error) {
-	if errors.Is(err, cold.ErrDamaged) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
+	if (errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
 		g.cfg.ColdDamaged(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
@@ -69,6 +70,8 @@ type Config struct {
 	// of those that a snapshot needs and that cannot be read.
 	Cold        *cold.Group
 	ColdDamaged func(error)
+	// Members is where this replica's sets of members are; nil for nowhere.
+	Members *members.Group
 
 	LogStore      storage.LogStore // "" for LogStoreDefault
 	NodeLog       *raftstore.Log   // of LogStoreShared, the caller's, must outlive the group; nil for a log of the replica alone

@@ -83,12 +83,13 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		return nil, err
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
-	g.trans.cold, g.trans.damaged = cfg.Cold, g.NoteColdDamage
+	g.trans.cold, g.trans.members, g.trans.damaged = cfg.Cold, cfg.Members, g.NoteColdDamage
 	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}
 	g.sweepCold()
+	g.trimMembers()
 	return g, nil
 }
 

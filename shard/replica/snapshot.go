@@ -43,6 +43,7 @@ func (g *Replica) TakeSnapshot() error {
 		return fmt.Errorf("cannot take a snapshot: %w", err)
 	}
 	g.sweepCold()
+	g.trimMembers()
 	g.log.SetDue(g.dueBytes())
 	g.log.Covered(bytes, entries)
 	return nil
@@ -146,6 +147,25 @@ func (g *Replica) sweepCold() {
 	}
 	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
 		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	}
+}
+
+// trimMembers removes what a restart from the oldest stored snapshot, or from a later one,
+// does not need.
+func (g *Replica) trimMembers() {
+	if g.cfg.Members == nil {
+		return
+	}
+	metas, err := g.snaps.List()
+	if err == nil && len(metas) > 0 {
+		oldest := metas[0].Index
+		for _, meta := range metas {
+			oldest = min(oldest, meta.Index)
+		}
+		err = g.cfg.Members.Trim(oldest)
+	}
+	if err != nil {
+		g.cfg.Mux.Limited().Warn("outcomes of members that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
@@ -72,6 +73,7 @@ type raftTransport struct {
 	group    uint32
 	closed   *closedOnce
 	cold     *cold.Group
+	members  *members.Group
 	damaged  func(index uint64, err error) // told why a snapshot with cold rows was not sent
 	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
@@ -219,10 +221,10 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 
 // InstallSnapshot is raft.Transport's.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	if t.cold == nil {
+	if t.cold == nil && t.members == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
-	carried, err := raftfsm.CarryBlocks(data, t.cold)
+	carried, err := raftfsm.CarryBlocks(data, t.cold, t.members)
 	if err != nil {
 		return fmt.Errorf("cannot send a snapshot: %w", err)
 	}

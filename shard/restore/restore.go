@@ -149,6 +149,7 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 		return raftfsm.SnapshotFacts{}, err
 	}
 	facts, err := raftfsm.VisitSnapshot(stream, r.cfg.Kind, raftfsm.SnapshotVisitor{
+		Members: r.member,
 		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
@@ -166,7 +167,8 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
 	facts.Rows += r.changed.Rows
-	facts.Digest += r.changed.Digest
+	facts.Digest += r.changed.Digest - facts.MembersGone
+	facts.MembersGone = 0
 	facts.CursorsSetBack = r.changed.CursorsSetBack
 	if err := r.check(facts); err != nil {
 		return facts, err
@@ -341,6 +343,9 @@ func (r *restore) empty(force bool) error {
 		return err
 	}
 	if err := r.closePositions(); err != nil {
+		return err
+	}
+	if err := r.clearMembers(); err != nil {
 		return err
 	}
 	for _, table := range tables {

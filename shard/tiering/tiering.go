@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/headroom"
@@ -96,12 +97,12 @@ func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 	calls.Handle(methodColdOrder, t.serveOrder)
 }
 
-// OpenCounters makes the state machine of a shard, and returns where its rows may be
-// beside memory.
-func (t *Tiering) OpenCounters(s *Shard) (*cold.Group, error) {
+// OpenCounters makes the state machine of a shard with sets of members, and returns where its
+// rows may be beside memory.
+func (t *Tiering) OpenCounters(s *Shard, sets *members.Group) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
-		s.FSM = raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: t.OldToSeal(s)})
+		s.FSM = raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Members: sets, Seal: t.OldToSeal(s)})
 	}
 	return rows, err
 }

@@ -1,0 +1,118 @@
+package raftfsm
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/outbox"
+)
+
+// judge applies the ops on outboxes and sets of an entry while the table applies its own. The
+// table calls it right before each op, so it judges an op by what all ops before it left in
+// the table, the outboxes and the sets. If the count of an op overflows, it undoes the op
+// before the next.
+type judge struct {
+	*counts
+	now  int64
+	sets *sets // nil for an entry that leaves them as they are
+
+	outboxes, members int // number of those of the batch that were judged
+
+	undo struct { // of the last op on an outbox that changed one
+		op   int
+		body []byte
+	}
+	unchanged, refused []int // ops on outboxes
+}
+
+// Before implements engine.Judge.
+func (j *judge) Before(op int) {
+	b := j.batch
+	switch {
+	case b.ops[op].Kind == engine.OpDelete:
+		j.deleteRow(b.ops[op].ID)
+	case j.outboxes < len(b.outbox) && b.outbox[j.outboxes].op == op:
+		j.outboxes++
+		j.outboxOp(&b.outbox[j.outboxes-1], b.ops[op].ID)
+	case j.members < len(b.members) && b.members[j.members].op == op:
+		j.members++
+		j.sets.apply(b, &b.members[j.members-1])
+	}
+}
+
+func (j *judge) deleteRow(key uint64) {
+	if body := j.out.body(key); body != nil {
+		j.change.Drop(key, body)
+		j.set(key)
+	}
+	if j.sets != nil {
+		j.sets.batch.DeleteRow(key)
+	}
+}
+
+func (j *judge) outboxOp(o *outboxOp, key uint64) {
+	if o.Kind == outbox.Clear {
+		j.out.clear()
+		return
+	}
+	j.undo.op, j.undo.body = -1, j.out.body(key)
+	switch j.change.Apply(&o.Op, key, j.undo.body, j.now) {
+	case outbox.Changed:
+		j.undo.op = o.op
+		j.set(key)
+		return
+	case outbox.TooOld:
+		j.refused = append(j.refused, o.op)
+	case outbox.Unchanged:
+		j.unchanged = append(j.unchanged, o.op)
+	}
+	if o.cell >= 0 {
+		j.batch.cells[o.cell].Value = 0
+	}
+}
+
+// set stores what change made.
+func (j *judge) set(key uint64) {
+	j.out.set(key, j.change.Body)
+	j.out.sum += j.change.Digest
+}
+
+// Refused implements engine.Judge.
+func (j *judge) Refused(op int) {
+	if j.undo.op == op {
+		j.out.set(j.batch.ops[op].ID, j.undo.body)
+		j.out.sum -= j.change.Digest
+	}
+	if j.sets != nil {
+		j.sets.undo(op)
+	}
+}
+
+// applyJudged is apply for an entry that may change outboxes, or sets if touched.
+func (c *counts) applyJudged(now int64, touched bool, width int, rows []int64) ([]engine.Overflow, error) {
+	j := judge{counts: c, now: now}
+	j.undo.op = -1
+	if touched {
+		j.sets = &c.sets
+	}
+	overflows, err := c.table.ApplyJudged(c.batch.ops, width, rows, nil, &j)
+	if err != nil {
+		return overflows, err
+	}
+	for _, op := range j.refused {
+		overflows = append(overflows, engine.Overflow{Op: op, Column: TooOldColumn})
+	}
+	slices.SortFunc(overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
+	c.cut = append(c.cut, c.table.Cuts()...)
+	for _, op := range j.unchanged {
+		c.cut = append(c.cut, engine.Cut{Op: op, Column: UnchangedColumn})
+	}
+	slices.SortStableFunc(c.cut, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
+	return overflows, nil
+}
+
+// changesOutboxes reports whether the ops of the batch may change outboxes.
+func (c *counts) changesOutboxes() bool {
+	return len(c.batch.outbox) > 0 || c.out.pages.Load() != nil && c.batch.deletes()
+}

@@ -1,0 +1,116 @@
+package raftfsm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+)
+
+// sets is the sets of a shard of counters: on disk the newest ones, which may be ahead of the
+// counts while a restart replays the log, and in memory what they were after the entries
+// applied so far.
+//
+// Invariant: at is the state after the applied entries. The sets on disk are of at, or of a
+// later entry of the same log; then an outcome on disk tells of each entry in between what it
+// did. So the counts are the same whichever of the two an entry was judged by.
+type sets struct {
+	group *members.Group // nil for a shard without a disk
+	at    members.State
+	load  *members.Load // while a snapshot that carries sets is loaded
+	found members.State // of the sets that it carries
+	named bool          // the snapshot has a section of sets
+
+	batch   *members.Batch // of the entry that is applied
+	changed []int          // ops of the entry that changed their set, ascending
+}
+
+// errNoSets is returned for ops on sets in a shard without a disk.
+var errNoSets = errors.New("this replica has no store of members")
+
+// begin reads what the ops of an entry need. It returns false if the entry leaves the sets as
+// they are.
+func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error) {
+	s.batch, s.changed = nil, nil
+	deletes := s.at.Pairs > 0 && b.deletes()
+	if len(b.members) == 0 && !deletes {
+		return false, nil
+	}
+	if s.group == nil {
+		return false, errNoSets
+	}
+	if s.batch, err = s.group.Begin(s.at, index, now); err != nil {
+		return false, err
+	}
+	for i := range b.members {
+		switch o := &b.members[i]; {
+		case o.ofPair():
+			err = s.batch.Touch(o.pair)
+		case o.form == memberPurge:
+			err = s.batch.TouchDead(o.pairs)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	for i := range b.ops {
+		if b.ops[i].Kind == engine.OpDelete {
+			if err := s.batch.TouchRow(b.ops[i].ID); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// deletes reports whether the entry deletes a row.
+func (b *batch) deletes() bool {
+	for i := range b.ops {
+		if b.ops[i].Kind == engine.OpDelete {
+			return true
+		}
+	}
+	return false
+}
+
+// apply judges one op on sets, and corrects the change of its count.
+func (s *sets) apply(b *batch, o *memberOp) {
+	changes := false
+	switch o.form {
+	case memberJoin:
+		changes = s.batch.Join(o.pair, o.stamp)
+	case memberLeave:
+		changes = s.batch.Leave(o.pair)
+	case memberPurge:
+		s.batch.Purge()
+		return
+	case memberClear:
+		s.batch.Clear()
+		return
+	}
+	if changes {
+		s.changed = append(s.changed, o.op)
+	} else if cells := b.ops[o.op].Cells; len(cells) > 0 {
+		cells[len(cells)-1].Value = 0
+	}
+}
+
+// undo undoes an op that the table refused, which is the last that was judged.
+func (s *sets) undo(op int) {
+	if n := len(s.changed); n > 0 && s.changed[n-1] == op {
+		s.batch.Undo()
+		s.changed = s.changed[:n-1]
+	}
+}
+
+// commit writes the changes of the entry.
+func (s *sets) commit() (err error) {
+	if s.at, err = s.batch.Commit(); err != nil {
+		return fmt.Errorf("the counts are ahead of the members: %w", err)
+	}
+	return nil
+}
+
+// Members returns the sets of the shard, nil for a shard without a disk.
+func (c *Counters) Members() *members.Group { return c.tiers.Members }
