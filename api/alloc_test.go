@@ -30,6 +30,15 @@ func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
+func (n quietNode) Members() shard.MemberReads { return quietMembers{} }
+
+type quietMembers struct{ fakeMembers }
+
+func (quietMembers) Check(_ *shard.Keyspace, _ int, _ uint64, _ []uint64, _ *shard.ReadOptions, in []bool) error {
+	clear(in)
+	return nil
+}
+
 // TestServeAllocates holds what a request may allocate from its handler's entry
 // to its answer: the name of the keyspace.
 func TestServeAllocates(t *testing.T) {
@@ -38,6 +47,9 @@ func TestServeAllocates(t *testing.T) {
 		{"one row", "GET", "/v1/counters/posts/4467107636950632", ""},
 		{"a page", "POST", "/v1/counters/posts/get", `{"ids":["1","2","3"],"columns":["like"]}`},
 		{"100 increments", "POST", "/v1/counters/posts/incr", string(hundredOps())},
+		{"100 members", "POST", "/v1/members/posts/like", opsOf(strings.Repeat(joined("1", "7", true)+",", 99) + joined("1", "7", false))},
+		{"a check", "POST", "/v1/members/posts/like/check", `{"member":"7","ids":["1","2","3"]}`},
+		{"a page with a member", "POST", "/v1/counters/posts/get", `{"ids":["1","2","3"],"member":"7"}`},
 		{"no results", "POST", "/v1/counters/posts/set", `{"ops":[{"id":"1","set":{"like":1}}],"want":"none"}`},
 	} {
 		ctx := newCall(c.method, c.path, c.body)

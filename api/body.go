@@ -128,7 +128,8 @@ func (r *request) decodeOps(body []byte, ch change) error {
 	return r.decodeBatch(body, func(i int) { r.decodeOp(i, ch) })
 }
 
-// decodeBatch reads {"ops":[…],"want":"none"?}. decodeOp reads the ith op.
+// decodeBatch reads {"ops":[…],"want":"none"?}, of members with "counted":bool? too. decodeOp
+// reads the ith op.
 func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 	c := r.objectIn(body)
 	var s seen
@@ -143,6 +144,12 @@ func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 				c.Fail("want", `it can only be "none"`)
 			}
 			r.wantNone = true
+		case "counted":
+			if r.takes&takesColumn == 0 {
+				c.Fail("counted", noSuchFld)
+			}
+			s.once(c, 2, "counted")
+			r.sets.uncounted = !c.boolean("counted")
 		default:
 			c.Fail(shown(key), noSuchFld)
 		}
@@ -262,7 +269,7 @@ func (r *request) decodeCells(i int, member string) {
 	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
 	for n := 0; c.Next(n, '}'); n++ {
 		key := c.Key()
-		column := r.column(key)
+		column := r.columnNumber(key)
 		switch {
 		case c.Err != nil:
 			return
@@ -286,9 +293,9 @@ func (r *request) decodeCells(i int, member string) {
 	}
 }
 
-// column returns the number of a column of the request's keyspace, or -1 if there is no such
-// column.
-func (r *request) column(name []byte) int {
+// columnNumber returns the number of a column of the request's keyspace, or -1 if there is no
+// such column.
+func (r *request) columnNumber(name []byte) int {
 	column := columnOf(r.keyspace, name)
 	if column >= 0 || r.cursor.Err != nil || r.caughtUp {
 		return column

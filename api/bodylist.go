@@ -13,7 +13,7 @@ const (
 	scanDefault = 1_000
 )
 
-// decodeGet reads {"ids":[…],"columns":[…]?} into r.ids and r.columns.
+// decodeGet reads {"ids":[…],"columns":[…]?,"member":…?} into r.ids, r.columns and r.sets.
 func (r *request) decodeGet(body []byte) error {
 	c := r.objectIn(body)
 	var s seen
@@ -25,6 +25,9 @@ func (r *request) decodeGet(body []byte) error {
 		case "columns":
 			s.once(c, 1, "columns")
 			r.decodeColumns()
+		case "member":
+			s.once(c, 2, "member")
+			r.readMember()
 		default:
 			c.Fail(shown(key), noSuchFld)
 		}
@@ -32,6 +35,9 @@ func (r *request) decodeGet(body []byte) error {
 	s.need(c, 0, "ids")
 	if !s.has(1) {
 		r.allColumns()
+	}
+	if r.sets.asked && len(r.ids)*len(r.columns) > lookupsMax {
+		c.Fail("member", fmt.Sprintf("%d ids of %d columns are more than %d sets: ask for fewer columns or ids", len(r.ids), len(r.columns), lookupsMax))
 	}
 	return r.decoded()
 }
@@ -71,7 +77,7 @@ func (r *request) decodeColumns() {
 			c.Fail(fmt.Sprintf("columns[%d]", n), notString)
 			return
 		}
-		column := r.column(c.Str())
+		column := r.columnNumber(c.Str())
 		switch {
 		case c.Err != nil:
 			return

@@ -31,8 +31,15 @@ func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.readRows(r); err != nil {
 		return err
 	}
-	answerLong(ctx, rowsBytes(len(r.ids), len(r.columns)), func(dst []byte) []byte {
-		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows), '}')
+	size := rowsBytes(len(r.ids), len(r.columns))
+	if r.sets.asked {
+		if err := s.readSets(r, r.columns); err != nil {
+			return err
+		}
+		size *= 2
+	}
+	answerLong(ctx, size, func(dst []byte) []byte {
+		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows, r.sets.in), '}')
 	})
 	return nil
 }
@@ -65,7 +72,7 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
 	answerLong(ctx, rowsBytes(len(found.IDs), len(r.columns)), func(dst []byte) []byte {
-		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows)
+		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows, nil)
 		dst = appendUnreadable(dst, found.Unreadable)
 		dst = append(dst, `,"next":`...)
 		if !found.More || len(found.IDs) == 0 {
@@ -159,7 +166,7 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 		return fmt.Errorf("cannot write: %w", r.withOps(err))
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
-		return overflowFault(r.keyspace, w.Overflows[0])
+		return overflowFault(w, r.keyspace, w.Overflows[0])
 	}
 	return nil
 }
@@ -204,8 +211,11 @@ func (r *request) withOps(err error) error {
 }
 
 // overflowFault returns the fault for an op whose sum does not fit int64.
-func overflowFault(ks *shard.Keyspace, overflow engine.Overflow) *fault {
-	field := opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
+func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) *fault {
+	field := opPath(overflow.Op, "set")
+	if !w.Ops[overflow.Op].OfMember() {
+		field = opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
+	}
 	return &fault{
 		status:  fasthttp.StatusConflict,
 		code:    codeOverflow,

@@ -81,7 +81,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 		{"decode 100 ops", decode},
 		{"decode ids", decodeGet},
 		{"encode 100 results", func() { out = appendResults(out[:0], w, ks, columns) }},
-		{"encode a page of 20", func() { out = appendRows(out[:0], ids, ks, columns, w.Rows) }},
+		{"encode a page of 20", func() { out = appendRows(out[:0], ids, ks, columns, w.Rows, nil) }},
 	} {
 		if n := testing.AllocsPerRun(100, c.run); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", c.name, n)
@@ -150,7 +150,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		out = appendRows(out[:0], ids, ks, []uint8{0, 1, 2, 3}, w.Rows)
+		out = appendRows(out[:0], ids, ks, []uint8{0, 1, 2, 3}, w.Rows, nil)
 	}
 }
 
@@ -366,6 +366,9 @@ func FuzzDecodeLists(f *testing.F) {
 	f.Add([]byte(`{"set":{"like":1}}`))
 	f.Add([]byte(`{"ops":[{"keyspace":"posts","id":"1","add":{"like":-1},"floor":0},{"add":{"like":1},"user":9},{"set":{"posts":1},"id":2,"keyspace":"users"}],"want":"none"}`))
 	f.Add([]byte(`{"ops":[{"add":{"like":{}},"user":9},{"user":1,"keyspace":"posts","add":{}},{"keyspace":"feed"}]}`))
+	f.Add([]byte(`{"ops":[{"keyspace":"posts","column":"like","id":"1","member":"7","set":true},{"set":false,"member":7,"column":"l\u0069ke","keyspace":"posts","id":2}]}`))
+	f.Add([]byte(`{"ops":[{"id":"1","member":"7","set":true},{"set":false,"member":7,"id":2}],"want":"none"}`))
+	f.Add([]byte(`{"member":"7","ids":["1",2]}`))
 	node := newFakeNode()
 	f.Add([]byte(`{"keyspace":"posts","before":"9","older_than_seconds":60,"dry_run":true}`))
 	f.Add([]byte(`{"keyspace":"posts","from":5,"to":"6","keep_seconds":60}`))
@@ -378,6 +381,8 @@ func FuzzDecodeLists(f *testing.F) {
 			"columns":  func() error { _, _, err := r.decodeNewColumns(body); return err },
 			"row":      func() error { return r.decodeRowSet(body, 1) },
 			"ops":      func() error { r.backend = node; return r.decodeMixedOps(body) },
+			"members":  func() error { return r.decodeBatch(body, r.decodeMemberOp) },
+			"check":    func() error { return r.decodeCheck(body) },
 			"migrate":  func() error { _, err := r.decodeColdOrder(body, tiering.ColdMigrate); return err },
 			"warm":     func() error { _, err := r.decodeColdOrder(body, tiering.ColdWarm); return err },
 		}
@@ -394,7 +399,7 @@ func FuzzDecodeLists(f *testing.F) {
 			if err := json.Unmarshal(body, &fields); err != nil {
 				t.Fatalf("%s took %q, which is no JSON object: %v", name, body, err)
 			}
-			if name == "get" {
+			if name == "get" || name == "check" {
 				wantIDs(t, fields["ids"], r.ids)
 			}
 		}

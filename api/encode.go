@@ -63,8 +63,8 @@ func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 }
 
 // appendRows appends {"results":[…] with a row for each id, the outer brace left
-// open.
-func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64) []byte {
+// open. in, as of readSets, is added to the rows unless it is empty.
+func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64, in []bool) []byte {
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
 	for i, id := range ids {
@@ -72,6 +72,13 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 			dst = append(dst, ',')
 		}
 		dst = appendRow(dst, id, ks, columns, rows[i*width:(i+1)*width])
+		if len(in) > 0 {
+			dst = append(dst, `,"member":{`...)
+			for j, column := range columns {
+				dst = appendBool(comma(dst, j), ks.Columns[column], in[j*len(ids)+i])
+			}
+			dst = append(dst, '}')
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
@@ -81,7 +88,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 // keyspace is one over several, with all columns.
 func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
-	refused, cuts := w.Overflows, w.Cuts
+	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
 	for i := range w.Ops {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -92,6 +99,16 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			continue
 		}
 		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
+		if op := &w.Ops[i]; op.OfMember() {
+			_, cuts = cutsOf(i, cuts) // the count of an op of a member tells enough
+			did := len(changed) > 0 && changed[0] == i
+			if did {
+				changed = changed[1:]
+			}
+			dst = appendBool(append(appendMemberOp(dst, op), ','), "changed", did)
+			dst = append(appendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
+			continue
+		}
 		if ks == nil {
 			dst = append(appendMember(dst, of, w.Ops[i].ID), `,"counts":`...)
 			dst = appendWholeRow(dst, of, row)
@@ -108,19 +125,34 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
+// appendMemberOp appends {"id":"…","member":"…" for an op of a member.
+func appendMemberOp(dst []byte, op *engine.Op) []byte {
+	dst = appendID(append(dst, `{"id":`...), op.ID)
+	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
+}
+
+// cutsOf splits cuts, of an op and of later ones, after those of the op.
+func cutsOf(op int, cuts []engine.Cut) (of, later []engine.Cut) {
+	n := 0
+	for n < len(cuts) && cuts[n].Op == op {
+		n++
+	}
+	return cuts[:n], cuts[n:]
+}
+
 // appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors cut
 // short, if there are any. cuts are of this op and later ones; it returns the later
 // ones.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
-	if len(cuts) == 0 || cuts[0].Op != op {
-		return dst, cuts
+	cuts, later := cutsOf(op, cuts)
+	if len(cuts) == 0 {
+		return dst, later
 	}
 	dst = append(dst, `,"added":{`...)
-	for n := 0; len(cuts) > 0 && cuts[0].Op == op; n++ {
-		dst = appendNumber(comma(dst, n), ks.Columns[cuts[0].Column], cuts[0].Added)
-		cuts = cuts[1:]
+	for n, cut := range cuts {
+		dst = appendNumber(comma(dst, n), ks.Columns[cut.Column], cut.Added)
 	}
-	return append(dst, '}'), cuts
+	return append(dst, '}'), later
 }
 
 // appendApplied appends the answer of a write that returns no rows. It lists refused ops
@@ -177,8 +209,12 @@ func appendOutcome(dst []byte, w *shard.Write) []byte {
 // appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
 func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) []byte {
 	ks = keyspaceOf(w, ks, overflow.Op)
-	f := overflowFault(ks, overflow)
-	dst = appendMember(dst, ks, w.Ops[overflow.Op].ID)
+	f := overflowFault(w, ks, overflow)
+	if op := &w.Ops[overflow.Op]; op.OfMember() {
+		dst = appendMemberOp(dst, op)
+	} else {
+		dst = appendMember(dst, ks, op.ID)
+	}
 	dst = append(dst, `,"error":`...)
 	dst = appendError(dst, f.code, f.message, f.field)
 	return append(dst, '}')

@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -32,6 +33,8 @@ type fakeNode struct {
 		shards    *fakeShards
 		writeBy   time.Time // deadline of the last write
 		catalog   *catalog.View
+		sets      map[setsOf]*memberstest.Sets
+		lastKey   shard.RequestID
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
 	entered, leave chan struct{}
@@ -50,6 +53,7 @@ func (n *fakeNode) reset() {
 	n.mu.fault = ""
 	n.mu.writes, n.mu.catchUps = 0, 0
 	n.mu.elsewhere = nil
+	n.mu.sets = map[setsOf]*memberstest.Sets{}
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()
@@ -325,6 +329,8 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		return err
 	}
 	n.mu.writeBy = w.Deadline
+	n.mu.lastKey = w.ID
+	w.Changed = w.Changed[:0]
 	if len(w.Spaces) > 0 {
 		ks = nil // the ops are on several keyspaces
 	} else if ks.Kind != shard.KindCounters {
@@ -356,6 +362,14 @@ func (n *fakeNode) writeOpLocked(ks *shard.Keyspace, w *shard.Write, i int, op e
 	}
 	row := make([]int64, len(ks.Columns))
 	copy(row, rows[op.ID])
+	if op.OfMember() && len(op.Cells) > 0 { // a repeat's op has none
+		sum, overflows, changes := n.memberLocked(ks, op, row)
+		if op.Cells = nil; overflows {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: sum.Column})
+		} else if changes {
+			op, w.Changed = engine.Op{ID: op.ID, Cells: []engine.Cell{sum}}, append(w.Changed, i)
+		}
+	}
 	if column, ok := applied(row, op); ok {
 		rows[op.ID] = row
 		w.Cuts = append(w.Cuts, cutShort(row, op, i)...)

@@ -62,7 +62,7 @@ type fault struct {
 	outcomes         bool
 	applied, unknown []uint64
 	// byNumber adds the numbers of the ops to the answer. Ids do not identify ops on several
-	// keyspaces.
+	// keyspaces, nor ops with members.
 	byNumber               bool
 	appliedOps, unknownOps []int
 }
@@ -102,6 +102,7 @@ var backendFaults = []struct {
 	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{shard.ErrNoFloors, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrNoMembers, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrVersion, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
 	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},

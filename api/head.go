@@ -38,11 +38,16 @@ const (
 // readHead parses path, headers and parameters. It comes after the body, because a key
 // covers a hash of it.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
-	r.backend, r.name, r.dropped, r.takes = b, to.keyspace, to.column, e.takes
+	r.backend, r.name, r.column, r.takes = b, to.keyspace, to.column, e.takes
 	r.deadline = r.received.Add(r.timeout)
 	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	if r.takes&takesKeyspace != 0 {
 		if err := r.findKeyspace(); err != nil {
+			return err
+		}
+	}
+	if r.takes&takesColumn != 0 {
+		if err := r.findColumn(); err != nil {
 			return err
 		}
 	}
@@ -94,11 +99,11 @@ func (r *request) findKeyspace() error {
 		}
 	}
 	if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
-		return &fault{
-			status:  fasthttp.StatusNotFound,
-			code:    codeUnknownKeyspace,
-			message: shard.ErrUnknownKeyspace.Error(),
+		message := shard.ErrUnknownKeyspace.Error()
+		if r.keyspace != nil && r.takes&takesColumn != 0 {
+			message = noMembersIn(r.keyspace)
 		}
+		return &fault{status: fasthttp.StatusNotFound, code: codeUnknownKeyspace, message: message}
 	}
 	return nil
 }
@@ -218,6 +223,9 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", shard.KeyBytesMax))
 		}
 		id, body := strconv.AppendUint(nil, r.id, 10), ctx.Request.Body()
+		if r.takes&takesColumn != 0 {
+			id = r.column
+		}
 		r.write.ID = shard.ByKey(key, e.hashed, r.name, id, body)
 		r.write.ID.SetMeaning(e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.meaningOf(body)))
 	case producer != nil || sequence != nil:

@@ -82,7 +82,7 @@ func (s *Server) dropKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) dropColumn(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	changed, err := s.node().DropColumn(until, string(r.name), string(r.dropped))
+	changed, err := s.node().DropColumn(until, string(r.name), string(r.column))
 	if err != nil {
 		return fmt.Errorf("cannot drop column: %w", err)
 	}

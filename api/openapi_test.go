@@ -304,7 +304,7 @@ func (e example) mustHold(t *testing.T, doc *openapi3.T, usual, hasty *live) {
 	} else if e.setup == "audit" {
 		l = startAuth(t, auth.Permissive, nil).live
 	} else {
-		l.seed(t, doc, slices.Contains(e.operation.Tags, "unread"))
+		l.seed(t, doc, e.operation.Tags)
 	}
 	end := l.setUp(e.setup)
 	defer end()
@@ -316,14 +316,18 @@ func (e example) mustHold(t *testing.T, doc *openapi3.T, usual, hasty *live) {
 
 // seed puts a new node into the state that examples begin with.
 // What is not of counters is left out unless it is asked for.
-func (l *live) seed(t *testing.T, doc *openapi3.T, unread bool) {
+func (l *live) seed(t *testing.T, doc *openapi3.T, tags []string) {
 	t.Helper()
 	var requests []exampleRequest
 	if !extension(t, doc.Extensions, "x-countd-seed", &requests) {
 		t.Fatal("no x-countd-seed")
 	}
 	for _, r := range requests {
-		if !unread && !strings.HasPrefix(r.Path, "/v1/counters/posts/") {
+		tag := "unread"
+		if strings.HasPrefix(r.Path, "/v1/members/") {
+			tag = "members"
+		}
+		if !slices.Contains(tags, tag) && !strings.HasPrefix(r.Path, "/v1/counters/posts/") {
 			continue
 		}
 		if got := l.do(r.Method, r.Path, *r.Body); got.status != 200 {
@@ -575,6 +579,11 @@ func servedEndpoints(t *testing.T) map[string]takes {
 		"/v1/timeline/{user}":                       routes.posts.timeline,
 		"/v1/feed/{user}/groups":                    routes.posts.groups,
 		"/v1/feed/{user}/groups/{name}":             routes.posts.group,
+
+		"/v1/members/{keyspace}/{column}":             routes.members.change,
+		"/v1/members/{keyspace}/{column}/check":       routes.members.check,
+		"/v1/members/{keyspace}/{column}/{id}":        routes.members.list,
+		"/v1/members/{keyspace}/{column}/of/{member}": routes.members.of,
 	}
 	maps.Copy(resources, routes.fixed)
 	maps.Copy(resources, routes.unread.all())

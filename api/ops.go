@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/opjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -32,7 +33,7 @@ func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot write: %w", r.withOps(err))
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
-		return overflowFault(keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
+		return overflowFault(w, keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
 	}
 	if r.wantNone {
 		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, nil) })
@@ -52,7 +53,8 @@ func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 }
 
 // decodeMixedOps parses {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],
-// "want":"none"?} into r.write. An op with a user is on the keyspace of unread numbers.
+// "want":"none"?} into r.write. An op with a user is on the keyspace of unread numbers. An op
+// with a member is {"keyspace":…,"column":…,"id":…,"member":…,"set":true or false}.
 func (r *request) decodeMixedOps(body []byte) error {
 	judge := r.backend.Keyspace(judgeKeyspace)
 	if judge == nil {
@@ -69,6 +71,9 @@ type mixedOp struct {
 	verb   string // add or set, as in the body
 	cells  int    // where the object of verb begins if its keyspace comes later; otherwise 0
 	floor  opFloor
+
+	of     opjson.Member // if it is an op with a member
+	column int           // of that, by number
 }
 
 // decodeMixedOp parses the ith op. The columns can only be parsed once the keyspace is
@@ -82,8 +87,13 @@ func (r *request) decodeMixedOp(i int) {
 	var o mixedOp
 	var s seen
 	first := len(r.cells)
+	at := func(field string) string { return opPath(i, field) }
 	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
+		key := c.Key()
+		if o.of.Field(&c.Cursor, key, at) {
+			continue
+		}
+		switch string(key) {
 		case "keyspace":
 			s.once(c, 0, opPath(i, "keyspace"))
 			r.enterKeyspace(opPath(i, "keyspace"))
@@ -119,7 +129,11 @@ func (r *request) decodeMixedOp(i int) {
 	if o.floor.given {
 		r.floorCells(first, o.floor.value)
 	}
-	r.addOp(o.op)
+	if o.of.Given() {
+		r.addMemberOp(o.op.ID, o.column, &o.of)
+	} else {
+		r.addOp(o.op)
+	}
 	if c.Err == nil {
 		r.write.In = append(r.write.In, r.spaceOf(r.keyspace))
 	}
@@ -149,6 +163,8 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 		c.Fail(opPath(i, r.rowMember()), missing)
 	case o.member != r.rowMember():
 		c.Fail(opPath(i, o.member), fmt.Sprintf("rows of keyspace %s are named by %s", r.keyspace.Name, r.rowMember()))
+	case o.of.Given():
+		r.finishMixedMember(i, o, s)
 	case !s.has(2):
 		c.Fail(opPath(i, changeAdd.member), missing)
 	case o.verb == changeSet.member && r.keyspace.Kind != shard.KindCounters:
@@ -161,6 +177,30 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 		o.op.Kind = changeSet.kind
 		if err := r.may(auth.Write, r.name); err != nil && c.Err == nil {
 			c.stop(err)
+		}
+	}
+}
+
+// finishMixedMember looks up the column of the ith op, which has a member, and refuses an op
+// that is not whole.
+func (r *request) finishMixedMember(i int, o *mixedOp, s seen) {
+	c := &r.cursor
+	switch lacks := o.of.Missing(true); {
+	case r.keyspace.Kind != shard.KindCounters:
+		c.Fail(opPath(i, "member"), noMembersIn(r.keyspace))
+	case s.has(2):
+		c.Fail(opPath(i, o.verb), "an op with a member changes its count by itself")
+	case o.floor.given:
+		c.Fail(opPath(i, "floor"), "of an add only")
+	case lacks != "":
+		c.Fail(opPath(i, lacks), missing)
+	default:
+		end := c.At
+		c.At = o.of.ColumnAt
+		o.column = r.columnNumber(c.Str())
+		c.At = end
+		if o.column < 0 {
+			c.Fail(opPath(i, "column"), noColumn)
 		}
 	}
 }

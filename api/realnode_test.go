@@ -359,3 +359,38 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 	l = startLive(t, before(openReal(t, dir)))
 	again()
 }
+
+// The sets of a real node, and what a deleted row leaves of them.
+func TestRealMembers(t *testing.T) {
+	n := openReal(t, t.TempDir())
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, *live)
+	}{{"members", testMembers}, {"lists", testMemberLists}, {"beside counts", testMembersBesideCounts}, {"among ops", testMembersAmongOps}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := startLive(t, before(n))
+			for _, ks := range []string{"posts", "users", "unread"} {
+				deleteRows(t, n, n.Keyspace(ks))
+			}
+			l.want(200, `{"results":[false,false,false]}`, "POST", likes+"/check?consistency=linearizable", `{"member":"7","ids":["1","2","3"]}`)
+			l.want(200, `{"member":"7","ids":[],"lag_ms":0}`, "GET", likes+"/of/7?consistency=linearizable", "")
+			c.run(t, l)
+		})
+	}
+}
+
+// A repeat changes no set, whatever became of the member since.
+func TestRealMembersOnce(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	body := opsOf(joined("1", "7", true), joined("2", "7", true))
+	result := func(changed bool, first, second int) string {
+		return fmt.Sprintf(`{"results":[{"id":"1","member":"7","changed":%v,"count":%d},{"id":"2","member":"7","changed":%v,"count":%d}],"duplicate":%v,"token":"TOKEN"}`,
+			changed, first, changed, second, !changed)
+	}
+	l.want(200, result(true, 1, 1), "POST", likes, body, "Idempotency-Key", "k")
+	l.want(200, `{"results":[{"id":"1","member":"7","changed":true,"count":0}],"duplicate":false,"token":"TOKEN"}`, "POST", likes, opsOf(joined("1", "7", false)))
+	l.want(200, result(false, 0, 1), "POST", likes, body, "Idempotency-Key", "k")
+	l.want(200, `{"results":[false,true]}`, "POST", likes+"/check?consistency=linearizable", `{"member":"7","ids":["1","2"]}`)
+	l.refused(409, "idempotency_conflict", "", "POST", likes, opsOf(joined("1", "8", true)), "Idempotency-Key", "k")
+	l.refused(409, "idempotency_conflict", "", "POST", "/v1/members/posts/view", body, "Idempotency-Key", "k")
+}

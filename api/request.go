@@ -20,7 +20,7 @@ type request struct {
 	keyspace *shard.Keyspace // if the endpoint has one
 	caughtUp bool            // keyspace is no older than the request
 	name     []byte          // {keyspace} of the path
-	dropped  []byte          // {column} of the path
+	column   []byte          // {column} of the path
 	takes    takes           // the properties of the endpoint
 	id       uint64          // if the endpoint has one
 	asked    asked           // parameters of reads of unread numbers
@@ -30,6 +30,7 @@ type request struct {
 	read     shard.ReadOptions
 	write    shard.Write
 	wantNone bool
+	sets     setCall // of a call about sets of members
 
 	body     []byte // as received; the cursor parses it
 	held     int    // bytes reserved of the server's memory for bodies
@@ -89,6 +90,7 @@ func (r *request) reset() {
 			Rows:      r.write.Rows[:0],
 			Overflows: r.write.Overflows[:0],
 			Cuts:      r.write.Cuts[:0],
+			Changed:   r.write.Changed[:0],
 			Unknown:   r.write.Unknown[:0],
 			Token:     shard.Token{At: r.write.Token.At[:0]},
 			Spaces:    spaces[:0],
@@ -101,6 +103,7 @@ func (r *request) reset() {
 		ids:      r.ids[:0],
 		columns:  r.columns[:0],
 		rows:     r.rows[:0],
+		sets:     setCall{in: r.sets.in[:0]},
 		poll:     r.poll,
 	}
 }

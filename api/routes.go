@@ -48,6 +48,9 @@ const (
 	takesNames
 	takesOps    // ops on any keyspaces
 	takesCursor // limit and cursor of the query
+	takesColumn // {column} of the path is one of the keyspace, with its members
+	takesMember // {id} of the path is a member
+	takesPage   // limit and cursor of a list of members
 	audited     // in the node's log with its caller: it changes the cluster or a keyspace
 	takesSecret // a body that is in no log
 	takesPosts  // limit and cursor of a page of posts
@@ -80,6 +83,7 @@ type routes struct {
 	columns *resource            // /v1/keyspaces/{keyspace}/columns
 	column  *resource            // /v1/keyspaces/{keyspace}/columns/{column}
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
+	members memberPaths          // of members of columns
 	unread  unreadPaths          // of unread numbers
 	posts   timelinePaths        // of outboxes, timelines and groups
 	admin   adminPaths           // /v1/admin/…
@@ -151,6 +155,7 @@ func newRoutes(m *metrics) *routes {
 		column:  remove("keyspaces_drop_column", (*Server).dropColumn),
 		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
 		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
+		members: newMemberPaths(resourceOf),
 		unread:  newUnreadPaths(resourceOf),
 		posts:   newTimelinePaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
@@ -211,6 +216,9 @@ func (t *routes) match(path []byte) target {
 		case len(keyspace) > 0 && string(last) == "everywhere":
 			return target{resource: t.spread, keyspace: keyspace}
 		}
+	}
+	if rest, ok := bytes.CutPrefix(path, []byte("/v1/members/")); ok {
+		return t.members.match(rest)
 	}
 	if to := t.unread.match(path); to.resource != nil {
 		return to

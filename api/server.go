@@ -41,6 +41,8 @@ type Backend interface {
 	// w.Rows, len(Ops)*Width values. Keyspace takes no lock.
 	unread.Node
 	timeline.Node
+	// Members reads the sets of members. It allocates nothing.
+	Members() shard.MemberReads
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
@@ -282,7 +284,7 @@ var errPanicked = errors.New("request handler panicked")
 func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
 	if e.writesRows() {
-		f.ofWrite(e.takes&takesOps != 0)
+		f.ofWrite(e.takes&(takesOps|takesColumn) != 0)
 	}
 	if !foreseen && !errors.Is(err, errPanicked) {
 		s.limited.Error("request failed",

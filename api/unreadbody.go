@@ -39,6 +39,9 @@ const (
 
 // idName returns the name of the number in the path.
 func (r *request) idName() string {
+	if r.takes&takesMember != 0 {
+		return "member"
+	}
 	if r.takes&takesNotice != 0 {
 		return "seq"
 	}
@@ -98,6 +101,14 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 			r.poll.Dots, err = namesIn(r.poll.Dots, "dots", value)
 		}
 		return err
+	}
+	for bit, what := range [...]string{6: "limit", 7: "cursor"} {
+		if is, err := known(takesPage, what, bit); is {
+			if err == nil {
+				err = r.sets.readPageParameter(what, value)
+			}
+			return err
+		}
 	}
 	if is, err := known(takesCursor, "limit", 6); is {
 		v, ok := strictjson.ParseUint64(value)

@@ -122,12 +122,12 @@ func (s *Server) createToken(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) revokeToken(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
-	behind, err := auth.RemoveToken(until, s.node(), string(r.name), string(r.dropped))
+	behind, err := auth.RemoveToken(until, s.node(), string(r.name), string(r.column))
 	if err != nil {
 		return err
 	}
 	return answerJSON(ctx, struct {
 		ID     string   `json:"id"`
 		Behind []string `json:"nodes_behind,omitempty"`
-	}{string(r.dropped), behind})
+	}{string(r.column), behind})
 }

@@ -32,10 +32,12 @@ const rule = `
 	raftfsm/codec: engine
 	# JSON that others wrote.
 	internal/strictjson:
+	# Parts of ops that requests and messages write alike.
+	internal/opjson: internal/strictjson
 	# Positions of queues, and what their readers and the shards say to each other.
 	source/sink:
 	# Queues into a sink: what messages mean, and how a partition is read.
-	source: source/sink internal/strictjson
+	source: source/sink internal/strictjson internal/opjson
 	# One broker each.
 	source/redisstream: source
 	source/kafka: source
@@ -105,7 +107,7 @@ const rule = `
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Neighbours that do not know each other.
-	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members
+	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
@@ -139,10 +141,11 @@ const rule = `
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
+	engine/members/memberstest: engine/members
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
-	tests: auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
+	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

@@ -1,0 +1,87 @@
+// Package opjson reads the parts of an op that a request and a message of a source write in
+// the same JSON. It knows neither keyspaces nor what an op does.
+//
+// Invariant: a field is read once; a second one is a fault.
+package opjson
+
+import "github.com/countd/countd/internal/strictjson"
+
+// Member holds the fields of an op with a member:
+//
+//	{"column":"like","member":"7","set":true}
+//
+// They may come in any order, among the other fields of the op. Reading allocates nothing,
+// except for a fault.
+type Member struct {
+	ID  uint64 // of the member
+	Set bool   // the member joins; otherwise it leaves
+	// ColumnAt is where the column's string begins in the text. Who reads the op may have to
+	// know its keyspace before it can look the column up.
+	ColumnAt int
+
+	read uint8
+}
+
+const (
+	column uint8 = 1 << iota
+	member
+	set
+)
+
+// Field reads the value of a field of the op if it is one of an op with a member, and reports
+// whether it is. A field "set" is one only if its value is true or false. path returns the
+// JSON path of a field of the op.
+func (m *Member) Field(c *strictjson.Cursor, key []byte, path func(field string) string) bool {
+	switch string(key) {
+	case "column":
+		m.once(c, column, "column", path)
+		if c.Peek() != '"' {
+			c.Fail(path("column"), "not a string")
+			return true
+		}
+		m.ColumnAt = c.At
+		c.Str()
+	case "member":
+		m.once(c, member, "member", path)
+		var ok bool
+		if m.ID, ok = c.ID(); !ok {
+			c.Fail(path("member"), "not an unsigned 64-bit integer")
+		}
+	case "set":
+		if next := c.Peek(); next != 't' && next != 'f' {
+			return false
+		}
+		m.once(c, set, "set", path)
+		var ok bool
+		if m.Set, ok = c.Bool(); !ok {
+			c.Fail(path("set"), "neither true nor false")
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (m *Member) once(c *strictjson.Cursor, field uint8, name string, path func(string) string) {
+	if m.read&field != 0 {
+		c.Fail(path(name), "given twice")
+	}
+	m.read |= field
+}
+
+// Given reports whether any of the fields was read: then the op is one with a member.
+func (m *Member) Given() bool { return m.read != 0 }
+
+// Missing returns the first of the fields that was not read, or "". An op whose column is
+// known otherwise has none.
+func (m *Member) Missing(hasColumn bool) string {
+	switch {
+	case hasColumn && m.read&column == 0:
+		return "column"
+	case m.read&member == 0:
+		return "member"
+	case m.read&set == 0:
+		return "set"
+	}
+	return ""
+}
