@@ -55,7 +55,7 @@ var Routes = []Route{
 	{"DELETE", "/v1/counters/{keyspace}/{id}", inPath(Write)},
 	{"POST", "/v1/ops", inBody(Ingest)}, // a set needs Write
 
-	{"POST", "/v1/members/{keyspace}/{column}", inPath(Ingest)},
+	{"POST", "/v1/members/{keyspace}/{column}", inPath(Ingest)}, // without counting it needs Write
 	{"POST", "/v1/members/{keyspace}/{column}/check", inPath(Read)},
 	{"GET", "/v1/members/{keyspace}/{column}/{id}", inPath(Read)},
 	{"GET", "/v1/members/{keyspace}/{column}/of/{member}", inPath(Read)},
@@ -152,10 +152,11 @@ var Commands = map[string]Need{
 
 	"get": inBody(Read), "mget": inBody(Read), "hget": inBody(Read), "hmget": inBody(Read), "hgetall": inBody(Read),
 	"hlen": inBody(Read), "hexists": inBody(Read), "hscan": inBody(Read),
+	"scard": inBody(Read), "sismember": inBody(Read), "smismember": inBody(Read), "sscan": inBody(Read),
 	"exists": inBody(Read), "type": inBody(Read), "ttl": inBody(Read), "scan": inBody(Read), "dbsize": inBody(Read),
 
 	"incr": inBody(Ingest), "decr": inBody(Ingest), "incrby": inBody(Ingest), "decrby": inBody(Ingest),
-	"hincrby": inBody(Ingest), "countd.incr": inBody(Ingest),
+	"hincrby": inBody(Ingest), "countd.incr": inBody(Ingest), "sadd": inBody(Ingest), "srem": inBody(Ingest),
 
 	"set": inBody(Write), "mset": inBody(Write), "getset": inBody(Write), "getdel": inBody(Write), "del": inBody(Write),
 	"hset": inBody(Write), "hdel": inBody(Write),

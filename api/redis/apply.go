@@ -127,6 +127,12 @@ func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
 		for _, op := range w.Unknown {
 			t.fail(at(op), errForgotten)
 		}
+		for _, op := range w.Changed {
+			if t.joined == nil {
+				t.joined = make([]bool, len(t.ops))
+			}
+			t.joined[at(op)] = true
+		}
 	}
 	if err == nil {
 		t.zeroTakes(w)

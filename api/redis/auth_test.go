@@ -25,6 +25,8 @@ var authLines = map[string]string{
 	"HSCAN": "HSCAN posts:1 0", "SCAN": "SCAN 0", "DBSIZE": "DBSIZE",
 	"INCR": "INCR posts:1:like", "DECR": "DECR posts:1:like", "INCRBY": "INCRBY posts:1:like 2", "DECRBY": "DECRBY posts:1:like 2",
 	"HINCRBY": "HINCRBY posts:1 like 2", "COUNTD.INCR": "COUNTD.INCR posts:1:like 1 KEY k",
+	"SADD": "SADD posts:1:like:members 7", "SREM": "SREM posts:1:like:members 7", "SCARD": "SCARD posts:1:like:members", "SSCAN": "SSCAN posts:1:like:members 0",
+	"SISMEMBER": "SISMEMBER posts:1:like:members 7", "SMISMEMBER": "SMISMEMBER posts:1:like:members 7 8",
 	"SET": "SET posts:1:like 2", "MSET": "MSET posts:1:like 2", "GETSET": "GETSET posts:1:like 2", "GETDEL": "GETDEL posts:1:like", "DEL": "DEL posts:1",
 	"HSET": "HSET posts:1 like 2", "HDEL": "HDEL posts:1 like",
 	"COUNTD.UNREAD.GET": "COUNTD.UNREAD.GET 1", "COUNTD.UNREAD.INCR": "COUNTD.UNREAD.INCR 1 at 1", "COUNTD.UNREAD.RESET": "COUNTD.UNREAD.RESET 1 COLUMNS 1 at",

@@ -70,6 +70,7 @@ type cell struct {
 	row    int32 // index into table.ids, or into the ops
 	column int16 // wholeRow for the whole row
 	op     bool
+	set    bool // of the column's members
 }
 
 // tableOf returns the table of a counter keyspace, or nil.

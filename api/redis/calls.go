@@ -19,7 +19,7 @@ const (
 )
 
 // calls is the part of a batch that package unread answers because it joins several
-// keyspaces. Its reads run with the batch's reads, its writes last. If a command must see
+// keyspaces, and the reads of sets of members. Its reads run with the batch's reads, its writes last. If a command must see
 // what is planned, the batch is executed first.
 type calls struct {
 	polls  []pollCall
@@ -31,6 +31,7 @@ type calls struct {
 // call is one command.
 type call struct {
 	read  func(opt *shard.ReadOptions) error // for a read
+	of    *table                             // for a read of sets: their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
 	users bool                               // a write to the keyspace of authors
@@ -52,6 +53,8 @@ type subject struct {
 // planned: otherwise the order would change, or the command would not see their result.
 func (b *batch) mustWait(cmd *command) bool {
 	switch {
+	case cmd.traits&looksIn != 0:
+		return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
 	case cmd.traits&joins == 0:
 		return len(b.calls.writes) > 0 && cmd.traits&(keyed|atOnce) != 0
 	case cmd.traits&writes != 0:
@@ -100,6 +103,10 @@ func (b *batch) runReads(deadline time.Time) {
 			return
 		}
 		r := &q.reads[i-len(polls)]
+		if r.of != nil {
+			r.err = r.of.look(c, r.read, deadline)
+			return
+		}
 		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
 	})
 	if alone := q.pollAlone(); len(alone) > 0 {

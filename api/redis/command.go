@@ -17,6 +17,7 @@ const (
 	writes    traits = 1 << iota // may change counts
 	keyed                        // its keys name rows: it is planned, and allowed in a transaction
 	joins                        // answered by package unread: it is planned as a call
+	looksIn                      // reads sets of members: it is planned as a call
 	plain                        // has no keys, and is allowed in a transaction
 	unplanned                    // replies at once, so earlier commands are executed first
 	atOnce                       // not queued by MULTI
@@ -68,7 +69,7 @@ func (t commandTable) find(name []byte) *command {
 
 func newCommands() commandTable {
 	t := commandTable{}
-	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
+	for _, list := range [][]command{stringCommands(), hashCommands(), setCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
 		for i := range list {
 			t[list[i].name] = &list[i]
 		}

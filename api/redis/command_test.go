@@ -53,13 +53,13 @@ func TestCommands(t *testing.T) {
 			"TTL posts:1", "-1", "TTL posts:2", "-2", "GET posts:1", wrongType, "HGET posts:1:like like", wrongType, "INCR posts:1", wrongType, "DBSIZE", "1",
 		}},
 		{"bad keys", []string{
-			"GET nothing", "-ERR 'nothing' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615",
-			"GET posts:x:like", "-ERR 'posts:x:like' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615",
-			"GET posts:18446744073709551616:like", "-ERR 'posts:18446744073709551616:like' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615",
+			"GET nothing", "-ERR 'nothing' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
+			"GET posts:x:like", "-ERR 'posts:x:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
+			"GET posts:18446744073709551616:like", "-ERR 'posts:18446744073709551616:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
 			"INCR posts:18446744073709551615:like", "1", "GET posts:000018446744073709551615:like", `"1"`,
 			"GET other:1:like", "-ERR no counter keyspace 'other'", "GET unread:1:at", "-ERR no counter keyspace 'unread'",
 			"GET posts:1:love", "-ERR keyspace 'posts' has no column 'love'", "HSET posts:1 love 1", "-ERR keyspace 'posts' has no column 'love'",
-			"MGET posts:1:like posts:1:like:", "-ERR keyspace 'posts' has no column 'like:'", "MGET posts:1:like posts:1", wrongType, "SET nothing x", "-ERR 'nothing' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615",
+			"MGET posts:1:like posts:1:like:", "-ERR keyspace 'posts' has no column 'like:'", "MGET posts:1:like posts:1", wrongType, "SET nothing x", "-ERR 'nothing' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
 		}},
 		{"connection", []string{
 			"PING", "+PONG", "PING 'a b'", `"a b"`, "PING a b", "-ERR wrong number of arguments for 'ping' command", "ECHO ''", `""`,
@@ -77,7 +77,7 @@ func TestCommands(t *testing.T) {
 		}},
 		{"tools", []string{
 			"CONFIG GET save appendonly", `["appendonly" "yes" "save" ""]`, "CONFIG GET max*", `["maxclients" "8192" "maxmemory" "0"]`, "CONFIG SET save x", "-ERR unknown subcommand 'SET'. Try CONFIG HELP.",
-			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "67", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
+			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "73", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
 			"COMMAND INFO countd.poll countd.dot.fire", `[["countd.poll" -2 [+readonly] 0 0 0 [] [] [] []] ["countd.dot.fire" -2 [+write] 0 0 0 [] [] [] []]]`,
 			"COMMAND DOCS nothing incr", `["incr" ["summary" "adds 1" "group" "string"]]`, "COMMAND LIST", "-ERR unknown subcommand 'LIST'. Try COMMAND HELP.",
 			"FLUSHALL a 'b c'", "-ERR unknown command 'FLUSHALL', with args beginning with: 'a' 'b c' ", "GET", "-ERR wrong number of arguments for 'get' command", "GET a b", "-ERR wrong number of arguments for 'get' command",

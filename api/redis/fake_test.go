@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -15,6 +16,8 @@ type fakeNode struct {
 	keyspaces []*shard.Keyspace
 	tables    map[string]*engine.Table
 	tokens    map[string]uint64 // of the last write to each keyspace
+
+	sets map[setsOf]*memberstest.Sets
 
 	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
 
@@ -33,7 +36,7 @@ type fakeNode struct {
 }
 
 func newFakeNode() *fakeNode {
-	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}}
+	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}, sets: map[setsOf]*memberstest.Sets{}}
 	for _, ks := range []shard.Keyspace{
 		{Name: "board", Kind: shard.KindBoard, Shards: 1},
 		{Name: "feed", Kind: shard.KindFeed, Shards: 4},
@@ -154,7 +157,8 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		}
 	default:
 		var err error
-		if w.Overflows, err = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0]); err != nil {
+		ops := n.joinLocked(ks, w)
+		if w.Overflows, err = n.tables[ks.Name].Apply(ops, w.Width, w.Rows, w.Overflows[:0]); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ type generator struct {
 	rand    *rand.Rand
 	version int
 	used    map[string]bool
+	multi   bool // within a transaction, whose keys are on one shard
 }
 
 func pick[T any](g *generator, from ...T) T { return from[g.rand.IntN(len(from))] }
@@ -32,10 +33,12 @@ func (g *generator) pipeline() [][]string {
 // transaction is one on a single row, which lies on one shard.
 func (g *generator) transaction() [][]string {
 	id := g.rand.IntN(6)
+	g.multi = true
+	defer func() { g.multi = false }()
 	all := [][]string{g.note([]string{"MULTI"})}
 	for range g.rand.IntN(5) {
 		for {
-			if words := g.command(id); !slices.Contains([]string{"SELECT", "CLIENT", "EXEC", "DISCARD", "AUTH", "COMMAND"}, strings.ToUpper(words[0])) {
+			if words := g.command(id); !slices.Contains([]string{"SELECT", "CLIENT", "EXEC", "DISCARD", "AUTH", "COMMAND", "SADD", "SREM", "SCARD", "SISMEMBER", "SMISMEMBER"}, strings.ToUpper(words[0])) {
 				all = append(all, g.note(words))
 				break
 			}
@@ -77,13 +80,23 @@ func (g *generator) command(id int) []string {
 		}
 		return words
 	}
+	set := fmt.Sprintf("users:%d:followers:members", id) // no other command changes the count of these
+	if !g.multi {
+		either = func() string { return pick(g, count(), row, set) }
+	}
+	member := func() string {
+		return pick(g, "0", "18446744073709551615", strconv.Itoa(g.rand.IntN(6)), strconv.Itoa(g.rand.IntN(6)))
+	}
+	noMember := func() string { return pick(g, member(), member(), "x", "-1", "", "1.5", "18446744073709551616") }
 	words := pick(g,
+		append([]string{"SADD", set}, several(member)...), append([]string{"SREM", set}, several(noMember)...), []string{"SCARD", set},
+		[]string{"SISMEMBER", set, noMember()}, append([]string{"SMISMEMBER", set}, several(noMember)...),
 		[]string{"GET", count()}, append([]string{"MGET"}, several(count)...), []string{"SET", count(), g.number()}, []string{"SET", count(), g.number(), "GET"},
 		append([]string{"MSET"}, pairsOf(count)...), []string{"GETSET", count(), g.number()}, []string{"GETDEL", count()},
 		[]string{"INCR", count()}, []string{"DECR", count()}, []string{"INCRBY", count(), g.anyNumber()}, []string{"DECRBY", count(), g.anyNumber()},
 		[]string{"HGET", row, field()}, append([]string{"HMGET", row}, several(field)...), []string{"HGETALL", row}, append([]string{"HSET", row}, pairsOf(field)...),
 		[]string{"HINCRBY", row, field(), g.anyNumber()}, append([]string{"HDEL", row}, several(field)...), []string{"HLEN", row}, []string{"HEXISTS", row, field()},
-		append([]string{"DEL"}, several(either)...), append([]string{"EXISTS"}, several(either)...), []string{"TYPE", either()}, []string{"TTL", either()},
+		append([]string{"DEL"}, several(func() string { return pick(g, count(), row) })...), append([]string{"EXISTS"}, several(either)...), []string{"TYPE", either()}, []string{"TTL", either()},
 		[]string{"PING"}, []string{"PING", "a b"}, []string{"ECHO", "x\r\ny"}, []string{"SELECT", pick(g, "0", "99", "x")},
 		[]string{"CLIENT", "SETNAME", pick(g, "me", "a b", "")}, []string{"CLIENT", "GETNAME"}, []string{"CLIENT", "NOTHING"}, []string{"CLIENT", "GETNAME", "x"},
 		[]string{"NOTHING", "a", "b c"}, []string{"EXEC"}, []string{"DISCARD"}, []string{"AUTH", "x"}, []string{"COMMAND", "NOTHING"},

@@ -30,7 +30,7 @@ func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error
 	}
 	keys, err := b.readKeys(names, step, func(_ *batch, name []byte) (key, error) {
 		column, err := k.field(name)
-		return key{k.table, k.id, column}, err
+		return key{k.table, k.id, column, false}, err
 	})
 	return k, keys, err
 }

@@ -203,7 +203,7 @@ func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
 	switch {
 	case cmd.traits&writes != 0:
 		flag = "write"
-	case cmd.traits&(keyed|joins) == 0:
+	case cmd.traits&(keyed|joins|looksIn) == 0:
 		flag = "fast"
 	}
 	dst = appendWord(appendSet(dst, 1, resp3), flag)

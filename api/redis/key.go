@@ -15,11 +15,16 @@ const wholeRow = -1
 //
 //	posts:4467107636950632:like   one count, which Redis has as a string
 //	posts:4467107636950632        a row, which Redis has as a hash
+//	posts:4467107636950632:like:members   the members of a column, which Redis has as a set
 type key struct {
 	table  *table
 	id     uint64
-	column int // wholeRow for a whole row
+	column int  // wholeRow for a whole row
+	set    bool // the column's members
 }
+
+// membersSuffix ends the key of a set of members. No column has such a name.
+const membersSuffix = ":members"
 
 // argumentError describes the fault of an argument, most often a key.
 type argumentError string
@@ -41,7 +46,7 @@ const shownBytesMax = 128
 // shown returns a client's bytes as an error message repeats them.
 func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
 
-// key parses a key of either form.
+// key parses a key of any form.
 func (b *batch) key(text []byte) (key, error) {
 	at := bytes.IndexByte(text, ':')
 	if at < 0 {
@@ -55,6 +60,11 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, b.noKeyspace(text[:at])
 	}
 	rest := text[at+1:]
+	cut := len(rest) - len(membersSuffix)
+	set := cut > 0 && string(rest[cut:]) == membersSuffix
+	if set {
+		rest = rest[:cut]
+	}
 	column := wholeRow
 	if end := bytes.IndexByte(rest, ':'); end >= 0 {
 		if column = t.columnOf(rest[end+1:]); column < 0 {
@@ -63,10 +73,10 @@ func (b *batch) key(text []byte) (key, error) {
 		rest = rest[:end]
 	}
 	id, ok := parseID(rest)
-	if !ok {
+	if !ok || set && column == wholeRow {
 		return key{}, badForm(text)
 	}
-	return key{t, id, column}, nil
+	return key{t, id, column, set}, nil
 }
 
 // noKeyspace returns the error for a name that is not a counter keyspace. It is a final
@@ -80,7 +90,7 @@ func (b *batch) noKeyspace(name []byte) error {
 }
 
 func badForm(text []byte) error {
-	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
+	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", shown(text)))
 }
 
 // idBytesMax bounds the digits of an id: 20, and the leading zeros that tools pad with.
@@ -100,7 +110,16 @@ func parseID(text []byte) (uint64, bool) {
 // count parses the key of one count.
 func (b *batch) count(text []byte) (key, error) {
 	k, err := b.key(text)
-	if err == nil && k.column == wholeRow {
+	if err == nil && (k.column == wholeRow || k.set) {
+		err = errWrongType
+	}
+	return k, err
+}
+
+// set parses the key of a set of members.
+func (b *batch) set(text []byte) (key, error) {
+	k, err := b.key(text)
+	if err == nil && !k.set {
 		err = errWrongType
 	}
 	return k, err

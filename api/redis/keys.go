@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ func keyCommands() []command {
 	return []command{
 		{"del", -2, keyed | writes, manyKeys, group, "sets counts, or whole rows, to 0", (*conn).del, nil},
 		{"exists", -2, keyed, manyKeys, group, "number of the keys that are not 0", (*conn).exists, nil},
-		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, none for 0", (*conn).typeOf, nil},
+		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, set for members, none for 0", (*conn).typeOf, nil},
 		{"ttl", 2, keyed, oneKey, group, "-1, or -2 for 0: nothing expires", (*conn).ttl, nil},
 		{"scan", -2, unplanned, noKeys, group, "keys in the order of their ids", (*conn).scan, nil},
 		{"dbsize", 1, unplanned, noKeys, "server", "number of rows in the shards of this node", (*conn).dbsize, nil},
@@ -24,7 +25,7 @@ func keyCommands() []command {
 
 func (c *conn) del(args [][]byte) {
 	b := c.batch
-	keys, err := b.readKeys(args[1:], 1, (*batch).key)
+	keys, err := b.readKeys(args[1:], 1, (*batch).keyToDelete)
 	if b.failed(err) {
 		return
 	}
@@ -38,6 +39,16 @@ func (c *conn) del(args [][]byte) {
 		}
 	}
 	b.answer(replyThere, from)
+}
+
+// keyToDelete parses a key of DEL. The members of one column cannot be deleted at once:
+// deleting a row deletes those of all its columns.
+func (b *batch) keyToDelete(text []byte) (key, error) {
+	k, err := b.key(text)
+	if err == nil && k.set {
+		err = argumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", shown(text), k.table.ks.Name, k.id))
+	}
+	return k, err
 }
 
 func (c *conn) exists(args [][]byte) { c.batch.lookKeys(replyThere, args[1:]) }

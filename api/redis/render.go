@@ -13,25 +13,26 @@ import (
 type replyKind uint8
 
 const (
-	replyKnown  replyKind = iota // text of the batch
-	replyCount                   // the only count, as a number
-	replyOK                      // OK
-	replyString                  // the only count as a string, null for 0
-	replyArray                   // a string or null for each cell
-	replyCounts                  // a number or an error for each cell
-	replyThere                   // number of keys that exist
-	replyAbsent                  // number of keys that do not exist
-	replyFields                  // number of columns of the row that are not 0
-	replyHash                    // the columns of the row that are not 0
-	replyType                    // type of the key
-	replyTTL                     // -1 if the key exists: it never expires
-	replyScan                    // the row, as HSCAN replies
-	replyRow                     // the whole row, including zeros
-	replyReset                   // a user's reset: the remaining and the cleared counts
-	replyRead                    // the result of a call that reads
-	replyWrite                   // the result of a call that writes
-	replyPoll                    // one user's poll
-	replyPolls                   // several users' polls
+	replyKnown   replyKind = iota // text of the batch
+	replyCount                    // the only count, as a number
+	replyOK                       // OK
+	replyString                   // the only count as a string, null for 0
+	replyArray                    // a string or null for each cell
+	replyCounts                   // a number or an error for each cell
+	replyThere                    // number of keys that exist
+	replyAbsent                   // number of keys that do not exist
+	replyFields                   // number of columns of the row that are not 0
+	replyHash                     // the columns of the row that are not 0
+	replyType                     // type of the key
+	replyTTL                      // -1 if the key exists: it never expires
+	replyScan                     // the row, as HSCAN replies
+	replyRow                      // the whole row, including zeros
+	replyMembers                  // number of ops that changed a set
+	replyReset                    // a user's reset: the remaining and the cleared counts
+	replyRead                     // the result of a call that reads
+	replyWrite                    // the result of a call that writes
+	replyPoll                     // one user's poll
+	replyPolls                    // several users' polls
 )
 
 // render appends a reply.
@@ -72,6 +73,8 @@ func (b *batch) render(dst []byte, r *reply) []byte {
 		return appendInt(dst, int64(there(cells)))
 	case replyAbsent:
 		return appendInt(dst, int64(len(cells)-there(cells)))
+	case replyMembers:
+		return appendInt(dst, int64(changes(cells)))
 	case replyTTL, replyType:
 		return appendAbout(dst, r.kind, &cells[0])
 	case replyRow:
@@ -99,6 +102,16 @@ func there(cells []cell) (n int) {
 	return n
 }
 
+// changes returns how many of the cells' ops changed a set of members.
+func changes(cells []cell) (n int) {
+	for i := range cells {
+		if c := &cells[i]; c.table.joined != nil && c.table.joined[c.row] {
+			n++
+		}
+	}
+	return n
+}
+
 // appendAbout appends the type or the TTL of a key.
 func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 	exists, _ := c.exists()
@@ -111,6 +124,8 @@ func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 		return appendWord(dst, "none")
 	case c.column == wholeRow:
 		return appendWord(dst, "hash")
+	case c.set:
+		return appendWord(dst, "set")
 	}
 	return appendWord(dst, "string")
 }
@@ -247,6 +262,7 @@ var backendErrors = []struct {
 	{timeline.ErrNoGroup, "ERR "},
 	{timeline.ErrOverflow, "ERR "},
 	{shard.ErrUnknownKeyspace, "ERR "},
+	{shard.ErrNoMembers, "ERR "},
 	{shard.ErrBadToken, "LEADERLESS "}, // of a scan, after the cluster was restored to a state before this node's writes
 }
 

@@ -34,6 +34,8 @@ type Backend interface {
 	// shard.PartialError.
 	unread.Node
 	timeline.Node
+	// Members reads the sets of members.
+	Members() shard.MemberReads
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace

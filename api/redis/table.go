@@ -19,6 +19,7 @@ type table struct {
 	ops    []engine.Op
 	counts []int64       // the row of each op, right after it
 	failed []error       // errors by op; nil if none failed
+	joined []bool        // ops that changed a set of members; nil if none did
 	units  []unit        // of the ops, in ascending order
 	looks  []int32       // ops that only read, which a plain read can replace
 	cells  []engine.Cell // memory of the ops' cells; a planned op keeps its part
@@ -49,7 +50,7 @@ func (t *table) width() int { return len(t.ks.Columns) }
 // reset clears the reads and the ops.
 func (t *table) reset() {
 	clear(t.units) // they refer to the names of producers
-	t.ids, t.unread, t.failed, t.ops = t.ids[:0], nil, nil, t.ops[:0]
+	t.ids, t.unread, t.failed, t.joined, t.ops = t.ids[:0], nil, nil, nil, t.ops[:0]
 	t.cells, t.units, t.looks = t.cells[:0], t.units[:0], t.looks[:0]
 	if cap(t.rows) > keepRowsMax {
 		t.rows, t.ids = nil, nil
@@ -82,7 +83,7 @@ func (b *batch) look(k key) {
 			t.ids = append(t.ids, k.id)
 			b.pending++
 		}
-		b.cells = append(b.cells, cell{t, int32(len(t.ids) - 1), int16(k.column), false})
+		b.cells = append(b.cells, cell{t, int32(len(t.ids) - 1), int16(k.column), false, k.set})
 		return
 	}
 	op := b.before(t, k.id)
@@ -94,7 +95,7 @@ func (b *batch) look(k key) {
 
 // wrote plans the count of a key right after an op as the next cell of the reply.
 func (b *batch) wrote(k key, op int32) {
-	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true})
+	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true, k.set})
 }
 
 // end returns the index after the last op of a unit.

@@ -45,7 +45,7 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 		return key{}, err
 	}
 	id, err := userOf(user)
-	return key{t, id, wholeRow}, err
+	return key{t, id, wholeRow, false}, err
 }
 
 func (c *conn) unreadGet(args [][]byte) {

@@ -91,6 +91,13 @@ func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	return err
 }
 
+// look reads sets of members of the keyspace.
+func (t *table) look(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
+	var opt shard.ReadOptions
+	c.freshness(&opt, deadline, t.written)
+	return seeing(&opt, func() error { return read(&opt) }, t.written)
+}
+
 // get reads rows.
 func (t *table) get(c *conn, ids []uint64, rows []int64, deadline time.Time) error {
 	c.freshness(&t.opt, deadline, t.written)
