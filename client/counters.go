@@ -19,6 +19,8 @@ const (
 type Row struct {
 	ID     ID     `json:"id"`
 	Counts Counts `json:"counts"`
+	// Member reports, by column, whether the member of GetManyOf is in the set.
+	Member map[string]bool `json:"member,omitempty"`
 }
 
 // ReadOptions set how fresh a read must be. The zero value is the server's default.
@@ -57,10 +59,15 @@ func (c *Client) Get(ctx context.Context, keyspace string, id ID, o ReadOptions)
 // GetMany reads up to GetIDsMax rows, in the order of ids, duplicates included. columns
 // selects the columns; none means all.
 func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
+	return c.getMany(ctx, keyspace, nil, ids, columns, o)
+}
+
+func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
 	body, err := json.Marshal(struct {
 		IDs     []ID     `json:"ids"`
 		Columns []string `json:"columns,omitempty"`
-	}{ids, columns})
+		Member  *ID      `json:"member,omitempty"`
+	}{ids, columns, member})
 	if err != nil {
 		return nil, err
 	}

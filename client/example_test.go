@@ -59,3 +59,42 @@ func ExampleClient_Ops() {
 	// 101 [{comment 1}]
 	// 7 [{comment 1}]
 }
+
+func ExampleMembers_Add() {
+	server := exampleServer(`{"results":[{"id":"104","member":"7","changed":true,"count":1}],"duplicate":false,"token":"T"}`)
+	defer server.Close()
+	ctx := context.Background()
+	c, err := client.New(client.Config{Addrs: []string{server.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	likes := c.Members("posts", "like")
+	liked, err := likes.Add(ctx, 104, 7)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(liked.Changed, liked.Count)
+	// Output: true 1
+}
+
+func ExampleMembers_All() {
+	server := exampleServer(`{"id":"104","count":1,"members":[{"member":"7","at":"2026-11-22T12:00:00Z"}]}`)
+	defer server.Close()
+	ctx := context.Background()
+	c, err := client.New(client.Config{Addrs: []string{server.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	likes := c.Members("posts", "like")
+	for like, err := range likes.All(ctx, 104, client.ReadOptions{}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(like.Member, like.At)
+	}
+	// Output: 7 2026-11-22 12:00:00 +0000 UTC
+}

@@ -32,8 +32,9 @@ type OpResult struct {
 	Counts Counts `json:"counts,omitempty"`
 	// Added holds the deltas as applied of those columns whose delta a floor cut short. A
 	// repeat has none.
-	Added Counts   `json:"added,omitempty"`
-	Error *OpError `json:"error,omitempty"`
+	Added          Counts   `json:"added,omitempty"`
+	Error          *OpError `json:"error,omitempty"`
+	*MemberOutcome          // of an op with a member, which has no Counts; otherwise nil
 }
 
 // OpError is the reason why one op of a request was refused.
@@ -143,11 +144,29 @@ type KeyspaceOp struct {
 	Add      Counts `json:"add,omitempty"` // this or Set
 	Set      Counts `json:"set,omitempty"` // of counters only
 	Floor    *int64 `json:"floor,omitempty"`
+	// Member, if not nil, joins the set of a column, or leaves it, in place of Add and Set.
+	Member *KeyspaceMember `json:"-"`
 }
 
-// MarshalJSON names a user by its own member.
+// KeyspaceMember is the member of a KeyspaceOp.
+type KeyspaceMember struct {
+	Column string
+	Member ID
+	Leave  bool
+}
+
+// MarshalJSON names a user by its own field, and writes a member as the API has it.
 func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
 	type plain KeyspaceOp
+	if o.Member != nil {
+		return json.Marshal(struct {
+			Keyspace string `json:"keyspace"`
+			Column   string `json:"column"`
+			ID       ID     `json:"id"`
+			Member   ID     `json:"member"`
+			Set      bool   `json:"set"`
+		}{o.Keyspace, o.Member.Column, o.ID, o.Member.Member, !o.Member.Leave})
+	}
 	if o.Keyspace != unreadKeyspace {
 		return json.Marshal(plain(o))
 	}

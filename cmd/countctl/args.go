@@ -100,7 +100,7 @@ func needShell(root *cobra.Command) {
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
-	"keyspace", "before", "older_than_seconds", "keep_seconds",
+	"keyspace", "before", "older_than_seconds", "keep_seconds", "column", "member", "limit", "cursor",
 }
 
 // isUsage reports whether a server refused a part of the command line.

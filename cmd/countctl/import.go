@@ -170,7 +170,7 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	waiting := waitNotes{out: c.err}
 	run, err := csvimport.New(csvimport.Config{
 		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: s.columns,
-		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from,
+		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from, Sets: f.sets,
 		Retry: client.Retry{For: retryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.note(s.meter, err) }},
 	}, s.in)
 	if err != nil {

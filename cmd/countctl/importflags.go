@@ -44,6 +44,8 @@ type importFlags struct {
 	retryFor time.Duration
 	events   csvimport.EventColumns // of replay, like speed
 	speed    float64                // times real time; 0 does not wait
+	sets     csvimport.Sets         // of members import, like member
+	member   string                 // column of the file
 }
 
 // register adds the flags that import and replay share.
@@ -68,6 +70,8 @@ func (f *importFlags) stateSuffix() string {
 		return ".add-progress"
 	case csvimport.KindEvents:
 		return ".replay-progress"
+	case csvimport.KindMembers, csvimport.KindCopied:
+		return ".members-progress"
 	}
 	return ".progress"
 }

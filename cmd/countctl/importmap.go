@@ -16,7 +16,27 @@ func (f *importFlags) columns(ctx context.Context, server *client.Client, in *cs
 	if f.kind == csvimport.KindEvents {
 		return mapEvents(ctx, server, *f)
 	}
+	if f.sets.Column != "" {
+		return mapMember(ctx, server, *f)
+	}
 	return mapColumns(ctx, server, in, *f)
+}
+
+// mapMember returns the column of the file that holds the members of a column.
+func mapMember(ctx context.Context, server *client.Client, f importFlags) ([]csvimport.Column, error) {
+	if _, err := findColumn(ctx, server, f.keyspace, f.sets.Column); err != nil {
+		return nil, err
+	}
+	return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, nil
+}
+
+// findColumn returns a keyspace of counters that has a column.
+func findColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
+	keyspace, err := findCounters(ctx, server, name)
+	if err == nil && !slices.Contains(keyspace.Columns, column) {
+		err = usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+	}
+	return keyspace, err
 }
 
 // mapColumns reads --map and checks it against the keyspace.

@@ -21,7 +21,8 @@ func (c *cli) opsCommand() *cobra.Command {
 		Short: "Write to rows of any keyspaces, by ops read from standard input",
 		Long: `Write to rows of any keyspaces. Standard input has up to 10,000 JSON objects one after the
 other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
-{"user":"9","add":{"like":1}}.` + onceText,
+{"user":"9","add":{"like":1}}; an op with a member is
+{"keyspace":"posts","column":"like","id":"1","member":"7","set":true}.` + onceText,
 		Example: `  echo '{"keyspace":"posts","id":"1","add":{"like":1}} {"user":"9","add":{"like":1}}' | countctl ops`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,6 +49,10 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 							t.row(one.ID, one.Error.Message)
 							continue
 						}
+						if m := one.MemberOutcome; m != nil {
+							t.row(one.ID, fmt.Sprintf("member %d, count %d", m.Member, m.Count))
+							continue
+						}
 						text, _ := one.Counts.MarshalJSON() // it has no error
 						t.row(one.ID, string(text))
 					}
@@ -63,6 +68,32 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 	return cmd
 }
 
+// readOp is an op as it is written. Its set is an object of counts or, with a member, true or
+// false.
+type readOp struct {
+	client.KeyspaceOp
+	User   *client.ID      `json:"user"`
+	Set    json.RawMessage `json:"set"`
+	Column *string         `json:"column"`
+	Of     *client.ID      `json:"member"`
+}
+
+// finish reads the set.
+func (op *readOp) finish() error {
+	if op.Column == nil && op.Of == nil {
+		if op.Set == nil {
+			return nil
+		}
+		return json.Unmarshal(op.Set, &op.KeyspaceOp.Set)
+	}
+	set := string(op.Set)
+	if op.Column == nil || op.Of == nil || op.User != nil || op.Add != nil || op.Floor != nil || set != "true" && set != "false" {
+		return errors.New("an op with a member has keyspace, column, id, member and set, which is true or false")
+	}
+	op.Member = &client.KeyspaceMember{Column: *op.Column, Member: *op.Of, Leave: set == "false"}
+	return nil
+}
+
 // readOps reads a sequence of objects. An op without a keyspace is on unread numbers and has
 // a user.
 func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
@@ -70,10 +101,7 @@ func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 	d.DisallowUnknownFields()
 	var ops []client.KeyspaceOp
 	for {
-		var op struct {
-			client.KeyspaceOp
-			User *client.ID `json:"user"`
-		}
+		var op readOp
 		if err := d.Decode(&op); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
@@ -86,6 +114,9 @@ func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 			op.Keyspace, op.ID = "unread", *op.User
 		} else if op.Keyspace == "" {
 			return nil, usagef("op %d has neither a keyspace nor a user", len(ops)+1)
+		}
+		if err := op.finish(); err != nil {
+			return nil, usagef("op %d: %v", len(ops)+1, err)
 		}
 		ops = append(ops, op.KeyspaceOp)
 	}

@@ -23,6 +23,9 @@ func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 		}
 		return s.counters(r, k, parts[1], body, shards)
 	}
+	if strings.HasPrefix(r.URL.Path, "/v1/members/") {
+		return s.membersLocked(r, body)
+	}
 	return s.operations(r, body)
 }
 

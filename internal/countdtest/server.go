@@ -61,7 +61,8 @@ type keyspace struct {
 	Shards  int      `json:"shards"`
 	Warning string   `json:"warning,omitempty"` // of every answer to its creation
 	rows    map[uint64][]int64
-	lost    []int // shards that no node has
+	lost    []int  // shards that no node has
+	pairs   []pair // of all columns' sets, in the order in which they joined
 
 	Everywhere bool             `json:"everywhere,omitempty"`
 	Floors     map[string]int64 `json:"floors,omitempty"`

@@ -63,6 +63,12 @@ func (w *Writer) Row(id uint64, values []int64) error {
 	return w.flushLine()
 }
 
+// Texts writes a line of texts that need no quotes.
+func (w *Writer) Texts(texts ...string) error {
+	w.line = append(w.line[:0], strings.Join(texts, ",")...)
+	return w.flushLine()
+}
+
 func (w *Writer) flushLine() error {
 	w.line = append(w.line, '\n')
 	_, err := w.buffered.Write(w.line)

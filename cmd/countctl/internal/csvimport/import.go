@@ -53,6 +53,16 @@ type Config struct {
 	Rejects   string       // file for bad rows; "" stops at the first one
 	State     string       // progress file; "" keeps none
 	From      State        // where to go on; Position is zero at the start of the file
+
+	// Sets, if its Column is not "", are what the rows' members join, in place of setting
+	// values; Columns has only the column of the file that holds the member.
+	Sets Sets
+}
+
+// Sets are the sets of a column.
+type Sets struct {
+	Column    string
+	Uncounted bool // the counts stay as they are
 }
 
 // Summary is the result of an import.
@@ -157,15 +167,25 @@ func (im *Import) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		id, cells, err := im.parser.parse(record, line)
+		op, err := im.parse(record, line)
 		if err == nil {
-			im.lanes[laneOf(id, len(im.lanes))].add(ctx, client.Op{ID: id, Cells: cells}, line)
+			im.lanes[laneOf(op.ID, len(im.lanes))].add(ctx, op, line)
 			continue
 		}
 		if err := im.rows.reject(err); err != nil {
 			return err
 		}
 	}
+}
+
+// parse parses a row. A member has no cells.
+func (im *Import) parse(record []string, line int64) (row, error) {
+	if im.cfg.Sets.Column != "" {
+		id, member, err := im.parser.parseMember(record, line)
+		return row{Op: client.Op{ID: id}, member: member}, err
+	}
+	id, cells, err := im.parser.parse(record, line)
+	return row{Op: client.Op{ID: id, Cells: cells}}, err
 }
 
 // saveEvery saves progress until ctx ends.

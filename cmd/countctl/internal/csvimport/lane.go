@@ -16,8 +16,15 @@ const laneQueueMax = 1
 
 // batch holds the rows of one request.
 type batch struct {
-	ops   []client.Op
-	lines []int64 // of the file, one an op
+	ops     []client.Op
+	members []client.MemberOp // in place of ops
+	lines   []int64           // of the file, one an op
+}
+
+// row is one row of the file.
+type row struct {
+	client.Op
+	member client.ID // of a set, in place of cells
 }
 
 // lane sends the rows of its ids in order, one request at a time. Each request has a number
@@ -33,10 +40,13 @@ type lane struct {
 }
 
 func (im *Import) newBatch() *batch {
-	return &batch{
-		ops:   make([]client.Op, 0, im.cfg.BatchRows),
-		lines: make([]int64, 0, im.cfg.BatchRows),
+	b := &batch{lines: make([]int64, 0, im.cfg.BatchRows)}
+	if im.cfg.Sets.Column != "" {
+		b.members = make([]client.MemberOp, 0, im.cfg.BatchRows)
+	} else {
+		b.ops = make([]client.Op, 0, im.cfg.BatchRows)
 	}
+	return b
 }
 
 // laneOf returns an id's lane by a hash of all its bits, because no field of real ids is
@@ -49,11 +59,15 @@ func laneOf(id client.ID, lanes int) int {
 
 // add adds a row to the batch and queues the batch when it is full. It waits while the lane
 // is busy, until ctx ends.
-func (l *lane) add(ctx context.Context, op client.Op, line int64) {
-	l.im.mark.taken(l.number, len(l.filling.ops) == 0, line)
-	l.filling.ops = append(l.filling.ops, op)
+func (l *lane) add(ctx context.Context, one row, line int64) {
+	l.im.mark.taken(l.number, len(l.filling.lines) == 0, line)
+	if l.im.cfg.Sets.Column != "" {
+		l.filling.members = append(l.filling.members, client.MemberOp{ID: one.ID, Member: one.member})
+	} else {
+		l.filling.ops = append(l.filling.ops, one.Op)
+	}
 	l.filling.lines = append(l.filling.lines, line)
-	if len(l.filling.ops) == cap(l.filling.ops) {
+	if len(l.filling.lines) == cap(l.filling.lines) {
 		l.hand(ctx)
 	}
 }
@@ -68,7 +82,7 @@ func (l *lane) hand(ctx context.Context) {
 
 // finish queues the last rows, unless ctx is done, and closes the queue.
 func (l *lane) finish(ctx context.Context) {
-	if len(l.filling.ops) > 0 && ctx.Err() == nil {
+	if len(l.filling.lines) > 0 && ctx.Err() == nil {
 		l.hand(ctx)
 	}
 	close(l.queue)
@@ -86,7 +100,7 @@ func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 			fail(err)
 			continue
 		}
-		l.im.acked.Add(int64(len(b.ops)))
+		l.im.acked.Add(int64(len(b.lines)))
 		l.im.mark.acked(l.number)
 	}
 }
@@ -96,9 +110,12 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 	l.seq++
 	o := client.WriteOptions{Quiet: true, Producer: l.producer, Seq: l.seq, Once: true}
 	err := cfg.Retry.Do(ctx, func() error {
-		result, err := cfg.Client.Set(context.WithoutCancel(ctx), cfg.Keyspace, b.ops, o)
-		if err == nil && result.Applied != len(b.ops) {
-			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.ops))
+		result, err := b.write(context.WithoutCancel(ctx), cfg, o)
+		if err == nil && len(result.Refused) > 0 && result.Refused[0].Error != nil { // a count that overflows
+			return errors.New(result.Refused[0].Error.Message)
+		}
+		if err == nil && result.Applied != len(b.lines) {
+			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.lines))
 		}
 		return err
 	})
@@ -106,6 +123,18 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 		return fmt.Errorf("cannot set the rows of %s: %w", l.im.place(b, err), err)
 	}
 	return nil
+}
+
+// write sends the rows.
+func (b *batch) write(ctx context.Context, cfg *Config, o client.WriteOptions) (client.WriteResult, error) {
+	sets := cfg.Client.Members(cfg.Keyspace, cfg.Sets.Column)
+	switch {
+	case cfg.Sets.Column == "":
+		return cfg.Client.Set(ctx, cfg.Keyspace, b.ops, o)
+	case cfg.Sets.Uncounted:
+		return sets.Copy(ctx, b.members, o)
+	}
+	return sets.Change(ctx, b.members, o)
 }
 
 // place returns the file and the line of an error, or the lines of the batch.

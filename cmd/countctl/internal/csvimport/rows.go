@@ -56,6 +56,17 @@ func findColumn(in *csvfile.Reader, name string) (int, error) {
 	return field, nil
 }
 
+// parseMember parses a record's id and member.
+func (p *rowParser) parseMember(record []string, line int64) (id, member client.ID, err error) {
+	if id, err = client.ParseID(record[p.id]); err != nil {
+		return 0, 0, &RowError{p.name, line, "id: " + err.Error()}
+	}
+	if member, err = client.ParseID(record[p.fields[0]]); err != nil {
+		return 0, 0, &RowError{p.name, line, "member: " + err.Error()}
+	}
+	return id, member, nil
+}
+
 // parse parses a record's id and counts. It keeps no reference to the record.
 func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts, error) {
 	id, err := client.ParseID(record[p.id])

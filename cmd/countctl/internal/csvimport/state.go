@@ -23,6 +23,9 @@ const (
 	KindSet    = ""       // rows are values
 	KindAdd    = "add"    // rows are increments
 	KindEvents = "events" // a row is an event, which adds 1
+
+	KindMembers = "members" // a row is a member of a set, which joins it
+	KindCopied  = "members without counting"
 )
 
 // State is the progress file of an import: the source, the target and the progress.
@@ -139,7 +142,7 @@ func decodeState(text []byte) (State, error) {
 		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line || !s.Overflows.valid(s.Position.Rows) {
 		return State{}, ErrBadState
 	}
-	if (s.Session != nil) != (s.Kind != KindSet) || s.Session != nil && !s.Session.valid() {
+	if (s.Session != nil) != (s.Kind == KindAdd || s.Kind == KindEvents) || s.Session != nil && !s.Session.valid() {
 		return State{}, ErrBadState
 	}
 	return s, nil

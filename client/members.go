@@ -1,0 +1,223 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// MembersPageMax bounds a page of Members.List and Members.Of.
+const MembersPageMax = 1000
+
+// Members are the sets of one column: who liked each post. A set has each member once, and
+// its row's count changes together with it.
+type Members struct {
+	c    *Client
+	path string
+}
+
+// Members returns the sets of a column of a keyspace of counters.
+func (c *Client) Members(keyspace, column string) Members {
+	return Members{c, "/v1/members/" + url.PathEscape(keyspace) + "/" + url.PathEscape(column)}
+}
+
+// MemberOp adds a member to the set of a row, or removes it.
+type MemberOp struct {
+	ID     ID
+	Member ID
+	Leave  bool // removes the member
+}
+
+// MemberOutcome is the part of an OpResult that only an op with a member has.
+type MemberOutcome struct {
+	Member  ID    `json:"member"`
+	Changed bool  `json:"changed"` // false if the member was there, or absent, before; of a repeat always
+	Count   int64 `json:"count"`   // right after the op; of a repeat as of now
+}
+
+// MemberWritten is the answer of a write of one member.
+type MemberWritten struct {
+	ID ID `json:"id"`
+	MemberOutcome
+	Written
+}
+
+// Add adds a member to the set of a row, and 1 to its count unless the member was there:
+//
+//	liked, err := c.Members("posts", "like").Add(ctx, post, user)
+func (m Members) Add(ctx context.Context, id, member ID) (MemberWritten, error) {
+	return m.changeOne(ctx, MemberOp{ID: id, Member: member})
+}
+
+// Remove removes a member from the set of a row, and subtracts 1 from its count if the
+// member was there.
+func (m Members) Remove(ctx context.Context, id, member ID) (MemberWritten, error) {
+	return m.changeOne(ctx, MemberOp{ID: id, Member: member, Leave: true})
+}
+
+func (m Members) changeOne(ctx context.Context, op MemberOp) (MemberWritten, error) {
+	result, err := m.Change(ctx, []MemberOp{op}, WriteOptions{})
+	if err != nil {
+		return MemberWritten{}, err
+	}
+	if len(result.Results) != 1 || result.Results[0].MemberOutcome == nil {
+		return MemberWritten{}, fmt.Errorf("the server answered with %d results for one member", len(result.Results))
+	}
+	one := result.Results[0]
+	return MemberWritten{one.ID, *one.MemberOutcome, Written{result.Duplicate, result.Token}}, nil
+}
+
+// Change adds and removes up to WriteOpsMax members, in the order of ops and exactly once
+// unless o says otherwise. Each result has a MemberOutcome.
+func (m Members) Change(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
+	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, true), o)
+}
+
+// Copy is Change without a change of the counts, for members of counts that are there
+// already. Members can only be added.
+func (m Members) Copy(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
+	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, false), o)
+}
+
+// appendMemberOps appends the JSON body of a Change.
+func appendMemberOps(dst []byte, ops []MemberOp, results, counted bool) []byte {
+	dst = append(dst, '{')
+	if !counted {
+		dst = append(dst, `"counted":false,`...)
+	}
+	if !results {
+		dst = append(dst, `"want":"none",`...)
+	}
+	dst = append(dst, `"ops":[`...)
+	for i, op := range ops {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = op.ID.appendJSON(append(dst, `{"id":`...))
+		dst = op.Member.appendJSON(append(dst, `,"member":`...))
+		dst = strconv.AppendBool(append(dst, `,"set":`...), !op.Leave)
+		dst = append(dst, '}')
+	}
+	return append(dst, "]}"...)
+}
+
+// Check reports whether a member is in the set of each of up to GetIDsMax rows, in the order
+// of ids.
+func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) ([]bool, error) {
+	body, err := json.Marshal(struct {
+		Member ID   `json:"member"`
+		IDs    []ID `json:"ids"`
+	}{member, ids})
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Results []bool `json:"results"`
+	}
+	err = m.c.do(ctx, call{method: http.MethodPost, path: m.path + "/check" + o.query(), token: o.Token, body: body}, &answer)
+	return answer.Results, err
+}
+
+// Member is one line of a row's list.
+type Member struct {
+	Member ID        `json:"member"`
+	At     time.Time `json:"at"` // when it joined
+}
+
+// MembersPage is a page of the members of a row, newest first.
+type MembersPage struct {
+	ID      ID       `json:"id"`
+	Count   int64    `json:"count"` // with what was added or set without members
+	Members []Member `json:"members"`
+	Cursor  string   `json:"cursor,omitempty"` // of the next page; "" after the last
+}
+
+// List reads a page of the members of a row. cursor is that of the page before, "" for the
+// first. limit 0 is the server's default.
+func (m Members) List(ctx context.Context, id ID, cursor string, limit int, o ReadOptions) (MembersPage, error) {
+	var page MembersPage
+	err := m.c.readUnread(ctx, m.path+"/"+id.String(), pageQuery(cursor, limit), o, &page)
+	return page, err
+}
+
+// RowOfMember is one line of a member's list.
+type RowOfMember struct {
+	ID ID        `json:"id"`
+	At time.Time `json:"at"` // when the member joined
+}
+
+// RowsOfMember is a page of the rows that a member is in, newest first.
+type RowsOfMember struct {
+	Member ID            `json:"member"`
+	IDs    []RowOfMember `json:"ids"`
+	Cursor string        `json:"cursor,omitempty"` // of the next page; "" after the last
+	LagMs  int64         `json:"lag_ms"`           // how old the page may be beyond ReadOptions
+}
+
+// Of reads a page of the rows that a member is in, as List does.
+func (m Members) Of(ctx context.Context, member ID, cursor string, limit int, o ReadOptions) (RowsOfMember, error) {
+	var page RowsOfMember
+	err := m.c.readUnread(ctx, m.path+"/of/"+member.String(), pageQuery(cursor, limit), o, &page)
+	return page, err
+}
+
+func pageQuery(cursor string, limit int) url.Values {
+	query := url.Values{}
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	return query
+}
+
+// All iterates over all members of a row, newest first, and ends with the first error.
+func (m Members) All(ctx context.Context, id ID, o ReadOptions) iter.Seq2[Member, error] {
+	return pages(func(cursor string) ([]Member, string, error) {
+		page, err := m.List(ctx, id, cursor, MembersPageMax, o)
+		return page.Members, page.Cursor, err
+	})
+}
+
+// AllOf iterates over all rows that a member is in, newest first, and ends with the first
+// error.
+func (m Members) AllOf(ctx context.Context, member ID, o ReadOptions) iter.Seq2[RowOfMember, error] {
+	return pages(func(cursor string) ([]RowOfMember, string, error) {
+		page, err := m.Of(ctx, member, cursor, MembersPageMax, o)
+		return page.IDs, page.Cursor, err
+	})
+}
+
+// pages iterates over the lines of all pages.
+func pages[T any](read func(cursor string) (lines []T, next string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for cursor := ""; ; {
+			lines, next, err := read(cursor)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, line := range lines {
+				if !yield(line, nil) {
+					return
+				}
+			}
+			if cursor = next; cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// GetManyOf is GetMany of rows for a member: each has Member, which says of each column
+// whether the member is in its set.
+func (c *Client) GetManyOf(ctx context.Context, keyspace string, member ID, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
+	return c.getMany(ctx, keyspace, &member, ids, columns, o)
+}
