@@ -7,17 +7,23 @@ import (
 	"testing"
 )
 
-// TestCountersDocIsReplayed runs the examples of docs/COUNTERS.md for a shell and Python,
-// in their order, against a node, and compares what they print. Those in Go stand in
-// package client's own examples.
-func TestCountersDocIsReplayed(t *testing.T) {
+// TestCountersDocIsReplayed runs the examples of docs/COUNTERS.md.
+func TestCountersDocIsReplayed(t *testing.T) { replayDoc(t, "COUNTERS.md", 5, 2, 1) }
+
+// TestMembersDocIsReplayed runs the examples of docs/MEMBERS.md.
+func TestMembersDocIsReplayed(t *testing.T) { replayDoc(t, "MEMBERS.md", 8, 1, 2) }
+
+// replayDoc runs the examples of a doc for a shell and Python, in their order, against a node,
+// and compares what they print. Those in Go stand in package client's own examples. The doc
+// has at least so many of each.
+func replayDoc(t *testing.T, name string, shells, pythons, gos int) {
 	l := startReal(t)
 	for _, program := range []string{"sh", "curl", "python3"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("this test runs the examples of docs/COUNTERS.md, which need %s: %v", program, err)
+			t.Fatalf("this test runs the examples of docs/%s, which need %s: %v", name, program, err)
 		}
 	}
-	doc, err := os.ReadFile("../docs/COUNTERS.md")
+	doc, err := os.ReadFile("../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +61,7 @@ func TestCountersDocIsReplayed(t *testing.T) {
 		}
 		ran[language]++
 	}
-	if ran["sh"] < 5 || ran["python"] < 2 || ran["go"] < 1 {
+	if ran["sh"] < shells || ran["python"] < pythons || ran["go"] < gos {
 		t.Errorf("ran %v", ran)
 	}
 }

@@ -90,6 +90,20 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 		return nil
 	})
 	equal(t, "a transaction", commands[1].(*redis.StringCmd).Val(), err, 43)
+	likers := fmt.Sprintf("users:%d:followers:members", id)
+	joined, err := client.SAdd(ctx, likers, 7, 8, 7, uint64(1<<64-1)).Result()
+	equal(t, "SAdd", joined, err, 3)
+	in, err := client.SMIsMember(ctx, likers, 7, 9).Result()
+	equal(t, "SMIsMember", in, err, []bool{true, false})
+	left, err := client.SRem(ctx, likers, 8, 9).Result()
+	equal(t, "SRem", left, err, 1)
+	card, err := client.SCard(ctx, likers).Result()
+	equal(t, "SCard", card, err, 2)
+	var members []string
+	for each := client.SScan(ctx, likers, 0, "", 1).Iterator(); each.Next(ctx); {
+		members = append(members, each.Val())
+	}
+	equal(t, "SScan", members, nil, []string{"18446744073709551615", "7"})
 	var found []string
 	for keys := client.Scan(ctx, 0, row, 100).Iterator(); keys.Next(ctx); {
 		found = append(found, keys.Val())

@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// Members of three nodes, one of which is killed -9 and started again, round after round:
+//
+//  1. each op that was answered once, and is no repeat, says whether it changed the set as
+//     the model does, whose caller is the only one to change that member;
+//  2. afterwards the count of each post is the number of its members, and the check and both
+//     lists have exactly the members of the model, through every node;
+//  3. of 1,000 users who like one post at once, twice each, each counts once;
+//  4. the replicas agree.
+func TestMembers(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	m := &memberRun{t: t, c: c}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var callers sync.WaitGroup
+	for i := range memberCallers {
+		w := &memberCaller{run: m, number: i, rand: rand.New(rand.NewPCG(uint64(i), 1)), in: map[memberPair]bool{}}
+		m.callers = append(m.callers, w)
+		callers.Go(func() { w.loop(ctx) })
+	}
+	for round := range short(2, 10) {
+		before := m.answered.Load()
+		eventually(t, "members change", func() bool { return m.answered.Load() > before+100 })
+		killed := c.Nodes()[round%len(c.Nodes())]
+		killed.Kill()
+		before = m.answered.Load()
+		eventually(t, "members change without the node that was killed", func() bool { return m.answered.Load() > before+50 })
+		killed.StartReady()
+	}
+	stop()
+	callers.Wait()
+	m.race()
+	m.check()
+	c.AwaitAgreement(time.Minute, c.Nodes()...)
+}
+
+const (
+	memberCallers = 6
+	memberPosts   = 12
+	memberUsers   = 40 // of each caller
+	racedPost     = "777"
+	racers        = 1000
+)
+
+// memberRun is one run of TestMembers.
+type memberRun struct {
+	t        *testing.T
+	c        *clustertest.Cluster
+	callers  []*memberCaller
+	answered atomic.Int64
+}
+
+type memberPair struct{ post, user string }
+
+// memberCaller changes the members of its own users, and knows which are in which set.
+type memberCaller struct {
+	run    *memberRun
+	number int
+	rand   *rand.Rand
+	in     map[memberPair]bool
+}
+
+type memberOp struct {
+	ID     string `json:"id"`
+	Member string `json:"member"`
+	Set    bool   `json:"set"`
+}
+
+type membersAnswer struct {
+	Results []struct {
+		ID, Member string
+		Changed    bool
+		Count      int64
+	}
+	Duplicate bool
+	Error     json.RawMessage
+}
+
+// loop changes members until ctx ends. A change that was begun is repeated, with its key and
+// through other nodes, until it is answered.
+func (w *memberCaller) loop(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		var ops []memberOp
+		for range 1 + w.rand.IntN(8) {
+			ops = append(ops, memberOp{
+				strconv.Itoa(1 + w.rand.IntN(memberPosts)),
+				strconv.Itoa(1000*(w.number+1) + w.rand.IntN(memberUsers)), w.rand.IntN(3) > 0,
+			})
+		}
+		if !w.change(fmt.Sprintf("members-%d-%d", w.number, n), ops) {
+			return
+		}
+	}
+}
+
+// change makes a change, and the model's. It reports false for an answer that ends the run.
+func (w *memberCaller) change(key string, ops []memberOp) bool {
+	answer, ok := w.run.send(key, ops, w.rand.IntN(3))
+	if !ok {
+		return false
+	}
+	for i, op := range ops {
+		pair := memberPair{op.ID, op.Member}
+		if changes := w.in[pair] != op.Set; !answer.Duplicate && answer.Results[i].Changed != changes {
+			w.run.t.Errorf("%s: op %d, %+v, of a member that is in: %v, is answered %+v", key, i, op, w.in[pair], answer.Results[i])
+		}
+		if w.in[pair] = op.Set; !op.Set {
+			delete(w.in, pair)
+		}
+	}
+	w.run.answered.Add(1)
+	return true
+}
+
+// send sends a change until a node answers it.
+func (m *memberRun) send(key string, ops []memberOp, first int) (answer membersAnswer, ok bool) {
+	deadline := time.Now().Add(2 * time.Minute)
+	for i := first; time.Now().Before(deadline); i++ {
+		n := m.c.Nodes()[i%len(m.c.Nodes())]
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		answer = membersAnswer{}
+		status, err := n.Send(ctx, http.MethodPost, "/v1/members/posts/like", http.Header{"Idempotency-Key": {key}}, map[string]any{"ops": ops}, &answer)
+		cancel()
+		switch {
+		case err == nil && status == http.StatusOK && len(answer.Results) == len(ops):
+			return answer, true
+		case err == nil && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout:
+			m.t.Errorf("%s: answered %d %s", key, status, answer.Error)
+			return answer, false
+		case err != nil:
+			time.Sleep(10 * time.Millisecond) // the node is down: do not spin
+		}
+	}
+	m.t.Errorf("%s was never answered", key)
+	return answer, false
+}
+
+// race lets all users like one post, twice each, in any order.
+func (m *memberRun) race() {
+	var changed atomic.Int64
+	var users sync.WaitGroup
+	next := atomic.Int64{}
+	for range 32 {
+		users.Go(func() {
+			for n := next.Add(1) - 1; n < 2*racers; n = next.Add(1) - 1 {
+				answer, ok := m.send(fmt.Sprintf("race-%d", n), []memberOp{{racedPost, strconv.FormatInt(n/2, 10), true}}, int(n))
+				if ok && (answer.Results[0].Changed || answer.Duplicate) {
+					changed.Add(1)
+				}
+			}
+		})
+	}
+	users.Wait()
+	if n := changed.Load(); n < racers {
+		m.t.Errorf("%d of %d users changed the set", n, racers)
+	}
+}
+
+// check compares every node's answers with the model.
+func (m *memberRun) check() {
+	posts, users := map[string][]string{}, map[string][]string{}
+	for _, w := range m.callers {
+		for pair := range w.in {
+			posts[pair.post] = append(posts[pair.post], pair.user)
+			users[pair.user] = append(users[pair.user], pair.post)
+		}
+	}
+	for n := range racers {
+		posts[racedPost] = append(posts[racedPost], strconv.Itoa(n))
+	}
+	for _, n := range m.c.Nodes() {
+		for post := range memberPosts {
+			m.checkPost(n, strconv.Itoa(post+1), posts[strconv.Itoa(post+1)])
+		}
+		m.checkPost(n, racedPost, posts[racedPost])
+		for user, want := range users {
+			got, _ := m.list(n, "/v1/members/posts/like/of/"+user)
+			slices.Sort(want)
+			if slices.Sort(got); !slices.Equal(got, want) {
+				m.t.Errorf("%s: user %s likes %v, want %v", n.Name, user, got, want)
+			}
+		}
+	}
+}
+
+// checkPost compares a post's count, its list and a check of its members with the model.
+func (m *memberRun) checkPost(n *clustertest.Node, post string, want []string) {
+	got, count := m.list(n, "/v1/members/posts/like/"+post)
+	slices.Sort(want)
+	if slices.Sort(got); !slices.Equal(got, want) || count != int64(len(want)) {
+		m.t.Errorf("%s: post %s has the count %d and the members %v, want %v", n.Name, post, count, got, want)
+	}
+	for _, user := range want[:min(len(want), 5)] {
+		var answer struct{ Results []bool }
+		n.MustCall(http.MethodPost, "/v1/members/posts/like/check?consistency=linearizable", map[string]any{"member": user, "ids": []string{post, "999999"}}, &answer)
+		if !slices.Equal(answer.Results, []bool{true, false}) {
+			m.t.Errorf("%s: a check of %s and post %s is answered %v", n.Name, user, post, answer.Results)
+		}
+	}
+}
+
+// list reads a list of either kind to its end, and checks that it is newest first.
+func (m *memberRun) list(n *clustertest.Node, path string) (all []string, count int64) {
+	seen, last := map[string]bool{}, time.Time{}
+	for cursor := ""; ; {
+		var page struct {
+			Count   int64
+			Members []struct {
+				Member string
+				At     time.Time
+			}
+			IDs []struct {
+				ID string
+				At time.Time
+			}
+			Cursor string
+		}
+		n.MustCall(http.MethodGet, path+"?consistency=linearizable&limit=64"+cursor, nil, &page)
+		line := func(id string, at time.Time) {
+			if seen[id] || !last.IsZero() && at.After(last) {
+				m.t.Errorf("%s: %s has %s of %v behind %v, seen before: %v", n.Name, path, id, at, last, seen[id])
+			}
+			seen[id], last = true, at
+		}
+		for _, one := range page.Members {
+			line(one.Member, one.At)
+		}
+		for _, one := range page.IDs {
+			line(one.ID, one.At)
+		}
+		if count = page.Count; page.Cursor == "" {
+			return slices.Collect(maps.Keys(seen)), count
+		}
+		cursor = "&cursor=" + page.Cursor
+	}
+}
