@@ -60,6 +60,7 @@ type memberAnswer struct {
 
 // Check implements MemberReads.
 func (m memberReads) Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error {
+	clear(in)
 	groups, err := m.groupsToRead(ks, opt)
 	if err != nil {
 		return m.orUnknown(ks, err)
@@ -139,6 +140,14 @@ func (m memberReads) Of(ks *Keyspace, column int, member uint64, page members.Pa
 func (m memberReads) each(ks *Keyspace, groups []*shardReplica, reads []*memberRead, opt *ReadOptions) ([]memberAnswer, error) {
 	arrived := time.Now()
 	answers, errs := make([]memberAnswer, len(groups)), make([]error, len(groups))
+	if !m.catalog.View().TakesMembers() { // there are none, and an older node does not know the read
+		for s, q := range reads {
+			if q != nil {
+				answers[s].in = make([]bool, len(q.keys))
+			}
+		}
+		return answers, nil
+	}
 	var rest sync.WaitGroup
 	for s, q := range reads {
 		if q == nil {

@@ -39,6 +39,7 @@ func idsOf(l members.List) (ids []uint64) {
 // token sees it; 4. a deleted row has no members; 5. an op that would overflow changes
 // neither; 6. the replicas agree.
 func TestMembersThroughAnyNode(t *testing.T) {
+	t.Parallel()
 	all := openMembers(t, 4)
 	for i, n := range all {
 		eventually(t, "the node knows the keyspace", func() bool { return n.Keyspace("posts") != nil })
@@ -89,6 +90,7 @@ func TestMembersThroughAnyNode(t *testing.T) {
 
 // The list of a member's rows over all shards has each row once, newest first, by pages.
 func TestRowsOfAMember(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
 	ks := n.Keyspace("posts")
 	var ops []engine.Op
@@ -126,11 +128,11 @@ func TestRowsOfAMember(t *testing.T) {
 // A node that is stopped, with and without snapshots in between, has the same counts and sets
 // when it is opened again.
 func TestMembersOutliveARestart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	shards := map[string]int{"posts": 1, "users": 1}
 	n := openNode(t, dir, shards)
 	want := map[uint64]int{}
-	var last *Write
 	for round := range 6 {
 		ks := n.Keyspace("posts")
 		var ops []engine.Op
@@ -145,12 +147,12 @@ func TestMembersOutliveARestart(t *testing.T) {
 		if round == 3 {
 			ops = append(ops, engine.Op{ID: 2, Kind: engine.OpDelete})
 		}
-		last = memberWrite(t, n, ks, ops...)
+		memberWrite(t, n, ks, ops...)
 		groups, err := n.router.groupsOf(ks)
 		mustDo(t, err)
 		r := groups[0].replica.Load()
 		if round%2 == 0 {
-			mustDo(t, r.group.TakeSnapshot())
+			eventually(t, "a snapshot is taken", func() bool { return r.group.TakeSnapshot() == nil })
 			memberWrite(t, n, ks, engine.Join(9, 2, uint64(round)), engine.Leave(9, 2, 77))
 		}
 		before := r.fsm.State()
@@ -174,12 +176,12 @@ func TestMembersOutliveARestart(t *testing.T) {
 			}
 		}
 	}
-	_ = last
 }
 
 // A backup has the members, and a restore to another cluster makes the same sets, with force
 // over other members too.
 func TestMembersAreRestored(t *testing.T) {
+	t.Parallel()
 	from := openMembers(t, 1)
 	ks := from[0].Keyspace("posts")
 	var ops []engine.Op
@@ -219,6 +221,7 @@ func TestMembersAreRestored(t *testing.T) {
 
 // A follower whose sets are lost answers nothing wrong, and is repaired from another replica.
 func TestLostMembersAreRepaired(t *testing.T) {
+	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	var all []*Node
 	for i := range dirs {
@@ -263,6 +266,7 @@ func TestLostMembersAreRepaired(t *testing.T) {
 
 // Below cluster version 5 a write with a member is refused, and nothing of it is applied.
 func TestMembersNeedTheClusterVersion(t *testing.T) {
+	t.Parallel()
 	all := openMembersOf(t, 4, 4)
 	ks := all[0].Keyspace("posts")
 	w := &Write{Ops: []engine.Op{addTo(1, 0, 1), engine.Join(1, 2, 7)}, Deadline: soon()}
@@ -272,5 +276,28 @@ func TestMembersNeedTheClusterVersion(t *testing.T) {
 	raiseMembers(t, all[0])
 	if w = memberWrite(t, all[0], ks, engine.Join(1, 2, 7)); w.Rows[0] != 0 || w.Rows[2] != 1 {
 		t.Errorf("the row is %v", w.Rows)
+	}
+}
+
+// A keyspace of another kind refuses an op on a member, and nothing of its write is applied.
+func TestMembersOfUnread(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), nil)
+	unread, posts := n.Keyspace(KeyspaceUnread), n.Keyspace("posts")
+	w := once(&Write{Ops: []engine.Op{engine.Join(1, 0, 7)}, Deadline: soon()})
+	if err := n.Write(unread, w); !errors.Is(err, ErrNotCounters) {
+		t.Errorf("a write to unread: %v", err)
+	}
+	w = once(&Write{
+		Ops: []engine.Op{engine.Join(1, 0, 7), engine.Leave(1, 0, 7)}, Deadline: soon(),
+		Spaces: []*Keyspace{posts, unread}, In: []uint8{0, 1},
+	})
+	if err := n.Write(posts, w); !errors.Is(err, ErrNotCounters) {
+		t.Errorf("a write to posts and unread: %v", err)
+	}
+	in := make([]bool, 1)
+	mustDo(t, n.Members().Check(posts, 0, 7, []uint64{1}, &ReadOptions{Deadline: soon()}, in))
+	if in[0] {
+		t.Error("an op of a refused write was applied")
 	}
 }

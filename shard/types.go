@@ -65,6 +65,8 @@ var (
 	// ErrVersion is returned for an op on the board, or one with a floor, that the
 	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
+	// ErrNotCounters is returned for an op with a member on a keyspace of another kind.
+	ErrNotCounters = errors.New("only keyspaces of counters have members")
 	// ErrNoMembers is returned, as an ErrVersion, for an op with a member.
 	ErrNoMembers = fmt.Errorf("%w: members take cluster version %d", ErrVersion, catalog.VersionOfMembers)
 	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -119,6 +120,9 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if !wr.catalog.View().TakesTimelines() && w.ofTimelines() {
 		return ErrVersion
 	}
+	if err := wr.takesMembers(w, groups); err != nil {
+		return err
+	}
 	for i := range w.Outbox {
 		w.Outbox[i].Limits = wr.outboxes
 	}
@@ -135,9 +139,6 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	defer ps.release()
 	ps.split(w, ks, groups)
 	ps.addSections(w)
-	if ps.ofMembers() && !wr.catalog.View().TakesMembers() {
-		return ErrNoMembers
-	}
 	if ps.floored() && !wr.catalog.View().TakesFloors() {
 		return ErrNoFloors
 	}
@@ -402,14 +403,21 @@ func (ps *parts) floored() bool {
 	return false
 }
 
-// ofMembers reports whether an op is one on a set of members.
-func (ps *parts) ofMembers() bool {
-	for s := range ps.byShard {
-		if ps.byShard[s].writer.OfMembers() {
-			return true
+// takesMembers returns an error for an op with a member that its keyspace or the cluster
+// version does not take.
+func (wr *writer) takesMembers(w *Write, groups []*shardReplica) error {
+	for i := range w.Ops {
+		if w.Ops[i].Kind < engine.OpJoin {
+			continue
+		}
+		if s, _ := w.slot(i, groups[0].route); groups[s].kind != codec.KindCounters {
+			return ErrNotCounters
+		}
+		if !wr.catalog.View().TakesMembers() {
+			return ErrNoMembers
 		}
 	}
-	return false
+	return nil
 }
 
 // op writes one op in the form of its keyspace's kind.
