@@ -99,6 +99,15 @@ func (c *Counters) TableOf(t Table) *engine.Table {
 // Bytes implements Machine.
 func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Load().bytes() }
 
+// Outboxes returns how many authors have an outbox.
+func (c *Counters) Outboxes() uint64 {
+	pages := c.outboxes.Load().pages.Load()
+	if pages == nil {
+		return 0
+	}
+	return uint64(pages.users.Load())
+}
+
 // counts is the contents of a shard of a counter keyspace.
 type counts struct {
 	table   *engine.Table

@@ -3,12 +3,14 @@ package shard
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/shard/propose"
 )
 
 // This file makes one answer of what the shards of a write answered.
@@ -93,7 +95,7 @@ func (ps *parts) overflows(w *Write) {
 		if !p.answered() {
 			continue
 		}
-		column, could := w.refusable(i)
+		column, could := w.refusable(i, p.proposal, at[s])
 		if p.wasRefused() && could {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
 		} else if p.wasPartlyRefused() && could {
@@ -105,15 +107,19 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// refusable reports whether an op can have been refused, and the first column whose
-// sum can have overflowed. Only a sum overflows, and not one that adds 0, as the op
-// of a read does.
-func (w *Write) refusable(op int) (column uint8, could bool) {
+// refusable reports whether an op, which is op number at of a proposal, can have been
+// refused, and the first column whose sum can have overflowed. Only a sum overflows, and not
+// one that adds 0, as the op of a read does.
+func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true
 	}
 	if w.Outbox != nil {
-		return raftfsm.TooOldColumn, w.Outbox[op].Kind == outbox.Publish
+		column = raftfsm.TooOldColumn
+		if w.Width > 0 && q.Row(at, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
+			column = raftfsm.PostsColumn // of both reasons the one that still holds
+		}
+		return column, w.Outbox[op].Kind == outbox.Publish
 	}
 	if w.Ops[op].OfMember() {
 		return w.Ops[op].Cells[0].Column, true

@@ -28,6 +28,10 @@ const (
 	// feedBytesHint is what a feed in an answer counts for where calls are bounded by
 	// bytes.
 	feedBytesHint = 8 << 10
+	// groupsBytesHint is likewise for the groups of a user. It lets no more of them into one
+	// call than fit a message with the most groups of the most followees each.
+	groupsBytesHint = readsInCallBytes / (rpc.MessageBytesMax / groupsBytesMax)
+	groupsBytesMax  = rpc.ErrorBytesMax + groupsRowMax*binary.MaxVarintLen64
 )
 
 // remoteRead is one shard's part of a read that another node is asked for.
@@ -80,8 +84,11 @@ func (o readOf) table() Table { return Table(o) }
 
 // keysMax returns how many keys one read may ask for.
 func (o readOf) keysMax() int {
-	if o == readFeeds || o == readGroups {
+	switch o {
+	case readFeeds:
 		return feedsInReadMax
+	case readGroups:
+		return 1
 	}
 	return readKeysMax
 }
@@ -100,8 +107,10 @@ func newRemoteRead(g *shardReplica, opt *ReadOptions) *remoteRead {
 // size is about what a read takes with its answer.
 func (q *remoteRead) size() int {
 	switch q.of {
-	case readFeeds, readGroups:
+	case readFeeds:
 		return feedBytesHint * len(q.keys)
+	case readGroups:
+		return groupsBytesHint * len(q.keys)
 	case readPosts:
 		return 8*len(q.keys) + postBytes*q.posts.Limit
 	}

@@ -34,6 +34,8 @@ type ReplicaReport struct {
 	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // rising; none of the catalog's group
 	Entries []replica.EntryMark `json:"entries,omitempty"` // rising: see entryWindow
 	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // one of them; nil for none
+	// Outboxes is how many authors have an outbox here.
+	Outboxes uint64 `json:"outboxes,omitempty"`
 }
 
 // newLife returns a word that no other life of a process has.
@@ -57,6 +59,9 @@ func (n *Node) Report() NodeReport {
 			if here := g.replica.Load(); here != nil {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 				replica.Misfit = n.tiering.Misfit(here.tier)
+				if here.counters != nil {
+					replica.Outboxes = here.counters.Outboxes()
+				}
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)

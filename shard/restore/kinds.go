@@ -113,6 +113,21 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	return r.send()
 }
 
+// noOutboxes returns ErrNotEmpty if authors have outboxes, with rows or without, unless by
+// force.
+func (r *restore) noOutboxes(force bool) error {
+	if force || r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesTimelines() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	led, err := r.leader(ctx)
+	if err == nil && led.Outboxes > 0 {
+		err = r.notEmpty()
+	}
+	return err
+}
+
 // clearOutboxes removes the outboxes of authors without a row. A deleted row takes its
 // outbox along.
 func (r *restore) clearOutboxes() error {

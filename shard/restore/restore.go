@@ -53,7 +53,7 @@ const (
 	restoreReadTimeout = 30 * time.Second
 )
 
-// ErrNotEmpty is returned by Shard for a shard that has rows.
+// ErrNotEmpty is returned by Shard for a shard that has rows or outboxes.
 var ErrNotEmpty = errors.New("the shard has rows")
 
 // ErrBadSnapshot is returned by Shard for a stream that is no whole
@@ -95,8 +95,9 @@ type Node interface {
 
 // State is what a replica holds.
 type State struct {
-	Rows   uint64
-	Digest string // 16 hex digits
+	Rows     uint64
+	Outboxes uint64 // authors with an outbox
+	Digest   string // 16 hex digits
 }
 
 // Write is one write of a restore.
@@ -337,6 +338,9 @@ func (r *restore) empty(force bool) error {
 		} else if len(ids) > 0 && !force {
 			return r.notEmpty()
 		}
+	}
+	if err := r.noOutboxes(force); err != nil {
+		return err
 	}
 	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(batch{Write: Write{Ops: []engine.Op{first}}}); err != nil {

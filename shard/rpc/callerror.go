@@ -21,7 +21,7 @@ var (
 	// program is of another version.
 	ErrNoMethod = errors.New("the node knows no such call")
 	// ErrTooLarge is returned for a request or an answer of more than
-	// messageBytesMax.
+	// MessageBytesMax.
 	ErrTooLarge = errors.New("the call's message is too large")
 	// ErrBadAnswer is returned for an answer that no node of this version makes.
 	ErrBadAnswer = errors.New("not an answer of this version")

@@ -61,7 +61,7 @@ func newCallPeer(c *Calls, node string) (*callPeer, error) {
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(callCodec{}),
 			grpc.MaxCallRecvMsgSize(answerBytesMax),
-			grpc.MaxCallSendMsgSize(messageBytesMax),
+			grpc.MaxCallSendMsgSize(MessageBytesMax),
 		),
 	)
 	return p, err

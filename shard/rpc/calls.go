@@ -123,7 +123,7 @@ func (c *Calls) Close() {
 // have seen the request; and otherwise ErrCallLost: one may have. The context's
 // error is in the last two when it was the cause.
 func (c *Calls) Call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
-	if len(request) > messageBytesMax {
+	if len(request) > MessageBytesMax {
 		return nil, fmt.Errorf("%w: %w: a request of %d bytes", ErrNotSent, ErrTooLarge, len(request))
 	}
 	p, err := c.peer(node)

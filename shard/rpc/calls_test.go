@@ -23,7 +23,7 @@ func TestCallsCarryBytes(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	b := nodes.node(t, "b", nil)
-	for _, size := range []int{0, 1, 100, 70_000, messageBytesMax} {
+	for _, size := range []int{0, 1, 100, 70_000, MessageBytesMax} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			request := bytes.Repeat([]byte{'x', 'y'}, size/2+1)[:size]
 			got, err := a.Call(within10s(t), "b", "echo", request)
@@ -61,7 +61,7 @@ func TestCallsCarryErrors(t *testing.T) {
 			return []byte("not seen"), fmt.Errorf("group 7: %w", ErrLedBy(string(request)))
 		},
 		"other": func(context.Context, []byte) ([]byte, error) { return nil, errors.New("of no code") },
-		"large": func(context.Context, []byte) ([]byte, error) { return make([]byte, messageBytesMax+1), nil },
+		"large": func(context.Context, []byte) ([]byte, error) { return make([]byte, MessageBytesMax+1), nil },
 	})
 	_, err := a.Call(within10s(t), "b", "fail", []byte("c.1"))
 	var told *Error
@@ -78,7 +78,7 @@ func TestCallsCarryErrors(t *testing.T) {
 	if _, err = a.Call(within10s(t), "b", "unheard", nil); !errors.Is(err, ErrNoMethod) {
 		t.Errorf("unheard: %v", err)
 	}
-	_, err = a.Call(within10s(t), "b", "echo", make([]byte, messageBytesMax+1))
+	_, err = a.Call(within10s(t), "b", "echo", make([]byte, MessageBytesMax+1))
 	if !errors.Is(err, ErrNotSent) || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large a request: %v", err)
 	}
@@ -197,7 +197,7 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 		}
 	})
 	t.Run("for the node", func(t *testing.T) {
-		for _, size := range []int{1, messageBytesMax} {
+		for _, size := range []int{1, MessageBytesMax} {
 			var told *Error
 			if _, err := a2.Call(within10s(t), "b", "echo", make([]byte, size)); !errors.Is(err, errs.ErrOverloaded) || !errors.As(err, &told) {
 				t.Errorf("%d bytes: %v", size, err)

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// messageBytesMax bounds a request and an answer: the largest write that a
+	// MessageBytesMax bounds a request and an answer: the largest write that a
 	// proposer takes (QueueBytesMax), or a page of rows, and what goes with it.
-	messageBytesMax = 20 << 20
+	MessageBytesMax = 20 << 20
 	// answerBytesMax is a message with the code before it.
-	answerBytesMax = messageBytesMax + 1
+	answerBytesMax = MessageBytesMax + 1
 	// handlersMax bounds the calls that a node answers at once. Callers batch:
 	// 64 groups with 4 sends in flight from each of 4 nodes are as many.
 	handlersMax = 1024
@@ -68,7 +68,7 @@ func newCallServer() *callServer {
 	s.grpc = grpc.NewServer(
 		grpc.UnknownServiceHandler(s.receive),
 		grpc.ForceServerCodecV2(callCodec{}),
-		grpc.MaxRecvMsgSize(messageBytesMax),
+		grpc.MaxRecvMsgSize(MessageBytesMax),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.InitialWindowSize(streamWindowBytes),
 		grpc.InitialConnWindowSize(connWindowBytes),
@@ -137,7 +137,7 @@ func (s *callServer) answer(ctx context.Context, method string, request []byte) 
 		return nil, fmt.Errorf("%w: %d bytes of calls are being answered", errs.ErrOverloaded, requestBytesMax)
 	}
 	answer, err := handler(ctx, request)
-	if err == nil && len(answer) > messageBytesMax {
+	if err == nil && len(answer) > MessageBytesMax {
 		return nil, fmt.Errorf("%w: an answer of %d bytes", ErrTooLarge, len(answer))
 	}
 	return answer, err

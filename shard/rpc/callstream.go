@@ -10,7 +10,7 @@ import (
 )
 
 // StreamHandler answers a call with bytes of any number, for which send is called a
-// piece at a time: of at most messageBytesMax, and not to be changed any more. ctx is
+// piece at a time: of at most MessageBytesMax, and not to be changed any more. ctx is
 // a Handler's.
 type StreamHandler func(ctx context.Context, request []byte, send func([]byte) error) error
 

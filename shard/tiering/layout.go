@@ -74,8 +74,8 @@ func ParseIDLayout(text string) (IDLayout, error) {
 	if l.Epoch, err = strconv.ParseInt(fields[1], 10, 64); err != nil {
 		return l, fmt.Errorf("the epoch of layout %q is no number", text)
 	}
-	if l.Unit, err = time.ParseDuration(fields[2]); err != nil || l.Unit < time.Microsecond || l.Unit > time.Hour {
-		return l, fmt.Errorf("the unit of layout %q is not 1us to 1h", text)
+	if l.Unit, err = time.ParseDuration(fields[2]); err != nil || l.Unit < time.Microsecond || l.Unit > time.Hour || l.Unit%time.Microsecond != 0 {
+		return l, fmt.Errorf("the unit of layout %q is not 1us to 1h, in whole microseconds", text)
 	}
 	l.Shift = uint(shift)
 	return l, nil

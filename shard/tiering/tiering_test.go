@@ -73,7 +73,7 @@ func TestIDLayouts(t *testing.T) {
 			t.Errorf("keys %d to %d of 3 shards are old: %v", c.first, c.last, got)
 		}
 	}
-	for _, text := range []string{"", "x", "64:0:1s", "1:x:1s", "1:0:1ns", "1:0:2h", "1:0", "-1:0:1s"} {
+	for _, text := range []string{"", "x", "64:0:1s", "1:x:1s", "1:0:1ns", "1:0:2h", "1:0", "-1:0:1s", "22:0:1500ns"} {
 		if l, err := ParseIDLayout(text); err == nil {
 			t.Errorf("%q is %v", text, l)
 		}
