@@ -3,7 +3,7 @@
 # fixed rate, alone and beside hostile connections, in turn. Prints Markdown. Needs the built
 # binaries (make build) and go.
 #
-#   bench/hostile.sh > out.md      ROUNDS=3 SECONDS_EACH=8 RATE=500 TLS=yes|no
+#   bench/hostile.sh > out.md      ROUNDS=3 SECONDS_EACH=8 RATE=500 TLS=yes|no OPS="read incr"
 #
 # Hostile are 10,000 wrong tokens a second, 400 connections that send a byte every half second
 # of their TLS handshake (of their request, without TLS), and 400 that send nothing. Their
@@ -16,6 +16,7 @@ SECONDS_EACH=${SECONDS_EACH:-8}
 RATE=${RATE:-500}
 TLS=${TLS:-yes}
 PORT=${PORT:-14930}
+OPS=${OPS:-read incr}
 use_scratch
 (cd bench/hostile && go build -o "$dir/hostile" .)
 bin/countctl cert create-ca --dir "$dir/certs" >/dev/null
@@ -45,7 +46,7 @@ once() {
   for p in p50 p99; do grep -o '"latency_us":{[^}]*}' "$dir/out" | field "$p" | awk '{printf "%.2f\n", $1 / 1000}' >>"$dir/$1-$2-$p"; done
 }
 
-for op in read incr; do
+for op in $OPS; do
   once warm "$op"
   for _ in $(seq "$ROUNDS"); do
     once alone "$op"
@@ -59,7 +60,7 @@ for op in read incr; do
 done
 echo "| latency in ms | p50 alone | p50 beside | p99 alone | p99 beside | cores of countd alone | beside |"
 echo "|---|---|---|---|---|---|---|"
-for op in read incr; do
+for op in $OPS; do
   echo "| $op | $(spread <"$dir/alone-$op-p50") | $(spread <"$dir/beside-$op-p50") | $(spread <"$dir/alone-$op-p99") | $(spread <"$dir/beside-$op-p99") | $(spread <"$dir/alone-$op-cpu") | $(spread <"$dir/beside-$op-cpu") |"
 done
 echo

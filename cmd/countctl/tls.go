@@ -19,7 +19,7 @@ type tlsFlags struct{ ca, cert, key string }
 const (
 	caEnv   = "COUNTCTL_CA"
 	certEnv = "COUNTCTL_CERT"
-	keyEnv  = "COUNTCTL_KEY"
+	keyEnv  = "COUNTCTL_CERT_KEY"
 )
 
 func (c *cli) tlsFlags(flags *pflag.FlagSet) {
