@@ -109,7 +109,7 @@ func (c *conn) beyondLimits(cmd *command, args [][]byte, now time.Time) (auth.Re
 	over, wait := auth.Requests, caller.Take(auth.Requests, 1, now)
 	if wait == 0 && cmd != nil && cmd.traits&writes != 0 && cmd.name != "exec" {
 		if over, wait = auth.Ops, caller.Take(auth.Ops, 1, now); wait == 0 {
-			caller.Owe(auth.Ops, cmd.keys.count(len(args))-1, now)
+			caller.Owe(auth.Ops, cmd.ops(len(args))-1, now)
 		}
 	}
 	if wait > 0 {
@@ -120,6 +120,14 @@ func (c *conn) beyondLimits(cmd *command, args [][]byte, now time.Time) (auth.Re
 
 func errOverLimit(caller *auth.Caller, over auth.Limit) string {
 	return fmt.Sprintf("OVERLOADED user %s makes more %s than its limit allows", caller.Name, over)
+}
+
+// ops returns the number of ops of a write with n arguments.
+func (cmd *command) ops(n int) int {
+	if cmd.group == groupSet {
+		return n - cmd.keys.last - 1 // members
+	}
+	return cmd.keys.count(n)
 }
 
 // count returns the number of keys among n arguments.

@@ -374,6 +374,17 @@ func TestLimitsOfRedisUsers(t *testing.T) {
 	if got := c.do("GET posts:1:like")[0]; got != `"5"` {
 		t.Error(got)
 	}
+	adds := cluster.Token(t, "adds", grant("ingest", "posts"))
+	if _, _, err := auth.PutUser(t.Context(), cluster, "adds", []catalog.Grant{grant("ingest", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c = loggedIn(t, s, adds)
+	if got := c.do("SADD posts:2:like:members" + strings.Repeat(" 7", 3600))[0]; got != "1" { // each member is an op
+		t.Fatal(got)
+	}
+	if got := c.do("INCR posts:1:like")[0]; got != "-OVERLOADED user adds makes more ops than its limit allows" {
+		t.Error(got)
+	}
 }
 
 // TestRefusedWritesKeepTheirNumber checks that the numbers of a session's writes do not

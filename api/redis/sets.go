@@ -9,8 +9,11 @@ import (
 	"github.com/countd/countd/shard"
 )
 
+// groupSet is the group of commands on sets of members.
+const groupSet = "set"
+
 func setCommands() []command {
-	const group = "set"
+	const group = groupSet
 	return []command{
 		{"sadd", -3, keyed | writes, oneKey, group, "adds members and counts those that were absent", (*conn).sadd, nil},
 		{"srem", -3, keyed | writes, oneKey, group, "removes members and counts down those that were there", (*conn).srem, nil},
