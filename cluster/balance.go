@@ -164,9 +164,9 @@ func (p *plan) evenReplicas() {
 	}
 }
 
-// ofFullestKeyspace returns the first of the groups that is of the keyspace of which from
-// holds the most replicas more than to. One keyspace may carry all the load, and nodes can
-// only lead equally many shards of each keyspace if they hold about equally many.
+// ofFullestKeyspace compares how many replicas of each keyspace the two nodes hold, and returns
+// the first of the groups in the keyspace with the largest surplus on from. One keyspace may
+// carry all the load. Nodes can lead equally many of its shards only if they hold equally many.
 func (p *plan) ofFullestKeyspace(groups []uint32, from, to string) uint32 {
 	best, most := groups[0], math.MinInt
 	for _, k := range p.view.Catalog.KeyspacesByName() {

@@ -116,8 +116,8 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return &s.join(ctx, n, []shard.Source{of})[0], nil
 }
 
-// pause pauses a source and waits for its readers. What it was read to then stays so, if all
-// shards answer.
+// pause pauses a source and waits for its readers. If all shards answer, the source's positions
+// do not change after that.
 func (s *Sources) pause(ctx context.Context, n *shard.Node, name string) (shard.Source, error) {
 	of, err := n.PauseSource(ctx, name, true)
 	if err != nil {

@@ -77,8 +77,9 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	return out, nil
 }
 
-// appendEvents appends what an op does: an event for each floor that its deltas have, which is
-// the higher one of the op's and the column's, and one for all that have none.
+// appendEvents appends the events of an op: one for each floor, with the deltas that it bounds,
+// and one for all deltas without a floor. The floor of a delta is the higher one of the op's and
+// the column's.
 func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
 	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
 	counts := make(map[string]int64, len(op.Cells))

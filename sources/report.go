@@ -201,12 +201,12 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 	return out
 }
 
-// ahead reports whether a partition's report is of a reader that is further than another.
+// ahead reports whether the reader of a report has read further than that of another.
 func ahead(p, other *Partition) bool {
 	return p.Position != nil && (other.Position == nil || other.Position.Less(*p.Position))
 }
 
-// sum derives what is said of the source from its partitions.
+// sum sets the fields of the source from its partitions.
 func (out *Source) sum() {
 	lag, known := uint64(0), len(out.Partitions) > 0
 	for i, p := range out.Partitions {
@@ -234,10 +234,10 @@ func (out *Source) sum() {
 	}
 }
 
-// pausedLook bounds how long the end of a queue is waited for that nobody reads.
+// pausedLook bounds the wait for the end of a queue that nobody reads.
 const pausedLook = time.Second
 
-// lookAtOnce bounds the partitions of a paused source that are looked at at once.
+// lookAtOnce bounds the partitions of a paused source that are read concurrently.
 const lookAtOnce = 64
 
 // paused returns the partitions of a paused source, from the shards and from its queue.
@@ -270,7 +270,7 @@ func (s *Sources) paused(ctx context.Context, n *shard.Node, of shard.Source) ma
 	return found
 }
 
-// pausedAt returns what a partition is read to, nil if a shard does not answer.
+// pausedAt returns the position that all shards have reached, nil if a shard does not answer.
 func pausedAt(ctx context.Context, n *shard.Node, of shard.Source, partition uint32) *Position {
 	all, err := n.SourcePositions(ctx, of.Number, partition)
 	if err != nil {
@@ -285,7 +285,7 @@ func pausedAt(ctx context.Context, n *shard.Node, of shard.Source, partition uin
 	return &at
 }
 
-// look adds the end of a queue that nobody reads.
+// look sets End and Lag of a partition that nobody reads.
 func (p *Partition) look(ctx context.Context, broker source.Broker) {
 	_, end, err := broker.Bounds(ctx, p.Partition)
 	if err != nil {

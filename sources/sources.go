@@ -25,7 +25,7 @@ import (
 const (
 	// matchEvery is how often the sources that are read are compared with the catalog.
 	matchEvery = 200 * time.Millisecond
-	// openEvery is how often a source is opened again that could not be.
+	// openEvery is the pause before Sources opens a source again that failed to open.
 	openEvery = 5 * time.Second
 )
 
@@ -103,8 +103,8 @@ func (s *Sources) run() {
 	}
 }
 
-// match ends the readers of sources that are not wanted as they are read, and starts those
-// that are missing. It waits for nothing.
+// match ends the readers that no longer fit the catalog, and starts those that are missing. It
+// does not block.
 func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	wanted := map[uint64]shard.Source{}
 	for _, of := range all {

@@ -44,7 +44,7 @@ func (c *Client) askLeader(ctx context.Context, method string, request []byte) (
 	return c.cfg.Calls.Call(ctx, leader, method, request)
 }
 
-// askedInVain reports whether a call met nobody who could answer it.
+// askedInVain reports whether a call failed because the node could not answer it.
 func askedInVain(err error) bool {
 	return errors.Is(err, rpc.ErrNotSent) || errors.Is(err, rpc.ErrCallLost) || errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)
 }

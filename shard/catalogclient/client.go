@@ -118,7 +118,7 @@ func (c *Client) changeOnce(ctx context.Context, command *catalog.Command) (*cha
 	return answer, nil
 }
 
-// fateOfChange says of a command whose call failed with err what is known of it.
+// fateOfChange returns what err, the error of a call with a command, says about the command.
 func fateOfChange(err error) error {
 	if errors.Is(err, errs.ErrDiskFull) {
 		return err
@@ -138,8 +138,8 @@ func (c *Client) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 	return json.Marshal(answer)
 }
 
-// errNotSeen is of a change that has happened: that this node does not see it in
-// time must not read as if nothing had been done.
+// errNotSeen is returned for a change that happened and that this node does not see in time.
+// It must not read as if nothing had been done.
 var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnknown)
 
 // awaitCatalog returns once this node's catalog has applied its log up to index,

@@ -65,10 +65,9 @@ func (c *Client) know(ctx context.Context, index uint64) error {
 	return c.cfg.Follow()
 }
 
-// Tell returns once the other nodes that seem to be there know the catalog's log
-// up to index, or after TellMax: whoever made a keyspace may ask any of them for
-// it next. It returns the names of the nodes that did not confirm that: they ask
-// for themselves when they need to.
+// Tell waits until the other living nodes know the catalog's log up to index, for at most
+// TellMax: a client that made a keyspace may send its next request to any of them. It returns
+// the names of the nodes that did not confirm. They catch up when they need to.
 func (c *Client) Tell(ctx context.Context, index uint64) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, TellMax)
 	defer cancel()

@@ -10,8 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// maintenanceTick is how often what the catalog should hold is looked at when it does
-// not change.
+// maintenanceTick is how often Run checks the catalog while it does not change.
 const maintenanceTick = time.Second
 
 // maintenanceTimeout bounds one round.

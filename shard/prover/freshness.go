@@ -9,9 +9,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// ConfirmTimeout bounds one round of asking. Peers that are there answer within
-// a few round trips, or else once a write to disk that holds up their raft is
-// done.
+// ConfirmTimeout bounds one round of asking. Living peers answer within a few round
+// trips, or after the disk write that blocks their raft.
 const ConfirmTimeout = time.Second
 
 // Confirmation says that every write of a group that was acknowledged before
@@ -22,9 +21,9 @@ type Confirmation struct {
 	Index uint64
 }
 
-// Freshness is what a replica has learned of its place behind its leader. Rounds
-// of asking follow each other; whoever comes while one is under way takes part
-// in the next, because that one asked too early for it.
+// Freshness is what a replica knows of its distance to its leader. Rounds of asking follow
+// each other. A caller that comes during a round waits for the next one, because the current
+// round asked before the caller came.
 type Freshness struct {
 	Ask  func(context.Context) (index uint64, err error) // one round
 	last atomic.Pointer[Confirmation]

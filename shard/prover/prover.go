@@ -181,8 +181,8 @@ func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64)
 	return nil
 }
 
-// agreeing returns how many of the voters, which are other nodes and no fewer than
-// need, said that they are in no later term. It asks no further once need have.
+// agreeing asks voters on other nodes, at least need of them, for their terms. It returns how
+// many are in no later term, and stops asking once need of them are.
 func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
 	if need == 0 {
 		return 0

@@ -1,4 +1,4 @@
-// Package retry owns how what finds no leader is tried again, and how a state is awaited.
+// Package retry owns the pauses between attempts that find no leader, and waits for a state.
 //
 // It never decides whether something may be repeated. Invariant: it returns soon after its
 // context ends.
@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// What finds no leader is tried again after PauseMin, then at double the
-	// pause each time up to PauseMax. An election takes a second or two.
+	// Until pauses for PauseMin after the first attempt, and doubles the pause up to
+	// PauseMax. An election takes a second or two.
 	PauseMin = 5 * time.Millisecond
 	PauseMax = 100 * time.Millisecond
 	// pollEvery is how often WaitFor looks.
