@@ -157,8 +157,10 @@ func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table 
 // and the table is replaced by what its snapshot makes: it equals the naive table,
 // and has the digest of a table that never moved a row.
 func TestColdRowsCount(t *testing.T) {
+	t.Parallel()
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if testing.Short() && name != "weibo nearly ordered" && name != "any 64 bits" {
 				t.Skip("one goroutine has nothing to show the race detector")
 			}
@@ -465,6 +467,7 @@ func TestWatch(t *testing.T) {
 // Readers beside the writer and beside segments that are frozen, folded and
 // warmed. A row never goes back and is never missed.
 func TestReadersBesideFreezing(t *testing.T) {
+	t.Parallel()
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{}
 	var stop atomic.Bool

@@ -15,6 +15,7 @@ import (
 //     between buckets, grow and split their segments, and snapshots copy them.
 //  3. A row never goes back: a reader sees its count rise only.
 func TestReadersBesideTheWriter(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		columns []uint8

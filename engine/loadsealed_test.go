@@ -9,8 +9,10 @@ import (
 // Rows that are sealed as they are loaded are those that were given, in whatever
 // pieces, and go on counting.
 func TestLoadSealed(t *testing.T) {
+	t.Parallel()
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if testing.Short() && name != "weibo nearly ordered" {
 				t.Skip("another shape of ids is run in short")
 			}

@@ -53,12 +53,14 @@ const smallOverflow = 1 << 10
 // A table gives the memory of deleted rows back, in whatever order they came and
 // go, and is as good as new.
 func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
+	t.Parallel()
 	rows := 2*rowsMax + 500
 	if testing.Short() {
 		rows = 3000 // one goroutine has nothing to show the race detector
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 2))
 			tab := newTable(t)
 			empty := tab.Stats().Bytes

@@ -28,8 +28,10 @@ func sealAll(tab *Table) int {
 // warmed, and the table is replaced by what its snapshot makes: it equals the naive
 // table, and has the digest of a table that never moved a row.
 func TestSealedRowsCount(t *testing.T) {
+	t.Parallel()
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if testing.Short() && name != "weibo nearly ordered" {
 				t.Skip("another shape of ids is run in short")
 			}
@@ -308,6 +310,7 @@ func TestSealDividesSegments(t *testing.T) {
 // What must hold at every moment for readers beside the writer and beside segments
 // that are sealed, sealed anew and melted: a row is never missed, and never goes back.
 func TestReadersBesideSealing(t *testing.T) {
+	t.Parallel()
 	tab, ids := filled(t, 25_000)
 	var stop atomic.Bool
 	var readers sync.WaitGroup

@@ -18,8 +18,10 @@ func captured(tab *Table, i int) *frozen {
 // Ops of any kind between the capture of a segment and its exchange, near it and on its
 // own rows: what is sealed or melted has all of them, or is given up.
 func TestWritesWhileSealing(t *testing.T) {
+	t.Parallel()
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if testing.Short() && name != "weibo nearly ordered" {
 				t.Skip("another shape of ids is run in short")
 			}

@@ -31,6 +31,7 @@ func smallCount(r *rand.Rand) int64 { return r.Int64N(1 << r.IntN(9)) }
 
 // Every row reads as it was; other ids read as zeros.
 func TestSealedRowsReadAsTheyWere(t *testing.T) {
+	t.Parallel()
 	for name, idOf := range idShapes {
 		for _, c := range []struct {
 			name    string

@@ -12,6 +12,7 @@ import (
 // that takes snapshots: each snapshot has the digest and the rows that it says, and the
 // table has what was written.
 func TestTiersBesideTheWriter(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 44))
 	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 25_000)

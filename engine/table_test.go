@@ -14,12 +14,14 @@ import (
 // Ids of every shape, more than fill several segments, each with a row that
 // tells it from the others.
 func TestEveryShapeOfIDs(t *testing.T) {
+	t.Parallel()
 	rows := 3*rowsMax + 500 // of several full segments
 	if testing.Short() {
 		rows = 5000 // one goroutine has nothing to show the race detector
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 2))
 			tab, m := newTable(t), model{}
 			for i := range rows {
@@ -43,6 +45,7 @@ func TestEveryShapeOfIDs(t *testing.T) {
 // Random ops on few and many ids, overflow both ways, rows that widen, batches,
 // and what each op answers.
 func TestAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		shape := idShapes[rapid.SampledFrom([]string{"dense in order", "weibo nearly ordered", "any 64 bits", "10 to 19 digits", "one field of bits"}).Draw(rt, "shape")]
@@ -138,6 +141,7 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 // A snapshot stays what it was while rows are changed, added and deleted, and
 // makes an equal table.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
 	tab, m := newTable(t), model{}
 	change := func(n int) {

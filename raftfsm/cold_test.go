@@ -249,8 +249,9 @@ func (r *coldReplica) carried() []byte {
 // restore their snapshots and are sent each other's: at every index they have equal
 // digests, rows and answers.
 func TestReplicasOfDifferentTiering(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { replicasOfDifferentTiering(t, seed) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { t.Parallel(); replicasOfDifferentTiering(t, seed) })
 	}
 }
 
@@ -386,6 +387,7 @@ func sameRows(t *testing.T, plain *Counters, replicas []*coldReplica) {
 // A snapshot whose cold rows are not there is refused, and what it carries is read
 // by whoever has the stream alone.
 func TestSnapshotsOfColdRows(t *testing.T) {
+	t.Parallel()
 	a := newColdReplica(t, "a")
 	var ops []engine.Op
 	for i := range uint64(25_000) {

@@ -104,6 +104,7 @@ func TestWaitApplied(t *testing.T) {
 // of its moment: 1. its index and digest are those; 2. what comes after is not
 // in it; 3. the entries after it, applied to it, make the live state.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
+	t.Parallel()
 	c := filledCounters(t, 30_000)
 	var entries [][]byte
 	for i := range uint64(200) {

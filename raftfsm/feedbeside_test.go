@@ -17,6 +17,7 @@ import (
 //  2. what was given last is there at the end,
 //  3. a snapshot has what was there when it was taken, whenever that was.
 func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
+	t.Parallel()
 	const users, rounds = 400, 60
 	r := newSpillReplica(t)
 	defer r.close()
@@ -96,6 +97,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 // While feeds are moved, all of them are taken away and given back as they were, and none
 // is lost.
 func TestFeedsMoveBesideClear(t *testing.T) {
+	t.Parallel()
 	const users, rounds = 300, 300
 	r := newSpillReplica(t)
 	defer r.close()

@@ -16,6 +16,7 @@ import (
 // has all of them there and as a plain map does, whatever is written, read, moved and
 // restored, and at whatever moment a process is killed.
 func TestFeedsEqualWhereverTheyAre(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		plain := NewFeed()
 		replicas := []*spillReplica{newSpillReplica(t), newSpillReplica(t)}

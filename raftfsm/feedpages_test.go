@@ -152,6 +152,7 @@ func TestFeedPagesOfHashesAlike(t *testing.T) {
 
 // A reader beside a writer sees a user's feed as one of those that it was given.
 func TestFeedReadersSeeWholeFeeds(t *testing.T) {
+	t.Parallel()
 	p := newFeedPages(new(atomic.Uint32), feedPageBytesMax)
 	bodies := make([][]byte, 50)
 	r := rand.New(rand.NewPCG(5, 5))

@@ -93,6 +93,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 
 // No damage of a snapshot is taken: cut anywhere, or with a bit turned.
 func TestKindsRefuseDamage(t *testing.T) {
+	t.Parallel()
 	for _, kind := range shardKinds {
 		snapshot := codectest.Persisted(t, goldenMachine(t, kind))
 		for i := range snapshot {
@@ -381,6 +382,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 }
 
 func TestBoardIsBounded(t *testing.T) {
+	t.Parallel()
 	var ops []BoardOp
 	kinds := []BoardOpKind{BoardPublish, BoardFire, BoardDot, BoardMakeChannel, BoardMakeDot}
 	for i := range CursorsMax {

@@ -224,6 +224,7 @@ func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 // Whatever requests an entry has, and however little may be remembered, the state
 // is that of its snapshot.
 func TestSnapshotAfterAnyEntry(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		h := newHistory(t)
 		h.limits.ProducersMax = rapid.IntRange(1, 3).Draw(rt, "producers")

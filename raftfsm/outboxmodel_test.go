@@ -106,6 +106,7 @@ func outboxEntry(now int64, sections ...[]byte) []byte {
 // Posts and outboxes of two replicas, one of which restores snapshots of the other, agree
 // with a naive program, whatever is published, removed, counted, deleted and repeated.
 func TestOutboxesEqualModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		replicas := []*Counters{NewCounters(), NewCounters()}
 		want := map[uint64]*modelAuthor{}

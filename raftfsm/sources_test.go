@@ -167,6 +167,7 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 // For any sections, of one or several in an entry, the shard does what the naive model
 // does; a snapshot holds all of it, and equal positions have equal digests.
 func TestPositionsModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]codec.Kind{codec.KindCounters, codec.KindUnread}).Draw(t, "kind")
 		m := New(kind)

@@ -30,6 +30,7 @@ func TestSnapshotBytesAreGolden(t *testing.T) {
 }
 
 func TestDamagedSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
 	t.Run("few rows", func(t *testing.T) {
 		c := goldenCounters(t)
 		codectest.MustRefuseDamage(t, c, codectest.Persisted(t, c), func() any { return c.State() })
@@ -81,6 +82,7 @@ func filledCounters(t testing.TB, rows int) *Counters {
 }
 
 func TestSnapshotRestores(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		c, want := NewCounters(), model{}
 		for index := range uint64(rapid.IntRange(0, 4).Draw(rt, "entries")) {

@@ -206,6 +206,7 @@ func (m *machines) reopen() {
 // followed, counted, swept and restored, every number is what it would be if all
 // were written to every user.
 func TestUnreadEqualsFanOut(t *testing.T) {
+	t.Parallel()
 	const idle = 3 * 24 * time.Hour
 	userIDs := []uint64{0, 1, 7, 1<<64 - 1}
 	channels, dots := []string{"news", "ads"}, []string{"shop", "me"}
