@@ -7,17 +7,12 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
 )
-
-// groupFSM is what Open takes.
-type groupFSM = raft.FSM
 
 // Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
 func (n *Node) Keyspaces() []*Keyspace { return n.registry.keyspaces.Load().sorted }

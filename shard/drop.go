@@ -7,15 +7,10 @@ import (
 	"sync"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
-
-// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
-// for a write to one that another node knows to be dropped, of which nothing is applied.
-var ErrUnknownColumn = errs.ErrUnknownColumn
 
 // DropRefusedError is returned for a drop of what a cluster cannot be without, or that the
 // cluster version does not allow yet. Nothing was changed.

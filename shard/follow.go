@@ -269,3 +269,25 @@ func (n *Node) addrOf(node string) (string, bool) {
 	}
 	return found.ClusterAddr, ok
 }
+
+func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm groupFSM) replica.Config {
+	return replica.Config{
+		Dir:      n.registry.dirs.Dir(group, number),
+		Group:    group,
+		NodeID:   n.cfg.NodeKey,
+		Replica:  number,
+		FSM:      fsm,
+		Mux:      n.mux,
+		Streams:  n.streams,
+		Beats:    n.beats,
+		Logger:   n.cfg.Logger.With("keyspace", keyspace),
+		Fatal:    n.fatal,
+		Addrs:    n.addrOf,
+		LogStore: n.cfg.LogStore,
+		NodeLog:  n.log,
+		Room:     n.room.Take,
+	}
+}
+
+// groupFSM is what Open takes.
+type groupFSM = raft.FSM

@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"slices"
-
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -33,33 +31,3 @@ const (
 	readsInCallBytes  = 1 << 20
 	groupsInCallBytes = 1 << 20
 )
-
-// closePeers closes the batchers.
-func (n *Node) closePeers() {
-	n.reader.close()
-	table := n.registry.groups.Load()
-	for _, g := range slices.Concat(table.all, table.dropped) {
-		g.forward.Close()
-	}
-}
-
-// serveCalls sets what other nodes may ask of this one.
-func (n *Node) serveCalls() {
-	for method, handle := range n.cfg.Handlers {
-		n.calls.Handle(method, handle)
-	}
-	n.prover.Handle(n.calls)
-	n.calls.Handle(methodRead, n.reader.serveReads)
-	n.calls.Handle(methodScan, n.reader.serveScan)
-	n.calls.Handle(methodPropose, n.writer.serveParts)
-	n.calls.Handle(methodRelay, n.writer.serveRelay)
-	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
-	n.membership.Handle()
-	n.catalogClient.Handle()
-	n.calls.Handle(methodReport, n.serveReport)
-	n.calls.Handle(methodRoom, n.votersRoom().serve)
-	n.calls.Handle(methodBoard, n.reader.serveBoard)
-	n.calls.Handle(methodMembers, memberReads{&n.reader}.serveMembers)
-	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
-	n.calls.Serve()
-}

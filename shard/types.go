@@ -379,3 +379,7 @@ type MemberStatus struct {
 	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group had
 	Voter   bool   `json:"voter"`
 }
+
+// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
+// for a write to one that another node knows to be dropped, of which nothing is applied.
+var ErrUnknownColumn = errs.ErrUnknownColumn

@@ -1,0 +1,275 @@
+package shard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/sourcesink"
+	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
+	"github.com/countd/countd/shard/tiering"
+)
+
+// Open opens the node's groups. A cluster of this node alone, new or not, can
+// read its catalog when Open returns; a member of a larger one when it has found
+// the others. The groups may not be ready to serve: see WaitReady.
+func Open(cfg Config) (*Node, error) {
+	cfg, id, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, life: newLife(), catalog: catalog.New(),
+		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
+		rounds: propose.NewRounds(nil),
+		beats:  replica.NewBeats(),
+	}
+	n.registry.dirs.Path, n.registry.dirs.Opened = cfg.Dir, cfg.Opened
+	n.registry.dirs.OnlyNode = func() bool { return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone() }
+	n.prover = prover.New(prover.Config{
+		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking,
+		Call: func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
+			return n.streams.Call(ctx, node, method, request, answerBytes)
+		},
+	})
+	n.sources = sourcesink.New(nodeSources{n})
+	n.tiering = tiering.New(tiering.Config{
+		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
+		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
+	})
+	n.spill = tiering.NewSpill(tiering.SpillConfig{
+		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Feeds: n.registry.feeds,
+		Store: func() *cold.Store { return n.cold }, Stats: n.tiering.Stats, MayFreeze: n.tiering.MayFreeze, Stopping: n.stopping,
+	})
+	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
+	n.registry.keyspaces.Store(&keyspaceTable{})
+	n.registry.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
+	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	if err := n.registerMetrics(); err != nil {
+		return nil, err
+	}
+	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Dial: cfg.DialPeer, Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
+		return nil, errors.Join(err, n.mux.Close())
+	}
+	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
+	n.tiering.Connect(n.calls, n.mux.Limited())
+	n.catalogClient = catalogclient.New(catalogclient.Config{
+		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.registry.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
+		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
+		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
+	})
+	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
+		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
+	})
+	n.membership = membership.New(membership.Config{
+		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile,
+		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
+	})
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
+	}
+	if n.cfg.LogStore, err = storage.ChooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
+		return nil, errors.Join(err, n.mux.Close())
+	}
+	if n.cfg.LogStore == storage.LogStoreShared {
+		if n.log, err = n.openLog(); err != nil {
+			return nil, errors.Join(err, n.mux.Close())
+		}
+		n.rounds = propose.NewRounds(n.log.Expect)
+	}
+	room := headroom.Config{
+		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
+		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.room.Free, Logger: n.mux.Limited(),
+	}
+	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
+		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
+	}
+	if n.cold, err = n.tiering.OpenStore(cfg.Dir+"-cold", n.fatal); err != nil {
+		n.headroom.Close()
+		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
+	}
+	if n.sets, err = members.Open(members.Config{
+		Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Logger: cfg.Logger, Fatal: n.fatal,
+	}); err != nil {
+		n.headroom.Close()
+		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
+	}
+	n.streams = stream.New(stream.Config{
+		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
+		Calls: n.calls,
+	})
+	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
+	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
+	if err := n.start(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		return nil, errors.Join(err, n.Close(ctx))
+	}
+	return n, nil
+}
+
+// start opens the catalog and the groups that it names, as far as it is known
+// here, and starts what follows it from then on.
+func (n *Node) start() error {
+	n.registry.dirs.Log, n.registry.dirs.Cold, n.registry.dirs.Members = n.log, n.cold, n.sets
+	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
+	if n.cfg.Bootstrap {
+		cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
+	}
+	var err error
+	if err = n.registry.dirs.FinishGivenUp(); err != nil {
+		return err
+	}
+	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
+		return err
+	}
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
+		return err
+	}
+	if err := n.registerCluster(); err != nil {
+		return err
+	}
+	n.serveCalls()
+	if n.registry.meta.SoleVoter() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		if err := retry.WaitFor(ctx, n.registry.meta.Ready); err != nil {
+			return fmt.Errorf("cannot open the catalog: %w", err)
+		}
+		if err := n.maintenance.Maintain(ctx); err != nil {
+			return err
+		}
+	}
+	if err := n.follow(); err != nil {
+		return err
+	}
+	n.running.Go(n.runReconcile)
+	n.running.Go(n.maintenance.Run)
+	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
+	n.running.Go(n.membership.RunRemoved)
+	n.running.Go(n.votersRoom().run)
+	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(sourceForgetter{&n.registry, n.catalog.View, n.router.clusterHash, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(memberPurger{&n.registry, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(n.tiering.Run)
+	n.running.Go(n.tiering.Scrub.Run)
+	n.running.Go(n.spill.Run)
+	return nil
+}
+
+func (n *Node) votersRoom() votersRoom {
+	return votersRoom{n.cfg.NodeKey, &n.registry, &n.headroom, n.calls, n.stopping}
+}
+
+// record returns this node as the catalog should know it, but for its state.
+func (n *Node) record() catalog.Node {
+	return catalog.Node{
+		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
+		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
+		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
+	}
+}
+
+// Close refuses further requests, answers those that wait, writes the snapshots
+// that are worth it and closes everything. It does not wait past ctx: then it
+// returns ctx's error, with the rest stopping behind it. Closing again does
+// nothing, and does not wait for the first.
+func (n *Node) Close(ctx context.Context) error {
+	if n.draining.Swap(true) {
+		return nil
+	}
+	close(n.stopping)
+	return replica.Within(ctx, func() error { return n.close(ctx) })
+}
+
+func (n *Node) close(ctx context.Context) error {
+	n.running.Wait()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
+	table := n.registry.groups.Load()
+	groups := slices.Concat(table.all, table.dropped)
+	errs := make([]error, len(groups))
+	var wg sync.WaitGroup
+	for i, g := range groups {
+		if r := g.replica.Load(); r != nil {
+			wg.Go(func() { errs[i] = r.close(ctx, true) })
+		}
+	}
+	wg.Wait()
+	if n.registry.meta != nil {
+		n.registry.metaFresh.Close()
+		errs = append(errs, n.registry.meta.Close(ctx, true))
+	}
+	n.headroom.Close()
+	n.closePeers()
+	n.prover.Close()
+	n.streams.Leave()
+	n.calls.Close()
+	n.asking.Wait()
+	n.streams.Close()
+	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
+		errs = append(errs, n.cold.Close(), n.sets.Close(), n.closeLog())
+	}
+	return errors.Join(append(errs, n.mux.Close())...)
+}
+
+func (n *Node) closeLog() error {
+	if n.log == nil {
+		return nil
+	}
+	return n.log.Close()
+}
+
+// closePeers closes the batchers.
+func (n *Node) closePeers() {
+	n.reader.close()
+	table := n.registry.groups.Load()
+	for _, g := range slices.Concat(table.all, table.dropped) {
+		g.forward.Close()
+	}
+}
+
+// serveCalls sets what other nodes may ask of this one.
+func (n *Node) serveCalls() {
+	for method, handle := range n.cfg.Handlers {
+		n.calls.Handle(method, handle)
+	}
+	n.prover.Handle(n.calls)
+	n.calls.Handle(methodRead, n.reader.serveReads)
+	n.calls.Handle(methodScan, n.reader.serveScan)
+	n.calls.Handle(methodPropose, n.writer.serveParts)
+	n.calls.Handle(methodRelay, n.writer.serveRelay)
+	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
+	n.membership.Handle()
+	n.catalogClient.Handle()
+	n.calls.Handle(methodReport, n.serveReport)
+	n.calls.Handle(methodRoom, n.votersRoom().serve)
+	n.calls.Handle(methodBoard, n.reader.serveBoard)
+	n.calls.Handle(methodMembers, memberReads{&n.reader}.serveMembers)
+	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
+	n.calls.Serve()
+}
