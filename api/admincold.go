@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
+func adminCold(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	nodes, err := s.cfg.Admin.Cold(until)

@@ -26,7 +26,7 @@ func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*admi
 	return answerJSON(ctx, show(view))
 }
 
-func (s *Server) adminNodes(ctx *fasthttp.RequestCtx, r *request) error {
+func adminNodes(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminView(ctx, r, func(v *admin.View) any {
 		return struct {
 			ClusterID   string       `json:"cluster_id"`
@@ -36,7 +36,7 @@ func (s *Server) adminNodes(ctx *fasthttp.RequestCtx, r *request) error {
 	})
 }
 
-func (s *Server) adminGroups(ctx *fasthttp.RequestCtx, r *request) error {
+func adminGroups(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminView(ctx, r, func(v *admin.View) any {
 		return struct {
 			Groups []admin.Group `json:"groups"`
@@ -71,7 +71,7 @@ type entryMark struct {
 	CRC   string `json:"crc"`
 }
 
-func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
+func adminDigests(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminView(ctx, r, func(v *admin.View) any {
 		groups := []groupDigests{}
 		for _, g := range v.Groups {
@@ -104,11 +104,11 @@ func hex16(digest uint64) string {
 	return string(text[:])
 }
 
-func (s *Server) adminVersion(ctx *fasthttp.RequestCtx, r *request) error {
+func adminVersion(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminView(ctx, r, func(v *admin.View) any { return v.Version })
 }
 
-func (s *Server) adminPlan(ctx *fasthttp.RequestCtx, r *request) error {
+func adminPlan(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	steps, err := s.cfg.Admin.Plan(until)
@@ -138,7 +138,7 @@ func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state catalog.
 	return s.adminChange(ctx, r, admin.NodeChange{Node: string(r.name), State: state})
 }
 
-func (s *Server) transferGroup(ctx *fasthttp.RequestCtx, r *request) error {
+func transferGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (s *Server) transferGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminChange(ctx, r, admin.TransferChange{Group: group, To: names[0]})
 }
 
-func (s *Server) moveGroup(ctx *fasthttp.RequestCtx, r *request) error {
+func moveGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (s *Server) moveGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminChange(ctx, r, admin.MoveChange{Group: group, From: names[0], To: names[1]})
 }
 
-func (s *Server) changeVersion(ctx *fasthttp.RequestCtx, r *request) error {
+func changeVersion(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	change, err := r.decodeVersionChange(ctx.Request.Body())
 	if err != nil {
 		return err

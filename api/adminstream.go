@@ -15,44 +15,13 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The headers of a snapshot, and its content type.
-const (
-	headerIndex  = "Countd-Index"
-	headerRows   = "Countd-Rows"
-	headerDigest = "Countd-Digest"
-
-	contentTypeStream = "application/octet-stream"
-	parameterForce    = "force"
-	parameterColumns  = "columns"
-)
-
 // restoreIdleMax bounds how long a restore waits for the client's next bytes, or for the
 // cluster to accept the last ones. The restore as a whole has no time limit.
 const restoreIdleMax = time.Minute
 
-// readStreamHead reads the headers of a stream, and force and columns of the query. It
-// requires the content type of a stream, so that no page of another site can make a browser
-// send one.
-func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
-	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
-	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
-		return invalid(fasthttp.HeaderContentType, "only "+contentTypeStream+" is understood")
-	}
-	for name, value := range ctx.QueryArgs().All() {
-		switch {
-		case string(name) == parameterColumns: // the backend checks the names
-		case string(name) != parameterForce:
-			return invalid(shown(name), "no such parameter of the query")
-		case string(value) != "true" && string(value) != "false":
-			return invalid(parameterForce, "neither true nor false")
-		}
-	}
-	return nil
-}
-
 // snapshotGroup answers with a snapshot of a shard, or with the address of the node that has
 // it.
-func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
+func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
 		return err
@@ -95,7 +64,7 @@ func (o *outgoing) Read(p []byte) (int, error) {
 }
 
 // restoreGroup replaces the rows of a shard by those of the snapshot in the body.
-func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
+func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
 		return err

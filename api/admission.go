@@ -168,3 +168,12 @@ func (l *sizeClass) measure(window time.Duration) {
 		l.perSec.Store(max(int64(left), 1))
 	}
 }
+
+// arrival is the information about a request before its body is read.
+type arrival struct {
+	endpoint  *endpoint
+	timeout   time.Duration
+	bodyBytes int // below 0 for in chunks
+	class     *sizeClass
+	weight    int64 // in its size class
+}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -53,3 +55,30 @@ func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 		c.lingers = true
 	}
 }
+
+const (
+	headerAuthorization = "Authorization"
+	// challenge is the header WWW-Authenticate of a 401.
+	challenge = `Bearer realm="countd"`
+)
+
+// answerJSON answers a call that is too rare for an encoder of its own.
+func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("cannot encode answer: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte { return append(dst, text...) })
+	return nil
+}
+
+// The headers and parameters of the contract.
+const (
+	headerTimeout  = "Countd-Timeout"
+	headerToken    = "Countd-Token"
+	consistency    = "consistency"   // header or query
+	maxStaleness   = "max_staleness" // header or query
+	headerKey      = "Idempotency-Key"
+	headerProducer = "Countd-Producer"
+	headerSequence = "Countd-Seq"
+)

@@ -14,7 +14,7 @@ import (
 const auditDefault = 100
 
 // adminAudit answers the last lines of this node's audit log.
-func (s *Server) adminAudit(ctx *fasthttp.RequestCtx, r *request) error {
+func adminAudit(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	limit := auditDefault
 	if r.asked.limit > 0 {
 		limit = r.asked.limit

@@ -12,12 +12,6 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-const (
-	headerAuthorization = "Authorization"
-	// challenge is the header WWW-Authenticate of a 401.
-	challenge = `Bearer realm="countd"`
-)
-
 // authFaults are the answers to refused callers. They are encoded once: refusals come in
 // floods and must cost little.
 var authFaults = map[auth.Refusal]*fault{

@@ -12,23 +12,6 @@ import (
 // others of its shards for long, and the client can split it.
 const opsMax = 10_000
 
-// The faults of a value that more than one field can have.
-const (
-	notUint64  = "not an unsigned 64-bit integer"
-	notInt64   = "not a signed 64-bit integer"
-	notObject  = "not an object"
-	notArray   = "not an array"
-	notString  = "not a string"
-	missing    = "missing"
-	givenTwice = "given twice"
-	noSuchFld  = "no such field"
-	noColumn   = "no such column"
-	oneColumn  = "at least one column is needed"
-)
-
-// bodyOp takes the place of the number of an op if the op is the whole body, as in a PUT.
-const bodyOp = -1
-
 // change is a way to change counts: the name of the member in a body, and the kind of op in
 // the engine.
 type change struct {
@@ -43,37 +26,6 @@ var (
 
 // rowMember returns the name of the member that holds the id of a row.
 func (r *request) rowMember() string { return rowMember(r.keyspace) }
-
-func rowMember(ks *shard.Keyspace) string {
-	if ks != nil && ks.Kind == shard.KindUnread {
-		return "user"
-	}
-	return "id"
-}
-
-// opPath is the JSON path of a member of the ith op.
-func opPath(i int, member string) string {
-	switch {
-	case i == bodyOp:
-		return member
-	case member == "":
-		return fmt.Sprintf("ops[%d]", i)
-	}
-	return fmt.Sprintf("ops[%d].%s", i, member)
-}
-
-// shown is a client's own text as an error may repeat it. An empty name is shown
-// by its quotes: a field cannot be without a name.
-func shown(text []byte) string {
-	const shownMax = 64
-	if len(text) == 0 {
-		return `""`
-	}
-	if len(text) > shownMax {
-		return string(text[:shownMax]) + "…"
-	}
-	return string(text)
-}
 
 // objectIn starts the decoding of a body, which is an object.
 func (r *request) objectIn(body []byte) *cursor {

@@ -209,17 +209,3 @@ func (r *request) withOps(err error) error {
 	}
 	return partial
 }
-
-// overflowFault returns the fault for an op whose sum does not fit int64.
-func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) *fault {
-	field := opPath(overflow.Op, "set")
-	if !w.Ops[overflow.Op].OfMember() {
-		field = opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
-	}
-	return &fault{
-		status:  fasthttp.StatusConflict,
-		code:    codeOverflow,
-		message: field + ": the sum is " + notInt64,
-		field:   field,
-	}
-}

@@ -11,14 +11,6 @@ import (
 // columns are lower-case letters, digits and underscores, so they need no
 // escaping.
 
-// appendID appends an id, which is always a string: JavaScript's numbers end at
-// 2^53.
-func appendID(dst []byte, id uint64) []byte {
-	dst = append(dst, '"')
-	dst = strconv.AppendUint(dst, id, 10)
-	return append(dst, '"')
-}
-
 // appendRow appends {"id":"…","counts":{…}}, for a user with "user", without the closing
 // brace, so that a caller may append more. row is the whole row; columns selects the
 // columns.

@@ -1,15 +1,14 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
@@ -110,83 +109,10 @@ var backendFaults = []struct {
 	{timeline.ErrOverflow, fasthttp.StatusConflict, codeOverflow},
 }
 
-// faultOf returns the fault for an error of a handler. It reports false for an unexpected
-// error, which is a failure of the server.
-func faultOf(err error) (*fault, bool) {
-	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
-		return f, true
-	}
-	if f := adminFault(err); f != nil {
-		return f, true
-	}
-	if f := userFault(err); f != nil {
-		return f, true
-	}
-	if refused, ok := errors.AsType[*shard.DropRefusedError](err); ok {
-		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}, true
-	}
-	var argument *shard.ArgumentError
-	if errors.As(err, &argument) {
-		return invalid(argument.Field, argument.Problem), true
-	}
-	var partial *shard.PartialError
-	if errors.As(err, &partial) {
-		return faultOfPartial(partial)
-	}
-	if errors.Is(err, shard.ErrBadToken) {
-		return invalid(headerToken, shard.ErrBadToken.Error()), true
-	}
-	for _, b := range backendFaults {
-		if errors.Is(err, b.err) {
-			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
-			var full *shard.DiskFullError
-			if errors.As(err, &full) {
-				f.message = full.Error() // numbers alone
-			}
-			var damaged *shard.UnreadableError
-			if errors.As(err, &damaged) {
-				f.message = damaged.Error() // a keyspace and a number
-			}
-			if errors.Is(b.err, shard.ErrTooLate) {
-				f.message += nothingApplied
-			}
-			return f, true
-		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Only changes of the catalog have a context. A change that it cut off may have been
-		// proposed.
-		return faultOf(shard.ErrOutcomeUnknown)
-	}
-	return &fault{
-		status:  fasthttp.StatusInternalServerError,
-		code:    codeInternal,
-		message: "the server failed; its log says why",
-	}, false
-}
-
 // nothingApplied ends the message of a write that reached its deadline before it was
 // proposed. Otherwise a client that knows its deadline passed would treat the answer as a
 // 504.
 const nothingApplied = "; nothing was applied"
-
-// faultOfPartial returns the fault for a write that some of its shards applied: 504 if the
-// outcome of any op is unknown, otherwise the fault of the other shards, but 503 in place of
-// 429, because without a key the client must not repeat the whole.
-func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
-	err := partial.Err
-	if len(partial.Unknown) > 0 {
-		err = shard.ErrOutcomeUnknown
-	}
-	f, foreseen := faultOf(err)
-	f.message = strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
-	if f.status == fasthttp.StatusTooManyRequests {
-		f.status = fasthttp.StatusServiceUnavailable
-	}
-	f.outcomes, f.applied, f.unknown = true, partial.Applied, partial.Unknown
-	f.appliedOps, f.unknownOps = partial.AppliedOps, partial.UnknownOps
-	return f, foreseen
-}
 
 // retryAfter is sent with every fault that a repeat may resolve: queues drain in
 // milliseconds and an election takes about a second. In seconds.
@@ -275,13 +201,57 @@ func appendInts(dst []byte, values []int) []byte {
 	return append(dst, ']')
 }
 
-func appendIDs(dst []byte, ids []uint64) []byte {
-	dst = append(dst, '[')
-	for i, id := range ids {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendID(dst, id)
+// shown is a client's own text as an error may repeat it. An empty name is shown
+// by its quotes: a field cannot be without a name.
+func shown(text []byte) string {
+	const shownMax = 64
+	if len(text) == 0 {
+		return `""`
 	}
-	return append(dst, ']')
+	if len(text) > shownMax {
+		return string(text[:shownMax]) + "…"
+	}
+	return string(text)
 }
+
+// The faults of a value that more than one field can have.
+const (
+	notUint64  = "not an unsigned 64-bit integer"
+	notInt64   = "not a signed 64-bit integer"
+	notObject  = "not an object"
+	notArray   = "not an array"
+	notString  = "not a string"
+	missing    = "missing"
+	givenTwice = "given twice"
+	noSuchFld  = "no such field"
+	noColumn   = "no such column"
+	oneColumn  = "at least one column is needed"
+)
+
+// overflowFault returns the fault for an op whose sum does not fit int64.
+func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) *fault {
+	field := opPath(overflow.Op, "set")
+	if !w.Ops[overflow.Op].OfMember() {
+		field = opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
+	}
+	return &fault{
+		status:  fasthttp.StatusConflict,
+		code:    codeOverflow,
+		message: field + ": the sum is " + notInt64,
+		field:   field,
+	}
+}
+
+// opPath is the JSON path of a member of the ith op.
+func opPath(i int, member string) string {
+	switch {
+	case i == bodyOp:
+		return member
+	case member == "":
+		return fmt.Sprintf("ops[%d]", i)
+	}
+	return fmt.Sprintf("ops[%d].%s", i, member)
+}
+
+// bodyOp takes the place of the number of an op if the op is the whole body, as in a PUT.
+const bodyOp = -1

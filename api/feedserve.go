@@ -157,11 +157,3 @@ func appendPoll(dst []byte, p *unread.Poll, i int) []byte {
 	}
 	return appendNumber(append(dst, `},`...), "feed", p.Feeds[i])
 }
-
-// comma appends one before all members but the first.
-func comma(dst []byte, i int) []byte {
-	if i > 0 {
-		return append(dst, ',')
-	}
-	return dst
-}

@@ -7,15 +7,6 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// arrival is the information about a request before its body is read.
-type arrival struct {
-	endpoint  *endpoint
-	timeout   time.Duration
-	bodyBytes int // below 0 for in chunks
-	class     *sizeClass
-	weight    int64 // in its size class
-}
-
 // admit refuses a request if the node is too busy. It may delay the request first, for up to
 // half of its timeout.
 func (s *Server) admit(in *arrival) error {

@@ -23,12 +23,12 @@ func answerGossipKeys(ctx *fasthttp.RequestCtx, nodes []admin.GossipKeyNode) err
 	return answerJSON(ctx, answer)
 }
 
-func (s *Server) listGossipKeys(ctx *fasthttp.RequestCtx, r *request) error {
+func listGossipKeys(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return r.withGossipKeys(ctx, s.cfg.Admin.GossipKeys)
 }
 
 // changeGossipKey changes a key on every node. Its body is in no log.
-func (s *Server) changeGossipKey(ctx *fasthttp.RequestCtx, r *request) error {
+func changeGossipKey(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	values, err := r.decodeNames(ctx.Request.Body(), "action", "key")
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -22,17 +23,6 @@ const (
 	timeoutMax     = time.Minute
 	// maxStalenessMax bounds max_staleness: a node this far behind should count as down.
 	maxStalenessMax = time.Hour
-)
-
-// The headers and parameters of the contract.
-const (
-	headerTimeout  = "Countd-Timeout"
-	headerToken    = "Countd-Token"
-	consistency    = "consistency"   // header or query
-	maxStaleness   = "max_staleness" // header or query
-	headerKey      = "Idempotency-Key"
-	headerProducer = "Countd-Producer"
-	headerSequence = "Countd-Seq"
 )
 
 // readHead parses path, headers and parameters. It comes after the body, because a key
@@ -345,3 +335,34 @@ func isJSON(typ []byte) bool {
 	kind, sub, _ := bytes.Cut(typ, []byte("/"))
 	return string(typ) == contentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
 }
+
+// readStreamHead reads the headers of a stream, and force and columns of the query. It
+// requires the content type of a stream, so that no page of another site can make a browser
+// send one.
+func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
+	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
+	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
+		return invalid(fasthttp.HeaderContentType, "only "+contentTypeStream+" is understood")
+	}
+	for name, value := range ctx.QueryArgs().All() {
+		switch {
+		case string(name) == parameterColumns: // the backend checks the names
+		case string(name) != parameterForce:
+			return invalid(shown(name), "no such parameter of the query")
+		case string(value) != "true" && string(value) != "false":
+			return invalid(parameterForce, "neither true nor false")
+		}
+	}
+	return nil
+}
+
+// The headers of a snapshot, and its content type.
+const (
+	headerIndex  = "Countd-Index"
+	headerRows   = "Countd-Rows"
+	headerDigest = "Countd-Digest"
+
+	contentTypeStream = "application/octet-stream"
+	parameterForce    = "force"
+	parameterColumns  = "columns"
+)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/valyala/fasthttp"
@@ -87,14 +86,4 @@ func (s *Server) dropColumn(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot drop column: %w", err)
 	}
 	return answerJSON(ctx, changed)
-}
-
-// answerJSON answers a call that is too rare for an encoder of its own.
-func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("cannot encode answer: %w", err)
-	}
-	answer(ctx, func(dst []byte) []byte { return append(dst, text...) })
-	return nil
 }

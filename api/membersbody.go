@@ -18,17 +18,6 @@ const (
 	lookupsMax = 10_000
 )
 
-// setCall holds the arguments of a call about sets of members.
-type setCall struct {
-	column int    // {column} of the path, by number
-	member uint64 // of the body
-	asked  bool   // a read of counts has a member
-	page   members.Page
-	in     []bool // whether member is in each set that was looked into
-
-	uncounted bool // members join without changing the counts
-}
-
 // listed returns the page to list.
 func (c *setCall) listed() members.Page {
 	page := c.page

@@ -10,18 +10,6 @@ type memberPaths struct {
 	of     *resource // /v1/members/{keyspace}/{column}/of/{member}
 }
 
-func newMemberPaths(resourceOf func(map[string]*endpoint) *resource) memberPaths {
-	one := func(method, name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{method: {name: name, takes: takesKeyspace | takesColumn | takes, call: call}})
-	}
-	return memberPaths{
-		change: one("POST", "members_change", takesWrite|takesBody, (*Server).changeMembers),
-		check:  one("POST", "members_check", takesRead|takesBody, (*Server).checkMembers),
-		list:   one("GET", "members_list", takesRead|takesID|takesPage, (*Server).listMembers),
-		of:     one("GET", "members_of", takesRead|takesID|takesMember|takesPage, (*Server).listSets),
-	}
-}
-
 // match finds the resource of a path after /v1/members/.
 func (m *memberPaths) match(rest []byte) target {
 	keyspace, rest, _ := bytes.Cut(rest, []byte("/"))

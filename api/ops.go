@@ -43,15 +43,6 @@ func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// keyspaceOf returns the keyspace of an op of a write to ks, or, if that is nil, to
-// several.
-func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
-	if ks != nil {
-		return ks
-	}
-	return w.Spaces[w.In[op]]
-}
-
 // decodeMixedOps parses {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],
 // "want":"none"?} into r.write. An op with a user is on the keyspace of unread numbers. An op
 // with a member is {"keyspace":…,"column":…,"id":…,"member":…,"set":true or false}.

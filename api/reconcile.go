@@ -11,7 +11,7 @@ import (
 // counted, rows with where their shards were, and corrections.
 
 // pastOfSource serves POST /v1/sources/{source}/past.
-func (s *Server) pastOfSource(ctx *fasthttp.RequestCtx, r *request) error {
+func pastOfSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	keyspace, partition, from, err := r.decodePast(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (r *request) decodePast(body []byte) (keyspace string, partition uint32, fr
 }
 
 // rowsOfSource serves POST /v1/sources/{source}/rows.
-func (s *Server) rowsOfSource(ctx *fasthttp.RequestCtx, r *request) error {
+func rowsOfSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	keyspace, err := r.decodeSourceRows(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (r *request) decodeSourceRows(body []byte) (keyspace string, err error) {
 }
 
 // correct serves POST /v1/counters/{keyspace}/correct: incr, counted as a correction.
-func (s *Server) correct(ctx *fasthttp.RequestCtx, r *request) error {
+func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.change(ctx, r, changeAdd); err != nil {
 		return err
 	}

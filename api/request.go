@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -106,4 +107,45 @@ func (r *request) reset() {
 		sets:     setCall{in: r.sets.in[:0]},
 		poll:     r.poll,
 	}
+}
+
+// asked is the query of a read of unread numbers.
+type asked struct {
+	since    unread.Stand
+	detail   bool
+	limit    int    // of a page; 0 if not given
+	after    uint64 // the last of the page before
+	hasAfter bool
+
+	// Of a page of posts.
+	post   shard.Post // the last of the page before, if hasAfter
+	group  string
+	counts *shard.Keyspace
+}
+
+// keyspaceOf returns the keyspace of an op of a write to ks, or, if that is nil, to
+// several.
+func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
+	if ks != nil {
+		return ks
+	}
+	return w.Spaces[w.In[op]]
+}
+
+// setCall holds the arguments of a call about sets of members.
+type setCall struct {
+	column int    // {column} of the path, by number
+	member uint64 // of the body
+	asked  bool   // a read of counts has a member
+	page   members.Page
+	in     []bool // whether member is in each set that was looked into
+
+	uncounted bool // members join without changing the counts
+}
+
+func rowMember(ks *shard.Keyspace) string {
+	if ks != nil && ks.Kind == shard.KindUnread {
+		return "user"
+	}
+	return "id"
 }

@@ -3,8 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/hex"
-	"sort"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -97,74 +95,6 @@ type target struct {
 	resource     *resource
 	keyspace, id []byte
 	column       []byte
-}
-
-func newRoutes(m *metrics) *routes {
-	resourceOf := func(methods map[string]*endpoint) *resource {
-		if get, ok := methods["GET"]; ok {
-			methods["HEAD"] = get
-		}
-		r := &resource{methods: methods}
-		var names []string
-		for name, e := range methods {
-			names = append(names, name)
-			e.observers, e.hashed = m.observersOf(e.name), []byte(e.name)
-		}
-		sort.Strings(names)
-		r.allow = strings.Join(names, ", ")
-		return r
-	}
-	post := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: name, takes: takes | takesBody, call: call}})
-	}
-	get := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
-		return resourceOf(map[string]*endpoint{"GET": {name: name, takes: takes, call: call}})
-	}
-	remove := func(name string, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
-		return resourceOf(map[string]*endpoint{"DELETE": {name: name, takes: takesWrite | audited, call: call}})
-	}
-	t := &routes{
-		fixed: map[string]*resource{
-			"/healthz":      get("healthz", exempt|takesAnything, (*Server).healthz),
-			"/readyz":       get("readyz", exempt|takesAnything, (*Server).readyz),
-			"/metrics":      get("metrics", exempt|takesAnything, (*Server).gather),
-			"/":             get("root", exempt, (*Server).root),
-			"/openapi.yaml": get("openapi", exempt, (*Server).openAPI),
-			"/v1/ops":       post("ops", takesWrite|takesOps, (*Server).ops),
-			"/v1/version":   get("version", exempt, (*Server).version),
-			"/v1/cluster":   get("cluster", exempt, (*Server).cluster),
-			"/v1/keyspaces": resourceOf(map[string]*endpoint{
-				"GET":  {name: "keyspaces_list", takes: takesRead, call: (*Server).listKeyspaces},
-				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite | audited, call: (*Server).createKeyspace},
-			}),
-		},
-		actions: map[string]*resource{
-			"get":  post("counters_mget", takesRead|takesKeyspace, (*Server).getMany),
-			"scan": post("counters_scan", takesRead|takesKeyspace, (*Server).scan),
-			"incr": post("counters_incr", takesWrite|takesKeyspace, (*Server).incr),
-			"set":  post("counters_set", takesWrite|takesKeyspace, (*Server).set),
-
-			"correct": post("counters_correct", takesWrite|takesKeyspace, (*Server).correct),
-		},
-		row: resourceOf(map[string]*endpoint{
-			"GET":    {name: "counters_get", takes: takesRead | takesKeyspace | takesID, call: (*Server).getRow},
-			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
-			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
-		}),
-		table:   remove("keyspaces_drop", (*Server).dropKeyspace),
-		column:  remove("keyspaces_drop_column", (*Server).dropColumn),
-		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
-		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
-		members: newMemberPaths(resourceOf),
-		unread:  newUnreadPaths(resourceOf),
-		posts:   newTimelinePaths(resourceOf),
-		admin:   newAdminPaths(resourceOf),
-		sources: newSourcePaths(resourceOf),
-		users:   newUserPaths(resourceOf),
-		none:    &endpoint{name: "none", observers: m.observersOf("none")},
-	}
-	t.setNeeds()
-	return t
 }
 
 // find returns the endpoint for a method and a path as received; with an error, the target

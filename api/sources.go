@@ -10,58 +10,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// sourcePaths are the paths of sources.
-type sourcePaths struct {
-	list  *resource            // /v1/sources
-	one   *resource            // /v1/sources/{source}
-	verbs map[string]*resource // /v1/sources/{source}/<verb>
-}
-
-func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths {
-	const change = exempt | takesChange | audited
-	verb := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: change | takesBody, call: call}})
-	}
-	look := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: exempt | takesBody, call: call}})
-	}
-	return sourcePaths{
-		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: (*Server).listSources}}),
-		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "sources_get", takes: exempt, call: (*Server).getSource},
-			"PUT":    {name: "sources_put", takes: change | takesBody | takesSecret, call: (*Server).putSource},
-			"DELETE": {name: "sources_delete", takes: change, call: (*Server).deleteSource},
-		}),
-		verbs: map[string]*resource{
-			"pause":  verb("pause", (*Server).pauseSource),
-			"resume": verb("resume", (*Server).resumeSource),
-			"seek":   verb("seek", (*Server).seekSource),
-			"past":   look("past", (*Server).pastOfSource),
-			"rows":   look("rows", (*Server).rowsOfSource),
-		},
-	}
-}
-
-// match finds the resource of a path. The target holds the source in its field keyspace.
-func (p *sourcePaths) match(path []byte) target {
-	rest, ok := bytes.CutPrefix(path, []byte("/v1/sources"))
-	if !ok {
-		return target{}
-	}
-	if len(rest) == 0 {
-		return target{resource: p.list}
-	}
-	name, verb, deeper := bytes.Cut(rest[1:], []byte("/"))
-	switch {
-	case rest[0] != '/' || len(name) == 0:
-		return target{}
-	case deeper:
-		return target{resource: p.verbs[string(verb)], keyspace: name}
-	}
-	return target{resource: p.one, keyspace: name}
-}
-
-func (s *Server) listSources(ctx *fasthttp.RequestCtx, r *request) error {
+func listSources(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	all, err := s.cfg.Sources.List(until)
@@ -84,32 +33,32 @@ func (s *Server) answerSource(ctx *fasthttp.RequestCtx, r *request, call func(ct
 	return answerJSON(ctx, of)
 }
 
-func (s *Server) getSource(ctx *fasthttp.RequestCtx, r *request) error {
+func getSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.answerSource(ctx, r, s.cfg.Sources.Get)
 }
 
-func (s *Server) putSource(ctx *fasthttp.RequestCtx, r *request) error {
+func putSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	text := bytes.Clone(ctx.Request.Body())
 	return s.answerSource(ctx, r, func(until context.Context, name string) (*sources.Source, error) {
 		return s.cfg.Sources.Put(until, name, text)
 	})
 }
 
-func (s *Server) pauseSource(ctx *fasthttp.RequestCtx, r *request) error {
+func pauseSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
 	return s.answerSource(ctx, r, s.cfg.Sources.Pause)
 }
 
-func (s *Server) resumeSource(ctx *fasthttp.RequestCtx, r *request) error {
+func resumeSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
 	return s.answerSource(ctx, r, s.cfg.Sources.Resume)
 }
 
-func (s *Server) seekSource(ctx *fasthttp.RequestCtx, r *request) error {
+func seekSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	to, err := r.decodePositions(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -119,7 +68,7 @@ func (s *Server) seekSource(ctx *fasthttp.RequestCtx, r *request) error {
 	})
 }
 
-func (s *Server) deleteSource(ctx *fasthttp.RequestCtx, r *request) error {
+func deleteSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	if err := s.cfg.Sources.Delete(until, string(r.name)); err != nil {

@@ -17,20 +17,6 @@ const (
 	notBool  = "neither true nor false"
 )
 
-// asked is the query of a read of unread numbers.
-type asked struct {
-	since    unread.Stand
-	detail   bool
-	limit    int    // of a page; 0 if not given
-	after    uint64 // the last of the page before
-	hasAfter bool
-
-	// Of a page of posts.
-	post   shard.Post // the last of the page before, if hasAfter
-	group  string
-	counts *shard.Keyspace
-}
-
 // The bounds of a page of followees.
 const (
 	followeesPageDefault = 1_000

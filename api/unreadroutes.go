@@ -19,44 +19,6 @@ type unreadPaths struct {
 	clearDot *resource            // /v1/dots/{name}/users/{user}/clear
 }
 
-func newUnreadPaths(resourceOf func(map[string]*endpoint) *resource) unreadPaths {
-	one := func(method, name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{method: {name: name, takes: takes, call: call}})
-	}
-	get := func(name string, takes takes, call handler) *resource { return one("GET", name, takes|takesRead, call) }
-	post := func(name string, takes takes, call handler) *resource {
-		return one("POST", name, takes|takesWrite|takesBody, call)
-	}
-	return unreadPaths{
-		fixed: map[string]*resource{
-			"/v1/unread/incr": post("unread_incr", takesUnread, (*Server).incr),
-			"/v1/poll":        one("POST", "polls", takesRead|takesBody|takesUnread, (*Server).polls),
-			"/v1/notices":     get("notices_list", takesUnread, (*Server).listChannels),
-			"/v1/dots":        get("dots_list", takesUnread, (*Server).listDots),
-		},
-		ofUser: get("unread_get", takesUser, (*Server).getRow),
-		reset:  post("unread_reset", takesUser, (*Server).resetUnread),
-		poll:   get("poll", takesUser|takesNames, (*Server).poll),
-		feed: map[string]*resource{
-			"reset":    post("feed_reset", takesUser, (*Server).resetFeed),
-			"follow":   post("feed_follow", takesUser, (*Server).follow),
-			"unfollow": post("feed_unfollow", takesUser, (*Server).unfollow),
-			"read":     post("feed_read", takesUser, (*Server).readFeed),
-			"unread":   get("feed_unread", takesUser|takesDetail, (*Server).feedUnread),
-
-			"followees": get("feed_followees", takesUser|takesCursor, (*Server).followees),
-		},
-		channel:  post("notices_publish", takesUnread|takesName, (*Server).publish),
-		notice:   one("DELETE", "notices_retract", takesWrite|takesUnread|takesName|takesNotice, (*Server).retract),
-		notices:  get("notices_get", takesUser|takesName|takesSince, (*Server).notices),
-		read:     post("notices_read", takesUser|takesName, (*Server).readNotices),
-		dot:      one("PUT", "dots_set", takesWrite|takesBody|takesUnread|takesName, (*Server).setDot),
-		fire:     post("dots_fire", takesUnread|takesName, (*Server).fire),
-		shows:    get("dots_get", takesUser|takesName, (*Server).showDot),
-		clearDot: post("dots_clear", takesUser|takesName, (*Server).clearDot),
-	}
-}
-
 // match finds the resource of a path. The target holds the channel or dot in its field
 // keyspace, and the user or notice in its field id.
 func (u *unreadPaths) match(path []byte) target {

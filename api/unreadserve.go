@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -44,18 +43,6 @@ func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 // brace, and those of every write.
 func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
-}
-
-// appendNumber appends "name":value.
-func appendNumber(dst []byte, name string, value int64) []byte {
-	dst = append(append(append(dst, '"'), name...), `":`...)
-	return strconv.AppendInt(dst, value, 10)
-}
-
-// appendBool appends "name":value.
-func appendBool(dst []byte, name string, value bool) []byte {
-	dst = append(append(append(dst, '"'), name...), `":`...)
-	return strconv.AppendBool(dst, value)
 }
 
 func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {

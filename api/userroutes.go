@@ -10,20 +10,6 @@ type userPaths struct {
 	token  *resource // /v1/users/{name}/tokens/{id}
 }
 
-func newUserPaths(resourceOf func(map[string]*endpoint) *resource) userPaths {
-	const change = exempt | takesChange | audited
-	return userPaths{
-		all: resourceOf(map[string]*endpoint{"GET": {name: "users_list", takes: exempt, call: (*Server).listUsers}}),
-		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "users_get", takes: exempt, call: (*Server).getUser},
-			"PUT":    {name: "users_put", takes: change | takesBody, call: (*Server).putUser},
-			"DELETE": {name: "users_delete", takes: change, call: (*Server).deleteUser},
-		}),
-		tokens: resourceOf(map[string]*endpoint{"POST": {name: "users_tokens_create", takes: change | takesBody, call: (*Server).createToken}}),
-		token:  resourceOf(map[string]*endpoint{"DELETE": {name: "users_tokens_revoke", takes: change, call: (*Server).revokeToken}}),
-	}
-}
-
 // match finds the resource of a path. The target holds the user in its field keyspace, and
 // the token in its field column.
 func (u *userPaths) match(path []byte) target {

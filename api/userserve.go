@@ -67,7 +67,7 @@ func (s *Server) listUsers(ctx *fasthttp.RequestCtx, _ *request) error {
 	return answerJSON(ctx, list)
 }
 
-func (s *Server) getUser(ctx *fasthttp.RequestCtx, r *request) error {
+func getUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	u, err := auth.User(s.node(), string(r.name))
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Server) getUser(ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, showUser(&u))
 }
 
-func (s *Server) putUser(ctx *fasthttp.RequestCtx, r *request) error {
+func putUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	grants, limits, err := r.decodeUser(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *Server) putUser(ctx *fasthttp.RequestCtx, r *request) error {
 	return answerUser(ctx, &u, behind, err)
 }
 
-func (s *Server) deleteUser(ctx *fasthttp.RequestCtx, r *request) error {
+func deleteUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	u, behind, err := auth.DeleteUser(until, s.node(), string(r.name))
@@ -102,7 +102,7 @@ func answerUser(ctx *fasthttp.RequestCtx, u *catalog.User, behind []string, err 
 	return answerJSON(ctx, shown)
 }
 
-func (s *Server) createToken(ctx *fasthttp.RequestCtx, r *request) error {
+func createToken(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	expiresIn, err := r.decodeToken(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *Server) createToken(ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, shown)
 }
 
-func (s *Server) revokeToken(ctx *fasthttp.RequestCtx, r *request) error {
+func revokeToken(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	behind, err := auth.RemoveToken(until, s.node(), string(r.name), string(r.column))

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"context"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
+	"github.com/countd/countd/unread"
+)
+
+// Backend is the node that the API serves; *shard.Node is one. Every method may be called
+// at any time from any goroutine and keeps none of its arguments after it returned. Nothing
+// changes a result afterwards.
+type Backend interface {
+	// Node reads and writes the rows of a keyspace. Get fills rows, len(ids)*width values,
+	// with the first width columns of each id's row. Write applies w.Ops and overwrites
+	// w.Rows, len(Ops)*Width values. Keyspace takes no lock.
+	unread.Node
+	timeline.Node
+	// Members reads the sets of members. It allocates nothing.
+	Members() shard.MemberReads
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
+	// Keyspaces returns all keyspaces sorted by name.
+	Keyspaces() []*shard.Keyspace
+	// CatchUp waits until Keyspace knows every change that any node acknowledged before
+	// the call.
+	CatchUp(ctx context.Context) error
+	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
+	AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error)
+	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
+	DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error)
+	DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error)
+	Status() shard.Status
+	// Cluster holds the users.
+	auth.Cluster
+	// Ready returns nil when every group can serve, else the reason why one cannot.
+	Ready() error
+}
+
+// node is a Backend with the unread numbers and timelines that it holds.
+type node struct {
+	Backend
+	unread    *unread.Numbers
+	timelines *timeline.Timelines
+}

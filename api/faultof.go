@@ -1,0 +1,84 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+// faultOf returns the fault for an error of a handler. It reports false for an unexpected
+// error, which is a failure of the server.
+func faultOf(err error) (*fault, bool) {
+	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
+		return f, true
+	}
+	if f := adminFault(err); f != nil {
+		return f, true
+	}
+	if f := userFault(err); f != nil {
+		return f, true
+	}
+	if refused, ok := errors.AsType[*shard.DropRefusedError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}, true
+	}
+	var argument *shard.ArgumentError
+	if errors.As(err, &argument) {
+		return invalid(argument.Field, argument.Problem), true
+	}
+	var partial *shard.PartialError
+	if errors.As(err, &partial) {
+		return faultOfPartial(partial)
+	}
+	if errors.Is(err, shard.ErrBadToken) {
+		return invalid(headerToken, shard.ErrBadToken.Error()), true
+	}
+	for _, b := range backendFaults {
+		if errors.Is(err, b.err) {
+			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
+			var full *shard.DiskFullError
+			if errors.As(err, &full) {
+				f.message = full.Error() // numbers alone
+			}
+			var damaged *shard.UnreadableError
+			if errors.As(err, &damaged) {
+				f.message = damaged.Error() // a keyspace and a number
+			}
+			if errors.Is(b.err, shard.ErrTooLate) {
+				f.message += nothingApplied
+			}
+			return f, true
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		// Only changes of the catalog have a context. A change that it cut off may have been
+		// proposed.
+		return faultOf(shard.ErrOutcomeUnknown)
+	}
+	return &fault{
+		status:  fasthttp.StatusInternalServerError,
+		code:    codeInternal,
+		message: "the server failed; its log says why",
+	}, false
+}
+
+// faultOfPartial returns the fault for a write that some of its shards applied: 504 if the
+// outcome of any op is unknown, otherwise the fault of the other shards, but 503 in place of
+// 429, because without a key the client must not repeat the whole.
+func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
+	err := partial.Err
+	if len(partial.Unknown) > 0 {
+		err = shard.ErrOutcomeUnknown
+	}
+	f, foreseen := faultOf(err)
+	f.message = strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
+	if f.status == fasthttp.StatusTooManyRequests {
+		f.status = fasthttp.StatusServiceUnavailable
+	}
+	f.outcomes, f.applied, f.unknown = true, partial.Applied, partial.Unknown
+	f.appliedOps, f.unknownOps = partial.AppliedOps, partial.UnknownOps
+	return f, foreseen
+}

@@ -1,0 +1,239 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
+	"github.com/countd/countd/unread"
+)
+
+// New checks the config, registers the metrics and listens. Connections wait
+// until Serve is called.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registry, cfg.Version)
+	if err != nil {
+		return nil, err
+	}
+	ln := cfg.Listener
+	if ln == nil {
+		if ln, err = net.Listen("tcp", cfg.Addr); err != nil {
+			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
+		}
+	}
+	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+		overloads: newOverloads(m), admission: newAdmission(),
+		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
+	s.Attach(cfg.Backend)
+	for _, host := range cfg.AllowedHosts {
+		s.hosts = append(s.hosts, hostName(host))
+	}
+	s.anyHost = cfg.AllowedHosts == nil || slices.Contains(cfg.AllowedHosts, AnyHost)
+	s.http = &fasthttp.Server{
+		Handler:        s.serve,
+		ErrorHandler:   s.refuse,
+		HeaderReceived: s.awaitBody,
+		ExpectHandler:  s.expect,
+		Name:           serverName,
+		Logger:         printfLogger{cfg.Logger},
+
+		ReadTimeout:  cfg.ReadTimeout,
+		WriteTimeout: cfg.WriteTimeout,
+		IdleTimeout:  cfg.IdleTimeout,
+		// The handler reads a body that is larger than the small ones, and
+		// holds it to its bounds.
+		StreamRequestBody:  true,
+		MaxRequestBodySize: max(cfg.BodyBytesMax, smallBodyBytesMax),
+		ReadBufferSize:     cfg.HeaderBytesMax,
+		// The listener holds the cap. A worker is free again a moment after its
+		// connection has left the cap, so there are spare ones.
+		Concurrency: 2 * cfg.ConnsMax,
+
+		CloseOnShutdown:              true,
+		DisablePreParseMultipartForm: true,
+		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true,
+	}
+	return s, nil
+}
+
+// Attach replaces the backend for the calls that follow. The server may be serving.
+func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Serve serves until Shutdown is called, and then returns nil.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.listener); err != nil {
+		return fmt.Errorf("cannot serve HTTP: %w", err)
+	}
+	return nil
+}
+
+// Shutdown stops accepting connections, closes them as their requests end, and waits for
+// that until ctx ends; then it closes the rest.
+func (s *Server) Shutdown(ctx context.Context) error {
+	closeErr := s.listener.Close()
+	err := s.http.ShutdownWithContext(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // of the listener, closed above
+	}
+	s.listener.closeConns()
+	s.listener.refusals.Wait() // each is bounded by lingerTime
+	if err != nil {
+		return fmt.Errorf("cannot finish the requests in flight: %w", err)
+	}
+	if closeErr != nil && !errors.Is(closeErr, net.ErrClosed) {
+		return fmt.Errorf("cannot close the HTTP listener: %w", closeErr)
+	}
+	return nil
+}
+
+// serve handles one request on its connection's goroutine.
+func (s *Server) serve(ctx *fasthttp.RequestCtx) {
+	r := s.requests.acquire()
+	r.received = ctx.Time()
+	e, err := s.routes.none, checkFraming(ctx)
+	if err == nil {
+		err = s.checkHost(ctx)
+	}
+	if err == nil {
+		var to target
+		e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
+		if refused := s.authorize(ctx, r, e, to); refused != nil { // also what has no endpoint
+			err = refused
+		}
+		if err == nil {
+			err = s.call(ctx, r, e, to)
+		}
+	}
+	if err != nil {
+		if errors.Is(err, shard.ErrOverloaded) {
+			s.holdBack(r)
+		}
+		s.fail(ctx, e, err)
+		s.discard(ctx)
+	}
+	if e.takes&audited != 0 || e.need.Access == auth.Admin {
+		s.audit(ctx, r, e, err)
+	}
+	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
+	ctx.Request.ResetBody() // it is r's
+	s.bodies.give(r.held)
+	if !errors.Is(err, errPanicked) {
+		s.requests.release(r)
+	}
+}
+
+// answerBytes returns the size of an answer's body. It does not read a streamed body.
+func answerBytes(ctx *fasthttp.RequestCtx) int {
+	if ctx.Response.IsBodyStream() {
+		return ctx.Response.Header.ContentLength()
+	}
+	return len(ctx.Response.Body())
+}
+
+// call parses the request of an endpoint and runs it. It logs a panic with its stack and
+// returns it as an error. The request is then left out of the pool, because its state is
+// unknown.
+func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.metrics.panics.Inc()
+			s.limited.Error("request handler panicked",
+				"endpoint", e.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			err = errPanicked
+		}
+	}()
+	if r.timeout, err = timeoutOf(&ctx.Request.Header); err != nil && e.takes&takesAnything == 0 {
+		return err
+	}
+	n := ctx.Request.Header.ContentLength()
+	if s.tooLarge(e, n) {
+		return errBodyTooLarge
+	}
+	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
+	in.class, in.weight = s.admission.classOf(n)
+	if err := s.admit(&in); err != nil {
+		return err
+	}
+	if err := s.receive(ctx, r, e); err != nil {
+		return err
+	}
+	if !isSmall(n) { // others came while its body did
+		if err := r.reauthorize(e, to); err != nil {
+			return err
+		}
+		if err := s.crowded(&in); err != nil {
+			return err
+		}
+	}
+	inFlight := s.inFlight.Add(1)
+	s.metrics.inFlight.Inc()
+	defer func() {
+		s.inFlight.Add(-1)
+		s.metrics.inFlight.Dec()
+	}()
+	if e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax) {
+		return s.overloads.inFlight
+	}
+	if e.takes&takesWrite != 0 {
+		in.class.enter(in.weight)
+		defer func() { s.admission.leave(&in, r.received, wasTried(err)) }()
+	}
+	if err := r.readHead(ctx, s.node(), to, e); err != nil {
+		return err
+	}
+	return e.call(s, ctx, r)
+}
+
+// errPanicked is returned by call for a panic, which it has logged.
+var errPanicked = errors.New("request handler panicked")
+
+// fail answers an error of an endpoint.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
+	f, foreseen := faultOf(err)
+	if e.writesRows() {
+		f.ofWrite(e.takes&(takesOps|takesColumn) != 0)
+	}
+	if !foreseen && !errors.Is(err, errPanicked) {
+		s.limited.Error("request failed",
+			"method", string(ctx.Method()), "path", s.pathOf(ctx), "err", err)
+	}
+	if f.refused != nil {
+		f.refused.Inc()
+	}
+	answerFault(ctx, f)
+}
+
+// refuse answers a request that fasthttp could not read; the connection is then
+// closed.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
+	f := unreadable(err)
+	answerFault(ctx, f)
+	s.routes.none.observers.observe(f.status, 0, 0, len(ctx.Response.Body()))
+}
+
+// printfLogger receives fasthttp's log lines: faults of connections, caused by clients or
+// the network.
+type printfLogger struct{ logger *slog.Logger }
+
+func (l printfLogger) Printf(format string, args ...any) {
+	l.logger.Debug("http", "msg", fmt.Sprintf(format, args...))
+}
