@@ -23,7 +23,8 @@ type key struct {
 	set    bool // the column's members
 }
 
-// membersSuffix ends the key of a set of members. No column has such a name.
+// membersSuffix ends the key of a set of members. It does so behind a column only: a column may
+// have the name members itself.
 const membersSuffix = ":members"
 
 // argumentError describes the fault of an argument, most often a key.
@@ -60,10 +61,9 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, b.noKeyspace(text[:at])
 	}
 	rest := text[at+1:]
-	cut := len(rest) - len(membersSuffix)
-	set := cut > 0 && string(rest[cut:]) == membersSuffix
-	if set {
-		rest = rest[:cut]
+	set := false
+	if column, ok := bytes.CutSuffix(rest, []byte(membersSuffix)); ok && bytes.IndexByte(column, ':') >= 0 {
+		rest, set = column, true
 	}
 	column := wholeRow
 	if end := bytes.IndexByte(rest, ':'); end >= 0 {
@@ -73,7 +73,7 @@ func (b *batch) key(text []byte) (key, error) {
 		rest = rest[:end]
 	}
 	id, ok := parseID(rest)
-	if !ok || set && column == wholeRow {
+	if !ok {
 		return key{}, badForm(text)
 	}
 	return key{t, id, column, set}, nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard"
 )
@@ -37,7 +38,7 @@ func TestSets(t *testing.T) {
 			"GET " + set, wrongType, "INCR " + set, wrongType, "HGETALL " + set, wrongType,
 			"SADD posts:1:likes:members 7", "-ERR keyspace 'posts' has no column 'likes'", "SADD other:1:like:members 7", "-ERR no counter keyspace 'other'",
 			"SCARD unread:1:at:members", "-ERR no counter keyspace 'unread'",
-			"SCARD posts:1:members", "-ERR 'posts:1:members' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
+			"SCARD posts:1:members", "-ERR keyspace 'posts' has no column 'members'", "SADD posts:1:members 7", "-ERR keyspace 'posts' has no column 'members'",
 			"DEL " + set, "-ERR '" + set + "' is deleted with its row, posts:1, or by SREM of each member",
 		}},
 		{"pages", []string{
@@ -54,6 +55,18 @@ func TestSets(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) { dial(t, serve(t, newFakeNode(), nil)).want(test.pairs...) })
 	}
+}
+
+// A column may have the name members: its count and its own set have keys as those of any.
+func TestSetsOfAColumnNamedMembers(t *testing.T) {
+	n := newFakeNode()
+	n.keyspaces = append(n.keyspaces, &shard.Keyspace{Name: "groups", Kind: shard.KindCounters, Columns: []string{"members", "posts"}, Shards: 4})
+	n.tables["groups"] = engine.New()
+	dial(t, serve(t, n, nil)).want(
+		"INCRBY groups:12:members 5", "5", "GET groups:12:members", `"5"`, "TYPE groups:12:members", "+string", "HGET groups:12 members", `"5"`,
+		"SADD groups:12:members:members 7 8", "2", "GET groups:12:members", `"7"`, "SCARD groups:12:members:members", "7", "TYPE groups:12:members:members", "+set",
+		"SADD groups:12:posts:members 7", "1", "SADD groups:12:members 7", "-WRONGTYPE Operation against a key holding the wrong kind of value",
+		"DEL groups:12:members", "1", "EXISTS groups:12:members groups:12:posts", "1")
 }
 
 // A pipeline's reads of sets see its writes before them, and not those behind them.
