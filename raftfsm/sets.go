@@ -46,7 +46,7 @@ func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error
 	for i := range b.members {
 		switch o := &b.members[i]; {
 		case o.ofPair():
-			err = s.batch.Touch(o.pair)
+			s.batch.Touch(o.pair)
 		case o.form == memberPurge:
 			err = s.batch.TouchDead(o.pairs)
 		}
@@ -61,7 +61,7 @@ func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error
 			}
 		}
 	}
-	return true, nil
+	return true, s.batch.Read()
 }
 
 // deletes reports whether the entry deletes a row.

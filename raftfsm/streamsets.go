@@ -143,12 +143,16 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 	return nil
 }
 
-// adopt makes the loaded sets those of the replica, durably.
+// adopt makes the loaded sets those of the replica, durably. A snapshot without a section of
+// sets says that there were none: those on disk are of entries behind it, which make them
+// again.
 func (s *sets) adopt() error {
-	if s.load == nil {
-		return nil
+	switch load := s.load; {
+	case load != nil:
+		s.load = nil
+		return load.Switch(s.found)
+	case s.group != nil && !s.named:
+		return s.group.Reset()
 	}
-	load := s.load
-	s.load = nil
-	return load.Switch(s.found)
+	return nil
 }

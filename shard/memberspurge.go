@@ -17,9 +17,13 @@ const (
 	memberPurgePairs = 2048
 	// memberPurgeTimeout bounds the wait for one step.
 	memberPurgeTimeout = 5 * time.Second
+	// memberViewKept is how long the sets of a snapshot are kept beside the present ones: a
+	// backup opens the snapshot that it has just taken.
+	memberViewKept = time.Minute
 )
 
-// memberPurger removes the members of deleted rows, through the log.
+// memberPurger frees the disk of members of deleted rows, through the log, and of those that
+// older snapshots show.
 type memberPurger struct {
 	registry *registry
 	diskFull *atomic.Bool
@@ -37,12 +41,14 @@ func (p memberPurger) run() {
 		case <-p.stopping:
 			return
 		}
-		if p.diskFull.Load() {
-			continue
-		}
 		for _, g := range p.registry.groups.Load().all {
 			r := g.replica.Load()
-			if r == nil || r.counters == nil || r.counters.Members().Dying() == 0 || r.group.Ready() != nil {
+			if r == nil || r.counters == nil {
+				continue
+			}
+			sets := r.counters.Members()
+			sets.ReleaseViews(time.Now().Add(-memberViewKept))
+			if p.diskFull.Load() || sets.Dying() == 0 || r.group.Ready() != nil {
 				continue
 			}
 			if err := p.step(r); err != nil {

@@ -1,19 +1,26 @@
 package members
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// purgedAtOnce bounds the pairs of a deleted row that the entry of its deletion removes; the
-// others follow in steps.
-const purgedAtOnce = 256
+const (
+	// purgedAtOnce bounds the pairs of a deleted row that the entry of its deletion removes;
+	// the others follow in steps.
+	purgedAtOnce = 256
+	// purgedInEntry bounds those of all rows that the entry deletes, and so the delay of the
+	// entries behind it.
+	purgedInEntry = 4096
+)
 
 // Batch is the member ops of one log entry. Its caller first calls Touch, TouchRow and
-// TouchDead for all ops, which read the disk. If they succeed it calls Join, Leave, DeleteRow,
-// Purge or Clear for each op, in their order, and then Commit.
+// TouchDead for all ops and then Read, which read the disk. If they succeed it calls Join,
+// Leave, DeleteRow, Purge or Clear for each op, in their order, and then Commit.
 //
 // An entry that is in the store already is replayed: the ops are judged as they were, and no
 // set changes.
@@ -30,7 +37,9 @@ type Batch struct {
 
 	last    change // what Undo undoes
 	pairs   map[Pair]*pair
+	touched []Pair // keys of pairs
 	rows    map[uint64]*deletedRow
+	removed int // pairs of rows that the entry removes
 	dead    deadPairs
 	purges  bool
 	cleared bool
@@ -98,9 +107,21 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	return b, nil
 }
 
-// Touch reads the pair of a Join or Leave.
-func (b *Batch) Touch(p Pair) error {
+// Touch has Read read the pair of a Join or Leave.
+func (b *Batch) Touch(p Pair) {
 	if b.replayed || b.pairs[p] != nil {
+		return
+	}
+	if b.pairs == nil {
+		b.pairs = map[Pair]*pair{}
+	}
+	b.pairs[p] = &pair{}
+	b.touched = append(b.touched, p)
+}
+
+// Read reads the pairs that were touched.
+func (b *Batch) Read() error {
+	if len(b.touched) == 0 || b.group.state.Pairs == 0 {
 		return nil
 	}
 	done, err := b.group.store.use()
@@ -108,16 +129,22 @@ func (b *Batch) Touch(p Pair) error {
 		return err
 	}
 	defer done()
-	at := &pair{}
-	if at.was, err = get(b.group.store.db, b.group.at, p); err != nil {
+	l, err := b.group.lookup()
+	if err != nil {
 		return err
 	}
-	at.is = at.was
-	if b.pairs == nil {
-		b.pairs = map[Pair]*pair{}
+	slices.SortFunc(b.touched, Pair.compare) // neighbours are in one block
+	for i := 0; i < len(b.touched) && err == nil; i++ {
+		at := b.pairs[b.touched[i]]
+		at.was, err = l.stamp(b.touched[i])
+		at.is = at.was
 	}
-	b.pairs[p] = at
-	return nil
+	return damaged(errors.Join(err, l.it.Close()))
+}
+
+// compare orders pairs as their keys.
+func (p Pair) compare(o Pair) int {
+	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
 
 // TouchRow reads the first pairs of the row of a DeleteRow. A row whose pairs nobody touched
@@ -129,9 +156,11 @@ func (b *Batch) TouchRow(row uint64) error {
 	d := &deletedRow{}
 	if b.group.state.Pairs > 0 {
 		var err error
-		if d.first, d.more, err = b.group.firstOf(row, stampMax, purgedAtOnce); err != nil {
+		n := min(purgedAtOnce, purgedInEntry-b.removed)
+		if d.first, d.more, err = b.group.firstOf(row, stampMax, n); err != nil {
 			return err
 		}
+		b.removed += len(d.first)
 	}
 	if b.rows == nil {
 		b.rows = map[uint64]*deletedRow{}

@@ -32,9 +32,10 @@ func BenchmarkJoin(b *testing.B) {
 		var pairs [joins]Pair
 		for i := range pairs {
 			pairs[i] = Pair{Row: random.Uint64N(100_000), Member: random.Uint64N(20_000_000), Column: 2}
-			if err := batch.Touch(pairs[i]); err != nil {
-				b.Fatal(err)
-			}
+			batch.Touch(pairs[i])
+		}
+		if err := batch.Read(); err != nil {
+			b.Fatal(err)
 		}
 		for _, p := range pairs {
 			batch.Join(p, 0)

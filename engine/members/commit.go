@@ -3,6 +3,7 @@ package members
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -174,26 +175,27 @@ func (w *write) commit() error {
 		w.to.Set(w.at.number(keyOutcome, w.index), w.outcome.appendTo(nil), nil),
 		w.at.setState(w.to, w.after),
 	)
+	if len(w.died) > 0 { // before the batch, or a reader would find a row without its first pairs and with the others
+		g.reading.Lock()
+		maps.Copy(g.dead, w.died)
+		g.reading.Unlock()
+	}
 	if err == nil {
 		err = w.to.Commit(pebble.NoSync)
 	}
 	if err != nil {
 		return err
 	}
-	g.state = w.after
-	if !w.cleared && len(w.died) == 0 && len(w.gone) == 0 {
-		return nil
+	g.setState(w.after)
+	if w.cleared || len(w.gone) > 0 { // behind the batch, likewise
+		g.reading.Lock()
+		defer g.reading.Unlock()
 	}
-	g.replaceDead(func(dead map[uint64]Stamp) {
-		if w.cleared {
-			clear(dead)
-		}
-		for row, stamp := range w.died {
-			dead[row] = stamp
-		}
-		for _, row := range w.gone {
-			delete(dead, row)
-		}
-	})
+	if w.cleared {
+		clear(g.dead)
+	}
+	for _, row := range w.gone {
+		delete(g.dead, row)
+	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -80,16 +79,48 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	defer done()
 	g := &Group{store: s, number: number, at: prefix{group: number}}
-	if g.at.generation, g.state, err = readState(s.db, number); err == nil {
+	var state State
+	if g.at.generation, state, err = readState(s.db, number); err == nil {
 		g.dead, err = readDead(s.db, g.at)
+	}
+	if err == nil {
+		err = g.removeOthers()
 	}
 	if err != nil {
 		// The rows are served although the sets cannot be read. The number of the next load is
 		// above that of each earlier one, as these count up from 1.
 		s.limited().Error("the members of a group cannot be read", "group", number, "err", err)
 		g.broken, g.at.generation, g.dead = err, uint32(time.Now().Unix()), map[uint64]Stamp{}
+		return g, nil
 	}
+	g.setState(state)
 	return g, nil
+}
+
+// setState notes that the store's sets are of another state.
+func (g *Group) setState(s State) {
+	g.store.pairs.Add(int64(s.Pairs) - int64(g.state.Pairs))
+	g.state = s
+}
+
+// removeOthers removes generations that a crash left: of a load that did not end, or from
+// before one that did.
+func (g *Group) removeOthers() error {
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	var errs []error
+	for _, kind := range generationKinds {
+		own, all := g.at.kind(kind), groupPrefix(kind, g.number)
+		for _, others := range [...][2][]byte{{all, own}, {after(own), after(all)}} {
+			errs = append(errs, eachFrom(g.store.db, others[0], others[1], func(_, _ []byte) (bool, error) {
+				return false, batch.DeleteRange(others[0], others[1], nil)
+			}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil || batch.Empty() {
+		return err
+	}
+	return batch.Commit(pebble.NoSync)
 }
 
 // readState returns the generation and the state of a group.
@@ -205,15 +236,28 @@ func (g *Group) Adopts(generation uint32, s State) error {
 			ErrDamaged, s.Index, generation, g.state.Index, g.at.generation)
 	case s.Index == g.state.Index && s != g.state:
 		return fmt.Errorf("%w: the sets differ from the snapshot's at entry %d", ErrDamaged, s.Index)
+	case s.Index < g.state.Index:
+		return g.follows(s)
 	}
 	return nil
 }
 
-// replaceDead publishes changed marks of deleted rows.
-func (g *Group) replaceDead(change func(map[uint64]Stamp)) {
-	next := maps.Clone(g.dead)
-	change(next)
-	g.reading.Lock()
-	g.dead = next
-	g.reading.Unlock()
+// follows returns an ErrDamaged unless the store has the outcome of the first entry behind a
+// state: without it a replay would take the entry for one that changed nothing.
+func (g *Group) follows(s State) error {
+	done, err := g.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	found := false
+	err = eachFrom(g.store.db, g.at.number(keyOutcome, s.Index+1), after(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
+		o, err := parseOutcome(value)
+		found = err == nil && o.previous == s.Index
+		return false, err
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: the outcomes of entries behind entry %d are gone", ErrDamaged, s.Index)
+	}
+	return err
 }

@@ -25,6 +25,9 @@ const (
 	keyState   = 's'
 )
 
+// generationKinds are the kinds of keys that have a generation.
+var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome}
+
 const (
 	groupPrefixBytes = 5
 	prefixBytes      = groupPrefixBytes + 4 // through the generation

@@ -30,12 +30,24 @@ func (g *Group) Load() (*Load, error) {
 	return l, l.removeAll(g.store.db, l.at, pebble.NoSync)
 }
 
+// Reset removes all sets, durably.
+func (g *Group) Reset() error {
+	if g.state == (State{}) && g.broken == nil {
+		return nil
+	}
+	l, err := g.Load()
+	if err != nil {
+		return err
+	}
+	return l.Switch(State{})
+}
+
 // removeAll removes what a generation has on disk.
 func (l *Load) removeAll(db *pebble.DB, at prefix, sync *pebble.WriteOptions) error {
 	batch := db.NewBatch()
 	defer batch.Close()
 	var errs []error
-	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome} {
+	for _, kind := range generationKinds {
 		from := at.kind(kind)
 		errs = append(errs, batch.DeleteRange(from, after(from), nil))
 	}
@@ -143,6 +155,6 @@ func (l *Load) Switch(s State) error {
 	g.reading.Lock()
 	g.at, g.dead, g.broken = l.at, l.dead, nil
 	g.reading.Unlock() // no reader reads the earlier sets from here on
-	g.state = s
+	g.setState(s)
 	return l.removeAll(g.store.db, earlier, pebble.NoSync)
 }

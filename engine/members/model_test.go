@@ -64,11 +64,14 @@ func give(g *Group, at State, index uint64, e *entry) (judged []bool, after Stat
 			err = b.TouchDead(3)
 		case 'c':
 		default:
-			err = b.Touch(o.pair)
+			b.Touch(o.pair)
 		}
 		if err != nil {
 			return nil, at, err
 		}
+	}
+	if err = b.Read(); err != nil {
+		return nil, at, err
 	}
 	for i := range e.ops {
 		o := &e.ops[i]

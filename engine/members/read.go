@@ -22,17 +22,30 @@ func (g *Group) begin() (done func(), err error) {
 	return func() { g.reading.RUnlock(); release() }, nil
 }
 
-// get returns the stamp of a pair on disk, 0 if there is none.
-func get(from pebble.Reader, at prefix, p Pair) (Stamp, error) {
-	key := at.member(p)
-	value, closer, err := from.Get(key[:])
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, nil
+// lookup finds pairs on disk. Unlike Pebble's Get, it can use the filters of the last level.
+type lookup struct {
+	it *pebble.Iterator
+	at prefix
+}
+
+// lookup begins to find pairs. The caller has the store in use until it closes l.it.
+func (g *Group) lookup() (l lookup, err error) {
+	first := g.at.kind(keyMember)
+	l.at = g.at
+	l.it, err = g.store.iterate(first, after(first))
+	return l, damaged(err)
+}
+
+// stamp returns the stamp of a pair, 0 if there is none.
+func (l lookup) stamp(p Pair) (Stamp, error) {
+	key := l.at.member(p)
+	if !l.it.SeekPrefixGE(key[:]) { // the whole key of a pair is its prefix
+		return 0, damaged(l.it.Error())
 	}
+	value, err := l.it.ValueAndErr()
 	if err != nil {
 		return 0, damaged(err)
 	}
-	defer closer.Close()
 	if len(value) != stampBytes {
 		return 0, damaged(errors.New("a stamp of another length"))
 	}
@@ -47,14 +60,18 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) 
 		return err
 	}
 	defer done()
+	l, err := g.lookup()
+	if err != nil {
+		return err
+	}
 	for i, row := range rows {
-		at, err := get(g.store.db, g.at, Pair{Row: row, Member: member, Column: column})
-		if err != nil {
-			return err
+		at, failed := l.stamp(Pair{Row: row, Member: member, Column: column})
+		if err = failed; err != nil {
+			break
 		}
 		in[i] = at > g.dead[row]
 	}
-	return nil
+	return damaged(errors.Join(err, l.it.Close()))
 }
 
 // Members returns a page of the members of a row, newest first.
@@ -93,17 +110,25 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 			first = append(first, 0) // the least key behind it
 		}
 	}
-	err = eachFrom(g.store.db, first, end, func(key, _ []byte) (bool, error) {
-		_, _, line, err := parseLine(key)
-		if err != nil || !alive(line) {
-			return kind == keyOf, err // older members of a deleted row are gone too
+	it, err := g.store.iterate(start[:], end)
+	if err != nil {
+		return List{}, damaged(err)
+	}
+	for valid := it.SeekPrefixGE(first); valid && err == nil; valid = it.Next() {
+		var line Entry
+		if _, _, line, err = parseLine(it.Key()); err != nil {
+			break
 		}
-		if len(l.Entries) == page.Limit {
-			l.More = true
-			return false, nil
+		if !alive(line) {
+			if kind == keyTime { // older members of a deleted row are gone too
+				break
+			}
+			continue
+		}
+		if l.More = len(l.Entries) == page.Limit; l.More {
+			break
 		}
 		l.Entries = append(l.Entries, line)
-		return true, nil
-	})
-	return l, err
+	}
+	return l, damaged(errors.Join(err, it.Error(), it.Close()))
 }

@@ -30,7 +30,7 @@ type Config struct {
 }
 
 const (
-	// MemoryBytesDefault is enough for the filters of some 30 million pairs.
+	// MemoryBytesDefault is enough for the filters of some 18 million pairs, see filtersFit.
 	MemoryBytesDefault = 64 << 20
 	// MemoryBytesMin is enough to work at all.
 	MemoryBytesMin = 8 << 20
@@ -59,6 +59,7 @@ type Store struct {
 	db    *pebble.DB
 	cache *pebble.Cache
 	limit lograte.Limiter
+	pairs atomic.Int64 // of the groups in use
 
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
 	// acquired before all other locks, and once.
@@ -76,7 +77,7 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.FS == nil {
 		cfg.FS = vfs.Default
 	}
-	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes / 2))}
+	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	var err error
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		s.cache.Unref()
@@ -85,7 +86,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// options shares the memory out: a half for blocks and filters, the rest for memtables.
+// options shares the memory out: up to a half for memtables, which Pebble takes from the
+// cache, the rest for blocks and filters.
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
@@ -112,6 +114,19 @@ func (s *Store) options() *pebble.Options {
 	}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionGood })
 	return o
+}
+
+// filtersFit reports whether the filters of all pairs stay in the cache, beside some blocks.
+// Only then they help at the last level, which has most pairs: to read a filter from disk
+// takes longer than to read the block that it would save.
+func (s *Store) filtersFit() bool {
+	const parts = 3 // two of the filters of pairs, one of those of lists
+	return uint64(s.pairs.Load())*filterBitsPerKey/8*parts/2 <= s.cfg.MemoryBytes/2
+}
+
+// iterate returns an iterator of some keys, for prefix seeks.
+func (s *Store) iterate(first, end []byte) (*pebble.Iterator, error) {
+	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, UseL6Filters: s.filtersFit()})
 }
 
 // limited returns a logger for messages that many readers or writers would repeat.

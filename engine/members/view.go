@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -33,8 +34,8 @@ const (
 // names: a later snapshot has replaced that one.
 var ErrMovedOn = errors.New("the sets of an older snapshot are not kept")
 
-// viewsKept is how many captured views a group keeps: that of the snapshot that its replica
-// stores, and that of the one being written.
+// viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot
+// that its replica stores, and that of the one being written.
 const viewsKept = 2
 
 // View is the sets of a group as they were at one moment.
@@ -44,6 +45,7 @@ type View struct {
 	at    prefix
 	refs  int // guarded by Group.mu
 	disk  *pebble.Snapshot
+	since time.Time
 }
 
 // Capture keeps the present sets for OpenView.
@@ -73,7 +75,7 @@ func (g *Group) Capture() error {
 // openLocked returns a view of the present sets with one reference. The caller has the store
 // in use.
 func (g *Group) openLocked() (v *View, err error) {
-	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot()}
+	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot(), since: time.Now()}
 	v.at.group = g.number
 	if v.at.generation, v.state, err = readState(v.disk, g.number); err != nil {
 		return nil, errors.Join(err, v.disk.Close())
@@ -88,6 +90,25 @@ func (v *View) releaseLocked() {
 	}
 }
 
+// ReleaseViews releases the captured views from before a moment. While there is one, what any
+// group of the store removes stays on disk. OpenView does without.
+func (g *Group) ReleaseViews(before time.Time) {
+	done, err := g.store.use()
+	if err != nil {
+		return // Close has released them
+	}
+	defer done()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.views = slices.DeleteFunc(g.mu.views, func(v *View) bool {
+		old := v.since.Before(before)
+		if old {
+			v.releaseLocked()
+		}
+		return old
+	})
+}
+
 // Close releases what the group keeps. The replica has stopped.
 func (g *Group) Close() {
 	done, err := g.store.use()
@@ -95,6 +116,7 @@ func (g *Group) Close() {
 		return // the store must not be closed before its groups
 	}
 	defer done()
+	g.store.pairs.Add(-int64(g.state.Pairs))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, v := range g.mu.views {

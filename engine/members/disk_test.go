@@ -1,0 +1,237 @@
+package members
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// disk is a store with one group, to which entries are given.
+type disk struct {
+	*testing.T
+	store *Store
+	group *Group
+	at    State
+	index uint64
+}
+
+func diskOf(t *testing.T) *disk {
+	d := &disk{T: t, store: storeOf(t, vfs.NewMem())}
+	d.group = d.open(1)
+	t.Cleanup(func() { d.group.Close(); _ = d.store.Close() })
+	return d
+}
+
+func (d *disk) open(number uint32) *Group {
+	d.Helper()
+	g, err := d.store.Group(number)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return g
+}
+
+func (d *disk) give(ops ...op) {
+	d.Helper()
+	var err error
+	d.index++
+	if _, d.at, err = give(d.group, d.at, d.index, &entry{now: logTimeStart, ops: ops}); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// joins returns ops that have n members join each of some rows.
+func joins(rows, n uint64) (ops []op) {
+	for row := range rows {
+		for m := range n {
+			ops = append(ops, op{kind: 'j', pair: Pair{Row: row, Member: m}})
+		}
+	}
+	return ops
+}
+
+// compact rewrites all files, so that everything is at the last level.
+func (d *disk) compact() {
+	d.Helper()
+	if err := d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// The filters of the last level, which has most pairs, are used as long as they fit.
+func TestLookupsUseFilters(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(20, 100)...)
+	d.compact()
+	hits := func(look func()) int64 {
+		before := d.store.db.Metrics().Filter.Hits
+		look()
+		return d.store.db.Metrics().Filter.Hits - before
+	}
+	rows, in := make([]uint64, 20), make([]bool, 20)
+	for i := range rows {
+		rows[i] = uint64(i)
+	}
+	check := func() {
+		if err := d.group.Contains(1_000, 0, rows, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() {
+		if _, err := d.group.Rows(1_000, 0, Page{Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := hits(check); n < 15 {
+		t.Errorf("%d of 20 checks were answered by a filter", n)
+	}
+	if n := hits(list); n != 1 {
+		t.Errorf("a list of no rows: %d were answered by a filter", n)
+	}
+	if n := hits(func() { d.give(op{kind: 'j', pair: Pair{Row: 3, Member: 1_000}}) }); n == 0 {
+		t.Error("a join was not answered by a filter")
+	}
+	d.store.pairs.Add(1 << 30)
+	if n := hits(func() { check(); list() }); n > 1 { // one of the memtable's level may be
+		t.Errorf("filters that do not fit were read: %d answers", n)
+	}
+}
+
+// An entry removes a bounded number of pairs, however many rows it deletes.
+func TestManyDeletedRows(t *testing.T) {
+	d := diskOf(t)
+	const rows = 2 * purgedInEntry / purgedAtOnce
+	d.give(joins(rows, purgedAtOnce)...)
+	var ops []op
+	for row := range uint64(rows) {
+		ops = append(ops, op{kind: 'd', pair: Pair{Row: row}})
+	}
+	d.give(ops...)
+	if want := uint64(rows*purgedAtOnce - purgedInEntry); d.at.Pairs != want {
+		t.Errorf("%d pairs are left on disk, want %d", d.at.Pairs, want)
+	}
+	for row := range uint64(rows) {
+		if l, err := d.group.Members(row, 0, Page{Limit: 1}); err != nil || len(l.Entries) > 0 {
+			t.Fatalf("row %d has %v, %v", row, l, err)
+		}
+	}
+	for d.group.Dying() > 0 {
+		if d.give(op{kind: 'p'}); d.index > 10_000 {
+			t.Fatal("the rows are not removed")
+		}
+	}
+	if err := d.group.Verify(); err != nil || d.at.Pairs > 0 {
+		t.Errorf("%d pairs, %v", d.at.Pairs, err)
+	}
+}
+
+// What a crash left of other loads of a group is removed once it is opened again, and nothing
+// of other groups.
+func TestLeftGenerations(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(2, 2)...)
+	other := d.open(2)
+	if _, _, err := give(other, State{}, 1, &entry{now: logTimeStart, ops: joins(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	batch := d.store.db.NewBatch()
+	for _, generation := range []uint32{0, 2, 1 << 31} {
+		if err := put(batch, prefix{1, generation}, placement{Pair{Row: 1}, 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	keys := func() (n int) {
+		if err := eachFrom(d.store.db, []byte{0}, []byte{0xff}, func(_, _ []byte) (bool, error) { n++; return true, nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := keys()
+	d.group.Close()
+	d.group = d.open(1)
+	if n := before - keys(); n != 9 {
+		t.Errorf("%d keys were removed, want 9", n)
+	}
+	other.Close()
+	for _, g := range []*Group{d.group, d.open(2)} {
+		if err := g.Verify(); err != nil || g.State().Pairs == 0 {
+			t.Errorf("%+v, %v", g.State(), err)
+		}
+	}
+}
+
+// A snapshot from before outcomes that are removed is refused: a replay would take the entries
+// for ones that changed nothing.
+func TestAdoptsWithoutOutcomes(t *testing.T) {
+	d := diskOf(t)
+	var after []State
+	for m := range uint64(5) {
+		d.give(op{kind: 'j', pair: Pair{Member: m}})
+		after = append(after, d.at)
+	}
+	if err := d.group.Trim(3); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range after {
+		if err := d.group.Adopts(1, s); errors.Is(err, ErrDamaged) != (i < 2) {
+			t.Errorf("entry %d: %v", s.Index, err)
+		}
+	}
+}
+
+// An old view of one group does not keep on disk what another removed.
+func TestViewsAreReleased(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(1, 1)...)
+	if err := d.group.Capture(); err != nil {
+		t.Fatal(err)
+	}
+	named := d.at
+	large := d.open(2)
+	at := State{}
+	var err error
+	for i := range uint64(4) {
+		if _, at, err = give(large, at, i+1, &entry{now: logTimeStart, ops: joins(10, 1000*(i+1))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.group.Capture(); err != nil { // of the same state: the first stays
+		t.Fatal(err)
+	}
+	d.give(op{kind: 'j', pair: Pair{Row: 1}})
+	if err := d.group.Capture(); err != nil { // shows the large group
+		t.Fatal(err)
+	}
+	large.Close()
+	if err := d.store.Drop(2); err != nil {
+		t.Fatal(err)
+	}
+	d.compact()
+	began, with := time.Now(), d.store.db.Metrics().Total().TablesSize
+	d.group.ReleaseViews(time.Now())
+	// Pebble rewrites files in the background once no snapshot needs what is removed.
+	for d.store.db.Metrics().Total().TablesSize > with/10 {
+		time.Sleep(10 * time.Millisecond)
+		if time.Since(began) > time.Minute {
+			t.Fatalf("%d bytes with the views, %d without", with, d.store.db.Metrics().Total().TablesSize)
+		}
+	}
+	v, err := d.group.OpenView(named) // by the outcomes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	for err == nil {
+		_, err = v.Next(nil)
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
