@@ -6,10 +6,14 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/errs"
 )
 
 // memberWrite writes ops on members and returns what they changed.
@@ -217,6 +221,51 @@ func TestMembersAreRestored(t *testing.T) {
 			t.Fatalf("row %d has %d members, the backup had %d", id, len(got.Entries), len(want.Entries))
 		}
 	}
+}
+
+// A backup has the sets of its moment, also if later snapshots are taken while it is checked.
+func TestBackupOfMembersUnderWrites(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := n.Keyspace("posts")
+	var ops []engine.Op
+	for m := range uint64(10_000) {
+		ops = append(ops, engine.Join(1, 2, m))
+	}
+	memberWrite(t, n, ks, ops...)
+	groups, err := n.router.groupsOf(ks)
+	mustDo(t, err)
+	r := groups[0].replica.Load()
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for member := uint64(1 << 20); ; member++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			w := &Write{Ops: []engine.Op{engine.Join(2, 2, member)}, Deadline: soon()}
+			if err := errors.Join(n.Write(ks, w), r.group.TakeSnapshot()); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 20 {
+		s, err := r.group.OpenSnapshot(t.Context(), codec.KindCounters)
+		if errors.Is(err, errs.ErrBehind) {
+			continue // moved on before it was opened
+		}
+		mustDo(t, err)
+		facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, raftfsm.SnapshotVisitor{})
+		mustDo(t, errors.Join(err, s.Close()))
+		if facts.MembersLater {
+			t.Error("a backup has members of a later entry")
+		}
+	}
+	close(stop)
+	writing.Wait()
 }
 
 // A follower whose sets are lost answers nothing wrong, and is repaired from another replica.

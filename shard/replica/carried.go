@@ -8,8 +8,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
@@ -61,23 +59,31 @@ func (g *Replica) openSnapshot(kind codec.Kind) (*Snapshot, error) {
 	if len(metas) == 0 {
 		return nil, errors.New("the group has no snapshot yet")
 	}
-	checked, _, err := g.openCarried(metas[0].ID)
-	if err != nil {
-		return nil, err
-	}
-	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
-	if err == nil && facts.MembersLater {
-		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
-	}
-	if err := errors.Join(err, checked.Close()); err != nil {
-		g.NoteColdDamage(metas[0].Index, err)
-		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
-	}
+	// What is sent is opened first: if the sets of the snapshot's moment are there for the
+	// check, which may take long, they were before.
 	state, bytes, err := g.openCarried(metas[0].ID)
 	if err != nil {
 		return nil, err
 	}
+	facts, err := g.check(metas[0].ID, kind)
+	if err != nil {
+		g.NoteColdDamage(metas[0].Index, err)
+		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
+	}
 	return &Snapshot{ReadCloser: state, Bytes: bytes, SnapshotFacts: facts}, nil
+}
+
+// check reads a whole stored snapshot as it would be sent.
+func (g *Replica) check(id string, kind codec.Kind) (raftfsm.SnapshotFacts, error) {
+	state, _, err := g.openCarried(id)
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	facts, err := raftfsm.VisitSnapshot(state, kind, raftfsm.SnapshotVisitor{})
+	if err == nil && facts.MembersLater {
+		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
+	}
+	return facts, errors.Join(err, state.Close())
 }
 
 // openCarried opens a stored snapshot, of counters with its cold rows in it, and
@@ -134,7 +140,7 @@ func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser,
 // NoteColdDamage tells of cold rows that the snapshot of an index names and that could
 // not be read to be sent; not if a later one took its place meanwhile, and they with it.
 func (g *Replica) NoteColdDamage(index uint64, err error) {
-	if (errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
+	if isDamage(err) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
 		g.cfg.ColdDamaged(err)
 	}
 }

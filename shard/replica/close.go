@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -42,7 +41,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
 		if snapshot && g.worthSnapshot() {
 			err := g.TakeSnapshot()
-			if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !errors.Is(err, cold.ErrDamaged) {
+			if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) {
 				return err
 			}
 		}

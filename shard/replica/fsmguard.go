@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/storage"
 )
@@ -76,7 +77,7 @@ type guardedSnapshot struct {
 
 func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 	err := s.FSMSnapshot.Persist(sink)
-	if errors.Is(err, cold.ErrDamaged) && s.damaged != nil {
+	if isDamage(err) && s.damaged != nil {
 		s.damaged(err) // the replica is repaired, and its snapshot and log have all
 		return err
 	}
@@ -84,4 +85,10 @@ func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 		return s.stop.Fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
 	}
 	return nil
+}
+
+// isDamage reports whether an error tells of rows or members on disk that cannot be read. Another
+// replica has them.
+func isDamage(err error) bool {
+	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)
 }

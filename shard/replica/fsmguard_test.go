@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 )
 
 func TestGuardFSM(t *testing.T) {
@@ -29,6 +32,19 @@ func TestGuardFSM(t *testing.T) {
 			t.Errorf("snapshot: %v", err)
 		}
 	})
+	for _, damage := range []error{cold.ErrDamaged, members.ErrDamaged} {
+		t.Run("of what is damaged on disk, no snapshot stops the group: "+damage.Error(), func(t *testing.T) {
+			stop, told := countFatal(t)
+			var noted error
+			snapshot, err := guardFSM(damagedFSM{err: damage}, 7, stop, func(err error) { noted = err }).Snapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := snapshot.Persist(nil); !errors.Is(err, damage) || !errors.Is(noted, damage) || *told != 0 {
+				t.Errorf("%v, noted %v, stopped %d times", err, noted, *told)
+			}
+		})
+	}
 	t.Run("batches are handed through", func(t *testing.T) {
 		fsm, ok := guardFSM(&sumFSM{}, 7, noFatal(t), nil).(raft.BatchingFSM)
 		if !ok {
@@ -53,6 +69,16 @@ func TestGuardFSM(t *testing.T) {
 		guardFSM(panickingFSM{}, 7, noFatal(t), nil).Apply(testEntry(1, ""))
 	})
 }
+
+// damagedFSM has snapshots that cannot be written.
+type damagedFSM struct {
+	raft.FSM
+	raft.FSMSnapshot
+	err error
+}
+
+func (f damagedFSM) Snapshot() (raft.FSMSnapshot, error) { return f, nil }
+func (f damagedFSM) Persist(raft.SnapshotSink) error     { return f.err }
 
 type panickingFSM struct{ raft.FSM }
 
