@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/source/sink"
 )
 
 // memberWrite writes ops on members and returns what they changed.
@@ -348,5 +350,58 @@ func TestMembersOfUnread(t *testing.T) {
 	mustDo(t, n.Members().Check(posts, 0, 7, []uint64{1}, &ReadOptions{Deadline: soon()}, in))
 	if in[0] {
 		t.Error("an op of a refused write was applied")
+	}
+}
+
+// Messages of a source join and leave sets, in the order of the queue and each once.
+func TestMembersOfASource(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	source, err := n.CreateSource(ctx, "likes", json.RawMessage(`{"type":"test"}`), false)
+	mustDo(t, err)
+	var ops []sink.Op
+	for i, kind := range []sink.OpKind{sink.Join, sink.Add, sink.Leave, sink.Add, sink.Join, sink.Join, sink.Add} {
+		value := int64(7) // the member
+		if kind == sink.Add {
+			value = 10
+		}
+		ops = append(ops, sink.Op{Position: sink.Position{Lo: uint64(i)}, Keyspace: "posts", ID: 5, Kind: kind, Cells: []sink.Cell{{Column: "like", Value: value}}})
+	}
+	s := n.Sink()
+	_, err = s.Start(ctx, source.Number, 0, sink.Start{Identity: "likes"})
+	mustDo(t, err)
+	_, err = s.Positions(ctx, source.Number, 0)
+	mustDo(t, err)
+	b := &sink.Batch{Source: source.Number, Next: sink.Position{Lo: uint64(len(ops))}, Ops: ops}
+	for range 2 {
+		if rejected, err := s.Check(ctx, b); err != nil || len(rejected) > 0 {
+			t.Fatal(rejected, err)
+		}
+		if applied, err := s.Apply(ctx, b); err != nil || len(applied.Rejected) > 0 {
+			t.Fatal(applied, err)
+		}
+	}
+	posts := n.Keyspace("posts")
+	row, in := make([]int64, 4), make([]bool, 2)
+	opt := &ReadOptions{Consistency: Linearizable, Deadline: soon()}
+	mustDo(t, n.Get(posts, []uint64{5}, 4, opt, row))
+	mustDo(t, n.Members().Check(posts, 2, 7, []uint64{5, 6}, opt, in))
+	if row[2] != 31 || !in[0] || in[1] {
+		t.Errorf("the row is %v, member 7 is in %v, want 31 likes and in the first", row, in)
+	}
+
+	like := []sink.Cell{{Column: "like", Value: 7}}
+	bad := &sink.Batch{Source: source.Number, Ops: []sink.Op{
+		{Keyspace: KeyspaceUnread, Kind: sink.Join, Cells: like},
+		{Keyspace: "posts", Kind: sink.Leave, Cells: []sink.Cell{{Column: "likes", Value: 7}}},
+		{Keyspace: "posts", Kind: sink.Join, Cells: append(like, sink.Cell{Column: "view"})},
+		{Keyspace: "posts", Kind: sink.Leave, Cells: like, HasFloor: true},
+		{Keyspace: "posts", Kind: sink.Leave + 1, Cells: like},
+	}}
+	rejected, err := s.Check(ctx, bad)
+	if mustDo(t, err); len(rejected) != len(bad.Ops) {
+		t.Errorf("of %d bad ops are rejected: %+v", len(bad.Ops), rejected)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/internal/opjson"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/source/sink"
 )
@@ -109,7 +110,9 @@ func (d *Decoder) op(path string) {
 		floor
 	)
 	var o sink.Op
-	seen, member := 0, ""
+	var of opjson.Member
+	at := func(field string) string { return path + field }
+	seen, member, verbName := 0, "", ""
 	once := func(bit int, key string) {
 		if seen&bit != 0 {
 			c.Fail(path+key, givenTwice)
@@ -117,7 +120,11 @@ func (d *Decoder) op(path string) {
 		seen |= bit
 	}
 	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
+		key := c.Key()
+		if of.Field(c, key, at) {
+			continue
+		}
+		switch string(key) {
 		case "keyspace":
 			once(keyspace, "keyspace")
 			if c.Peek() != '"' {
@@ -136,7 +143,7 @@ func (d *Decoder) op(path string) {
 			if key[0] == 's' {
 				o.Kind = sink.Set
 			}
-			verbName := d.name(key)
+			verbName = d.name(key)
 			once(verb, verbName)
 			d.opCells(&o, path+verbName)
 		case "floor":
@@ -160,6 +167,10 @@ func (d *Decoder) op(path string) {
 		c.Fail(path+"id", missing)
 	case (member == "user") != (o.Keyspace == unread):
 		c.Fail(path+member, "rows of unread have a user, all others an id")
+	case of.Given() && seen&verb != 0:
+		c.Fail(path+verbName, "an op with a member changes its count by itself")
+	case of.Given():
+		d.opMember(&o, &of, path)
 	case seen&verb == 0:
 		c.Fail(path+"add", missing)
 	case o.Kind == sink.Set && o.HasFloor:
@@ -170,6 +181,31 @@ func (d *Decoder) op(path string) {
 	if c.Err == nil {
 		d.Ops = append(d.Ops, o)
 	}
+}
+
+// opMember makes an op that of a member.
+func (d *Decoder) opMember(o *sink.Op, of *opjson.Member, path string) {
+	c := &d.cursor
+	switch lacks := of.Missing(true); {
+	case o.Keyspace == unread:
+		c.Fail(path+"member", "rows of unread have no members")
+	case o.HasFloor:
+		c.Fail(path+"floor", "of an add only")
+	case lacks != "":
+		c.Fail(path+lacks, missing)
+	}
+	if c.Err != nil {
+		return
+	}
+	o.Kind = sink.Leave
+	if of.Set {
+		o.Kind = sink.Join
+	}
+	end := c.At
+	c.At = of.ColumnAt
+	d.cells = append(room(d.cells, 1), sink.Cell{Column: d.name(c.Str()), Value: int64(of.ID)})
+	c.At = end
+	o.Cells = d.cells[len(d.cells)-1 : len(d.cells) : len(d.cells)]
 }
 
 // opCells reads the object of columns and values of an op.

@@ -48,6 +48,8 @@ func TestDecode(t *testing.T) {
 		{"json", ` [{"add":{"a":1,"b":-2},"id":18446744073709551615,"keyspace":"k","floor":0}, {"user":"7","add":{"dm":1}}] `,
 			`{"add":{"a":1,"b":-2},"floor":0,"id":"18446744073709551615","keyspace":"k"} {"add":{"dm":1},"user":"7"}`},
 		{"json", `{"id":1,"set":{"like":-9223372036854775808},"keyspace":"po\u0073ts"}`, `{"id":"1","keyspace":"posts","set":{"like":-9223372036854775808}}`},
+		{"json", `[{"keyspace":"posts","column":"like","id":"1","member":"7","set":true},{"set":false,"member":18446744073709551615,"id":2,"column":"li\u006be","keyspace":"posts"}]`,
+			`{"column":"like","id":"1","keyspace":"posts","member":"7","set":true} {"column":"like","id":"2","keyspace":"posts","member":"18446744073709551615","set":false}`},
 		{"map", `{"x":[{"y":null}],"post":{"id":"5","id2":6},"kind":"like","n":-3}`, `{"add":{"like":-3},"id":"5","keyspace":"posts"}`},
 		{"user", `{"to":9}`, `{"add":{"like":1},"user":"9"}`},
 		{"set", `{"k":"posts","n":4}`, `{"id":"7","keyspace":"posts","set":{"like":4}}`},
@@ -100,7 +102,17 @@ func TestPoison(t *testing.T) {
 		{"json", `{"keyspace":"posts","user":1,"add":{"like":1}}`, "user: rows of unread"},
 		{"json", `{"keyspace":"unread","id":1,"add":{"like":1}}`, "id: rows of unread"},
 		{"json", `{"user":1,"set":{"like":1}}`, "set: counts of unread"},
-		{"json", `{"keyspace":"posts","id":1,"add":{"like":1},"member":7}`, "member: no such field"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1},"member":7}`, "add: an op with a member"},
+		{"json", `{"keyspace":"posts","id":1,"member":7,"set":true}`, "column: missing"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","set":true}`, "member: missing"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","member":7}`, "set: missing"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","member":7,"set":1}`, "set: not an object"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","member":-7,"set":true}`, "member: not an unsigned"},
+		{"json", `{"keyspace":"posts","id":1,"column":7,"member":7,"set":true}`, "column: not a string"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","member":7,"set":true,"floor":0}`, "floor: of an add only"},
+		{"json", `{"keyspace":"posts","id":1,"column":"like","member":7,"member":8,"set":true}`, "member: given twice"},
+		{"json", `{"keyspace":"posts","column":"like","member":7,"set":true}`, "id: missing"},
+		{"json", `{"user":1,"column":"at","member":7,"set":true}`, "member: rows of unread"},
 		{"json", `[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":"x","add":{"like":1}}]`, "[1].id: not an unsigned"},
 		{"map", ``, "empty"},
 		{"map", `[]`, "$.kind: missing"},
@@ -177,7 +189,7 @@ func fuzzDecoder(f *testing.F, format string, seeds ...string) {
 }
 
 func FuzzJSON(f *testing.F) {
-	fuzzDecoder(f, "json", `[{"keyspace":"posts","id":"1","add":{"like":1},"floor":0},{"user":7,"add":{"a":-1}}]`, `{"keyspace":"k","id":1,"set":{"c":1}}`)
+	fuzzDecoder(f, "json", `[{"keyspace":"posts","id":"1","add":{"like":1},"floor":0},{"user":7,"add":{"a":-1}}]`, `{"keyspace":"k","id":1,"set":{"c":1}}`, `{"keyspace":"k","column":"c","id":1,"member":2,"set":true}`)
 }
 
 func FuzzMap(f *testing.F) {

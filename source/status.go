@@ -175,6 +175,12 @@ func opJSON(o *sink.Op) string {
 	if o.HasFloor {
 		fields["floor"] = o.Floor
 	}
+	if o.Kind.OfMember() {
+		fields = map[string]any{
+			"keyspace": o.Keyspace, "column": o.Cells[0].Column, "id": id,
+			"member": strconv.FormatUint(uint64(o.Cells[0].Value), 10), "set": o.Kind == sink.Join,
+		}
+	}
 	text, err := json.Marshal(fields)
 	if err != nil {
 		return err.Error() // it has plain fields only

@@ -70,8 +70,12 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		floors = ks.Floors
 	}
 	for i := range ops {
-		if ops[i].Keyspace == keyspace {
-			out.Events = appendEvents(out.Events, &ops[i], floors)
+		switch op := &ops[i]; {
+		case op.Keyspace != keyspace:
+		case op.Kind.OfMember():
+			return nil, &RefusedError{fmt.Sprintf("message at position %s has a member: the queue does not say whether it counted", op.Position)}
+		default:
+			out.Events = appendEvents(out.Events, op, floors)
 		}
 	}
 	return out, nil

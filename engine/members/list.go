@@ -70,10 +70,11 @@ func ParseCursor(cursor []byte) (Entry, error) {
 		return Entry{}, ErrCursor
 	}
 	n, err := base64.RawURLEncoding.Strict().Decode(b[:], cursor)
-	if err != nil || n != cursorBytes {
+	e := Entry{ID: binary.BigEndian.Uint64(b[stampBytes:]), At: stampAt(b[:])}
+	if err != nil || n != cursorBytes || e.At == 0 { // no entry has stamp 0
 		return Entry{}, ErrCursor
 	}
-	return Entry{ID: binary.BigEndian.Uint64(b[stampBytes:]), At: stampAt(b[:])}, nil
+	return e, nil
 }
 
 // stampBytes is the size of a stamp on disk.

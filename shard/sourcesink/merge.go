@@ -40,8 +40,12 @@ func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 		return fmt.Sprintf("keyspace %q: no such keyspace", op.Keyspace)
 	case !takesMessages(k):
 		return fmt.Sprintf("keyspace %q: neither of counters nor of unread numbers", op.Keyspace)
-	case op.Kind != sink.Add && op.Kind != sink.Set:
+	case op.Kind > sink.Leave:
 		return "neither add nor set"
+	case op.Kind.OfMember() && k.Kind != keyspace.KindCounters:
+		return "member: rows of unread have no members"
+	case op.Kind.OfMember() && (op.HasFloor || len(op.Cells) != 1):
+		return "member: an op with a floor, or with another number of columns than 1"
 	case op.Kind == sink.Set && k.Kind != keyspace.KindCounters:
 		return "set: counts of unread numbers are not set"
 	case op.Kind == sink.Set && op.HasFloor:
@@ -134,10 +138,7 @@ func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 // add adds the op that was resolved last, which has a number in the batch.
 func (m *merge) add(op *sink.Op, number int) {
 	key := mergeKey{m.space.number, op.ID}
-	kind := engine.OpAdd
-	if op.Kind == sink.Set {
-		kind = engine.OpSet
-	}
+	kind := [...]engine.OpKind{sink.Add: engine.OpAdd, sink.Set: engine.OpSet, sink.Join: engine.OpJoin, sink.Leave: engine.OpLeave}[op.Kind]
 	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.Ops[i], m.cells) {
 		m.from[i] = append(m.from[i], number)
 		return

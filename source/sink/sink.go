@@ -25,13 +25,19 @@ var ErrBusy = errors.New("a shard is being restored")
 // OpKind is what an op does with its cells.
 type OpKind uint8
 
-// The kinds of ops.
+// The kinds of ops. Join and Leave have one cell: the column, and the member's 64 bits as its
+// value.
 const (
 	Add OpKind = iota
 	Set
+	Join
+	Leave
 )
 
-// Cell is a delta or a value of one column.
+// OfMember reports whether an op changes a set of members.
+func (k OpKind) OfMember() bool { return k == Join || k == Leave }
+
+// Cell is a delta, a value or a member of one column.
 type Cell struct {
 	Column string
 	Value  int64
