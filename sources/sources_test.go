@@ -125,12 +125,12 @@ func (r *queueReader) Close() error                                  { return ni
 // started is the sources of a node by itself.
 type started struct {
 	*Sources
-	t     *testing.T
+	t     testing.TB
 	node  *shard.Node
 	queue *queue
 }
 
-func start(t *testing.T, partitions int) *started {
+func start(t testing.TB, partitions int) *started {
 	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions)}}
 	st.Sources = New(Config{
@@ -172,8 +172,8 @@ func (st *started) put(more string) (*Source, error) {
 	return st.Put(st.t.Context(), "likes", []byte(likes+more+"}"))
 }
 
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)

@@ -233,7 +233,7 @@ func (a *applyCall) learn(w *Write) error {
 // of the batch, and moves the shards that have some, or all of them.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
-	m := newMerge(w)
+	m := newMerge(w, len(ops))
 	for i := range ops {
 		slot, err := m.resolve(&ops[i])
 		if err != nil {
@@ -257,9 +257,9 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 		return nil
 	}
 	a.sink.world.Send(ctx, w)
-	for _, op := range w.Overflows {
-		for _, from := range m.from[op] {
-			a.rejected = append(a.rejected, sink.Rejection{Op: from, Reason: "the sum overflows"})
+	for _, p := range m.from {
+		if _, overflows := slices.BinarySearch(w.Overflows, p.in); overflows {
+			a.rejected = append(a.rejected, sink.Rejection{Op: p.op, Reason: "the sum overflows"})
 		}
 	}
 	return a.learn(w)

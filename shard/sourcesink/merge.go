@@ -73,12 +73,17 @@ type merge struct {
 	w      *Write
 	spaces map[string]space
 	last   map[mergeKey]int // the latest op on a row, by number in w
-	from   [][]int          // by op of w, the ops of the batch that are in it
+	from   []part           // the ops of the batch, in order
 
 	// of the op that resolve returned the shard of
 	space space
 	cells []engine.Cell
+
+	room []engine.Cell // for the cells of ops, which would be an allocation each
 }
+
+// part is an op of a batch that is in an op of a write.
+type part struct{ op, in int }
 
 // space is a keyspace of a write.
 type space struct {
@@ -94,8 +99,10 @@ type mergeKey struct {
 	id    uint64
 }
 
-func newMerge(w *Write) *merge {
-	m := &merge{w: w, spaces: make(map[string]space, len(w.Spaces)), last: map[mergeKey]int{}}
+// newMerge returns a merge of up to so many ops.
+func newMerge(w *Write, ops int) *merge {
+	m := &merge{w: w, spaces: make(map[string]space, len(w.Spaces)), last: make(map[mergeKey]int, ops), from: make([]part, 0, ops)}
+	w.Ops, w.In = make([]engine.Op, 0, ops), make([]uint8, 0, ops)
 	first := 0
 	for i, k := range w.Spaces {
 		m.spaces[k.Name] = space{k, uint8(i), first, k.Route()}
@@ -140,13 +147,24 @@ func (m *merge) add(op *sink.Op, number int) {
 	key := mergeKey{m.space.number, op.ID}
 	kind := [...]engine.OpKind{sink.Add: engine.OpAdd, sink.Set: engine.OpSet, sink.Join: engine.OpJoin, sink.Leave: engine.OpLeave}[op.Kind]
 	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.Ops[i], m.cells) {
-		m.from[i] = append(m.from[i], number)
+		m.from = append(m.from, part{number, i})
 		return
 	}
 	m.last[key] = len(m.w.Ops)
-	m.w.Ops = append(m.w.Ops, engine.Op{ID: op.ID, Kind: kind, Cells: append([]engine.Cell(nil), m.cells...)})
+	m.from = append(m.from, part{number, len(m.w.Ops)})
+	m.w.Ops = append(m.w.Ops, engine.Op{ID: op.ID, Kind: kind, Cells: m.keep(m.cells)})
 	m.w.In = append(m.w.In, m.space.number)
-	m.from = append(m.from, []int{number})
+}
+
+// keep returns a copy of cells, which nothing is appended to in place.
+func (m *merge) keep(cells []engine.Cell) []engine.Cell {
+	const chunk = 1024
+	if cap(m.room)-len(m.room) < len(cells) {
+		m.room = make([]engine.Cell, 0, max(chunk, len(cells)))
+	}
+	first := len(m.room)
+	m.room = append(m.room, cells...)
+	return m.room[first:len(m.room):len(m.room)]
 }
 
 // mergeCells adds deltas to those of an op. It changes nothing and returns false if the

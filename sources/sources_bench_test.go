@@ -1,0 +1,35 @@
+package sources
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// BenchmarkSource counts messages of a queue in memory in a node that is alone, with its log
+// on disk. It reports the processor time of a message: decoding, checks, the log entry and
+// its apply, and nothing of a broker.
+func BenchmarkSource(b *testing.B) {
+	const rows, bufferedMax = 100_000, 1 << 16
+	messages := make([]string, bufferedMax)
+	for i := range messages {
+		messages[i] = fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":1}}`, uint64(i)*0x9e3779b97f4a7c15%rows)
+	}
+	st := start(b, 1)
+	for left := b.N; left > 0; left -= len(messages) {
+		st.queue.add(0, messages[:min(left, len(messages))]...)
+	}
+	b.ResetTimer()
+	before := cpuTime()
+	must(st.put(""))(b)
+	st.eventually("all is counted", through(uint64(b.N)))
+	b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+}
+
+// cpuTime returns the processor time of the process.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
