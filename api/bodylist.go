@@ -21,7 +21,7 @@ func (r *request) decodeGet(body []byte) error {
 		switch key := c.Key(); string(key) {
 		case "ids":
 			s.once(c, 0, "ids")
-			r.decodeIDs(1)
+			r.decodeIDs(1, idsMax)
 		case "columns":
 			s.once(c, 1, "columns")
 			r.decodeColumns()
@@ -42,15 +42,15 @@ func (r *request) decodeGet(body []byte) error {
 	return r.decoded()
 }
 
-// decodeIDs reads a list of at least some ids into r.ids.
-func (r *request) decodeIDs(least int) {
+// decodeIDs reads a list of least to most ids into r.ids.
+func (r *request) decodeIDs(least, most int) {
 	c := &r.cursor
 	if !c.Begin('[') {
 		c.Fail("ids", notArray)
 	}
 	for n := 0; c.Next(n, ']'); n++ {
-		if n == idsMax {
-			c.Fail("ids", fmt.Sprintf("more than %d", idsMax))
+		if n == most {
+			c.Fail("ids", fmt.Sprintf("more than %d", most))
 			return
 		}
 		id, ok := c.ID()

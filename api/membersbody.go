@@ -139,7 +139,7 @@ func (r *request) decodeCheck(body []byte) error {
 			r.readMember()
 		case "ids":
 			s.once(c, 1, "ids")
-			r.decodeIDs(1)
+			r.decodeIDs(1, idsMax)
 		default:
 			c.Fail(shown(key), noSuchFld)
 		}

@@ -54,6 +54,10 @@ func (r *request) decodePast(body []byte) (keyspace string, partition uint32, fr
 	return keyspace, partition, from, r.decoded()
 }
 
+// sourceIDsMax bounds the ids of one rowsOfSource: it costs two log entries in each shard, however
+// many rows it reads.
+const sourceIDsMax = 10_000
+
 // rowsOfSource serves POST /v1/sources/{source}/rows.
 func rowsOfSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	keyspace, err := r.decodeSourceRows(ctx.Request.Body())
@@ -80,7 +84,7 @@ func (r *request) decodeSourceRows(body []byte) (keyspace string, err error) {
 			keyspace = c.name("keyspace")
 		case "ids":
 			s.once(c, 1, "ids")
-			r.decodeIDs(0)
+			r.decodeIDs(0, sourceIDsMax)
 		default:
 			c.Fail(shown(key), noSuchFld)
 		}

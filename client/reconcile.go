@@ -50,7 +50,10 @@ type SourceRows struct {
 	Shards map[int][]SourceWindow `json:"shards"`
 }
 
-// SourceRows reads up to GetIDsMax rows in the order of ids, and where a source was in their
+// SourceIDsMax is how many rows one SourceRows reads.
+const SourceIDsMax = 10_000
+
+// SourceRows reads up to SourceIDsMax rows in the order of ids, and where a source was in their
 // shards; in all shards if there are no ids.
 func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []ID) (SourceRows, error) {
 	var answer SourceRows

@@ -199,9 +199,10 @@ func (n *Node) changeSource(ctx context.Context, name string, command *catalog.C
 }
 
 // SourcePositions returns the position of a partition in each shard, as Sink.Positions
-// does, without disturbing its reader.
-func (n *Node) SourcePositions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
-	return n.sources.ReadPositions(ctx, source, partition)
+// does, without disturbing its reader; in the shards of the named keyspaces alone if there are
+// any.
+func (n *Node) SourcePositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
+	return n.sources.ReadPositions(ctx, source, partition, keyspaces...)
 }
 
 // sourceWriteTimeout bounds one write of a source if its caller does not.

@@ -151,6 +151,9 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	if ks == nil {
 		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownKeyspace, keyspace)
 	}
+	if ks.Kind != shard.KindCounters {
+		return nil, &shard.ArgumentError{Field: "keyspace", Problem: "not one of counters"}
+	}
 	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
 	for of := range ks.Shards {
 		if len(ids) == 0 {
@@ -208,7 +211,7 @@ func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint
 // positions calls take with the position of each partition in each shard of a keyspace.
 func (s *Sources) positions(ctx context.Context, n *shard.Node, of shard.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
-		all, err := n.SourcePositions(ctx, of.Number, partition)
+		all, err := n.SourcePositions(ctx, of.Number, partition, keyspace)
 		if errors.Is(err, sink.ErrBusy) || errors.Is(err, sink.ErrMoved) || errors.Is(err, sink.ErrStopped) {
 			return &RefusedError{err.Error()}
 		}
@@ -216,9 +219,6 @@ func (s *Sources) positions(ctx context.Context, n *shard.Node, of shard.Source,
 			return err
 		}
 		for _, p := range all {
-			if p.Keyspace != keyspace {
-				continue
-			}
 			if !p.Known {
 				return &RefusedError{errNoPosition.Error()}
 			}

@@ -315,13 +315,15 @@ func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]reconcile.Row, m
 		asked[i] = client.ID(id)
 	}
 	if r.source == "" {
-		rows, err := r.server.GetMany(ctx, r.keyspace, asked, r.truth.columns, client.ReadOptions{Consistency: "linearizable"})
-		if err != nil {
-			return nil, nil, fmt.Errorf("cannot read rows: %w", err)
-		}
-		out := make([]reconcile.Row, len(rows))
-		for i := range rows {
-			out[i] = r.row(&rows[i], 0)
+		out := make([]reconcile.Row, 0, len(asked))
+		for some := range slices.Chunk(asked, client.GetIDsMax) {
+			rows, err := r.server.GetMany(ctx, r.keyspace, some, r.truth.columns, client.ReadOptions{Consistency: "linearizable"})
+			if err != nil {
+				return nil, nil, fmt.Errorf("cannot read rows: %w", err)
+			}
+			for i := range rows {
+				out = append(out, r.row(&rows[i], 0))
+			}
 		}
 		return out, nil, nil
 	}

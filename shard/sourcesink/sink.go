@@ -237,17 +237,22 @@ func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) (
 }
 
 // ReadPositions returns the position of a partition in each shard, as Positions does, without
-// disturbing its reader.
-func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
-	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false)
+// disturbing its reader. If keyspaces are named, it reads the shards of those alone.
+func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
+	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, keyspaces...)
 	return all, err
 }
 
-// readPositions reads the checkpoints of a partition in all shards, through their logs. With
-// raise, no section of an earlier epoch than the catalog's moves them after that.
-func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
+// readPositions reads the checkpoints of a partition in all shards, or in those of the named
+// keyspaces, through their logs. With raise, no section of an earlier epoch than the catalog's
+// moves them after that.
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &Write{}
-	w.Spaces, shards = targetsOf(s.world.Keyspaces())
+	known := s.world.Keyspaces()
+	if len(only) > 0 {
+		known = slices.DeleteFunc(slices.Clone(known), func(k *keyspace.Keyspace) bool { return !slices.Contains(only, k.Name) })
+	}
+	w.Spaces, shards = targetsOf(known)
 	found, there := s.world.View().Source(key.Source)
 	if !there {
 		return nil, 0, nil, sink.ErrStopped

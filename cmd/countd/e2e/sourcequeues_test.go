@@ -63,7 +63,7 @@ func startQueues(t *testing.T) []*queue {
 	return queues
 }
 
-func startRedisQueue(t *testing.T) *queue {
+func startRedisQueue(t testing.TB) *queue {
 	server := proctest.StartDurableRedis(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { client.Close() })
@@ -91,7 +91,7 @@ func startRedisQueue(t *testing.T) *queue {
 	}
 }
 
-func startNATSQueue(t *testing.T) *queue {
+func startNATSQueue(t testing.TB) *queue {
 	server := proctest.StartNATS(t)
 	url := "nats://" + server.Addr
 	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
@@ -112,9 +112,21 @@ func startNATSQueue(t *testing.T) *queue {
 	return &queue{
 		name: "nats", config: "type: nats\nurl: " + url + "\nstream: LIKES\n", broker: server,
 		write: func(ctx context.Context, likes []like) error {
+			var sent []jetstream.PubAckFuture
 			for _, l := range likes {
-				if _, err := js.Publish(ctx, "likes", []byte(l.String())); err != nil {
+				ack, err := js.PublishAsync("likes", []byte(l.String()))
+				if err != nil {
 					return err
+				}
+				sent = append(sent, ack)
+			}
+			for _, ack := range sent {
+				select {
+				case <-ack.Ok():
+				case err := <-ack.Err():
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
 				}
 			}
 			return nil
@@ -141,7 +153,7 @@ func startNATSQueue(t *testing.T) *queue {
 
 // startPostgresQueues starts one server with two queues: an outbox, whose messages stand in a
 // table too, and the changes of another table.
-func startPostgresQueues(t *testing.T) []*queue {
+func startPostgresQueues(t testing.TB) []*queue {
 	server := proctest.StartPostgres(t)
 	dsn := "postgres://postgres@" + server.Addr + "/postgres?sslmode=disable"
 	do := func(ctx context.Context, f func(*pgx.Conn) error) error {
@@ -214,7 +226,7 @@ func startPostgresQueues(t *testing.T) []*queue {
 	return []*queue{outbox, rows}
 }
 
-func startKafkaQueue(t *testing.T) *queue {
+func startKafkaQueue(t testing.TB) *queue {
 	server := proctest.StartKafka(t)
 	// Without idempotence a producer goes on after any error; the sums are those of the topic.
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr), kgo.DefaultProduceTopic("likes"), kgo.DisableIdempotentWrite(), kgo.UnknownTopicRetries(-1))
@@ -286,7 +298,7 @@ func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err er
 }
 
 // succeeds tries until there is no error.
-func succeeds(t *testing.T, what string, try func(ctx context.Context) error) {
+func succeeds(t testing.TB, what string, try func(ctx context.Context) error) {
 	t.Helper()
 	const triesFor, pause = 90 * time.Second, 20 * time.Millisecond
 	for end := time.Now().Add(triesFor); ; time.Sleep(pause) {

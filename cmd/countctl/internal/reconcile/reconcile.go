@@ -120,8 +120,8 @@ type Result struct {
 }
 
 const (
-	rowsMax  = 1000 // of a call
-	triesMax = 30   // of a row, or until the source has caught up
+	rowsMax  = 10_000 // of a call, which costs two entries in the log of each shard
+	triesMax = 30     // of a row, or until the source has caught up
 )
 
 // Truth is what rows should be. It is changed by Compare.
