@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -52,63 +55,73 @@ func durationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value tim
 	}
 }
 
-// flagError explains an invalid flag. A negative id looks like a flag.
-func flagError(_ *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
-		if digits := unknown.GetSpecifiedShortnames(); digits != "" && strings.Trim(digits, "0123456789") == "" {
-			return usagef("the id \"-%s\" is %v", digits, client.ErrBadID)
-		}
+// keyspaceFlag adds --keyspace, for a keyspace of counters, to a command whose RunE is set.
+func (c *cli) keyspaceFlag(cmd *cobra.Command, keyspace *string) {
+	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.tellKind(cmd.Context(), *keyspace, run(cmd, args))
 	}
-	return err
 }
 
-// helpCommand prints a command's help. An unknown name is an error of usage.
-func helpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Print the help of a command",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			of, rest, err := cmd.Root().Find(args)
-			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
+// tellKind explains that a keyspace exists but is for another command.
+func (c *cli) tellKind(ctx context.Context, name string, err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
+		return err
+	}
+	other := error(nil)
+	_ = c.withServer(func(server *client.Client) error { // without an answer the first error is all there is
+		list, failed := server.Keyspaces(ctx)
+		for _, k := range list {
+			if k.Name == name {
+				other = notCounters(k)
 			}
-			return of.Help()
+		}
+		return failed
+	})
+	return cmp.Or(other, err)
+}
+
+// notCounters returns nil for a keyspace of counters, otherwise an error that names the
+// command to use.
+func notCounters(k client.Keyspace) error {
+	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
+}
+
+// readFlags adds the flags of reads.
+func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
+	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
+	durationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
+	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
+}
+
+func checkReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
+	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
+		return usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
+	}
+	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
+		return usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
+	}
+	return nil
+}
+
+// commandGroup returns a command that only has sub-commands.
+func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	names := make([]string, len(commands))
+	for i, sub := range commands {
+		names[i], _, _ = strings.Cut(sub.Use, " ")
+	}
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("%s needs %s", use, strings.Join(names, ", "))
 		},
 	}
-}
-
-// needShell makes completion refuse an unknown shell instead of printing its help.
-func needShell(root *cobra.Command) {
-	root.InitDefaultCompletionCmd()
-	completion, _, err := root.Find([]string{"completion"})
-	if err != nil {
-		panic("countctl has no completion: " + err.Error())
-	}
-	completion.Args = nil
-	completion.RunE = func(cmd *cobra.Command, _ []string) error {
-		var shells []string
-		for _, shell := range cmd.Commands() {
-			shells = append(shells, shell.Name())
-		}
-		return usagef("completion needs one of %s", strings.Join(shells, ", "))
-	}
-}
-
-// argumentFields are the server's names for the parts of a request that come unchanged from
-// the command line.
-var argumentFields = []string{
-	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
-	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
-	"keyspace", "before", "older_than_seconds", "keep_seconds", "column", "member", "limit", "cursor",
-}
-
-// isUsage reports whether a server refused a part of the command line.
-func isUsage(err error) bool {
-	var refused *client.Error
-	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {
-		return false
-	}
-	field, _, _ := strings.Cut(refused.Field, "[")
-	return slices.Contains(argumentFields, field)
+	cmd.AddCommand(commands...)
+	return cmd
 }

@@ -89,7 +89,9 @@ func (c *cli) exportMembers(ctx context.Context, path string, f *membersExport) 
 	}
 	defer out.Abort()
 	total := c.progressTotal(ctx, server, f.keyspace)
-	m := c.startMeter(func() sample { return sample{rows: f.members.Load(), done: f.rows.Load(), total: total, unit: "members"} })
+	m := c.startMeter(func() sample {
+		return sample{rows: f.members.Load(), done: f.rows.Load(), total: total, unit: "members"}
+	})
 	shown = m
 	if err = out.Header([]string{"id", "member", "at"}); err == nil {
 		err = scan(ctx, server, f.keyspace, []string{f.column}, f.read, func(page client.Page) error {

@@ -11,13 +11,6 @@ import (
 	"github.com/countd/countd/client"
 )
 
-const (
-	// drainWait is a generous time for some tens of groups to change hands.
-	drainWait = 2 * time.Minute
-	// moveWait is long enough to copy many replicas one by one.
-	moveWait = 24 * time.Hour
-)
-
 // nodesOutput is the JSON output of node list.
 type nodesOutput struct {
 	ClusterID   string               `json:"cluster_id"`
@@ -81,10 +74,6 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 	}
 	waitFlag(cmd, &wait)
 	return cmd
-}
-
-func waitFlag(cmd *cobra.Command, wait *time.Duration) {
-	durationFlag(cmd.Flags(), wait, "wait", *wait, "how long to wait for the end")
 }
 
 // mayMove refuses to remove a node while so many other nodes are dead that no replica can

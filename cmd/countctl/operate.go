@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
 )
@@ -152,4 +156,49 @@ func condition(n client.ClusterNode) string {
 		return n.State
 	}
 	return "alive"
+}
+
+// ask prints a question and returns the answer. An interrupt ends it and the command; the
+// goroutine that still reads then ends with the process.
+func (c *cli) ask(question string) (string, error) {
+	fmt.Fprint(c.err, question)
+	type reply struct {
+		line string
+		err  error
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		line, err := bufio.NewReader(c.in).ReadString('\n')
+		replies <- reply{line, err}
+	}()
+	select {
+	case r := <-replies:
+		return r.line, r.err
+	case <-c.interrupted:
+		fmt.Fprintln(c.err)
+		return "", context.Canceled
+	}
+}
+
+// confirm asks on a terminal. Without one, or with --yes, it accepts.
+func (c *cli) confirm(question string) error {
+	if c.yes || !isTerminal(c.in) || !isTerminal(c.err) {
+		return nil
+	}
+	answer, err := c.ask(question + " [y/N] ")
+	if err != nil || !strings.EqualFold(strings.TrimSpace(answer), "y") {
+		return fmt.Errorf("nothing was done; answer y, or give --yes")
+	}
+	return nil
+}
+
+const (
+	// drainWait is a generous time for some tens of groups to change hands.
+	drainWait = 2 * time.Minute
+	// moveWait is long enough to copy many replicas one by one.
+	moveWait = 24 * time.Hour
+)
+
+func waitFlag(cmd *cobra.Command, wait *time.Duration) {
+	durationFlag(cmd.Flags(), wait, "wait", *wait, "how long to wait for the end")
 }

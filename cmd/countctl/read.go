@@ -2,8 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,61 +15,6 @@ import (
 // stdinIDsMax bounds the ids that one command reads from standard input, because it prints
 // its answer as a whole.
 const stdinIDsMax = 1_000_000
-
-// keyspaceFlag adds --keyspace, for a keyspace of counters, to a command whose RunE is set.
-func (c *cli) keyspaceFlag(cmd *cobra.Command, keyspace *string) {
-	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.tellKind(cmd.Context(), *keyspace, run(cmd, args))
-	}
-}
-
-// tellKind explains that a keyspace exists but is for another command.
-func (c *cli) tellKind(ctx context.Context, name string, err error) error {
-	var refused *client.Error
-	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
-		return err
-	}
-	other := error(nil)
-	_ = c.withServer(func(server *client.Client) error { // without an answer the first error is all there is
-		list, failed := server.Keyspaces(ctx)
-		for _, k := range list {
-			if k.Name == name {
-				other = notCounters(k)
-			}
-		}
-		return failed
-	})
-	return cmp.Or(other, err)
-}
-
-// notCounters returns nil for a keyspace of counters, otherwise an error that names the
-// command to use.
-func notCounters(k client.Keyspace) error {
-	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
-	if !ok {
-		return nil
-	}
-	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
-}
-
-// readFlags adds the flags of reads.
-func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
-	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
-	durationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
-	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
-}
-
-func checkReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
-	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
-		return usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
-	}
-	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
-		return usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
-	}
-	return nil
-}
 
 func (c *cli) getCommand() *cobra.Command {
 	var keyspace string

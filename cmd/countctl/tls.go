@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -75,4 +76,30 @@ func (c *cli) dial(addrs []string, retry client.Retry) (*client.Client, error) {
 func nodeURL(server *client.Client, httpAddr string) string {
 	scheme, _, _ := strings.Cut(server.Addr(), "://")
 	return scheme + "://" + httpAddr
+}
+
+// The variables that set the token.
+const (
+	tokenEnv     = "COUNTCTL_TOKEN"
+	tokenFileEnv = "COUNTCTL_TOKEN_FILE"
+)
+
+func (c *cli) tokenFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.tokenFile, "token-file", c.env(tokenFileEnv), "file with the token that calls bear; "+tokenEnv+" is a token itself, which the file overrides")
+}
+
+// token returns the token that calls bear, or "".
+func (c *cli) token() (string, error) {
+	if c.tokenFile == "" {
+		return strings.TrimSpace(c.env(tokenEnv)), nil
+	}
+	text, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", usagef("--token-file: %v", err)
+	}
+	token := string(bytes.TrimSpace(text))
+	if token == "" {
+		return "", usagef("--token-file: %s is empty", c.tokenFile)
+	}
+	return token, nil
 }

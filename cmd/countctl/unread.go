@@ -12,22 +12,6 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// commandGroup returns a command that only has sub-commands.
-func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
-	names := make([]string, len(commands))
-	for i, sub := range commands {
-		names[i], _, _ = strings.Cut(sub.Use, " ")
-	}
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return usagef("%s needs %s", use, strings.Join(names, ", "))
-		},
-	}
-	cmd.AddCommand(commands...)
-	return cmd
-}
-
 // unreadRead returns a command that reads unread numbers: read receives its arguments and
 // prints the answer.
 func (c *cli) unreadRead(use, short string, args cobra.PositionalArgs,

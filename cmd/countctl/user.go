@@ -1,46 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
 )
-
-// The variables that set the token.
-const (
-	tokenEnv     = "COUNTCTL_TOKEN"
-	tokenFileEnv = "COUNTCTL_TOKEN_FILE"
-)
-
-func (c *cli) tokenFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.tokenFile, "token-file", c.env(tokenFileEnv), "file with the token that calls bear; "+tokenEnv+" is a token itself, which the file overrides")
-}
-
-// token returns the token that calls bear, or "".
-func (c *cli) token() (string, error) {
-	if c.tokenFile == "" {
-		return strings.TrimSpace(c.env(tokenEnv)), nil
-	}
-	text, err := os.ReadFile(c.tokenFile)
-	if err != nil {
-		return "", usagef("--token-file: %v", err)
-	}
-	token := string(bytes.TrimSpace(text))
-	if token == "" {
-		return "", usagef("--token-file: %s is empty", c.tokenFile)
-	}
-	return token, nil
-}
 
 // usersOutput is the JSON output of user list.
 type usersOutput struct {

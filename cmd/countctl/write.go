@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -263,38 +262,4 @@ On a terminal it asks first, unless --yes is given.` + onceText,
 	c.keyspaceFlag(cmd, &keyspace)
 	keyFlag(cmd, &key)
 	return cmd
-}
-
-// ask prints a question and returns the answer. An interrupt ends it and the command; the
-// goroutine that still reads then ends with the process.
-func (c *cli) ask(question string) (string, error) {
-	fmt.Fprint(c.err, question)
-	type reply struct {
-		line string
-		err  error
-	}
-	replies := make(chan reply, 1)
-	go func() {
-		line, err := bufio.NewReader(c.in).ReadString('\n')
-		replies <- reply{line, err}
-	}()
-	select {
-	case r := <-replies:
-		return r.line, r.err
-	case <-c.interrupted:
-		fmt.Fprintln(c.err)
-		return "", context.Canceled
-	}
-}
-
-// confirm asks on a terminal. Without one, or with --yes, it accepts.
-func (c *cli) confirm(question string) error {
-	if c.yes || !isTerminal(c.in) || !isTerminal(c.err) {
-		return nil
-	}
-	answer, err := c.ask(question + " [y/N] ")
-	if err != nil || !strings.EqualFold(strings.TrimSpace(answer), "y") {
-		return fmt.Errorf("nothing was done; answer y, or give --yes")
-	}
-	return nil
 }
