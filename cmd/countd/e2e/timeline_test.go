@@ -1,0 +1,270 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	timelineAuthors = 20
+	timelineUsers   = 12
+	// timelinePost is the first post, and timelineStep lies between two, so that all are
+	// younger than --outbox-keep.
+	timelinePost = 4_467_107_636_950_632
+	timelineStep = 1 << 16
+)
+
+// timelineModel is timelines as a naive program would have them.
+type timelineModel struct {
+	posts   map[client.ID][]client.ID        // by author
+	follows map[client.ID]map[client.ID]bool // by user
+}
+
+func (m *timelineModel) timeline(user client.ID) (all []client.Post) {
+	for author := range m.follows[user] {
+		for _, id := range m.posts[author] {
+			all = append(all, client.Post{ID: id, Author: author})
+		}
+	}
+	slices.SortFunc(all, func(a, b client.Post) int {
+		return cmp.Or(-cmp.Compare(a.ID, b.ID), cmp.Compare(a.Author, b.Author))
+	})
+	return all
+}
+
+// timelineRun is a model, and a client of the cluster that it holds for.
+type timelineRun struct {
+	t     *testing.T
+	rand  *rand.Rand
+	model timelineModel
+	http  *client.Client
+}
+
+// TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows while nodes
+// are killed, one after the other. With each node down, and at the end on every node:
+//
+//  1. the timeline of each user, page by page, is that of the model;
+//  2. the posts of each author are counted once each;
+//  3. replicas have the same digests.
+func TestTimelinesEqualModelThroughKills(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{})
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := timelineRun{
+		t: t, rand: rand.New(rand.NewPCG(seed, 0)), http: clientOf(t, c.Nodes()...),
+		model: timelineModel{posts: map[client.ID][]client.ID{}, follows: map[client.ID]map[client.ID]bool{}},
+	}
+	for range short(1, 20) {
+		for _, victim := range c.Nodes() {
+			for range 40 {
+				r.act()
+			}
+			victim.Kill()
+			for range 40 {
+				r.act()
+			}
+			r.http = clientOf(t, c.Others(victim)...)
+			r.check()
+			victim.Start()
+			c.AwaitReady(victim)
+			c.AwaitVoters(3)
+			r.http = clientOf(t, c.Nodes()...)
+		}
+	}
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	for _, n := range c.Nodes() {
+		r.http = clientOf(t, n)
+		r.check()
+	}
+}
+
+func clientOf(t *testing.T, nodes ...*clustertest.Node) *client.Client {
+	t.Helper()
+	var addrs []string
+	for _, n := range nodes {
+		addrs = append(addrs, n.Site().HTTP)
+	}
+	c, err := client.New(client.Config{Addrs: addrs, Retry: client.Retry{For: 2 * time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// act does something that the model does too. The client repeats it under its key until its
+// outcome is known.
+func (r *timelineRun) act() {
+	r.t.Helper()
+	author, user := client.ID(1+r.rand.IntN(timelineAuthors)), client.ID(100+r.rand.IntN(timelineUsers))
+	posts := r.model.posts[author]
+	switch kind := r.rand.IntN(10); {
+	case kind < 5:
+		id := client.ID(timelinePost + timelineStep*r.rand.IntN(1000))
+		answer, err := r.http.AddPost(r.t.Context(), author, id, client.WriteOptions{})
+		if !slices.Contains(posts, id) {
+			posts = append(posts, id)
+		}
+		r.published(author, posts, answer, err)
+	case kind < 7 && len(posts) > 0:
+		at := r.rand.IntN(len(posts))
+		answer, err := r.http.RemovePost(r.t.Context(), author, posts[at], client.WriteOptions{})
+		r.published(author, slices.Delete(slices.Clone(posts), at, at+1), answer, err)
+	case kind == 7:
+		if _, err := r.http.Unfollow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
+			r.t.Fatal(err)
+		}
+		delete(r.model.follows[user], author)
+	default:
+		if _, err := r.http.Follow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
+			r.t.Fatal(err)
+		}
+		if r.model.follows[user] == nil {
+			r.model.follows[user] = map[client.ID]bool{}
+		}
+		r.model.follows[user][author] = true
+	}
+}
+
+func (r *timelineRun) published(author client.ID, posts []client.ID, answer client.PostResult, err error) {
+	r.t.Helper()
+	if err != nil || answer.Posts != int64(len(posts)) {
+		r.t.Fatalf("author %d has %d posts, %v, want %d", author, answer.Posts, err, len(posts))
+	}
+	r.model.posts[author] = posts
+}
+
+func (r *timelineRun) check() {
+	r.t.Helper()
+	for user := client.ID(100); user < 100+timelineUsers; user++ {
+		if got, want := r.pages(user), r.model.timeline(user); !slices.EqualFunc(got, want, samePost) {
+			r.t.Fatalf("the timeline of user %d is %v, want %v", user, got, want)
+		}
+	}
+	for author := client.ID(1); author <= timelineAuthors; author++ {
+		row, err := r.http.Get(r.t.Context(), "users", author, linearizableRead)
+		got, _ := row.Counts.Get("posts")
+		if want := int64(len(r.model.posts[author])); err != nil || got != want {
+			r.t.Fatalf("author %d counts %d posts, %v, want %d", author, got, err, want)
+		}
+	}
+}
+
+var linearizableRead = client.ReadOptions{Consistency: "linearizable"}
+
+func samePost(a, b client.Post) bool { return a.ID == b.ID && a.Author == b.Author }
+
+// pages reads the whole timeline of a user. A page that lacks a shard, which has no leader
+// yet, is read again.
+func (r *timelineRun) pages(user client.ID) (all []client.Post) {
+	r.t.Helper()
+	q := client.PostQuery{Limit: 7}
+	for began := time.Now(); ; {
+		page, err := r.http.Timeline(r.t.Context(), user, q, linearizableRead)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(page.UnreadableShards) > 0 {
+			if time.Since(began) > 2*time.Minute {
+				r.t.Fatalf("shards %v cannot be read", page.UnreadableShards)
+			}
+			continue
+		}
+		all = append(all, page.Posts...)
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return all
+		}
+	}
+}
+
+// TestPostOfAStar: a post by an author whom everybody follows is on every follower's page at
+// the next read, and off it once it is deleted.
+func TestPostOfAStar(t *testing.T) {
+	beside(t)
+	followers := short(300, 1_000_000)
+	n := proctest.NewNode(t, bin, t.TempDir())
+	n.StartReady()
+	n.MustCtl("--yes", "bench", "--op", "feed", "--dist", "each", "--ids", fmt.Sprint(followers), "--requests", fmt.Sprint(followers),
+		"--duration", "0", "--followees", "10", "--authors", "1000", "--concurrency", "32")
+	c, err := client.New(client.Config{Addrs: []string{n.Site().HTTP}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const star, post = 1, timelinePost
+	pages := func(want bool) {
+		t.Helper()
+		for sample := range 300 {
+			user := client.ID(1 + sample*followers/300)
+			page, err := c.Timeline(t.Context(), user, client.PostQuery{Limit: 1}, linearizableRead)
+			if err != nil || slices.ContainsFunc(page.Posts, func(p client.Post) bool { return p.ID == post && p.Author == star }) != want {
+				t.Fatalf("the page of user %d is %v, %v; want the post: %v", user, page.Posts, err, want)
+			}
+		}
+	}
+	for range 3 {
+		if _, err := c.AddPost(t.Context(), star, post, client.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pages(true)
+		if _, err := c.RemovePost(t.Context(), star, post, client.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pages(false)
+	}
+}
+
+// TestCountctlTimelines runs every command of outboxes, timelines and groups.
+func TestCountctlTimelines(t *testing.T) {
+	t.Parallel()
+	n := proctest.NewNode(t, bin, t.TempDir())
+	n.StartReady()
+	const read = " --consistency linearizable"
+	for _, step := range []struct{ args, want string }{
+		{"outbox add 2 4467107636950632", "AUTHOR CHANGED POSTS 2 true 1"},
+		{"outbox add 2 4467107636950632", "AUTHOR CHANGED POSTS 2 false 1"},
+		{"outbox add 3 4467107636950700 --key k", "AUTHOR CHANGED POSTS 3 true 1"},
+		{"outbox add 2 4467107636950800", "AUTHOR CHANGED POSTS 2 true 2"},
+		{"outbox list 2" + read, "POST 4467107636950800 4467107636950632"},
+		{"outbox list 2 --limit 1" + read, "POST 4467107636950800 next page: --cursor 4467107636950800"},
+		{"outbox list 2 --cursor 4467107636950800" + read, "POST 4467107636950632"},
+		{"feed follow 7 2 3", "USER UNREAD 7 0"},
+		{"incr 4467107636950700 like=3", "ID REPOST COMMENT LIKE VIEW 4467107636950700 0 0 3 0"},
+		{"timeline 7" + read, "POST AUTHOR 4467107636950800 2 4467107636950700 3 4467107636950632 2"},
+		{"timeline 7 --limit 1 --cursor 4467107636950800.2 --counts posts" + read,
+			"POST AUTHOR comment like repost view 4467107636950700 3 0 3 0 0 next page: --cursor 4467107636950700.3"},
+		{"outbox remove 2 4467107636950800", "AUTHOR CHANGED POSTS 2 true 1"},
+		{"outbox remove 2 4467107636950800", "AUTHOR CHANGED POSTS 2 false 1"},
+		{"timeline 7" + read, "POST AUTHOR 4467107636950700 3 4467107636950632 2"},
+		{"feed groups 7" + read, "GROUP FOLLOWEES"},
+	} {
+		if got := strings.Join(strings.Fields(n.MustCtl(strings.Fields(step.args)...)), " "); got != step.want {
+			t.Errorf("countctl %s prints %q, want %q", step.args, got, step.want)
+		}
+	}
+	for args, code := range map[string]int{
+		"outbox": 2, "outbox add 2": 2, "outbox add 2 x": 2, "outbox add x 2": 2, "outbox list": 2, "outbox list 2 --cursor x": 2, "outbox remove 2 x": 2,
+		"timeline": 2, "timeline x": 2, "timeline 7 --group nobody": 1, "timeline 7 --counts nothing": 1, "timeline 7 --limit 1001": 2, "timeline 7 --cursor 5": 2,
+		"outbox add 2 1000000000000000000": 0, "feed groups": 2,
+	} {
+		if ctl := n.Ctl(strings.Fields(args)...); ctl.Code != code {
+			t.Errorf("countctl %s exits %d, want %d: %s", args, ctl.Code, code, ctl.Stderr)
+		}
+	}
+	for _, op := range []string{"post", "timeline"} {
+		if table := n.MustCtl("--yes", "bench", "--concurrency", "4", "--op", op, "--dist", "each", "--ids", "50", "--requests", "50"); !strings.Contains(table, "P99.99") {
+			t.Errorf("countctl bench --op %s prints\n%s", op, table)
+		}
+	}
+	n.MustCtl("verify")
+}
