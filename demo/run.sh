@@ -46,6 +46,25 @@ printf '\nA page of posts by id:\n'
 # shellcheck disable=SC2046 # ids are digits
 bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | grep -B 19 '^4624358914132406$')
 
+# Followers and authors on Twitter, if that file lies beside the repository, and else made up.
+# The newest of the posts are published by 20 authors, in turn.
+edges=../shared/data/follow_edges.csv.gz
+if [ -f "$edges" ]; then
+  gzip -dc "$edges" | awk -F, '$1 == "tw_hershey" {print $2, $3}' | sort -u >"$dir/edges"
+else
+  awk 'BEGIN {for (i = 1; i <= 200; i++) print 1, 1000 + i}' >"$dir/edges"
+fi
+reader=$(awk '{if (++n[$1] > most) {most = n[$1]; user = $1}} END {print user}' "$dir/edges")
+awk -v user="$reader" '$1 == user {print $2}' "$dir/edges" >"$dir/followees"
+# shellcheck disable=SC2046 # ids are digits
+bin/countctl feed reset "$reader" $(cat "$dir/followees") >/dev/null
+gzip -dc demo/posts.csv.gz | tail -n +2 | cut -d, -f1 | sort -n | tail -n 40 |
+  awk 'NR == FNR {if (FNR <= 20) author[FNR] = $1; next} {print author[1 + FNR % 20], $1}' "$dir/followees" - |
+  while read -r author post; do bin/countctl outbox add "$author" "$post" >/dev/null; done
+
+printf '\nThe timeline of user %s, who follows %s authors, with the counts of the posts:\n' "$reader" "$(wc -l <"$dir/followees" | tr -d ' ')"
+bin/countctl timeline "$reader" --counts posts --limit 10
+
 printf '\nRows and bytes a row (posts that have only zeros take no row):\n'
 bin/countctl status
 
@@ -55,5 +74,6 @@ countd runs at $url until Ctrl-C. Try, in another terminal:
   curl $url/v1/counters/posts/4624358914132406
   bin/countctl --addr $url incr 4624358914132406 like=1
   redis-cli -p $((port + 3)) INCR posts:4624358914132406:like
+  curl "$url/v1/timeline/$reader?counts=posts"
 TEXT
 wait "$server"
