@@ -96,7 +96,9 @@ type Bounds struct {
 }
 
 // Mapping says where in a message, or in a row, the parts of an op are: each a constant, or
-// a path such as $.post.id. User is ID for keyspace unread. Of Add and Set there is one.
+// a path such as $.post.id. User is ID for keyspace unread. Of Add and Set there is one. With
+// Member there is no Add, and Set is whether the member joins; a change of a table's row needs
+// none.
 type Mapping struct {
 	Keyspace string `json:"keyspace,omitempty"`
 	ID       string `json:"id,omitempty"`
@@ -104,6 +106,7 @@ type Mapping struct {
 	Column   string `json:"column"`
 	Add      string `json:"add,omitempty"`
 	Set      string `json:"set,omitempty"`
+	Member   string `json:"member,omitempty"`
 }
 
 // StartAt says where a partition begins that was never read.
@@ -330,6 +333,7 @@ func (c *Config) readMap(field string, n *yaml.Node) error {
 		"column":   text(&c.Map.Column),
 		"add":      text(&c.Map.Add),
 		"set":      text(&c.Map.Set),
+		"member":   text(&c.Map.Member),
 	})
 }
 

@@ -27,7 +27,8 @@ var envelope = &pathNode{slot: -1, children: []*pathNode{
 
 // debezium reads a change of a row: c counts its mapped value, d takes it back, u counts the
 // difference between the row before and after, and r (a row of a snapshot) counts nothing:
-// only a reconciliation knows what a snapshot's rows add. An empty message is a tombstone.
+// only a reconciliation knows what a snapshot's rows add. Where the map has a member, it joins
+// by c, leaves by d, and does both by u. An empty message is a tombstone.
 func (d *Decoder) debezium(value []byte) error {
 	if len(value) == 0 || string(value) == "null" {
 		return nil
@@ -108,7 +109,13 @@ func (d *Decoder) change(before, after []byte) error {
 			return fmt.Errorf("after: %w", err)
 		}
 	}
-	if before != nil && after != nil && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
+	if d.mapping.member { // the row before leaves, the row after joins
+		old.value, now.value = 0, 1
+		if before != nil && after != nil && old == (row{now.keyspace, now.column, now.id, now.member, 0}) {
+			return nil
+		}
+	}
+	if before != nil && after != nil && !d.mapping.member && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
 		difference := now.value - old.value
 		if (difference > 0) != (now.value > old.value) {
 			return errors.New("the difference does not fit 64 bits")

@@ -18,6 +18,9 @@ func decoders(t testing.TB) map[string]*Decoder {
 		"map":      `{"map":{"keyspace":"posts","id":"$.post.id","column":"$.kind","add":"$.n"}}`,
 		"user":     `{"map":{"user":"$.to","column":"like","add":1}}`,
 		"set":      `{"map":{"keyspace":"$.k","id":7,"column":"like","set":"$.n"}}`,
+		"member":   `{"map":{"keyspace":"posts","id":"$.post","column":"like","member":"$.by","set":"$.on"}}`,
+		"joins":    `{"map":{"keyspace":"posts","id":"$.post","column":"like","member":"$.by","set":true}}`,
+		"rows":     `{"format":"debezium","map":{"keyspace":"posts","id":"$.post_id","column":"like","member":"$.user_id"}}`,
 		"debezium": `{"format":"debezium","map":{"keyspace":"posts","id":"$.post_id","column":"like","add":"$.weight"}}`,
 	} {
 		c, err := ParseConfig([]byte(`{"name":"a","type":"redis-stream","addr":"b","key":"k",` + strings.TrimPrefix(text, "{")))
@@ -53,6 +56,13 @@ func TestDecode(t *testing.T) {
 		{"map", `{"x":[{"y":null}],"post":{"id":"5","id2":6},"kind":"like","n":-3}`, `{"add":{"like":-3},"id":"5","keyspace":"posts"}`},
 		{"user", `{"to":9}`, `{"add":{"like":1},"user":"9"}`},
 		{"set", `{"k":"posts","n":4}`, `{"id":"7","keyspace":"posts","set":{"like":4}}`},
+		{"member", `{"post":1,"by":"7","on":false}`, `{"column":"like","id":"1","keyspace":"posts","member":"7","set":false}`},
+		{"joins", `{"post":1,"by":7}`, `{"column":"like","id":"1","keyspace":"posts","member":"7","set":true}`},
+		{"rows", `{"op":"c","after":{"post_id":1,"user_id":7}}`, `{"column":"like","id":"1","keyspace":"posts","member":"7","set":true}`},
+		{"rows", `{"op":"d","before":{"post_id":1,"user_id":7}}`, `{"column":"like","id":"1","keyspace":"posts","member":"7","set":false}`},
+		{"rows", `{"op":"u","before":{"post_id":1,"user_id":7,"x":1},"after":{"post_id":1,"user_id":7,"x":2}}`, ``},
+		{"rows", `{"op":"u","before":{"post_id":1,"user_id":7},"after":{"post_id":1,"user_id":8}}`,
+			`{"column":"like","id":"1","keyspace":"posts","member":"7","set":false} {"column":"like","id":"1","keyspace":"posts","member":"8","set":true}`},
 		{"debezium", `{"op":"c","before":null,"after":{"post_id":1,"weight":2}}`, `{"add":{"like":2},"id":"1","keyspace":"posts"}`},
 		{"debezium", `{"schema":{"op":"x"},"payload":{"op":"d","before":{"post_id":1,"weight":2},"after":null}}`, `{"add":{"like":-2},"id":"1","keyspace":"posts"}`},
 		{"debezium", `{"op":"u","before":{"post_id":1,"weight":2},"after":{"post_id":1,"weight":5}}`, `{"add":{"like":3},"id":"1","keyspace":"posts"}`},
@@ -114,6 +124,9 @@ func TestPoison(t *testing.T) {
 		{"json", `{"keyspace":"posts","column":"like","member":7,"set":true}`, "id: missing"},
 		{"json", `{"user":1,"column":"at","member":7,"set":true}`, "member: rows of unread"},
 		{"json", `[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":"x","add":{"like":1}}]`, "[1].id: not an unsigned"},
+		{"member", `{"post":1,"by":7,"on":1}`, "$.on: neither true nor false"},
+		{"member", `{"post":1,"by":"x","on":true}`, "$.by: not an unsigned"},
+		{"member", `{"post":1,"on":true}`, "$.by: missing"},
 		{"map", ``, "empty"},
 		{"map", `[]`, "$.kind: missing"},
 		{"map", `{"post":{"id":1},"n":1}`, "$.kind: missing"},
@@ -152,6 +165,7 @@ func TestDecodeAllocates(t *testing.T) {
 	for name, message := range map[string]string{
 		"json":     `{"keyspace":"posts","id":"1","add":{"like":1}}`,
 		"map":      `{"post":{"id":5},"kind":"like","n":-3}`,
+		"member":   `{"post":1,"by":7,"on":true}`,
 		"debezium": `{"op":"c","before":null,"after":{"post_id":1,"weight":2}}`,
 	} {
 		d := decoders(t)[name]

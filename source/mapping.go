@@ -16,6 +16,7 @@ const (
 	mapID
 	mapColumn
 	mapValue
+	mapMember
 	mapSlots
 )
 
@@ -24,16 +25,17 @@ type part struct {
 	field string // in the configuration
 	path  string // $.a.b
 	text  string // a constant keyspace or column
-	id    uint64 // a constant id
-	value int64  // a constant value
+	id    uint64 // a constant id, or member
+	value int64  // a constant value; of an op with a member 1 if it joins
 }
 
 // mapping is a compiled Mapping.
 type mapping struct {
-	parts [mapSlots]part
-	kind  sink.OpKind
-	user  bool
-	root  *pathNode
+	parts  [mapSlots]part
+	kind   sink.OpKind
+	user   bool
+	member bool
+	root   *pathNode
 }
 
 // pathNode is a node of the tree of the paths.
@@ -59,17 +61,28 @@ func compileMap(m *Mapping, format string) (*mapping, error) {
 		return nil, bad("map.set", "not with add")
 	case m.Set != "" && (format == FormatDebezium || m.User != ""):
 		return nil, bad("map.set", "neither with format debezium nor with user")
+	case m.Member != "" && m.User != "":
+		return nil, bad("map.member", "not with user: unread numbers have none")
+	case m.Member != "" && m.Add != "":
+		return nil, bad("map.add", "not with member, which changes the count by itself")
+	}
+	if m.Member != "" {
+		out.member = true
+		out.parts[mapMember] = part{field: "member", text: m.Member}
 	}
 	if m.User != "" {
 		out.user = true
 		out.parts[mapKeyspace].text = unread
 		out.parts[mapID] = part{field: "user", text: m.User}
 	}
-	if m.Set != "" {
+	if m.Set != "" || m.Member != "" {
 		out.kind = sink.Set
 		out.parts[mapValue] = part{field: "set", text: m.Set}
 	}
 	for slot := range out.parts {
+		if slot == mapMember && !out.member || slot == mapValue && out.member && format == FormatDebezium {
+			continue
+		}
 		if err := out.compile(slot); err != nil {
 			return nil, err
 		}
@@ -90,17 +103,32 @@ func (m *mapping) compile(slot int) error {
 	}
 	var ok bool
 	switch slot {
-	case mapID:
+	case mapID, mapMember:
 		if p.id, ok = strictjson.ParseUint64([]byte(p.text)); !ok {
 			return bad(field, "neither a path such as $.id nor %s", strings.TrimPrefix(notUint64, "not "))
 		}
 	case mapValue:
+		if m.member {
+			if p.text != "true" && p.text != "false" {
+				return bad(field, "neither true, false nor a path such as $.liked")
+			}
+			p.value = joins(p.text == "true")
+			return nil
+		}
 		var err error
 		if p.value, err = strconv.ParseInt(p.text, 10, 64); err != nil {
 			return bad(field, "neither a path such as $.n nor %s", strings.TrimPrefix(notInt64, "not "))
 		}
 	}
 	return nil
+}
+
+// joins returns the value of an op with a member.
+func joins(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // add adds a path to the tree.
@@ -193,8 +221,8 @@ func (d *Decoder) mapped(value []byte) error {
 // row is what a mapping found.
 type row struct {
 	keyspace, column string
-	id               uint64
-	value            int64
+	id, member       uint64
+	value            int64 // of a row with a member 1 if it joins
 }
 
 // row finds the parts of an op in a JSON text.
@@ -216,27 +244,46 @@ func (d *Decoder) row(text []byte) (row, error) {
 	if r.column, err = d.text(mapColumn); err != nil {
 		return row{}, err
 	}
-	r.id, r.value = m.parts[mapID].id, m.parts[mapValue].value
-	if in, err := d.within(mapID); err != nil {
+	if r.id, err = d.id(mapID); err != nil {
 		return row{}, err
-	} else if in != nil {
-		var ok bool
-		if r.id, ok = in.ID(); !ok || in.At < len(in.Data) {
-			return row{}, fmt.Errorf("%s: %s", m.parts[mapID].path, notUint64)
-		}
 	}
+	if r.member, err = d.id(mapMember); err != nil {
+		return row{}, err
+	}
+	r.value = m.parts[mapValue].value
 	if in, err := d.within(mapValue); err != nil {
 		return row{}, err
 	} else if in != nil {
-		var ok bool
-		if r.value, ok = in.Int64(); !ok || in.At < len(in.Data) {
-			return row{}, fmt.Errorf("%s: %s", m.parts[mapValue].path, notInt64)
+		var ok, set bool
+		problem := notInt64
+		if m.member {
+			set, ok = in.Bool()
+			r.value, problem = joins(set), "neither true nor false"
+		} else {
+			r.value, ok = in.Int64()
+		}
+		if !ok || in.At < len(in.Data) {
+			return row{}, fmt.Errorf("%s: %s", m.parts[mapValue].path, problem)
 		}
 	}
 	if (r.keyspace == unread) != m.user {
 		return row{}, errors.New("keyspace: rows of unread have a user, all others an id")
 	}
 	return r, nil
+}
+
+// id returns the id or the member.
+func (d *Decoder) id(slot int) (uint64, error) {
+	p := &d.mapping.parts[slot]
+	in, err := d.within(slot)
+	if err != nil || in == nil {
+		return p.id, err
+	}
+	id, ok := in.ID()
+	if !ok || in.At < len(in.Data) {
+		return 0, fmt.Errorf("%s: %s", p.path, notUint64)
+	}
+	return id, nil
 }
 
 // within returns a cursor over the value of a part; nil if the part is a constant.
@@ -271,12 +318,20 @@ func (d *Decoder) text(slot int) (string, error) {
 
 // addRow appends the op of a row.
 func (d *Decoder) addRow(r row, value int64) {
+	kind := d.mapping.kind
+	if d.mapping.member {
+		kind = sink.Leave
+		if value > 0 {
+			kind = sink.Join
+		}
+		value = int64(r.member)
+	}
 	d.cells = append(room(d.cells, 1), sink.Cell{Column: r.column, Value: value})
 	end := len(d.cells)
 	d.Ops = append(d.Ops, sink.Op{
 		Keyspace: r.keyspace,
 		ID:       r.id,
-		Kind:     d.mapping.kind,
+		Kind:     kind,
 		Cells:    d.cells[end-1 : end : end],
 	})
 }
