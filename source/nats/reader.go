@@ -13,8 +13,13 @@ import (
 const (
 	// waitMax is how long Next waits for a message before it looks at the stream.
 	waitMax = time.Second
-	// pullMax bounds the messages that wait in memory.
-	pullMax = 2_000
+	// pullMax bounds the messages of one request to the server. A few thousand leave the reader
+	// waiting for the next answer.
+	pullMax = 10_000
+	// pullBytesMax bounds their bytes, above the largest message that a server takes.
+	pullBytesMax = 128 << 20
+	// readyMax bounds the messages that wait for Next.
+	readyMax = 2_000
 	// heartbeat is how often the server is heard, so that a lost consumer is noticed.
 	heartbeat = time.Second
 )
@@ -41,7 +46,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	r := &reader{
 		b:        b,
 		identity: identity(info),
-		messages: make(chan jetstream.Msg, pullMax),
+		messages: make(chan jetstream.Msg, readyMax),
 		failed:   make(chan error, 1),
 		ended:    make(chan struct{}),
 		at:       max(1, from.Lo),
@@ -67,7 +72,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	if err != nil {
 		return nil, err
 	}
-	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessages(pullMax),
+	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytesMax),
 		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			select {
