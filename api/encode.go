@@ -65,15 +65,20 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 		}
 		dst = appendRow(dst, id, ks, columns, rows[i*width:(i+1)*width])
 		if len(in) > 0 {
-			dst = append(dst, `,"member":{`...)
-			for j, column := range columns {
-				dst = appendBool(comma(dst, j), ks.Columns[column], in[j*len(ids)+i])
-			}
-			dst = append(dst, '}')
+			dst = appendIn(dst, ks, columns, in, i, len(ids))
 		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
+}
+
+// appendIn appends whether a member is in the sets of row i of n, as of readSets.
+func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, in []bool, i, n int) []byte {
+	dst = append(dst, `,"member":{`...)
+	for j, column := range columns {
+		dst = appendBool(comma(dst, j), ks.Columns[column], in[j*n+i])
+	}
+	return append(dst, '}')
 }
 
 // appendResults appends the answer of a write that returns each row. A write without a

@@ -54,7 +54,9 @@ func (r *request) setPageParameter(name, value []byte) error {
 	case "counts":
 		return r.readCountsOf(value)
 	case "member":
-		return invalid("member", "this server has no members of counts")
+		if r.asked.in = string(value); len(value) == 0 {
+			return invalid("member", noColumn)
+		}
 	}
 	return nil
 }

@@ -121,6 +121,7 @@ type asked struct {
 	post   shard.Post // the last of the page before, if hasAfter
 	group  string
 	counts *shard.Keyspace
+	in     string // columns in whose sets the user may be, by comma; "" for none
 }
 
 // keyspaceOf returns the keyspace of an op of a write to ks, or, if that is nil, to

@@ -134,6 +134,13 @@ func TestTimeline(t *testing.T) {
 		l.refused(404, "unknown_keyspace", "", "GET", "/v1/timeline/7?counts=nothing", "")
 		l.refused(404, "unknown_keyspace", "", "GET", "/v1/timeline/7?counts=unread", "")
 	})
+	t.Run("member", func(*testing.T) {
+		l.do("POST", "/v1/members/posts/like", `{"ops":[{"id":"5000","member":"7","set":true},{"id":"5000","member":"8","set":true}]}`)
+		l.ok(`{"posts":[{"id":"5000","author":"1","member":{"like":true}}],"cursor":"5000.1"}`,
+			"GET", "/v1/timeline/7"+linearizable+"&limit=1&member=like", "")
+		l.ok(`{"posts":[{"id":"5000","author":"1","counts":{"repost":0,"comment":0,"like":5,"view":0},"member":{"view":false,"like":true}}],"cursor":"5000.1"}`,
+			"GET", "/v1/timeline/7"+linearizable+"&limit=1&member=view,like&counts=posts", "")
+	})
 	t.Run("a page goes on where it ended, whatever comes and goes", func(*testing.T) {
 		l.do("POST", "/v1/outbox/1", `{"id":"9000"}`)
 		l.do("DELETE", "/v1/outbox/2/5000", "")
@@ -161,7 +168,11 @@ func TestTimeline(t *testing.T) {
 		{"cursor", "/v1/timeline/7?cursor="},
 		{"group", "/v1/timeline/7?group=a%20b"},
 		{"group", "/v1/timeline/7?group="},
-		{"member", "/v1/timeline/7?member=like"},
+		{"member", "/v1/timeline/7?member=likes"},
+		{"member", "/v1/timeline/7?member=like,"},
+		{"member", "/v1/timeline/7?member="},
+		{"member", "/v1/timeline/7?member=like,like"},
+		{"counts", "/v1/timeline/7?member=like&counts=posts&counts=posts"},
 		{"other", "/v1/timeline/7?other=1"},
 	} {
 		l.refused(400, "invalid_argument", bad.field, "GET", bad.path, "")

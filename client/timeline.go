@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 )
 
 // PostResult is what became of a post.
@@ -35,6 +36,7 @@ type Post struct {
 	ID     ID               `json:"id"`
 	Author ID               `json:"author"`
 	Counts map[string]int64 `json:"counts,omitempty"` // if asked for
+	Member map[string]bool  `json:"member,omitempty"` // likewise, by column
 }
 
 // PostPage is a page of posts, newest first.
@@ -52,6 +54,9 @@ type PostQuery struct {
 	// Of a timeline: only followees of this group, and the keyspace of counts of posts; ""
 	// for neither.
 	Group, Counts string
+	// Member has the columns in whose sets of members the user may be, of the keyspace of
+	// Counts or else of posts.
+	Member []string
 }
 
 func (q *PostQuery) values() url.Values {
@@ -59,7 +64,7 @@ func (q *PostQuery) values() url.Values {
 	if q.Limit != 0 {
 		values.Set("limit", strconv.Itoa(q.Limit))
 	}
-	for name, value := range map[string]string{"cursor": q.Cursor, "group": q.Group, "counts": q.Counts} {
+	for name, value := range map[string]string{"cursor": q.Cursor, "group": q.Group, "counts": q.Counts, "member": strings.Join(q.Member, ",")} {
 		if value != "" {
 			values.Set(name, value)
 		}

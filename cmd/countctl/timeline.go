@@ -25,6 +25,7 @@ func (c *cli) timelineCommand() *cobra.Command {
 	pageFlags(cmd.Flags(), &q)
 	cmd.Flags().StringVar(&q.Group, "group", "", "only followees of this group")
 	cmd.Flags().StringVar(&q.Counts, "counts", "", "keyspace of counts of the posts")
+	cmd.Flags().StringSliceVar(&q.Member, "member", nil, "columns in whose sets of members the user may be")
 	return cmd
 }
 
@@ -35,18 +36,25 @@ func pageFlags(flags *pflag.FlagSet, q *client.PostQuery) {
 
 func (t *table) timeline(page client.PostPage) {
 	var columns []string
+	var sets []string
 	for _, p := range page.Posts {
-		columns = slices.Sorted(maps.Keys(p.Counts))
+		columns, sets = slices.Sorted(maps.Keys(p.Counts)), slices.Sorted(maps.Keys(p.Member))
 	}
 	head := []any{"POST", "AUTHOR"}
 	for _, name := range columns {
 		head = append(head, name)
+	}
+	for _, name := range sets {
+		head = append(head, "in "+name)
 	}
 	t.row(head...)
 	for _, p := range page.Posts {
 		row := []any{p.ID, p.Author}
 		for _, name := range columns {
 			row = append(row, p.Counts[name])
+		}
+		for _, name := range sets {
+			row = append(row, p.Member[name])
 		}
 		t.row(row...)
 	}
