@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -17,6 +18,8 @@ type SectionVisitor struct {
 	// Outbox receives the ops on outboxes of counters, behind all calls of Op. They are
 	// among those too, as ops that count.
 	Outbox func(key uint64, op *outbox.Op) error
+	// Member receives the pairs that join or leave sets of counters, likewise.
+	Member func(p members.Pair) error
 }
 
 // WithOp returns a visitor that calls see with each op before v.
@@ -71,6 +74,13 @@ func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clo
 	for i := 0; see.Outbox != nil && i < len(b.outbox); i++ {
 		if err := see.Outbox(b.ops[b.outbox[i].op].ID, &b.outbox[i].Op); err != nil {
 			return ops, false, err
+		}
+	}
+	for i := 0; see.Member != nil && i < len(b.members); i++ {
+		if o := &b.members[i]; o.ofPair() {
+			if err := see.Member(o.pair); err != nil {
+				return ops, false, err
+			}
 		}
 	}
 	return ops, len(b.members)+len(b.outbox) > 0, nil

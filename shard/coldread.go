@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -106,7 +107,7 @@ func coldFailure(err error) error {
 
 // failedAlone is err, of rows that this node could not read and no other node has.
 func (g *shardReplica) failedAlone(err error) error {
-	if errors.Is(err, cold.ErrDamaged) {
+	if errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged) {
 		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}
 	}
 	return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
@@ -62,6 +63,7 @@ type checkedPart struct {
 	*forwarded
 	replica *localReplica // leads here
 	cold    []uint64      // keys whose rows are to be read from disk first
+	sets    setReads      // likewise
 	err     error         // why it is refused
 }
 
@@ -80,6 +82,9 @@ func (wr *writer) check(g *shardReplica, f *forwarded, deadline time.Time) *chec
 		return p
 	}
 	visitor := refuseDropped(wr.catalog.View(), g, checkRoom(wr.headroom, p.replica, deadline))
+	if g.kind == codec.KindCounters {
+		visitor = p.sets.visitor(visitor)
+	}
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
 	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
@@ -93,6 +98,9 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 	err := p.err
 	if err == nil && len(p.cold) > 0 {
 		err = p.replica.warm(p.cold, deadline)
+	}
+	if err == nil {
+		err = p.replica.readSets(&p.sets)
 	}
 	if err == nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w: %w", ErrOverloaded, ErrTooLate, ctx.Err())

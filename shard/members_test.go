@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -403,5 +405,55 @@ func TestMembersOfASource(t *testing.T) {
 	rejected, err := s.Check(ctx, bad)
 	if mustDo(t, err); len(rejected) != len(bad.Ops) {
 		t.Errorf("of %d bad ops are rejected: %+v", len(bad.Ops), rejected)
+	}
+}
+
+// A single node whose sets are damaged on disk refuses the ops and the reads that need the
+// damaged part, at once, and serves all others: 1. nothing of a refused write is applied;
+// 2. counts of the same rows, and other sets, are served; 3. so it is after a restart.
+func TestDamagedMembersOfASingleNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	shards := map[string]int{"posts": 1, "users": 1}
+	n := openNode(t, dir, shards)
+	var ops []engine.Op
+	for i := range uint64(10_000) {
+		ops = append(ops, engine.Join(i/10, 2, i*7919))
+	}
+	memberWrite(t, n, n.Keyspace("posts"), ops...)
+	mustStop(t, n)
+	n = openNode(t, dir, shards) // Pebble writes what its log has to a table
+	mustStop(t, n)
+	tables, err := filepath.Glob(filepath.Join(dir+"-members", "*.sst"))
+	mustDo(t, err)
+	for _, name := range tables {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		mustDo(t, err)
+		_, err = f.WriteAt(make([]byte, 2048), 64) // of the first block: pairs of the lowest rows
+		mustDo(t, errors.Join(err, f.Close()))
+	}
+	if len(tables) == 0 {
+		t.Fatal("there are no tables to damage")
+	}
+	for range 2 {
+		n = openNode(t, dir, shards)
+		ks := n.Keyspace("posts")
+		for _, op := range []engine.Op{engine.Join(0, 2, 7919), engine.Leave(0, 2, 7919)} {
+			w := once(&Write{Ops: []engine.Op{addTo(0, 0, 1), op}, Deadline: soon()})
+			if err := n.Write(ks, w); !errors.Is(err, ErrUnreadable) {
+				t.Errorf("an op on a damaged set: %v", err)
+			}
+		}
+		if err := n.Members().Check(ks, 2, 7919, []uint64{0}, &ReadOptions{Deadline: soon()}, make([]bool, 1)); !errors.Is(err, ErrUnreadable) {
+			t.Errorf("a check of a damaged set: %v", err)
+		}
+		w := memberWrite(t, n, ks, addTo(0, 1, 1), engine.Join(999, 2, 5), engine.Leave(999, 2, 5))
+		if w.Rows[0] != 0 || w.Rows[2] != 10 || !slices.Equal(w.Changed, []int{1, 2}) {
+			t.Errorf("row 0 is %v, ops %v changed a set", w.Rows[:4], w.Changed)
+		}
+		if in := isIn(t, n, ks, 9_999*7919, w, 999, 998); !in[0] || in[1] {
+			t.Errorf("member of an undamaged set: %v", in)
+		}
+		mustStop(t, n)
 	}
 }

@@ -135,6 +135,9 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if err := wr.warm(w, groups); err != nil {
 		return err
 	}
+	if err := wr.readSets(w, groups); err != nil {
+		return err
+	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, ks, groups)

@@ -1,0 +1,54 @@
+package members
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+)
+
+// Readable reads what Apply will read of the sets for joins and leaves of pairs, and for
+// deletions of rows, and returns an ErrDamaged if it cannot. A leader that has called it does
+// not propose an entry that it could not apply, and Apply finds the blocks in the cache.
+// Readable sorts pairs. Any goroutine may call it.
+func (g *Group) Readable(pairs []Pair, rows []uint64) error {
+	done, err := g.begin()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if len(pairs) > 0 {
+		err = g.pairsReadable(pairs)
+	}
+	if err == nil && len(rows) > 0 {
+		err = g.rowsReadable(rows)
+	}
+	return damaged(err)
+}
+
+func (g *Group) pairsReadable(pairs []Pair) error {
+	l, err := g.lookup()
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(pairs, Pair.compare) // neighbours are in one block
+	for i := 0; i < len(pairs) && err == nil; i++ {
+		_, err = l.stamp(pairs[i])
+	}
+	return errors.Join(err, l.it.Close())
+}
+
+func (g *Group) rowsReadable(rows []uint64) error {
+	all := g.at.kind(keyTime)
+	it, err := g.store.iterate(all, after(all))
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		prefix := g.at.number(keyTime, row)
+		valid := it.SeekGE(prefix)
+		for n := 0; n < purgedAtOnce && valid && bytes.HasPrefix(it.Key(), prefix); n++ {
+			valid = it.Next()
+		}
+	}
+	return errors.Join(it.Error(), it.Close())
+}
