@@ -68,9 +68,9 @@ func TestMemberBytesAreGolden(t *testing.T) {
 	}
 	codectest.Golden(t, "carried-members.bin", sent)
 
-	clear := entry(func(w *RequestWriter) { w.ClearMembers() })
-	codectest.Golden(t, "entry-members-clear.bin", clear)
-	if c.Apply(codectest.Command(3, clear)); sets.State().Pairs != 0 {
+	cleared := entry(func(w *RequestWriter) { w.ClearMembers() })
+	codectest.Golden(t, "entry-members-clear.bin", cleared)
+	if c.Apply(codectest.Command(3, cleared)); sets.State().Pairs != 0 {
 		t.Errorf("%d pairs are left", sets.State().Pairs)
 	}
 }
