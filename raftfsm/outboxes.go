@@ -153,7 +153,7 @@ func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.
 			if at != nil {
 				author = at[author]
 			}
-			if last, any := q.lastOf(author); any && bodies[i] != nil {
+			if last, has := q.lastOf(author); has && bodies[i] != nil {
 				into.Add(author, bodies[i], last)
 			}
 		}
@@ -161,7 +161,7 @@ func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.
 }
 
 // lastOf returns the id up to which the read has posts of an author, or false if it has none.
-func (q *NewestPosts) lastOf(author int) (last uint64, any bool) {
+func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
 	if author >= q.Below {
 		return q.Last, true
 	}

@@ -41,23 +41,23 @@ func (n *Newest) Reset(limit int) {
 // Add adds the posts of an author, up to the id last. The body must not change until Posts
 // was called.
 func (n *Newest) Add(author int, body []byte, last uint64) {
-	p, any := Post{Author: author}, false
-	if p.ID, any = newest(body, last); any && n.AddPost(p) {
+	p, found := Post{Author: author}, false
+	if p.ID, found = newest(body, last); found && n.AddPost(p) {
 		n.added = append(n.added, added{p, body})
 	}
 }
 
 // newest returns the newest id of a body that is at most last, or false. It decodes nothing
 // if that is the newest of all.
-func newest(body []byte, last uint64) (id uint64, any bool) {
+func newest(body []byte, last uint64) (id uint64, found bool) {
 	if _, _, blocks := head(body); len(blocks) > 0 {
 		if id = binary.LittleEndian.Uint64(blocks); id <= last {
 			return id, true
 		}
 	}
 	var c Cursor
-	any = c.Seek(body, last)
-	return c.ID, any
+	found = c.Seek(body, last)
+	return c.ID, found
 }
 
 // AddPost adds one post, and reports whether it is among the newest so far.

@@ -107,7 +107,7 @@ const _ = uint(1<<postWorkerBits - ConcurrencyMax)
 // preparePost makes the request publish a new id.
 func (w *worker) preparePost() {
 	now := time.Now()
-	id := uint64(now.Unix()-postEpoch)<<postTimeBits | uint64(now.Nanosecond()/1e6)<<postWorkerBits | uint64(w.number)
+	id := uint64(now.Unix()-postEpoch)<<postTimeBits | uint64(now.Nanosecond()/1e6)<<postWorkerBits | w.number
 	w.post = max(id, w.post+1<<postWorkerBits)
 	w.body = append(appendID(append(w.body[:0], `{"id":`...), w.post), '}')
 	w.user.SetBodyRaw(w.body)
