@@ -179,22 +179,19 @@ func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at
 	if err != nil {
 		return fmt.Errorf("cannot compare: %w", err)
 	}
-	after, err := r.digests(ctx, f.quiesced)
-	if err != nil {
+	if err := r.unchanged(ctx, before); err != nil {
 		return err
-	}
-	if !maps.Equal(before, after) {
-		return fmt.Errorf("%w: stop the writers, or compare with --source", errNotQuiesced)
 	}
 	out := r.output(found, f)
 	if err := writeReport(f.report, found.Drifts, given.columns); err != nil {
 		return err
 	}
 	if !f.dryRun && len(found.Drifts) > 0 {
-		if err := c.allowCorrections(found.Drifts, f.maxCorrection); err != nil {
-			return err
+		drifts, refused := c.allowCorrections(ctx, r, found, f.maxCorrection, before)
+		if refused != nil {
+			return refused
 		}
-		if err = r.correct(ctx, found.Drifts, f.identity(given, at), &out); err == nil {
+		if err = r.correct(ctx, drifts, f.identity(given, at), &out); err == nil {
 			err = stillDiffer(ctx, found)
 		}
 	}
@@ -218,13 +215,30 @@ func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 	return nil
 }
 
-// allowCorrections asks, unless all corrections are small.
-func (c *cli) allowCorrections(drifts []reconcile.Drift, most uint64) error {
-	largest := reconcile.Largest(drifts)
+// allowCorrections returns the drifts to correct. It asks, unless all are small. A question may be
+// open for longer than the nodes remember keys: what another run has corrected since is left out.
+func (c *cli) allowCorrections(ctx context.Context, r *reconciled, found *reconcile.Result, most uint64, digests map[uint32]string) ([]reconcile.Drift, error) {
+	largest := reconcile.Largest(found.Drifts)
 	if largest <= most {
-		return nil
+		return found.Drifts, nil
 	}
-	return c.confirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", grouped(int64(len(drifts))), largest))
+	err := c.confirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", grouped(int64(len(found.Drifts))), largest))
+	if err != nil || c.yes {
+		return found.Drifts, err
+	}
+	return r.still(ctx, found, digests)
+}
+
+// still returns the drifts that are as they were found.
+func (r *reconciled) still(ctx context.Context, found *reconcile.Result, digests map[uint32]string) ([]reconcile.Drift, error) {
+	if err := r.unchanged(ctx, digests); err != nil {
+		return nil, err
+	}
+	drifts, err := found.Still(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot compare once more: %w", err)
+	}
+	return drifts, nil
 }
 
 // identity names what is corrected: the same corrections by the same truth are made once.
@@ -253,6 +267,15 @@ func (r *reconciled) scan(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// unchanged returns an error if rows are compared as they are, and the digests are others now.
+func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) error {
+	now, err := r.digests(ctx, r.source == "")
+	if err == nil && !maps.Equal(digests, now) {
+		err = fmt.Errorf("%w: stop the writers, or compare with --source", errNotQuiesced)
+	}
+	return err
 }
 
 // digests returns the digest of each shard, of the replica that is furthest.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/reconcile"
+	"github.com/countd/countd/internal/countdtest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -86,5 +89,32 @@ func TestQueryTruth(t *testing.T) {
 		if _, err := queryTruth(t.Context(), dsn, query, truthKeyspace); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", query, err)
 		}
+	}
+}
+
+// Rows that are compared as they are must still be so once a question is answered.
+func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
+	server := countdtest.New(t)
+	c, err := client.New(client.Config{Addrs: []string{server.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := &reconciled{server: c, keyspace: "posts", truth: &truth{columns: []string{"like"}, rows: reconcile.NewTruth(1)}}
+	r.truth.rows.Row(1)[0] = 5
+	digests, err := r.digests(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := reconcile.Compare(t.Context(), r, r.truth.rows, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if drifts, err := r.still(t.Context(), found, digests); err != nil || !slices.Equal(drifts, []reconcile.Drift{{ID: 1, Want: 5, Add: 5}}) {
+		t.Errorf("%+v, %v", drifts, err)
+	}
+	server.Put(1, 0, 0, 5, 0)
+	if drifts, err := r.still(t.Context(), found, digests); !errors.Is(err, errNotQuiesced) {
+		t.Errorf("%+v, %v", drifts, err)
 	}
 }

@@ -192,6 +192,23 @@ func (r *Result) Again(ctx context.Context) (*Result, error) {
 	return r.comparison.all(ctx, slices.Compact(ids))
 }
 
+// Still compares the rows that differed once more, and returns the drifts that are as they were.
+func (r *Result) Still(ctx context.Context) ([]Drift, error) {
+	again, err := r.Again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type lack struct {
+		id     uint64
+		column int
+	}
+	before := make(map[lack]int64, len(r.Drifts))
+	for _, d := range r.Drifts {
+		before[lack{d.ID, d.Column}] = d.Add
+	}
+	return slices.DeleteFunc(again.Drifts, func(d Drift) bool { return before[lack{d.ID, d.Column}] != d.Add }), nil
+}
+
 // all compares rows, some of them several times.
 func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
 	out := &Result{Compared: len(ids), comparison: c}

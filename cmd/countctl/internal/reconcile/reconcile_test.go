@@ -280,6 +280,29 @@ func TestSetMeanwhile(t *testing.T) {
 	}
 }
 
+// What another run corrected in the meantime is not corrected again, and what has changed since is
+// left to the next run.
+func TestCorrectedMeanwhile(t *testing.T) {
+	s := &settable{count: 3}
+	truth := NewTruth(1)
+	truth.Row(1)[0] = 5
+	out, err := Compare(t.Context(), s, truth, map[uint32]Position{0: {}})
+	if err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != 2 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	s.events = append(s.events, Event{ID: 1, Value: 7})
+	s.count += 7
+	if still, err := out.Still(t.Context()); err != nil || len(still) != 1 || still[0] != (Drift{ID: 1, Want: 12, Row: 10, Add: 2}) {
+		t.Errorf("after a message: %+v, %v", still, err)
+	}
+	for _, by := range []int64{2, 1} {
+		s.count += by
+		if still, err := out.Still(t.Context()); err != nil || len(still) != 0 {
+			t.Errorf("after a correction: %+v, %v", still, err)
+		}
+	}
+}
+
 // settable is a row that has counted all events.
 type settable struct {
 	events []Event
