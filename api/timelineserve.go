@@ -91,76 +91,66 @@ func (s *Server) listOutbox(ctx *fasthttp.RequestCtx, r *request) error {
 var pages = sync.Pool{New: func() any { return &timeline.Page{} }}
 
 func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
-	columns, err := r.columnsOfMember()
-	if err != nil {
-		return err
-	}
 	a := &r.asked
 	q := timeline.Query{User: r.id, Group: a.group, Limit: a.limitOf(), After: a.post, HasAfter: a.hasAfter, Counts: a.counts}
+	if err := r.readMemberOf(&q); err != nil {
+		return err
+	}
 	p := pages.Get().(*timeline.Page)
 	defer pages.Put(p)
 	if err := s.node().timelines.Read(&q, &r.read, p); err != nil {
 		return fmt.Errorf("cannot read timeline: %w", err)
 	}
-	if len(columns) > 0 {
-		for _, post := range p.Posts {
-			r.ids = append(r.ids, post.ID)
-		}
-		if err := s.readSets(r, columns); err != nil {
-			return err
-		}
-	}
-	answerLong(ctx, 64+128*len(p.Posts), func(dst []byte) []byte { return appendTimeline(dst, &q, p, r, columns) })
+	answerLong(ctx, 64+128*len(p.Posts), func(dst []byte) []byte { return appendTimeline(dst, &q, p) })
 	return nil
 }
 
-// columnsOfMember returns the columns that the parameter member names, of the keyspace of
-// counts or else of posts, and prepares readSets for the user. Without the parameter it
-// returns none.
-func (r *request) columnsOfMember() (columns []uint8, err error) {
+// readMemberOf sets the columns that the parameter member names, of the keyspace of counts or
+// else of posts.
+func (r *request) readMemberOf(q *timeline.Query) error {
 	a := &r.asked
 	if a.in == "" {
-		return nil, nil
+		return nil
 	}
 	ks := a.counts
 	if ks == nil {
 		if err := r.may(auth.Read, []byte(shard.KeyspacePosts)); err != nil {
-			return nil, err
+			return err
 		}
 		if ks = r.backend.Keyspace(shard.KeyspacePosts); ks == nil {
-			return nil, errNoCluster
+			return errNoCluster
 		}
 	}
 	for name := range strings.SplitSeq(a.in, ",") {
 		at := columnOf(ks, []byte(name))
 		if at < 0 && !r.caughtUp {
 			if err := r.catchUp(); err != nil {
-				return nil, err
+				return err
 			}
 			now := r.backend.Keyspace(ks.Name)
 			if !ks.Same(now) {
-				return nil, shard.ErrUnknownKeyspace // the numbers of columns are of the one before
+				return shard.ErrUnknownKeyspace // the numbers of columns are of the one before
 			}
 			ks = now
 			at = columnOf(ks, []byte(name))
 		}
 		switch {
 		case at < 0:
-			return nil, invalid("member", noColumn)
-		case slices.Contains(columns, uint8(at)):
-			return nil, invalid("member", givenTwice)
+			return invalid("member", noColumn)
+		case slices.Contains(q.Member, uint8(at)):
+			return invalid("member", givenTwice)
 		}
-		columns = append(columns, uint8(at))
+		q.Member = append(q.Member, uint8(at))
 	}
-	if sets := len(columns) * a.limitOf(); sets > lookupsMax {
-		return nil, invalid("member", fmt.Sprintf("%d posts of %d columns are more than %d sets: ask for fewer columns or posts", a.limitOf(), len(columns), lookupsMax))
+	if sets := len(q.Member) * a.limitOf(); sets > lookupsMax {
+		return invalid("member", fmt.Sprintf("%d posts of %d columns are more than %d sets: ask for fewer columns or posts", a.limitOf(), len(q.Member), lookupsMax))
 	}
-	r.keyspace, r.sets.member = ks, r.id
-	return columns, nil
+	q.Sets = ks
+	return nil
 }
 
-// appendTimeline appends a page. r has the sets of the columns that the user is in.
-func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, r *request, columns []uint8) []byte {
+// appendTimeline appends a page.
+func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page) []byte {
 	dst = append(dst, `{"posts":[`...)
 	for i, post := range p.Posts {
 		dst = appendID(append(comma(dst, i), `{"id":`...), post.ID)
@@ -169,8 +159,8 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, r *request,
 			width := len(q.Counts.Columns)
 			dst = appendWholeRow(append(dst, `,"counts":`...), q.Counts, p.Counts[i*width:(i+1)*width])
 		}
-		if len(columns) > 0 {
-			dst = appendIn(dst, r.keyspace, columns, r.sets.in, i, len(p.Posts))
+		if len(q.Member) > 0 {
+			dst = appendIn(dst, q.Sets, q.Member, p.Member, i, len(p.Posts))
 		}
 		dst = append(dst, '}')
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -39,6 +40,7 @@ type Node interface {
 	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
 	Write(ks *shard.Keyspace, w *shard.Write) error
 	Timelines() shard.Timelines
+	Members() shard.MemberReads
 }
 
 // Timelines answers for all users. Any goroutine may call its methods.
@@ -124,6 +126,9 @@ type Query struct {
 	HasAfter bool
 	// Counts is the keyspace of counters whose rows of the posts the page has; nil for none.
 	Counts *shard.Keyspace
+	// Member has the columns whose sets the page checks for the user, of the keyspace Sets.
+	Member []uint8
+	Sets   *shard.Keyspace
 }
 
 // Page is one page of a timeline. The caller owns it and may reuse it.
@@ -131,6 +136,7 @@ type Page struct {
 	Posts  []shard.Post
 	More   bool    // there are posts behind the last one
 	Counts []int64 // a row for each post, if the query has a keyspace
+	Member []bool  // whether the user is in the set of each post: all posts of the first column, then those of the next
 	// Unreadable are the shards of authors that could not be read, ascending. Their posts are
 	// missing.
 	Unreadable []int
@@ -142,7 +148,7 @@ type Page struct {
 
 // Read fills a page. Parts of it may be of different moments.
 func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
-	p.Posts, p.Counts, p.Unreadable, p.More = p.Posts[:0], p.Counts[:0], nil, false
+	p.Posts, p.Counts, p.Member, p.Unreadable, p.More = p.Posts[:0], p.Counts[:0], p.Member[:0], nil, false
 	if err := t.readAuthors(q, opt, p); err != nil {
 		return err
 	}
@@ -158,7 +164,7 @@ func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
 	if p.More = len(p.Posts) > q.Limit; p.More {
 		p.Posts = p.Posts[:q.Limit]
 	}
-	return t.readCounts(q.Counts, opt, p)
+	return t.readRows(q, opt, p)
 }
 
 // withTimeLeft returns options with a quarter less time: a shard that cannot be read must not
@@ -190,15 +196,41 @@ func (t *Timelines) readAuthors(q *Query, opt *shard.ReadOptions, p *Page) error
 	return nil
 }
 
-func (t *Timelines) readCounts(ks *shard.Keyspace, opt *shard.ReadOptions, p *Page) error {
-	if ks == nil || len(p.Posts) == 0 {
+// readRows reads the counts and the sets of the posts at once.
+func (t *Timelines) readRows(q *Query, opt *shard.ReadOptions, p *Page) error {
+	if q.Counts == nil && len(q.Member) == 0 || len(p.Posts) == 0 {
 		return nil
 	}
 	p.ids = p.ids[:0]
 	for _, post := range p.Posts {
 		p.ids = append(p.ids, post.ID)
 	}
+	if len(q.Member) == 0 {
+		return t.readCounts(q.Counts, opt, p)
+	}
+	var counts error
+	var rest sync.WaitGroup
+	if q.Counts != nil {
+		rest.Go(func() { counts = t.readCounts(q.Counts, opt, p) }) // ends at the deadline
+	}
+	sets := t.readSets(q, opt, p)
+	rest.Wait()
+	return errors.Join(counts, sets)
+}
+
+func (t *Timelines) readCounts(ks *shard.Keyspace, opt *shard.ReadOptions, p *Page) error {
 	width := len(ks.Columns)
 	p.Counts = slices.Grow(p.Counts, len(p.ids)*width)[:len(p.ids)*width]
 	return t.node.Get(ks, p.ids, width, opt, p.Counts)
+}
+
+func (t *Timelines) readSets(q *Query, opt *shard.ReadOptions, p *Page) error {
+	n := len(p.ids)
+	p.Member = slices.Grow(p.Member, n*len(q.Member))[:n*len(q.Member)]
+	for i, column := range q.Member {
+		if err := t.node.Members().Check(q.Sets, int(column), q.User, p.ids, opt, p.Member[i*n:(i+1)*n]); err != nil {
+			return fmt.Errorf("cannot read members: %w", err)
+		}
+	}
+	return nil
 }

@@ -114,10 +114,11 @@ func (c *conn) listOutbox(args [][]byte) {
 	})
 }
 
-// readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP and COUNTS.
+// readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP, COUNTS and MEMBER.
 func (c *conn) readTimeline(args [][]byte) {
 	b := c.batch
 	q := timeline.Query{Limit: timeline.LimitDefault}
+	var sets []byte // the columns of MEMBER
 	var err error
 	if q.User, err = userOf(args[1]); err == nil {
 		err = options(args, 2, limitOption(&q.Limit),
@@ -137,7 +138,11 @@ func (c *conn) readTimeline(args [][]byte) {
 					return fieldError("counts", "no such keyspace of counters")
 				}
 				return nil
-			}))
+			}),
+			textOption("member", func(columns []byte) error { sets = columns; return nil }))
+	}
+	if err == nil && sets != nil {
+		err = c.memberOption(&q, sets)
 	}
 	if b.failed(err) {
 		return
@@ -145,18 +150,58 @@ func (c *conn) readTimeline(args [][]byte) {
 	var p timeline.Page
 	b.read(feedRows, call{
 		read: func(opt *shard.ReadOptions) error {
-			if q.Counts == nil || c.stale {
-				return c.server.node().timelines.Read(&q, opt, &p)
+			seen, of := *opt, c.writtenToTimeline(&q)
+			for _, w := range of {
+				if token := w.token.Load(); token != nil {
+					seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(seen.Token.At, token.At)
+				}
 			}
-			counts := c.server.writtenTo(q.Counts.Name)
-			seen := *opt
-			if token := counts.token.Load(); token != nil {
-				seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(opt.Token.At, token.At)
-			}
-			return seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, counts)
+			return seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, of...)
 		},
 		reply: func(dst []byte, resp3 bool) []byte { return appendTimeline(dst, &q, &p, resp3) },
 	})
+}
+
+// memberOption reads the columns of MEMBER, separated by commas: of the keyspace of COUNTS, or
+// else of posts.
+func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
+	if q.Sets = q.Counts; q.Sets == nil {
+		if !c.mayRead(shard.KeyspacePosts) {
+			return codedError("NOPERM the user may not read the keyspace of the members")
+		}
+		if q.Sets = c.server.node().Keyspace(shard.KeyspacePosts); q.Sets == nil {
+			return errNoKeyspaces
+		}
+	}
+	for name := range bytes.SplitSeq(columns, []byte(",")) {
+		at := slices.Index(q.Sets.Columns, string(name)) // "" is that of a dropped column
+		switch {
+		case at < 0 || len(name) == 0:
+			return fieldError("member", "no such column")
+		case slices.Contains(q.Member, uint8(at)):
+			return fieldError("member", "given twice")
+		}
+		q.Member = append(q.Member, uint8(at))
+	}
+	if sets := len(q.Member) * q.Limit; sets > rowsMax {
+		return fieldError("member", fmt.Sprintf("%d posts of %d columns are more than %d sets", q.Limit, len(q.Member), rowsMax))
+	}
+	return nil
+}
+
+// writtenToTimeline returns what the server wrote to the keyspaces of COUNTS and MEMBER, none
+// on a connection that reads stale rows.
+func (c *conn) writtenToTimeline(q *timeline.Query) (of []*written) {
+	if c.stale {
+		return nil
+	}
+	if q.Counts != nil {
+		of = append(of, c.server.writtenTo(q.Counts.Name))
+	}
+	if q.Sets != nil && q.Sets != q.Counts {
+		of = append(of, c.server.writtenTo(q.Sets.Name))
+	}
+	return of
 }
 
 // parsePostCursor reads the last post of the page before: id.author.
@@ -172,7 +217,7 @@ func parsePostCursor(q *timeline.Query, text []byte) error {
 }
 
 // appendTimeline appends a map of posts and cursor, which is null for the last page. A post
-// is a map of id, author and, if asked for, counts.
+// is a map of id, author and, if asked for, counts and member.
 func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool) []byte {
 	members, postMembers := 2, 2
 	if len(p.Unreadable) > 0 {
@@ -181,18 +226,26 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool)
 	if q.Counts != nil {
 		postMembers++
 	}
+	if len(q.Member) > 0 {
+		postMembers++
+	}
 	dst = appendArray(appendBulk(appendMap(dst, members, resp3), "posts"), len(p.Posts))
 	for i, post := range p.Posts {
 		dst = appendBulk(appendBulk(appendMap(dst, postMembers, resp3), "id"), formatUint(post.ID))
 		dst = appendBulk(appendBulk(dst, "author"), formatUint(post.Author))
-		if q.Counts == nil {
-			continue
+		if q.Counts != nil {
+			width := len(q.Counts.Columns)
+			dst = appendMap(appendBulk(dst, "counts"), len(q.Counts.Names()), resp3)
+			for column, name := range q.Counts.Columns {
+				if name != "" {
+					dst = appendInt(appendBulk(dst, name), p.Counts[i*width+column])
+				}
+			}
 		}
-		names, width := q.Counts.Names(), len(q.Counts.Columns)
-		dst = appendMap(appendBulk(dst, "counts"), len(names), resp3)
-		for column, name := range q.Counts.Columns {
-			if name != "" {
-				dst = appendInt(appendBulk(dst, name), p.Counts[i*width+column])
+		if len(q.Member) > 0 {
+			dst = appendMap(appendBulk(dst, "member"), len(q.Member), resp3)
+			for j, column := range q.Member {
+				dst = appendTruth(appendBulk(dst, q.Sets.Columns[column]), p.Member[j*len(p.Posts)+i])
 			}
 		}
 	}

@@ -61,6 +61,9 @@ func TestUnreadCommands(t *testing.T) {
 			"COUNTD.FEED.FOLLOW 70 20 30", "0", "COUNTD.OUTBOX.ADD 20 5", "1", "COUNTD.OUTBOX.ADD 20 5", "0", "COUNTD.OUTBOX.ADD 20 6 KEY o", "1", "COUNTD.OUTBOX.ADD 20 6 KEY o", "0",
 			"COUNTD.OUTBOX.ADD 30 7", "1", "GET users:20:posts", `"2"`, "COUNTD.OUTBOX.LIST 20", `["6" "5"]`, "COUNTD.OUTBOX.LIST 20 LIMIT 1", `["6"]`, "COUNTD.OUTBOX.LIST 20 CURSOR 6", `["5"]`,
 			"INCR posts:7:like", "1", "COUNTD.TIMELINE 70 LIMIT 1 COUNTS posts", `["posts" [["id" "7" "author" "30" "counts" ["repost" 0 "comment" 0 "like" 1 "view" 0]]] "cursor" "7.30"]`,
+			"SADD posts:7:like:members 70", "1", "COUNTD.TIMELINE 70 LIMIT 1 MEMBER like", `["posts" [["id" "7" "author" "30" "member" ["like" 1]]] "cursor" "7.30"]`, "SADD users:7:posts:members 70", "1",
+			"COUNTD.TIMELINE 70 LIMIT 1 MEMBER view,like COUNTS posts", `["posts" [["id" "7" "author" "30" "counts" ["repost" 0 "comment" 0 "like" 2 "view" 0] "member" ["view" 0 "like" 1]]] "cursor" "7.30"]`,
+			"COUNTD.TIMELINE 70 LIMIT 1 MEMBER posts COUNTS users", `["posts" [["id" "7" "author" "30" "counts" ["posts" 1 "followers" 0 "following" 0] "member" ["posts" 1]]] "cursor" "7.30"]`, "DEL users:7", "1",
 			"COUNTD.TIMELINE 70 CURSOR 7.30", `["posts" [["id" "6" "author" "20"] ["id" "5" "author" "20"]] "cursor" null]`, "COUNTD.FEED.UNREAD 70", "3",
 			"COUNTD.OUTBOX.REM 20 6", "1", "COUNTD.OUTBOX.REM 20 6", "0", "COUNTD.FEED.RESET 70", "0", "COUNTD.TIMELINE 70 GROUP none", "-ERR no such group", "COUNTD.TIMELINE 71", `["posts" [] "cursor" null]`,
 			"SET users:40:posts 9223372036854775807", "+OK", "COUNTD.OUTBOX.ADD 40 1", "-ERR the number of posts is not an integer of 64 bits",
@@ -107,7 +110,8 @@ func TestBadUnreadCommands(t *testing.T) {
 		{"COUNTD.FEED.FOLLOW 1 x", "-ERR followees[0]: not an unsigned 64-bit integer"}, {"COUNTD.FEED.FOLLOW 1" + many(5001, "2"), "-ERR followees: more than 5000"}, {"COUNTD.FEED.RESET 1 FOLLOWEES 5001", "-ERR numfollowees: not a number from 0 to 5000"},
 		{"COUNTD.OUTBOX.ADD 1", "-ERR wrong number of arguments for 'countd.outbox.add' command"}, {"COUNTD.OUTBOX.ADD x 1", "-ERR author: not an unsigned 64-bit integer"}, {"COUNTD.OUTBOX.REM 1 -1", "-ERR id: not an unsigned 64-bit integer"},
 		{"COUNTD.OUTBOX.LIST 1 LIMIT 0", "-ERR limit: not an integer from 1 to 1000"}, {"COUNTD.OUTBOX.LIST 1 CURSOR x", "-ERR cursor: not a cursor of this command"}, {"COUNTD.TIMELINE 1 CURSOR 5", "-ERR cursor: not a cursor of this command"},
-		{"COUNTD.TIMELINE 1 GROUP a:b", "-ERR group: not 1 to 63 of A-Z a-z 0-9 . _ -"}, {"COUNTD.TIMELINE 1 COUNTS x", "-ERR counts: no such keyspace of counters"}, {"COUNTD.TIMELINE 1 MEMBER like", mended}, {"COUNTD.TIMELINE x", notUser},
+		{"COUNTD.TIMELINE 1 GROUP a:b", "-ERR group: not 1 to 63 of A-Z a-z 0-9 . _ -"}, {"COUNTD.TIMELINE 1 COUNTS x", "-ERR counts: no such keyspace of counters"}, {"COUNTD.TIMELINE 1 MEMBER", mended}, {"COUNTD.TIMELINE 1 MEMBER likes", "-ERR member: no such column"}, {"COUNTD.TIMELINE 1 MEMBER like,", "-ERR member: no such column"},
+		{"COUNTD.TIMELINE 1 MEMBER like,like", "-ERR member: given twice"}, {"COUNTD.TIMELINE 1 MEMBER like COUNTS users", "-ERR member: no such column"}, {"COUNTD.TIMELINE x", notUser},
 		{"COUNTD.FEED.RESET 1 2", mended}, {"COUNTD.FEED.READ x 1", notUser}, {"COUNTD.FEED.UNREAD 1 DETAIL DETAIL", mended}, {"COUNTD.FEED.UNREAD 1 ALL", mended}, {"COUNTD.FEED.FOLLOW 1", "-ERR wrong number of arguments for 'countd.feed.follow' command"},
 	} {
 		c.want(pair[0], pair[1])

@@ -243,6 +243,9 @@ func TestCountctlTimelines(t *testing.T) {
 		{"timeline 7" + read, "POST AUTHOR 4467107636950800 2 4467107636950700 3 4467107636950632 2"},
 		{"timeline 7 --limit 1 --cursor 4467107636950800.2 --counts posts" + read,
 			"POST AUTHOR comment like repost view 4467107636950700 3 0 3 0 0 next page: --cursor 4467107636950700.3"},
+		{"members add 4467107636950700 7 8", "ID MEMBER CHANGED COUNT 4467107636950700 7 true 4 4467107636950700 8 true 5"},
+		{"timeline 7 --limit 1 --cursor 4467107636950800.2 --counts posts --member view,like" + read,
+			"POST AUTHOR comment like repost view in like in view 4467107636950700 3 0 5 0 0 true false next page: --cursor 4467107636950700.3"},
 		{"outbox remove 2 4467107636950800", "AUTHOR CHANGED POSTS 2 true 1"},
 		{"outbox remove 2 4467107636950800", "AUTHOR CHANGED POSTS 2 false 1"},
 		{"timeline 7" + read, "POST AUTHOR 4467107636950700 3 4467107636950632 2"},
@@ -254,7 +257,7 @@ func TestCountctlTimelines(t *testing.T) {
 	}
 	for args, code := range map[string]int{
 		"outbox": 2, "outbox add 2": 2, "outbox add 2 x": 2, "outbox add x 2": 2, "outbox list": 2, "outbox list 2 --cursor x": 2, "outbox remove 2 x": 2,
-		"timeline": 2, "timeline x": 2, "timeline 7 --group nobody": 1, "timeline 7 --counts nothing": 1, "timeline 7 --limit 1001": 2, "timeline 7 --cursor 5": 2,
+		"timeline": 2, "timeline x": 2, "timeline 7 --group nobody": 1, "timeline 7 --counts nothing": 1, "timeline 7 --member likes": 2, "timeline 7 --limit 1001": 2, "timeline 7 --cursor 5": 2,
 		"outbox add 2 1000000000000000000": 0, "feed groups": 2,
 	} {
 		if ctl := n.Ctl(strings.Fields(args)...); ctl.Code != code {
