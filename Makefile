@@ -2,7 +2,7 @@
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -s -w -X main.version=$(VERSION)
+LDFLAGS  := -s -w -X github.com/countd/countd/cmd/countctl/internal/cli.version=$(VERSION) -X main.version=$(VERSION)
 FUZZTIME ?= 10s
 BENCH    ?= .
 

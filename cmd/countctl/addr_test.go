@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/countdtest"
 )
 
@@ -11,24 +12,24 @@ import (
 func TestSeveralAddrs(t *testing.T) {
 	server := countdtest.New(t)
 	i := against(t, server)
-	i.ok("incr", "7", "like=2")
-	i.addr = "127.0.0.1:1, " + server.URL + ","
-	i.ok("incr", "7", "like=3")
-	if got := i.ok("get", "7", "--addr", "127.0.0.1:1", "--addr", server.URL); !strings.Contains(got, "5") {
+	i.OK("incr", "7", "like=2")
+	i.Addr = "127.0.0.1:1, " + server.URL + ","
+	i.OK("incr", "7", "like=3")
+	if got := i.OK("get", "7", "--addr", "127.0.0.1:1", "--addr", server.URL); !strings.Contains(got, "5") {
 		t.Errorf("%s", got)
 	}
 	starting := countdtest.New(t)
 	starting.SetNotReady("starting")
 	for _, addrs := range []string{"127.0.0.1:1," + server.URL, server.URL + ",127.0.0.1:1", starting.URL + "," + server.URL} {
-		i.addr = addrs
-		i.ok("status")
+		i.Addr = addrs
+		i.OK("status")
 	}
-	i.addr = "127.0.0.1:1," + starting.URL
-	if got := i.run("status"); got.code != exitFail || !strings.Contains(got.err, "starting") {
-		t.Errorf("exit %d: %s", got.code, got.err)
+	i.Addr = "127.0.0.1:1," + starting.URL
+	if got := i.Run("status"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "starting") {
+		t.Errorf("exit %d: %s", got.Code, got.Err)
 	}
-	i.addr = "127.0.0.1:1,ftp://x"
-	if got := i.run("get", "7"); got.code != exitUsage || !strings.Contains(got.err, "ftp://x") {
-		t.Errorf("exit %d: %s", got.code, got.err)
+	i.Addr = "127.0.0.1:1,ftp://x"
+	if got := i.Run("get", "7"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "ftp://x") {
+		t.Errorf("exit %d: %s", got.Code, got.Err)
 	}
 }

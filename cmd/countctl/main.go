@@ -6,19 +6,20 @@
 package main
 
 import (
-	"context"
-	"os"
-	"os/signal"
-	"syscall"
-
-	"github.com/redis/go-redis/v9/logging"
+	"github.com/countd/countd/cmd/countctl/internal/access"
+	"github.com/countd/countd/cmd/countctl/internal/backup"
+	"github.com/countd/countd/cmd/countctl/internal/bench"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/cluster"
+	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/cmd/countctl/internal/social"
+	"github.com/countd/countd/cmd/countctl/internal/transfer"
 )
 
-func main() {
-	logging.Disable() // of go-redis, which repeats the error on stderr
-	// The first signal ends the command in order; after it the default is back
-	// and a second one kills.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}))
+func main() { cli.Main(groups...) }
+
+// groups are the commands of all packages.
+var groups = []cli.Commands{
+	counters.Commands, transfer.Commands, bench.Commands, social.Commands,
+	cluster.Commands, backup.Commands, sourceCommands, access.Commands,
 }

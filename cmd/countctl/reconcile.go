@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
 )
 
@@ -70,7 +71,7 @@ type reconcileOutput struct {
 	Report    string         `json:"report,omitempty"`
 }
 
-func (c *cli) reconcileCommand() *cobra.Command {
+func reconcileCommand(c *cli.CLI) *cobra.Command {
 	var f reconcileFlags
 	cmd := &cobra.Command{
 		Use:   "reconcile TRUTH.csv[.gz]",
@@ -96,10 +97,10 @@ meanwhile stay. To be repeated after an interruption it takes the same truth.`,
 			if err != nil {
 				return err
 			}
-			return c.reconcile(cmd.Context(), args, f, at)
+			return runReconcile(cmd.Context(), c, args, f, at)
 		},
 	}
-	c.keyspaceFlag(cmd, &f.keyspace)
+	c.KeyspaceFlag(cmd, &f.keyspace)
 	flags := cmd.Flags()
 	flags.StringVar(&f.source, "source", "", "the source that counts the rows")
 	flags.StringVar(&f.at, "at", "", "the positions of the truth by partition, as 0=812,1=904; one of partition 0 alone")
@@ -109,7 +110,7 @@ meanwhile stay. To be repeated after an interruption it takes the same truth.`,
 	flags.BoolVar(&f.dryRun, "dry-run", false, "compare only")
 	flags.Uint64Var(&f.maxCorrection, "max-correction", 0, "correct by up to this without a question")
 	flags.StringVar(&f.report, "report", "", "write all differences to a CSV file")
-	durationFlag(flags, &f.retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	cli.DurationFlag(flags, &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 	return cmd
 }
 
@@ -117,13 +118,13 @@ meanwhile stay. To be repeated after an interruption it takes the same truth.`,
 func (f *reconcileFlags) check(args []string) (map[uint32]reconcile.Position, error) {
 	switch {
 	case (len(args) == 1) == (f.postgres != ""):
-		return nil, usagef("reconcile takes the truth from a file, or from --postgres")
+		return nil, cli.Usagef("reconcile takes the truth from a file, or from --postgres")
 	case (f.postgres == "") != (f.query == ""):
-		return nil, usagef("--postgres and --query belong together")
+		return nil, cli.Usagef("--postgres and --query belong together")
 	case (f.source != "") == f.quiesced:
-		return nil, usagef("reconcile needs --source, or --quiesced")
+		return nil, cli.Usagef("reconcile needs --source, or --quiesced")
 	case (f.source != "") != (f.at != ""):
-		return nil, usagef("--source and --at belong together")
+		return nil, cli.Usagef("--source and --at belong together")
 	case f.at == "":
 		return nil, nil
 	}
@@ -135,31 +136,31 @@ func (f *reconcileFlags) check(args []string) (map[uint32]reconcile.Position, er
 		}
 		number, err := strconv.ParseUint(partition, 10, 32)
 		if err != nil {
-			return nil, usagef("--at: %q is no partition", partition)
+			return nil, cli.Usagef("--at: %q is no partition", partition)
 		}
 		if _, twice := at[uint32(number)]; twice {
-			return nil, usagef("--at has partition %d twice", number)
+			return nil, cli.Usagef("--at has partition %d twice", number)
 		}
 		if at[uint32(number)], err = reconcile.ParsePosition(text); err != nil {
-			return nil, usagef("--at: %v", err)
+			return nil, cli.Usagef("--at: %v", err)
 		}
 	}
 	return at, nil
 }
 
-func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at map[uint32]reconcile.Position) error {
+func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFlags, at map[uint32]reconcile.Position) error {
 	if f.report != "" {
-		if err := c.refuseExisting(f.report); err != nil {
+		if err := c.RefuseExisting(f.report); err != nil {
 			return err
 		}
 	}
-	var m *meter
-	server, err := c.connectWaiting(f.retryFor, &m)
+	var m *cli.Meter
+	server, err := c.ConnectWaiting(f.retryFor, &m)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	keyspace, err := findCounters(ctx, server, f.keyspace)
+	keyspace, err := cli.FindCounters(ctx, server, f.keyspace)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at
 		return err
 	}
 	if !f.dryRun && len(found.Drifts) > 0 {
-		drifts, refused := c.allowCorrections(ctx, r, found, f.maxCorrection, before)
+		drifts, refused := allowCorrections(ctx, c, r, found, f.maxCorrection, before)
 		if refused != nil {
 			return refused
 		}
@@ -195,7 +196,7 @@ func (c *cli) reconcile(ctx context.Context, args []string, f reconcileFlags, at
 			err = stillDiffer(ctx, found)
 		}
 	}
-	err = errors.Join(err, c.print(out, out.table))
+	err = errors.Join(err, c.Print(out, out.table))
 	if len(found.Unsettled) > 0 {
 		err = errors.Join(err, fmt.Errorf("%w: %d rows were not compared; pause the source for a moment, and run it again", errUnsettled, len(found.Unsettled)))
 	}
@@ -217,13 +218,13 @@ func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 
 // allowCorrections returns the drifts to correct. It asks, unless all are small. A question may be
 // open for longer than the nodes remember keys: what another run has corrected since is left out.
-func (c *cli) allowCorrections(ctx context.Context, r *reconciled, found *reconcile.Result, most uint64, digests map[uint32]string) ([]reconcile.Drift, error) {
+func allowCorrections(ctx context.Context, c *cli.CLI, r *reconciled, found *reconcile.Result, most uint64, digests map[uint32]string) ([]reconcile.Drift, error) {
 	largest := reconcile.Largest(found.Drifts)
 	if largest <= most {
 		return found.Drifts, nil
 	}
-	err := c.confirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", grouped(int64(len(found.Drifts))), largest))
-	if err != nil || c.yes {
+	err := c.ConfirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", cli.Grouped(int64(len(found.Drifts))), largest))
+	if err != nil || c.Yes {
 		return found.Drifts, err
 	}
 	return r.still(ctx, found, digests)
@@ -261,7 +262,7 @@ type reconciled struct {
 
 // scan adds the rows that the truth does not have, which should be 0.
 func (r *reconciled) scan(ctx context.Context) error {
-	return scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
+	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
 			r.truth.rows.Row(uint64(row.ID))
 		}
@@ -440,21 +441,21 @@ func (r *reconciled) output(found *reconcile.Result, f reconcileFlags) reconcile
 	return out
 }
 
-func (o reconcileOutput) table(t *table) {
-	t.row("KEYSPACE", "COMPARED", "DIFFER", "CORRECTED", "REPEATED", "UNSETTLED")
-	t.row(o.Keyspace, grouped(int64(o.Compared)), grouped(int64(o.Differ)), grouped(int64(o.Corrected)), grouped(int64(o.Repeated)), grouped(int64(len(o.Unsettled))))
+func (o reconcileOutput) table(t *cli.Table) {
+	t.Row("KEYSPACE", "COMPARED", "DIFFER", "CORRECTED", "REPEATED", "UNSETTLED")
+	t.Row(o.Keyspace, cli.Grouped(int64(o.Compared)), cli.Grouped(int64(o.Differ)), cli.Grouped(int64(o.Corrected)), cli.Grouped(int64(o.Repeated)), cli.Grouped(int64(len(o.Unsettled))))
 	if len(o.Worst) == 0 {
 		return
 	}
-	t.row()
-	t.row("OFF BY", "TOO MUCH", "TOO FEW")
+	t.Row()
+	t.Row("OFF BY", "TOO MUCH", "TOO FEW")
 	for _, b := range o.Histogram {
-		t.row(fmt.Sprintf("%d to %d", b.From, b.To), grouped(int64(b.TooMuch)), grouped(int64(b.TooFew)))
+		t.Row(fmt.Sprintf("%d to %d", b.From, b.To), cli.Grouped(int64(b.TooMuch)), cli.Grouped(int64(b.TooFew)))
 	}
-	t.row()
-	t.row("ID", "COLUMN", "WANT", "ROW", "DRIFT")
+	t.Row()
+	t.Row("ID", "COLUMN", "WANT", "ROW", "DRIFT")
 	for _, d := range o.Worst {
-		t.row(strconv.FormatUint(uint64(d.ID), 10), d.Column, strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), fmt.Sprintf("%+d", d.Drift))
+		t.Row(strconv.FormatUint(uint64(d.ID), 10), d.Column, strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), fmt.Sprintf("%+d", d.Drift))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
 	"github.com/countd/countd/internal/countdtest"
 	"github.com/countd/countd/internal/proctest"
@@ -17,7 +19,7 @@ import (
 var truthKeyspace = client.Keyspace{Name: "posts", Columns: []string{"repost", "comment", "like"}}
 
 func TestReconcileUsage(t *testing.T) {
-	i := &invocation{t: t, addr: "http://127.0.0.1:1", ctx: t.Context()}
+	i := clitest.New(t, "http://127.0.0.1:1", groups...)
 	for args, want := range map[string]string{
 		"":                                 "from a file, or from --postgres",
 		"a.csv --postgres x --query y":     "from a file, or from --postgres",
@@ -31,8 +33,8 @@ func TestReconcileUsage(t *testing.T) {
 		"a.csv --source s --at 0=1,1=y":    `"y" is no position`,
 		"a.csv --source s --at 0=1-2,1=-3": `"-3" is no position`,
 	} {
-		if run := i.run(append([]string{"reconcile"}, strings.Fields(args)...)...); run.code != exitUsage || !strings.Contains(run.err, want) {
-			t.Errorf("%s: %d, %s", args, run.code, run.err)
+		if run := i.Run(append([]string{"reconcile"}, strings.Fields(args)...)...); run.Code != cli.ExitUsage || !strings.Contains(run.Err, want) {
+			t.Errorf("%s: %d, %s", args, run.Code, run.Err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/countdtest"
 )
 
@@ -21,7 +22,7 @@ func runbook(t *testing.T) string {
 // Every warning that status gives has its line in the runbook, and the other way
 // round.
 func TestRunbookHasEveryWarning(t *testing.T) {
-	source, err := os.ReadFile("warnings.go")
+	source, err := os.ReadFile("internal/cluster/warnings.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,11 +56,11 @@ func TestRunbookCommandsAreUnderstood(t *testing.T) {
 	commands := regexp.MustCompile(`(?m)^    countctl ([^#\n]+)`).FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range commands {
 		args := strings.Fields(regexp.MustCompile(`'[^']*'`).ReplaceAllString(m[1], "x"))
-		if got := i.run(append(args, "--help")...); got.code != exitOK || !strings.Contains(got.out, "Usage:") {
-			t.Errorf("countctl %s: exit code %d, %s", m[1], got.code, got.err)
+		if got := i.Run(append(args, "--help")...); got.Code != cli.ExitOK || !strings.Contains(got.Out, "Usage:") {
+			t.Errorf("countctl %s: exit code %d, %s", m[1], got.Code, got.Err)
 		}
 		for _, arg := range args {
-			if name, is := strings.CutPrefix(arg, "--"); is && !strings.Contains(i.run(append(args, "--help")...).out, "--"+name) {
+			if name, is := strings.CutPrefix(arg, "--"); is && !strings.Contains(i.Run(append(args, "--help")...).Out, "--"+name) {
 				t.Errorf("countctl %s has no flag %s", m[1], arg)
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
 // sourcesOutput is the JSON output of source list.
@@ -25,27 +27,27 @@ type sourcesOutput struct {
 // sourceFileBytesMax is above what the server takes.
 const sourceFileBytesMax = 1 << 20
 
-func (c *cli) sourceCommand() *cobra.Command {
+func sourceCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "source",
 		Short: "Create, list, show, pause, resume, seek and delete sources: queues that the cluster counts",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("source needs create, list, show, pause, resume, seek or delete")
+			return cli.Usagef("source needs create, list, show, pause, resume, seek or delete")
 		},
 	}
-	list := c.listCommand("sources", func(ctx context.Context, server *client.Client) (any, func(*table), error) {
+	list := c.ListCommand("sources", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		all, err := server.Sources(ctx)
-		return sourcesOutput{all}, func(t *table) { t.sources(all) }, err
+		return sourcesOutput{all}, func(t *cli.Table) { sourceRows(t, all) }, err
 	})
-	cmd.AddCommand(c.sourceCreateCommand(), list, c.sourceShowCommand(),
-		c.sourceVerb("pause", "Stop reading a source until it is resumed", (*client.Client).PauseSource),
-		c.sourceVerb("resume", "End the pause of a source", (*client.Client).ResumeSource),
-		c.sourceSeekCommand(), c.sourceDeleteCommand())
+	cmd.AddCommand(sourceCreateCommand(c), list, sourceShowCommand(c),
+		sourceVerb(c, "pause", "Stop reading a source until it is resumed", (*client.Client).PauseSource),
+		sourceVerb(c, "resume", "End the pause of a source", (*client.Client).ResumeSource),
+		sourceSeekCommand(c), sourceDeleteCommand(c))
 	return cmd
 }
 
-func (c *cli) sourceCreateCommand() *cobra.Command {
+func sourceCreateCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "create FILE.yaml",
 		Short: "Create a source, or change the configuration of the one of that name",
@@ -54,9 +56,9 @@ func (c *cli) sourceCreateCommand() *cobra.Command {
 The file, or standard input for -, has the fields of docs/SOURCES.md in YAML or JSON. What
 messages mean, and which queue they come from, can change only while the source is paused.`,
 		Example: "  countctl source create likes.yaml",
-		Args:    exactly(1, "FILE"),
+		Args:    cli.Exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := c.readSource(args[0])
+			text, err := readSource(c, args[0])
 			if err != nil {
 				return err
 			}
@@ -67,19 +69,19 @@ messages mean, and which queue they come from, can change only while the source 
 			if named.Name == "" {
 				return fmt.Errorf("cannot read %s: name: missing", args[0])
 			}
-			return c.withServer(func(server *client.Client) error {
+			return c.WithServer(func(server *client.Client) error {
 				of, err := server.PutSource(cmd.Context(), named.Name, text)
 				if err != nil {
 					return fmt.Errorf("cannot create source %s: %w", named.Name, err)
 				}
-				return c.print(of, func(t *table) { t.sources([]client.Source{of}) })
+				return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
 			})
 		},
 	}
 }
 
-func (c *cli) readSource(name string) ([]byte, error) {
-	from := c.in
+func readSource(c *cli.CLI, name string) ([]byte, error) {
+	from := c.In
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -99,25 +101,25 @@ func (c *cli) readSource(name string) ([]byte, error) {
 }
 
 // sourceVerb returns a command that changes the source it names.
-func (c *cli) sourceVerb(verb, short string, change func(*client.Client, context.Context, string) (client.Source, error)) *cobra.Command {
+func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, context.Context, string) (client.Source, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME",
 		Short:   short,
 		Example: "  countctl source " + verb + " likes",
-		Args:    exactly(1, "NAME"),
+		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withServer(func(server *client.Client) error {
+			return c.WithServer(func(server *client.Client) error {
 				of, err := change(server, cmd.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("cannot %s source %s: %w", verb, args[0], err)
 				}
-				return c.print(of, func(t *table) { t.sources([]client.Source{of}) })
+				return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
 			})
 		},
 	}
 }
 
-func (c *cli) sourceSeekCommand() *cobra.Command {
+func sourceSeekCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "seek NAME PARTITION=POSITION…",
 		Short: "Set where partitions of a paused source continue",
@@ -126,55 +128,55 @@ func (c *cli) sourceSeekCommand() *cobra.Command {
 The position is that of the next message to read. Messages between the old and the new
 position count again, or never: nothing is taken back.`,
 		Example: "  countctl source seek likes 0=700",
-		Args:    atLeast(2, "NAME and one PARTITION=POSITION or more"),
+		Args:    cli.AtLeast(2, "NAME and one PARTITION=POSITION or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to := map[uint32]client.SourcePosition{}
 			for _, arg := range args[1:] {
 				partition, position, ok := strings.Cut(arg, "=")
 				number, err := strconv.ParseUint(partition, 10, 32)
 				if !ok || err != nil || position == "" {
-					return usagef("%q is not PARTITION=POSITION, such as 0=700", arg)
+					return cli.Usagef("%q is not PARTITION=POSITION, such as 0=700", arg)
 				}
 				to[uint32(number)] = client.SourcePosition(position)
 			}
-			if err := c.confirm("Messages between the old and the new position count again, or never. Continue?"); err != nil {
+			if err := c.Confirm("Messages between the old and the new position count again, or never. Continue?"); err != nil {
 				return err
 			}
-			return c.withServer(func(server *client.Client) error {
+			return c.WithServer(func(server *client.Client) error {
 				of, err := server.SeekSource(cmd.Context(), args[0], to)
 				if err != nil {
 					return fmt.Errorf("cannot seek source %s: %w", args[0], err)
 				}
-				return c.print(of, func(t *table) { t.source(of) })
+				return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
 			})
 		},
 	}
 }
 
-func (c *cli) sourceDeleteCommand() *cobra.Command {
+func sourceDeleteCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "delete NAME",
 		Short:   "Delete a source and forget its positions; what was counted stays",
 		Example: "  countctl source delete likes",
-		Args:    exactly(1, "NAME"),
+		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.confirm("The positions are forgotten: a new source of this name begins anew, and may count messages again. Delete?"); err != nil {
+			if err := c.Confirm("The positions are forgotten: a new source of this name begins anew, and may count messages again. Delete?"); err != nil {
 				return err
 			}
-			return c.withServer(func(server *client.Client) error {
+			return c.WithServer(func(server *client.Client) error {
 				if err := server.DeleteSource(cmd.Context(), args[0]); err != nil {
 					return fmt.Errorf("cannot delete source %s: %w", args[0], err)
 				}
-				return c.print(map[string]string{"deleted": args[0]}, func(t *table) {
-					t.row("DELETED")
-					t.row(args[0])
+				return c.Print(map[string]string{"deleted": args[0]}, func(t *cli.Table) {
+					t.Row("DELETED")
+					t.Row(args[0])
 				})
 			})
 		},
 	}
 }
 
-func (c *cli) sourceShowCommand() *cobra.Command {
+func sourceShowCommand(c *cli.CLI) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "show NAME",
@@ -184,17 +186,17 @@ func (c *cli) sourceShowCommand() *cobra.Command {
 With --wait the command shows the progress until everything that is in the queue when it
 begins is counted. It exits 1 if the source is paused or stalled.`,
 		Example: "  countctl source show likes --wait",
-		Args:    exactly(1, "NAME"),
+		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withServer(func(server *client.Client) error {
+			return c.WithServer(func(server *client.Client) error {
 				of, err := server.Source(cmd.Context(), args[0])
-				if err == nil && wait && !c.noWait {
-					of, err = c.awaitSource(cmd.Context(), server, args[0])
+				if err == nil && wait && !c.NoWait {
+					of, err = awaitSource(cmd.Context(), c, server, args[0])
 				}
 				if err != nil {
 					return fmt.Errorf("cannot show source %s: %w", args[0], err)
 				}
-				return c.print(of, func(t *table) { t.source(of) })
+				return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
 			})
 		},
 	}
@@ -203,13 +205,13 @@ begins is counted. It exits 1 if the source is paused or stalled.`,
 }
 
 // awaitSource waits until a source has counted what was in its queue when the wait began.
-func (c *cli) awaitSource(ctx context.Context, server *client.Client, name string) (client.Source, error) {
+func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name string) (client.Source, error) {
 	began := time.Now()
 	var first, lag atomic.Int64
-	var m *meter
+	var m *cli.Meter
 	defer func() {
 		if m != nil {
-			m.stop()
+			m.Stop()
 		}
 	}()
 	for {
@@ -226,16 +228,16 @@ func (c *cli) awaitSource(ctx context.Context, server *client.Client, name strin
 			lag.Store(int64(*of.Lag))
 			if m == nil {
 				first.Store(int64(*of.Lag))
-				m = c.startMeter(func() sample {
+				m = c.StartMeter(func() cli.Sample {
 					done := max(0, first.Load()-lag.Load())
-					return sample{rows: done, done: done, total: first.Load(), unit: "messages"}
+					return cli.Sample{Rows: done, Done: done, Total: first.Load(), Unit: "messages"}
 				})
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return of, ctx.Err()
-		case <-time.After(lookEvery):
+		case <-time.After(cli.LookEvery):
 		}
 	}
 }
@@ -250,24 +252,24 @@ func caughtUp(of client.Source, within time.Duration) bool {
 	return len(of.Partitions) > 0
 }
 
-func (t *table) sources(all []client.Source) {
-	t.row("NAME", "TYPE", "STATE", "PARTITIONS", "LAG", "SECONDS", "RATE", "REJECTED", "REASON")
+func sourceRows(t *cli.Table, all []client.Source) {
+	t.Row("NAME", "TYPE", "STATE", "PARTITIONS", "LAG", "SECONDS", "RATE", "REJECTED", "REASON")
 	for _, of := range all {
 		seconds, rate := 0.0, 0.0
 		for _, p := range of.Partitions {
 			seconds, rate = max(seconds, p.LagSeconds), rate+p.Rate
 		}
-		t.row(of.Name, of.Type, of.State, len(of.Partitions), orUnknown(of.Lag), fmt.Sprintf("%.1f", seconds), fmt.Sprintf("%.0f/s", rate), of.Rejected, orNone(of.Reason))
+		t.Row(of.Name, of.Type, of.State, len(of.Partitions), orUnknown(of.Lag), fmt.Sprintf("%.1f", seconds), fmt.Sprintf("%.0f/s", rate), of.Rejected, cmp.Or(of.Reason, "-"))
 	}
 }
 
-func (t *table) source(of client.Source) {
-	t.sources([]client.Source{of})
-	t.gap()
-	t.row("PARTITION", "STATE", "NODE", "POSITION", "END", "LAG", "SECONDS", "RATE", "APPLIED", "REJECTED", "REASON")
+func sourceDetailRows(t *cli.Table, of client.Source) {
+	sourceRows(t, []client.Source{of})
+	t.Gap()
+	t.Row("PARTITION", "STATE", "NODE", "POSITION", "END", "LAG", "SECONDS", "RATE", "APPLIED", "REJECTED", "REASON")
 	for _, p := range of.Partitions {
-		t.row(p.Partition, p.State, orNone(p.Node), orNone(string(p.Position)), orNone(string(p.End)), orUnknown(p.Lag), fmt.Sprintf("%.1f", p.LagSeconds),
-			fmt.Sprintf("%.0f/s", p.Rate), p.Applied, p.Rejected, orNone(p.Reason))
+		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), fmt.Sprintf("%.1f", p.LagSeconds),
+			fmt.Sprintf("%.0f/s", p.Rate), p.Applied, p.Rejected, cmp.Or(p.Reason, "-"))
 	}
 }
 
@@ -275,5 +277,5 @@ func orUnknown(n *uint64) string {
 	if n == nil {
 		return "-"
 	}
-	return grouped(*n)
+	return cli.Grouped(*n)
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
 // sourceServer answers for the source likes, whose lag falls by 10 with each look.
@@ -55,7 +57,7 @@ func TestSource(t *testing.T) {
 	s := &sourceServer{lag: 30, state: "running"}
 	server := httptest.NewServer(s)
 	defer server.Close()
-	i := &invocation{t: t, addr: server.URL, ctx: t.Context()}
+	i := clitest.New(t, server.URL, groups...)
 
 	file := filepath.Join(t.TempDir(), "likes.yaml")
 	const config = "name: likes\ntype: redis-stream\naddr: 127.0.0.1:1\nkey: likes"
@@ -70,18 +72,18 @@ func TestSource(t *testing.T) {
 		{"delete likes", "DELETE /v1/sources/likes"},
 		{"list", "GET /v1/sources"},
 	} {
-		i.ok(append([]string{"source"}, strings.Fields(test.args)...)...)
+		i.OK(append([]string{"source"}, strings.Fields(test.args)...)...)
 		if got := s.called(); got != test.call {
 			t.Errorf("source %s calls %q, want %q", test.args, got, test.call)
 		}
 	}
-	if all := decode[sourcesOutput](t, i.ok("source", "list", "-o", "json")).Sources; len(all) != 1 || all[0].Partitions[0].End != "5-100" {
+	if all := clitest.Decode[sourcesOutput](t, i.OK("source", "list", "-o", "json")).Sources; len(all) != 1 || all[0].Partitions[0].End != "5-100" {
 		t.Errorf("list %+v", all)
 	}
-	if of := decode[client.Source](t, i.ok("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
+	if of := clitest.Decode[client.Source](t, i.OK("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
 		t.Errorf("waited for %+v", of)
 	}
-	if table := i.ok("source", "show", "likes"); !strings.Contains(table, "5-100") || !strings.Contains(table, "n1") {
+	if table := i.OK("source", "show", "likes"); !strings.Contains(table, "5-100") || !strings.Contains(table, "n1") {
 		t.Errorf("the table:\n%s", table)
 	}
 	s.state = "paused"
@@ -93,8 +95,8 @@ func TestSource(t *testing.T) {
 		"seek likes":        "takes NAME",
 		"":                  "source needs create",
 	} {
-		if got := i.run(append([]string{"source"}, strings.Fields(args)...)...); got.code == exitOK || !strings.Contains(got.err, want) {
-			t.Errorf("source %s: exit %d, %s", args, got.code, got.err)
+		if got := i.Run(append([]string{"source"}, strings.Fields(args)...)...); got.Code == cli.ExitOK || !strings.Contains(got.Err, want) {
+			t.Errorf("source %s: exit %d, %s", args, got.Code, got.Err)
 		}
 	}
 }

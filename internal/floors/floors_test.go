@@ -118,6 +118,8 @@ const rule = `
 	client:
 	# So does the command line.
 	cmd/countctl/...: client internal/atomicfile internal/days internal/pki
+	# How tests run it.
+	cmd/countctl/internal/clitest: cmd/countctl/internal/cli internal/proctest
 	# How both read durations.
 	internal/days:
 

@@ -1,0 +1,320 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// usersOutput is the JSON output of user list.
+type usersOutput struct {
+	Users []client.User `json:"users"`
+}
+
+func userCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "user",
+		Short: "List, create, change and delete users",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("user needs list, show, create, grant or delete")
+		},
+	}
+	cmd.AddCommand(c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+		users, err := server.Users(ctx)
+		return usersOutput{users}, func(t *cli.Table) { accountRows(t, users) }, err
+	}), userShowCommand(c), userCreateCommand(c), userGrantCommand(c), userDeleteCommand(c))
+	return cmd
+}
+
+func userShowCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Print a user with its tokens", Args: cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				u, err := server.User(cmd.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("cannot read user %s: %w", args[0], err)
+				}
+				return c.Print(u, func(t *cli.Table) {
+					accountRows(t, []client.User{u})
+					if len(u.Tokens) > 0 {
+						t.Row()
+						tokenRows(t, u.Tokens)
+					}
+				})
+			})
+		},
+	}
+}
+
+// grantFlags are the grants and limits of a user on a command line.
+type grantFlags struct {
+	grants []string
+	limits client.UserLimits
+}
+
+func (g *grantFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&g.grants, "grant", nil, "ROLE:KEYSPACE,…: reader, writer or ingest on keyspaces, * for all; metrics or admin, for the whole cluster; may be repeated")
+	cmd.Flags().Int64Var(&g.limits.Requests, "requests-per-second", 0, "limit of requests on each node; 0 for none")
+	cmd.Flags().Int64Var(&g.limits.Ops, "ops-per-second", 0, "limit of ops on each node; 0 for none")
+	cmd.Flags().Int64Var(&g.limits.Connections, "connections-per-second", 0, "limit of new connections on each node; 0 for none")
+}
+
+// parse returns the grants.
+func (g *grantFlags) parse() ([]client.Grant, error) {
+	var grants []client.Grant
+	for _, text := range g.grants {
+		role, keyspaces, named := strings.Cut(text, ":")
+		grant := client.Grant{Role: role}
+		if named {
+			grant.Keyspaces = strings.Split(keyspaces, ",")
+		}
+		if role == "" || named && slices.Contains(grant.Keyspaces, "") {
+			return nil, cli.Usagef("--grant is ROLE:KEYSPACE,… or metrics or admin, not %q", text)
+		}
+		grants = append(grants, grant)
+	}
+	return grants, nil
+}
+
+// someLimits returns the limits, or nil if there are none.
+func (g *grantFlags) someLimits() *client.UserLimits {
+	if g.limits == (client.UserLimits{}) {
+		return nil
+	}
+	return &g.limits
+}
+
+func userCreateCommand(c *cli.CLI) *cobra.Command {
+	var flags grantFlags
+	cmd := &cobra.Command{
+		Use:     "create NAME --grant ROLE:KEYSPACE,…",
+		Short:   "Create a user, unless one of this name exists",
+		Example: "  countctl user create web --grant writer:posts,unread,feed\n  countctl user create ann --grant admin",
+		Args:    cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			grants, err := flags.parse()
+			if err != nil {
+				return err
+			}
+			if len(grants) == 0 {
+				return cli.Usagef("user create needs --grant")
+			}
+			return c.WithServer(func(server *client.Client) error {
+				if _, err := server.User(cmd.Context(), args[0]); err == nil {
+					return fmt.Errorf("there is a user %s; countctl user grant changes it", args[0])
+				}
+				return putUser(cmd.Context(), c, server, args[0], grants, flags.someLimits())
+			})
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func userGrantCommand(c *cli.CLI) *cobra.Command {
+	var flags grantFlags
+	var only bool
+	cmd := &cobra.Command{
+		Use:     "grant NAME --grant ROLE:KEYSPACE,…",
+		Short:   "Add grants to a user, or set its limits",
+		Example: "  countctl user grant web --grant reader:users\n  countctl user grant web --only --grant reader:posts",
+		Args:    cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			added, err := flags.parse()
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(server *client.Client) error {
+				u, err := server.User(cmd.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("cannot read user %s: %w", args[0], err)
+				}
+				if only {
+					u.Grants = nil
+				}
+				limits := u.Limits
+				if cmd.Flags().Changed("requests-per-second") || cmd.Flags().Changed("ops-per-second") || cmd.Flags().Changed("connections-per-second") {
+					limits = flags.someLimits()
+				}
+				return putUser(cmd.Context(), c, server, args[0], append(u.Grants, added...), limits)
+			})
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&only, "only", false, "take away all other grants")
+	return cmd
+}
+
+// putUser makes or changes a user, and prints it.
+func putUser(ctx context.Context, c *cli.CLI, server *client.Client, name string, grants []client.Grant, limits *client.UserLimits) error {
+	u, err := server.PutUser(ctx, name, grants, limits)
+	if err != nil {
+		return fmt.Errorf("cannot change user %s: %w", name, err)
+	}
+	warnOfBehind(c, u.NodesBehind)
+	return c.Print(u, func(t *cli.Table) { accountRows(t, []client.User{u}) })
+}
+
+// warnOfBehind names the nodes that may not know a change yet.
+func warnOfBehind(c *cli.CLI, behind []string) {
+	if len(behind) > 0 {
+		fmt.Fprintf(c.Err, "warning: not confirmed by %s: these nodes act on it once they hear of it, and refuse all tokens 30 s after they lost the cluster\n", strings.Join(behind, ", "))
+	}
+}
+
+func userDeleteCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete NAME", Short: "Delete a user with all its tokens", Args: cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				u, err := server.DeleteUser(cmd.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("cannot delete user %s: %w", args[0], err)
+				}
+				warnOfBehind(c, u.NodesBehind)
+				return c.Print(u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
+			})
+		},
+	}
+}
+
+func tokenCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Create, list and revoke tokens of users",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("token needs create, list or revoke")
+		},
+	}
+	cmd.AddCommand(tokenCreateCommand(c), tokenListCommand(c), tokenRevokeCommand(c))
+	return cmd
+}
+
+func tokenCreateCommand(c *cli.CLI) *cobra.Command {
+	var expiresIn time.Duration
+	cmd := &cobra.Command{
+		Use:   "create USER",
+		Short: "Create a token for a user, and print it: nothing else ever shows it",
+		Args:  cli.Exactly(1, "USER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if expiresIn < 0 {
+				return cli.Usagef("--expires-in must not be below 0")
+			}
+			return c.WithServer(func(server *client.Client) error {
+				made, err := server.CreateToken(cmd.Context(), args[0], expiresIn)
+				if err != nil {
+					return fmt.Errorf("cannot create a token for user %s: %w", args[0], err)
+				}
+				warnOfBehind(c, made.NodesBehind)
+				return c.Print(made, func(t *cli.Table) { t.Row(made.Token) })
+			})
+		},
+	}
+	cli.DurationFlag(cmd.Flags(), &expiresIn, "expires-in", 0, "life of the token, at most 87600h; 0 for a token that does not expire")
+	return cmd
+}
+
+func tokenListCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use: "list USER", Short: "Print the tokens of a user, without their text", Args: cli.Exactly(1, "USER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				u, err := server.User(cmd.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("cannot read user %s: %w", args[0], err)
+				}
+				return c.Print(struct {
+					Tokens []client.UserToken `json:"tokens"`
+				}{u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
+			})
+		},
+	}
+}
+
+func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once", Args: cli.Exactly(2, "USER and ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				behind, err := server.RevokeToken(cmd.Context(), args[0], args[1])
+				if err != nil {
+					return fmt.Errorf("cannot revoke token %s of user %s: %w", args[1], args[0], err)
+				}
+				warnOfBehind(c, behind)
+				return c.Print(client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
+			})
+		},
+	}
+}
+
+func auditCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Read the audit log of a node",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("audit needs tail")
+		},
+	}
+	limit := 20
+	tail := &cobra.Command{
+		Use: "tail", Short: "Print the last lines of the audit log of the node at --addr", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > 1000 {
+				return cli.Usagef("--lines is 1 to 1000, not %d", limit)
+			}
+			return c.WithServer(func(server *client.Client) error {
+				events, err := server.Audit(cmd.Context(), limit)
+				if err != nil {
+					return fmt.Errorf("cannot read the audit log: %w", err)
+				}
+				return c.Print(struct {
+					Events []client.AuditEvent `json:"events"`
+				}{events}, func(t *cli.Table) { auditRows(t, events) })
+			})
+		},
+	}
+	tail.Flags().IntVarP(&limit, "lines", "n", limit, "number of lines, at most 1000")
+	cmd.AddCommand(tail)
+	return cmd
+}
+
+func accountRows(t *cli.Table, users []client.User) {
+	t.Row("USER", "GRANTS", "LIMITS", "TOKENS")
+	for _, u := range users {
+		var grants []string
+		for _, g := range u.Grants {
+			grants = append(grants, g.Role+":"+strings.Join(g.Keyspaces, ","))
+		}
+		limits := "-"
+		if l := u.Limits; l != nil {
+			limits = fmt.Sprintf("%d requests, %d ops, %d connections", l.Requests, l.Ops, l.Connections)
+		}
+		t.Row(u.Name, strings.Join(grants, " "), limits, len(u.Tokens))
+	}
+}
+
+func tokenRows(t *cli.Table, tokens []client.UserToken) {
+	t.Row("TOKEN", "CREATED", "EXPIRES")
+	for _, token := range tokens {
+		t.Row(token.ID, token.Created, cmp.Or(token.Expires, "never"))
+	}
+}
+
+func auditRows(t *cli.Table, events []client.AuditEvent) {
+	t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
+	for _, e := range events {
+		t.Row(e.Time.Format(time.RFC3339), cmp.Or(e.Who, "-"), e.From, e.What, cmp.Or(e.Target, "-"), e.Outcome, e.Suppressed)
+	}
+}

@@ -1,0 +1,294 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/cluster"
+	"github.com/countd/countd/internal/atomicfile"
+)
+
+// backupRetryFor is how long a shard's snapshot is retried while its group changes its
+// leader.
+const backupRetryFor = time.Minute
+
+// backupOutput is the JSON output of backup.
+type backupOutput struct {
+	Dir     string  `json:"dir"`
+	Shards  int     `json:"shards"`
+	Rows    uint64  `json:"rows"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+func backupCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Write all rows of all keyspaces to a new directory",
+		Long: `Write all rows of all keyspaces to a new directory.
+
+Each shard is saved as it was at one moment, including all writes acknowledged before
+the backup began; different shards may be of different moments. Users' cursors and feeds
+are saved before the notices and posts that they refer to. Writes continue meanwhile. The
+files have checksums, and restore verifies them all. A backup that is interrupted or fails
+removes what it wrote. The files include what the shards remember of requests, but a
+restore does not use it.`,
+		Args: cli.Exactly(1, "a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
+	}
+}
+
+func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
+	server, _, err := c.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	made, err := makeEmptyDir(dir)
+	if err != nil {
+		return err
+	}
+	b := backup{CLI: c, server: server, dir: dir, files: []string{manifestFile}}
+	began := time.Now()
+	m, err := b.all(ctx)
+	if err == nil {
+		if err = m.write(dir); err != nil {
+			err = fmt.Errorf("cannot write the manifest: %w", err)
+		}
+	}
+	if err != nil {
+		b.remove(made)
+		return fmt.Errorf("cannot back up to %s: %w", dir, err)
+	}
+	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
+	for _, k := range m.Keyspaces {
+		for _, g := range k.Groups {
+			out.Shards++
+			out.Rows += g.Rows
+			out.Bytes += g.Bytes
+		}
+	}
+	return c.Print(out, func(t *cli.Table) {
+		t.Row("BACKUP", "SHARDS", "ROWS", "BYTES", "SECONDS")
+		t.Row(dir, out.Shards, cli.Grouped(out.Rows), cli.Grouped(out.Bytes), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// makeEmptyDir creates a directory or accepts an empty one, and reports whether it created
+// it.
+func makeEmptyDir(dir string) (made bool, err error) {
+	_, err = os.Lstat(dir)
+	made = errors.Is(err, os.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return false, fmt.Errorf("cannot make the directory of the backup: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("cannot read the directory of the backup: %w", err)
+	case len(entries) > 0 && isUnfinished(entries):
+		return false, fmt.Errorf("%s is not empty: it holds an incomplete backup; remove it, or give a new directory", dir)
+	case len(entries) > 0:
+		return false, fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
+	}
+	return made, nil
+}
+
+// isUnfinished reports whether a directory holds the files of a killed backup: snapshots,
+// complete or not, and no manifest.
+func isUnfinished(entries []os.DirEntry) bool {
+	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return !strings.Contains(e.Name(), groupFileSuffix)
+	})
+}
+
+// backup is a backup under way.
+type backup struct {
+	*cli.CLI
+	server *client.Client
+	dir    string
+	files  []string // its files that may exist
+}
+
+// remove removes the files of a failed backup, and its directory if the backup created it.
+// The next backup starts with all shards, so none of them is of use.
+func (b *backup) remove(made bool) {
+	left := error(nil)
+	for _, file := range b.files {
+		if err := os.Remove(filepath.Join(b.dir, file)); !errors.Is(err, os.ErrNotExist) {
+			left = errors.Join(left, err)
+		}
+	}
+	if made {
+		left = errors.Join(left, os.Remove(b.dir))
+	}
+	if left != nil {
+		b.Say("the backup is incomplete, and not all of it could be removed; remove %s: %v", b.dir, left)
+		return
+	}
+	b.Say("the backup is incomplete; its files in %s were removed; run it again", b.dir)
+}
+
+func (b *backup) all(ctx context.Context) (*manifest, error) {
+	m := &manifest{Format: manifestFormat, Program: cli.ClientVersion(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
+	nodes, err := b.server.ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.ClusterID = nodes.ClusterID
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	numbers, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return nil, err
+	}
+	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
+	for _, k := range keyspaces {
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		for shard := range k.Shards {
+			g, err := b.shard(ctx, k.Name, shard, numbers)
+			if err != nil {
+				return nil, fmt.Errorf("cannot back up %s/%d: %w", k.Name, shard, err)
+			}
+			in.Groups = append(in.Groups, *g)
+		}
+		m.Keyspaces = append(m.Keyspaces, in)
+	}
+	if err := b.addColumns(ctx, m, numbers); err != nil {
+		return nil, err
+	}
+	m.Ended = time.Now().UTC()
+	return m, nil
+}
+
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots,
+// so that every column with counts in a snapshot is included. numbers holds the groups of
+// the snapshots.
+func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	now, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return err
+	}
+	for i := range m.Keyspaces {
+		in := &m.Keyspaces[i]
+		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
+		first := fmt.Sprintf("%s/%d", in.Name, 0)
+		if at < 0 || now[first] != numbers[first] || keyspaces[at].Shards != in.Shards || keyspaces[at].Sharding != in.Sharding {
+			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
+		}
+		k := keyspaces[at]
+		in.Columns, in.Floors = k.Columns, k.Floors
+		if len(k.DroppedColumns) > 0 {
+			in.Numbered = numberedColumns(k)
+		}
+	}
+	return nil
+}
+
+// numberedColumns returns the columns of a keyspace by number, with "" for dropped ones.
+func numberedColumns(k client.Keyspace) []string {
+	numbered, names := make([]string, 0, len(k.Columns)+len(k.DroppedColumns)), k.Columns
+	for number := range cap(numbered) {
+		if slices.Contains(k.DroppedColumns, number) || len(names) == 0 {
+			numbered = append(numbered, "")
+			continue
+		}
+		numbered, names = append(numbered, names[0]), names[1:]
+	}
+	return numbered
+}
+
+// groupNumbers returns the numbers of the groups by name.
+func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
+	groups, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	numbers := map[string]uint32{}
+	for _, g := range groups {
+		numbers[cli.GroupName(g)] = g.ID
+	}
+	return numbers, nil
+}
+
+// shard writes one shard's file. If the shard's leader changes, it starts the file again.
+func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
+	name := fmt.Sprintf("%s/%d", keyspace, shard)
+	number, there := numbers[name]
+	if !there {
+		return nil, errors.New("it has no group")
+	}
+	g := &manifestGroup{Shard: shard, File: fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)}
+	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.Say("%s: %v", name, err) }}
+	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
+	if err == nil {
+		b.Say("%s: %s rows, %s bytes", name, cli.Grouped(g.Rows), cli.Grouped(g.Bytes))
+	}
+	return g, err
+}
+
+func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) error {
+	source, err := b.leader(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	in, err := source.Snapshot(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := atomicfile.Create(filepath.Join(b.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, sum), in)
+	if err != nil || n != in.Bytes {
+		return fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, n, in.Bytes, err)
+	}
+	g.Bytes, g.Index, g.Rows, g.Digest = n, in.Index, in.Rows, in.Digest
+	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	b.files = append(b.files, g.File)
+	return out.Commit()
+}
+
+// leader returns a client of the node that leads a group, or of any node if no leader is
+// known.
+func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
+	addr := b.server.Addr()
+	seen, err := b.server.ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := b.server.ClusterGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if n, there := cluster.FindNode(seen.Nodes, g.Leader); there && g.ID == number {
+			addr = cli.NodeURL(b.server, n.HTTPAddr)
+		}
+	}
+	return b.Dial([]string{addr}, client.Retry{})
+}

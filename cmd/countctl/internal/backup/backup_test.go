@@ -1,0 +1,428 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// backedUp is a backup of a server with some rows.
+func backedUp(t *testing.T) (dir string, server *countdtest.Server) {
+	t.Helper()
+	server = countdtest.New(t)
+	for id := range uint64(50) {
+		server.Put(id, int64(id), 1, 2, 3)
+	}
+	dir = filepath.Join(t.TempDir(), "backup")
+	out := clitest.Decode[backupOutput](t, against(t, server).OK("backup", dir, "-o", "json"))
+	if out.Rows != 50 || out.Shards != 8 {
+		t.Fatalf("backed up %+v", out)
+	}
+	return dir, server
+}
+
+func TestBackupIsRestored(t *testing.T) {
+	dir, from := backedUp(t)
+	to := countdtest.New(t)
+	to.SetClusterID("other")
+	if text := against(t, to).OK("restore", dir, "--check", "-o", "json"); strings.Contains(text, "verify") {
+		t.Errorf("a check that compares nothing says %s", text)
+	}
+	out := clitest.Decode[restoreOutput](t, against(t, to).OK("restore", dir, "-o", "json"))
+	if out.Rows != 50 || out.Verify == nil || !out.Verify.Equal || to.Rows() != 50 {
+		t.Errorf("restored %+v, %d rows", out, to.Rows())
+	}
+	for id := range uint64(50) {
+		if got, want := to.Row(id), from.Row(id); got[0] != want[0] || got[3] != want[3] {
+			t.Errorf("row %d is %v, was %v", id, got, want)
+		}
+	}
+	if got := against(t, to).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--force deletes them") {
+		t.Errorf("over rows: exit %d, %s", got.Code, got.Err)
+	}
+	to.Put(1000, 1, 1, 1, 1)
+	if got := against(t, to).Run("restore", dir, "--force"); got.Code != cli.ExitUsage {
+		t.Errorf("force without --yes: exit %d, %s", got.Code, got.Err)
+	}
+	against(t, to).OK("restore", dir, "--force", "--yes")
+	if to.Rows() != 50 {
+		t.Errorf("%d rows after a forced restore", to.Rows())
+	}
+	if got := against(t, from).Run("backup", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "is not empty") {
+		t.Errorf("a backup over a backup: exit %d, %s", got.Code, got.Err)
+	}
+}
+
+// Columns that a new cluster has already get the floors of the backup too.
+func TestFloorsAreRestored(t *testing.T) {
+	from, to := countdtest.New(t), countdtest.New(t)
+	against(t, from).OK("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from).OK("backup", dir)
+	against(t, to).OK("restore", dir)
+	want := against(t, from).OK("keyspace", "list", "-o", "json")
+	if got := against(t, to).OK("keyspace", "list", "-o", "json"); got != want || !strings.Contains(got, `"like":-2`) {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// whileBackedUp calls change once, before the first snapshot is sent.
+func whileBackedUp(server *countdtest.Server, change func()) {
+	var once sync.Once
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			once.Do(change)
+		}
+		return nil
+	})
+}
+
+// A column that is added while a backup is taken may have counts in it, and is restored.
+func TestBackupWhileAColumnIsAdded(t *testing.T) {
+	from, to := countdtest.New(t), countdtest.New(t)
+	whileBackedUp(from, func() {
+		against(t, from).OK("keyspace", "add-columns", "posts", "extra")
+		from.Put(1, 1, 2, 3, 4, 5)
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from).OK("backup", dir)
+	against(t, to).OK("restore", dir)
+	if got, want := to.Row(1), from.Row(1); !slices.Equal(got, want) || want[4] != 5 {
+		t.Errorf("restored %v, want %v", got, want)
+	}
+	want := against(t, from).OK("keyspace", "list", "-o", "json")
+	if got := against(t, to).OK("keyspace", "list", "-o", "json"); got != want {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// A backup has no keyspace that was dropped, and perhaps made again, while it was taken: its
+// columns would not be those of its snapshots.
+func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
+	server := countdtest.New(t)
+	whileBackedUp(server, func() {
+		server.EditCluster(func(c *countdtest.Cluster) {
+			for i := range c.Groups {
+				if c.Groups[i].Keyspace == "posts" && c.Groups[i].Shard == 0 {
+					c.Groups = append(c.Groups, c.Groups[i])
+					c.Groups[len(c.Groups)-1].ID += 100 // of the keyspace that was made again
+				}
+			}
+		})
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	got := against(t, server).Run("backup", dir)
+	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace posts was dropped meanwhile") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+// A backup takes what refers to another keyspace before that one, and a restore brings
+// it back behind it, also from a backup that was made in another order.
+func TestBackupOrder(t *testing.T) {
+	server := countdtest.New(t)
+	for _, name := range []string{"board", "feed", "unread"} {
+		server.AddKind(name, name)
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server).OK("backup", dir)
+	m, err := readManifest(dir)
+	mustDo(t, err)
+	var names []string
+	for _, k := range m.Keyspaces {
+		names = append(names, k.Name)
+	}
+	if len(names) != 5 {
+		t.Fatalf("backed up %v", names)
+	}
+	for _, r := range backupRefers {
+		from, to := slices.Index(names, r.from), slices.Index(names, r.to)
+		if from < 0 || to < 0 || from > to {
+			t.Errorf("%s was taken after %s, which it refers to: %v", r.from, r.to, names)
+		}
+	}
+	for _, names := range [][]string{{"board", "feed", "posts", "unread", "users"}, {"users", "unread", "posts", "feed", "board"}} {
+		inBackupOrder(names, func(name string) string { return name })
+		for _, r := range backupRefers {
+			if slices.Index(names, r.from) > slices.Index(names, r.to) {
+				t.Errorf("%s stands behind %s: %v", r.from, r.to, names)
+			}
+		}
+	}
+}
+
+// Nothing is sent of a backup that is not whole.
+func TestRestoreRefusesDamage(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, manifestFile))) },
+		"a file is gone": func(t *testing.T, dir string) {
+			mustDo(t, os.Remove(filepath.Join(dir, "posts-02.snapshot")))
+		},
+		"a byte is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "posts-02.snapshot")
+			text := []byte(clitest.ReadAll(t, path))
+			text[len(text)/2] ^= 1
+			mustDo(t, os.WriteFile(path, text, 0o600))
+		},
+		"a file is cut": func(t *testing.T, dir string) { mustDo(t, os.Truncate(filepath.Join(dir, "posts-02.snapshot"), 10)) },
+		"a digest is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
+		},
+		"another format": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"format": 1`), []byte(`"format": 2`), 1), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, _ := backedUp(t)
+			damage(t, dir)
+			to := countdtest.New(t)
+			var sent atomic.Int32
+			to.Fail = func(*http.Request, []byte) *countdtest.Fault { sent.Add(1); return nil }
+			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
+				if got := against(t, to).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, errBackup.Error()) || sent.Load() > 0 {
+					t.Errorf("%q: exit %d, %s, %d requests", args, got.Code, got.Err, sent.Load())
+				}
+			}
+		})
+	}
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestoreOfOtherShapes(t *testing.T) {
+	dir, _ := backedUp(t)
+	edit := func(was, is string) string {
+		other := t.TempDir()
+		mustDo(t, os.CopyFS(other, os.DirFS(dir)))
+		path := filepath.Join(other, manifestFile)
+		text := clitest.ReadAll(t, path)
+		if !strings.Contains(text, was) {
+			t.Fatalf("no %s in %s", was, text)
+		}
+		mustDo(t, os.WriteFile(path, []byte(strings.Replace(text, was, is, 1)), 0o600))
+		return other
+	}
+	columns, to := edit(`"repost",`, `"share",`), countdtest.New(t)
+	against(t, to).OK("restore", columns)
+	if row := to.Row(1); len(row) != 5 || row[0] != 0 || row[4] == 0 {
+		t.Errorf("a column of another name was restored as %v", row)
+	}
+	wider := edit(`"view"`, `"view", "share"`)
+	against(t, countdtest.New(t)).OK("restore", wider)
+
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	m.Keyspaces[0].Shards, m.Keyspaces[0].Groups = 3, m.Keyspaces[0].Groups[:3]
+	shards := t.TempDir()
+	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
+	mustDo(t, m.write(shards))
+	if got := against(t, countdtest.New(t)).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
+		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
+	}
+}
+
+// A cluster that a restore is refused by is as it was.
+func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
+	dir, _ := backedUp(t)
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	albums, zines := m.Keyspaces[0], m.Keyspaces[0]
+	albums.Name, zines.Name = "albums", "zines"
+	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
+	mustDo(t, m.write(dir))
+	for name, c := range map[string]struct {
+		prepare []string
+		reason  string
+	}{
+		"rows":         {[]string{"incr", "1", "like=1"}, "--force deletes them"},
+		"other shards": {[]string{"keyspace", "create", "zines", "--columns", "like", "--shards", "3"}, "--shards zines=4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := against(t, countdtest.New(t))
+			i.OK(c.prepare...)
+			before := i.OK("keyspace", "list")
+			if got := i.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, c.reason) {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+			if after := i.OK("keyspace", "list"); after != before {
+				t.Errorf("keyspaces were\n%sand are\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A snapshot that is cut off, or refused while the group changes hands, is taken
+// again.
+func TestBackupTriesAgain(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	var tries atomic.Int32
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/groups/1/snapshot") {
+			return nil
+		}
+		switch tries.Add(1) {
+		case 1:
+			return &countdtest.Fault{Status: 503, Code: "no_leader"}
+		case 2:
+			return &countdtest.Fault{Hang: true}
+		}
+		return nil
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server).OK("backup", dir)
+	if tries.Load() != 3 {
+		t.Errorf("%d tries", tries.Load())
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 9 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// A backup that is interrupted leaves nothing behind and says what to do.
+func TestInterruptedBackupLeavesNothing(t *testing.T) {
+	for name, made := range map[string]bool{"a new directory": true, "an empty directory": false} {
+		t.Run(name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Put(1, 1, 1, 1, 1)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+				if strings.HasSuffix(r.URL.Path, "/groups/3/snapshot") {
+					interrupt()
+					return &countdtest.Fault{Hang: true}
+				}
+				return nil
+			}
+			dir := filepath.Join(t.TempDir(), "backup")
+			if !made {
+				mustDo(t, os.Mkdir(dir, 0o700))
+			}
+			i := against(t, server)
+			i.Ctx = ctx
+			got := i.Run("backup", dir)
+			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "its files in "+dir+" were removed; run it again") || !strings.Contains(got.Err, "1 rows") {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+			entries, err := os.ReadDir(dir)
+			if made != errors.Is(err, os.ErrNotExist) || len(entries) > 0 {
+				t.Errorf("left %v, %v", entries, err)
+			}
+			server.Fail = nil
+			against(t, server).OK("backup", dir)
+		})
+	}
+}
+
+// What a backup left that was killed is called so, and no other directory is.
+func TestBackupOverAnUnfinishedOne(t *testing.T) {
+	server := countdtest.New(t)
+	for file, want := range map[string]string{
+		"posts-00.snapshot":           "it holds an incomplete backup; remove it",
+		".posts-00.snapshot.77.0.tmp": "it holds an incomplete backup; remove it",
+		"manifest.json":               "is not empty; give a new directory",
+		"thesis.txt":                  "is not empty; give a new directory",
+	} {
+		dir := t.TempDir()
+		mustDo(t, os.WriteFile(filepath.Join(dir, "posts-01.snapshot"), nil, 0o600))
+		mustDo(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		if got := against(t, server).Run("backup", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, want) {
+			t.Errorf("%s: exit %d, %s", file, got.Code, got.Err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+			t.Errorf("%s: %v, %v", file, entries, err)
+		}
+	}
+}
+
+func FuzzParseManifest(f *testing.F) {
+	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
+	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseManifest(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, k := range m.Keyspaces {
+			for _, g := range k.Groups {
+				if g.File != filepath.Base(g.File) || g.File == "" {
+					t.Fatalf("a file that lies elsewhere: %q", g.File)
+				}
+				if err := g.check(t.TempDir()); !errors.Is(err, errBackup) {
+					t.Fatalf("a file that is not there: %v", err)
+				}
+			}
+		}
+	})
+}
+
+func TestNumberedColumns(t *testing.T) {
+	for _, c := range []struct {
+		columns []string
+		dropped []int
+		want    []string
+	}{
+		{[]string{"a", "b"}, nil, []string{"a", "b"}},
+		{[]string{"b"}, []int{0}, []string{"", "b"}},
+		{[]string{"a", "d"}, []int{1, 2}, []string{"a", "", "", "d"}},
+		{[]string{"a"}, []int{1}, []string{"a", ""}},
+	} {
+		if got := numberedColumns(client.Keyspace{Columns: c.columns, DroppedColumns: c.dropped}); !slices.Equal(got, c.want) {
+			t.Errorf("%q without %v: %q, want %q", c.columns, c.dropped, got, c.want)
+		}
+	}
+}
+
+func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+	return clitest.New(t, s.URL, Commands, counters.Commands)
+}
+
+// The sharding of a keyspace is asked for, shown, backed up and restored, and what the
+// server says of its shape is printed.
+func TestKeyspaceSharding(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	server.SetCluster("n1") // with its groups
+	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +2 +hash`).MatchString(list) {
+		t.Errorf("listed\n%s", list)
+	}
+	dir := filepath.Join(t.TempDir(), "b")
+	i.OK("backup", dir)
+	to := countdtest.New(t)
+	other := against(t, to)
+	other.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	to.SetCluster("n1")
+	other.OK("restore", dir)
+	plain := against(t, countdtest.New(t))
+	plain.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2")
+	if got := plain.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "has sharding modulo, the backup hash") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+}

@@ -1,0 +1,146 @@
+package backup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/countd/countd/internal/atomicfile"
+)
+
+const (
+	manifestFile   = "manifest.json"
+	manifestFormat = 1
+	// manifestBytesMax bounds how much is read of a file with the manifest's name: 4,096
+	// groups take some 1 MB.
+	manifestBytesMax = 16 << 20
+)
+
+// manifest describes the content of a backup. It is written last: a directory without one is
+// not a backup.
+type manifest struct {
+	Format    int                `json:"format"`
+	ClusterID string             `json:"cluster_id"`
+	Program   string             `json:"program"` // that wrote it, for people
+	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
+	Ended     time.Time          `json:"ended"`
+	Keyspaces []manifestKeyspace `json:"keyspaces"`
+}
+
+type manifestKeyspace struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"`
+	Shards  int      `json:"shards"`
+	// Numbered holds the columns by their numbers in the files, with "" for dropped ones. It
+	// is left out if there are none: then Columns holds the same. A program that does not
+	// know the field refuses the manifest.
+	Numbered []string `json:"numbered_columns,omitempty"`
+	// Floors holds the floors of columns.
+	Floors map[string]int64 `json:"floors,omitempty"`
+	// Sharding is "" for modulo. A program that does not know it refuses the manifest.
+	Sharding string          `json:"sharding,omitempty"`
+	Groups   []manifestGroup `json:"groups"` // by shard
+}
+
+// manifestGroup is the snapshot of one shard, a file next to the manifest.
+type manifestGroup struct {
+	Shard  int    `json:"shard"`
+	File   string `json:"file"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"` // 64 hex digits
+	Index  uint64 `json:"index"`  // of the log of its group, then
+	Rows   uint64 `json:"rows"`
+	Digest string `json:"digest"` // of its rows, 16 hex digits
+}
+
+// errBackup is returned for a directory that holds no whole backup.
+var errBackup = errors.New("not a whole backup")
+
+// plainName matches the valid names of a backup's files, which are all in its directory.
+var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
+
+// groupFileSuffix ends the names of groups' files.
+const groupFileSuffix = ".snapshot"
+
+// write durably writes the manifest.
+func (m *manifest) write(dir string) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := atomicfile.Create(filepath.Join(dir, manifestFile))
+	if err != nil {
+		return err
+	}
+	defer f.Abort()
+	if _, err := f.Write(append(text, '\n')); err != nil {
+		return err
+	}
+	return f.Commit()
+}
+
+// readManifest reads a backup's manifest and refuses one that backup does not write.
+func readManifest(dir string) (*manifest, error) {
+	f, err := os.Open(filepath.Join(dir, manifestFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w: it has no %s", dir, errBackup, manifestFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m, err := parseManifest(io.LimitReader(f, manifestBytesMax))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", f.Name(), errBackup, err)
+	}
+	return m, nil
+}
+
+func parseManifest(r io.Reader) (*manifest, error) {
+	m := &manifest{}
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	if err := d.Decode(m); err != nil {
+		return nil, err
+	}
+	if m.Format != manifestFormat {
+		return nil, fmt.Errorf("format %d, this program reads %d", m.Format, manifestFormat)
+	}
+	for _, k := range m.Keyspaces {
+		if len(k.Groups) != k.Shards || len(k.Columns) == 0 && k.Kind == kindCounters {
+			return nil, fmt.Errorf("keyspace %q has %d of %d shards and %d columns", k.Name, len(k.Groups), k.Shards, len(k.Columns))
+		}
+		for i, g := range k.Groups {
+			if g.Shard != i || !plainName.MatchString(g.File) || g.Bytes <= 0 {
+				return nil, fmt.Errorf("invalid entry for shard %d of keyspace %q: group %d, %d bytes in file %q", i, k.Name, g.Shard, g.Bytes, g.File)
+			}
+		}
+	}
+	return m, nil
+}
+
+// check reads a group's file whole and holds it against the manifest.
+func (g *manifestGroup) check(dir string) error {
+	f, err := os.Open(filepath.Join(dir, g.File))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBackup, err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(sum, f)
+	if err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); n != g.Bytes || got != g.SHA256 {
+		return fmt.Errorf("%s: %w: %d bytes of SHA-256 %s, want %d of %s", f.Name(), errBackup, n, got, g.Bytes, g.SHA256)
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/cluster"
+)
+
+// restoreOutput is the JSON output of restore.
+type restoreOutput struct {
+	Dir     string                `json:"dir"`
+	Shards  int                   `json:"shards"`
+	Rows    uint64                `json:"rows"`
+	Seconds float64               `json:"seconds"`
+	Verify  *cluster.VerifyOutput `json:"verify,omitempty"` // of a restore; --check compares nothing
+}
+
+func restoreCommand(c *cli.CLI) *cobra.Command {
+	var force, check bool
+	cmd := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Restore all rows of a backup into a cluster whose keyspaces are empty",
+		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
+
+All files are verified before anything changes. Missing keyspaces are created; existing
+ones must have as many shards, and get the columns and floors of the backup. Keep others
+from writing until it is done. At the end all replicas are compared. With --force,
+existing rows are deleted first; use that also to complete a restore that was interrupted.
+
+Cursors beyond the end of the backup's board, as earlier versions of countctl saved them,
+are set back to its end, so that no later notice is hidden from a user.
+
+Shards forget all requests, and the backup's are not restored: a request that is repeated
+under any key or number counts again, also one from before the backup.`,
+		Args: cli.Exactly(1, "a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := restore{CLI: c, dir: args[0], force: force}
+			return r.run(cmd.Context(), check)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete the rows that are there")
+	cmd.Flags().BoolVar(&check, "check", false, "only check the files of the backup")
+	return cmd
+}
+
+// restore is a restore under way.
+type restore struct {
+	*cli.CLI
+	dir     string
+	force   bool
+	server  *client.Client
+	backup  *manifest
+	there   []client.Keyspace // of the cluster, before the restore
+	numbers map[string]uint32 // of groups, by name
+	// moved holds, by keyspace, the columns in the files if they or their numbers differ
+	// from the cluster's, like manifestKeyspace.Numbered.
+	moved map[string][]string
+}
+
+func (r *restore) run(ctx context.Context, check bool) error {
+	began := time.Now()
+	out, err := r.checkFiles()
+	if err != nil {
+		return err
+	}
+	if !check {
+		if err := r.begin(ctx); err != nil {
+			return err
+		}
+		defer r.server.Close()
+		if err := r.all(ctx, &out); err != nil {
+			return err
+		}
+	}
+	out.Seconds = time.Since(began).Seconds()
+	return r.Print(out, func(t *cli.Table) {
+		t.Row("BACKUP", "SHARDS", "ROWS", "SECONDS")
+		t.Row(r.dir, out.Shards, cli.Grouped(out.Rows), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// checkFiles reads the whole backup.
+func (r *restore) checkFiles() (restoreOutput, error) {
+	out := restoreOutput{Dir: r.dir}
+	var err error
+	if r.backup, err = readManifest(r.dir); err != nil {
+		return out, err
+	}
+	for _, k := range r.backup.Keyspaces {
+		for _, g := range k.Groups {
+			if err := g.check(r.dir); err != nil {
+				return out, err
+			}
+			out.Shards++
+			out.Rows += g.Rows
+		}
+	}
+	r.Say("all %d files of the backup of cluster %s from %s are whole: %s rows", out.Shards,
+		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), cli.Grouped(out.Rows))
+	return out, nil
+}
+
+// begin checks the cluster and asks for confirmation.
+func (r *restore) begin(ctx context.Context) error {
+	server, _, err := r.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	r.server = server
+	what := "Restore it into the cluster at " + server.Addr() + "?"
+	ask := r.Confirm
+	if r.force {
+		what, ask = "Delete all rows of the keyspaces and restore the backup into the cluster at "+server.Addr()+"?", r.ConfirmRisk
+	}
+	if err := ask(what); err != nil {
+		server.Close()
+		return err
+	}
+	return nil
+}
+
+// all restores every shard, and then compares all replicas.
+func (r *restore) all(ctx context.Context, out *restoreOutput) error {
+	if err := r.refuse(ctx); err != nil {
+		return err
+	}
+	if err := r.makeKeyspaces(ctx); err != nil {
+		return err
+	}
+	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Name })
+	for _, k := range slices.Backward(r.backup.Keyspaces) {
+		for _, g := range k.Groups {
+			if err := r.shard(ctx, fmt.Sprintf("%s/%d", k.Name, g.Shard), g); err != nil {
+				return fmt.Errorf("cannot restore %s/%d; repeat it all with --force: %w", k.Name, g.Shard, err)
+			}
+		}
+	}
+	r.Say("compare all replicas")
+	verdict, err := cluster.VerifyOnce(ctx, r.server, cluster.VerifyWait)
+	if err != nil {
+		return err
+	}
+	out.Verify = &verdict
+	return verdict.Verdict()
+}
+
+// refuse returns the reason against the restore, before anything is changed: a new keyspace
+// could not be removed again.
+func (r *restore) refuse(ctx context.Context) error {
+	var err error
+	if r.there, err = r.server.Keyspaces(ctx); err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !found && k.Kind != kindCounters {
+			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
+		}
+		if found {
+			if err := fits(there, k); err != nil {
+				return err
+			}
+		}
+	}
+	if r.force {
+		return nil
+	}
+	return r.mustBeEmpty(ctx)
+}
+
+// keyspace returns a keyspace that existed before the restore.
+func (r *restore) keyspace(name string) (client.Keyspace, bool) {
+	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
+	if i < 0 {
+		return client.Keyspace{}, false
+	}
+	return r.there[i], true
+}
+
+// makeKeyspaces creates the keyspaces and columns of the backup in the cluster.
+func (r *restore) makeKeyspaces(ctx context.Context) error {
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !found {
+			if _, err := r.server.CreateKeyspaceWith(ctx, client.NewKeyspace{Name: k.Name, Columns: withFloors(k.Columns, k.Floors), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
+				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
+			}
+			continue
+		}
+		if changed := columnsToChange(there, k); len(changed) > 0 {
+			if _, err := r.server.ChangeColumns(ctx, k.Name, withFloors(changed, k.Floors)); err != nil {
+				return fmt.Errorf("cannot add the columns and floors of the backup to keyspace %s: %w", k.Name, err)
+			}
+		}
+	}
+	now, err := r.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	r.moved = map[string][]string{}
+	for _, k := range r.backup.Keyspaces {
+		i := slices.IndexFunc(now, func(there client.Keyspace) bool { return there.Name == k.Name })
+		if i >= 0 && !k.lieAs(numberedColumns(now[i])) {
+			r.moved[k.Name] = k.inFiles()
+		}
+	}
+	r.numbers, err = groupNumbers(ctx, r.server)
+	return err
+}
+
+// inFiles returns the columns at their numbers in the files.
+func (k *manifestKeyspace) inFiles() []string {
+	if k.Numbered != nil {
+		return k.Numbered
+	}
+	return k.Columns
+}
+
+// lieAs reports whether each column of the files has the same number in the cluster.
+func (k *manifestKeyspace) lieAs(there []string) bool {
+	columns := k.inFiles()
+	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
+}
+
+// columnsToChange returns the columns of a backup that a keyspace lacks, or has with another
+// floor. A floor that the backup lacks stays, because the backup may be older than floors.
+func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
+	var changed []string
+	for _, column := range k.Columns {
+		want, floored := k.Floors[column]
+		is, has := there.Floors[column]
+		if !slices.Contains(there.Columns, column) || floored && (!has || is != want) {
+			changed = append(changed, column)
+		}
+	}
+	return changed
+}
+
+// withFloors returns columns with their floors.
+func withFloors(names []string, floors map[string]int64) []client.Column {
+	columns := make([]client.Column, len(names))
+	for i, name := range names {
+		columns[i].Name = name
+		if floor, has := floors[name]; has {
+			columns[i].Floor = &floor
+		}
+	}
+	return columns
+}
+
+// kindCounters is the kind of keyspaces that clients can create; the cluster version creates
+// others.
+const kindCounters = "counters"
+
+// fits refuses a keyspace with shards of another number, or of another kind.
+func fits(there client.Keyspace, k manifestKeyspace) error {
+	if there.Shards != k.Shards {
+		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
+			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
+	}
+	if there.Sharding != k.Sharding {
+		return fmt.Errorf("keyspace %s has sharding %s, the backup %s; restore it into a cluster without that keyspace",
+			k.Name, cmp.Or(there.Sharding, "modulo"), cmp.Or(k.Sharding, "modulo"))
+	}
+	if there.Kind != k.Kind {
+		return fmt.Errorf("keyspace %s is of kind %s, the backup's of %s", k.Name, there.Kind, k.Kind)
+	}
+	return nil
+}
+
+// mustBeEmpty refuses, before the first shard, a restore that the server would refuse at a
+// later one.
+func (r *restore) mustBeEmpty(ctx context.Context) error {
+	groups, err := r.server.ClusterGroups(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the groups: %w", err)
+	}
+	for _, g := range groups {
+		of := slices.ContainsFunc(r.backup.Keyspaces, func(k manifestKeyspace) bool { return k.Name == g.Keyspace })
+		if of && g.Rows > 0 {
+			return fmt.Errorf("%s has %s rows; --force deletes them", cli.GroupName(g), cli.Grouped(g.Rows))
+		}
+	}
+	return nil
+}
+
+func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error {
+	number, there := r.numbers[name]
+	if !there {
+		return fmt.Errorf("the cluster has no group for it yet")
+	}
+	f, err := os.Open(filepath.Join(r.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	keyspace, _, _ := strings.Cut(name, "/")
+	moved := r.moved[keyspace]
+	done, err := r.server.RestoreColumns(ctx, number, f, g.Bytes, r.force, moved)
+	if err != nil {
+		return err
+	}
+	if done.CursorsSetBack > 0 { // the server compared the rows after the change
+		r.Say("%s: %s rows, digest %s; %s cursors beyond the board of the backup stand at its end now", name,
+			cli.Grouped(done.Rows), done.Digest, cli.Grouped(done.CursorsSetBack))
+		return nil
+	}
+	if moved == nil && (done.Rows != g.Rows || done.Digest != g.Digest) {
+		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
+	}
+	r.Say("%s: %s rows, digest %s", name, cli.Grouped(done.Rows), done.Digest)
+	return nil
+}

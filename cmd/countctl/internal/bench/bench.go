@@ -1,0 +1,337 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/load"
+)
+
+// benchIDsMax bounds the ids that a bench reads from a file.
+const benchIDsMax = 50_000_000
+
+// benchFlags are the flags of bench that need more than a copy.
+type benchFlags struct {
+	op      string
+	dist    string
+	idsFrom string
+	check   bool
+	named   bool // --keyspace was given
+	cfg     load.Config
+}
+
+func benchCommand(c *cli.CLI) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench --op read|page|incr|mixed|poll|polls|feed|seen|clear|publish|post|timeline",
+		Short: "Load a server and measure its answers",
+		Long: `Load a server and measure its answers.
+
+Without --rate each of --concurrency callers sends its next request when the previous
+one is answered. With --rate requests are due at a fixed rate whether or not the server
+keeps up, and their latency counts from when they were due.
+
+With --once every increment has a number, and is repeated until its outcome is known.
+--check sums the column before and after. The difference must be the acknowledged
+increments plus at most those of unknown outcome; nobody else may write to the column
+meanwhile.
+
+poll and polls read everything that users poll for; ids are users. feed, seen, clear and
+publish create what there is to poll for: use --dist each, --ids and as many --requests,
+so that each user gets one request. A few users have many followees. timeline reads the
+newest --page posts of whom a user follows, with their counts, and post publishes them.
+
+incr, mixed and post change counts, and feed, seen, clear and publish change unread numbers. If
+--keyspace is not given and the keyspace has rows, they ask for confirmation first, and
+are refused without a terminal or --yes. On a server on another machine they need --yes.
+The exit code is 1 if a request failed or the check does not hold.`,
+		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.named = cmd.Flags().Changed("keyspace")
+			return bench(cmd.Context(), c, f)
+		},
+	}
+	c.KeyspaceFlag(cmd, &f.cfg.Keyspace)
+	flags := cmd.Flags()
+	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
+		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+
+		"seen (a user reads the notices of the first of --channels), publish (a notice to it),\n"+
+		"clear (a user sees the first of --dots), post (an author publishes a post) or timeline (a page of a user)")
+	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page, users of one poll, posts of a timeline")
+	flags.IntVar(&f.cfg.Batch, "batch", 1, "increments of one request")
+	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
+	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "do not request the new counts of increments")
+	flags.Float64Var(&f.cfg.ReadShare, "reads", 0.9, "share of pages among mixed requests")
+	flags.StringVar(&f.cfg.Consistency, "consistency", "", "of reads: stale, bounded or linearizable (default: the server's)")
+	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "requests in flight at most")
+	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
+	cli.DurationFlag(flags, &f.cfg.Duration, "duration", 10*time.Second, "duration of the load (0: until --requests)")
+	flags.Int64Var(&f.cfg.Requests, "requests", 0, "maximum number of requests (0: until --duration)")
+	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform, hot (one id) or each (in order)")
+	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
+	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
+	flags.StringSliceVar(&f.cfg.Channels, "channels", nil, "channels that are polled, read and published to")
+	flags.StringSliceVar(&f.cfg.Dots, "dots", nil, "dots that are polled")
+	flags.IntVar(&f.cfg.Followees, "followees", 90, "of a user's feed, on average; 2,000 at the most")
+	flags.Uint64Var(&f.cfg.Authors, "authors", 1_000_000, "followees are ids 1 … N, 1 of every user")
+	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
+	cli.DurationFlag(flags, &f.cfg.Deadline, "deadline", 0, "deadline of each request, sent to the server (0: the server's default)")
+	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and repeat those of unknown outcome until it is known")
+	flags.BoolVar(&f.check, "check", false, "hold the counts against the acknowledged increments")
+	flags.BoolVar(&f.cfg.Memory, "memory", false, "report the server's memory, from its metrics")
+	return cmd
+}
+
+func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
+	server, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	addr, err := client.ParseAddr(server.Addr())
+	if err != nil {
+		return cli.Usagef("%v", err)
+	}
+	if !isLoopback(addr) && !c.Yes {
+		return cli.Usagef("%s is not on this machine, and a bench is a heavy load; give --yes to run it anyway", addr)
+	}
+	cfg := f.cfg
+	if cfg.Token, err = c.Token(); err != nil {
+		return err
+	}
+	if cfg.TLS, err = c.TLS.Config(); err != nil {
+		return err
+	}
+	cfg.Addr, cfg.Timeout = addr, c.Timeout
+	cfg.Op, cfg.IDs.Dist = load.Kind(f.op), load.Dist(f.dist)
+	if cfg.Op.OfUsers() {
+		if f.named {
+			return cli.Usagef("--op %s takes no --keyspace", cfg.Op)
+		}
+		cfg.Keyspace = load.UnreadKeyspace
+	}
+	if err := cfg.Validate(); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	if f.check && f.idsFrom != "" {
+		return cli.Usagef("--check adds up ids 1 … N, and --ids-from chooses others: leave one out")
+	}
+	if f.check && cfg.IDs.N > benchCheckIDsMax {
+		return cli.Usagef("--check adds up ids 1 … N, at most %s of them: give fewer --ids", cli.Grouped(int64(benchCheckIDsMax)))
+	}
+	if err := checkBenchTarget(ctx, c, cfg, f.named); err != nil {
+		return err
+	}
+	if f.idsFrom != "" {
+		if cfg.IDs.List, err = idsFromFile(f.idsFrom); err != nil {
+			return err
+		}
+	}
+	report, err := runBench(ctx, c, cfg, f.check)
+	if report == nil {
+		return err
+	}
+	if err := c.Print(report, func(t *cli.Table) { benchRows(t, report) }); err != nil {
+		return err
+	}
+	switch {
+	case err != nil:
+		return err
+	case report.Check != nil && !report.Check.Holds:
+		return fmt.Errorf("the counts grew by %s, and %s to %s increments were done",
+			cli.Grouped(report.Check.Counted), cli.Grouped(report.Check.Least), cli.Grouped(report.Check.Most))
+	case report.Failed > 0:
+		return fmt.Errorf("%s of %s requests failed", cli.Grouped(report.Failed), cli.Grouped(report.Failed+report.Requests))
+	}
+	return nil
+}
+
+// runBench runs the load, with a sum before and after it if check is set. It returns a
+// report and an error if the load was cut short or the second sum failed.
+func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*benchReport, error) {
+	server, err := c.ConnectFor(client.Retry{})
+	if err != nil {
+		return nil, err
+	}
+	defer server.Close()
+	var before int64
+	if check {
+		if before, err = sumOf(ctx, server, &cfg); err != nil {
+			return nil, err
+		}
+	}
+	run, err := load.Run(ctx, cfg)
+	if run == nil {
+		return nil, err
+	}
+	report := &benchReport{Report: run}
+	if !check || err != nil {
+		return report, err
+	}
+	after, err := sumOf(ctx, server, &cfg)
+	if err == nil {
+		report.Check = checkOf(after-before, run)
+	}
+	return report, err
+}
+
+// checkBenchTarget finds a wrong keyspace or column before the load does, and
+// counts that would be changed without having been meant.
+func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bool) error {
+	server, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	keyspace, err := cli.FindKeyspace(ctx, server, cfg.Keyspace)
+	if err != nil {
+		return err
+	}
+	changed := changedBy(&cfg)
+	if changed == "" {
+		return nil
+	}
+	if named || c.Yes {
+		return benchColumn(&cfg, keyspace)
+	}
+	rows, err := cli.RowsOf(ctx, server, changed)
+	if err != nil {
+		return fmt.Errorf("%w; name the keyspace by --keyspace, or give --yes, to change it all the same", err)
+	}
+	if rows > 0 {
+		if !cli.IsTerminal(c.In) || !cli.IsTerminal(c.Err) {
+			return cli.Usagef("keyspace %s holds %s rows, which this bench would change; name one by --keyspace, or give --yes", changed, cli.Grouped(rows))
+		}
+		if err := c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s rows?", changed, cli.Grouped(rows))); err != nil {
+			return err
+		}
+	}
+	return benchColumn(&cfg, keyspace)
+}
+
+// benchColumn refuses a column that the keyspace does not have.
+func benchColumn(cfg *load.Config, keyspace client.Keyspace) error {
+	if !cfg.Op.OfUsers() && !slices.Contains(keyspace.Columns, cfg.Column) {
+		return cli.Usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
+	}
+	return nil
+}
+
+// changedBy returns the keyspace that a load changes, or "".
+func changedBy(cfg *load.Config) string {
+	switch cfg.Op {
+	case load.Incr, load.Mixed:
+		return cfg.Keyspace
+	case load.Feed:
+		return "feed"
+	case load.Post:
+		return "users"
+	case load.Seen, load.Clear:
+		return load.UnreadKeyspace
+	case load.Publish:
+		return "board"
+	}
+	return ""
+}
+
+// isLoopback reports whether an address is on this machine, without a name lookup.
+func isLoopback(addr *url.URL) bool {
+	host := addr.Hostname()
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// idsFromFile reads the column id of a CSV file.
+func idsFromFile(path string) ([]uint64, error) {
+	in, err := csvfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	column := slices.Index(in.Header(), "id")
+	if column < 0 {
+		return nil, fmt.Errorf("%s:1: the header has no column id", path)
+	}
+	var ids []uint64
+	for {
+		record, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read ids from %s: %w", path, err)
+		}
+		id, err := client.ParseID(record[column])
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, in.Line(), err)
+		}
+		if ids = append(ids, uint64(id)); len(ids) > benchIDsMax {
+			return nil, fmt.Errorf("%s holds more than %d ids; use a part of it", path, benchIDsMax)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%s holds no ids", path)
+	}
+	return ids, nil
+}
+
+func benchRows(t *cli.Table, r *benchReport) {
+	loop := fmt.Sprintf("closed loop, %d in flight", r.Concurrency)
+	if r.Rate > 0 {
+		loop = fmt.Sprintf("open loop at %g requests/s, %d in flight at most", r.Rate, r.Concurrency)
+	}
+	t.Row("load", fmt.Sprintf("%s of %s, %s over %s ids, %s", r.Op, r.Keyspace, r.Dist, cli.Grouped(r.IDs), loop))
+	t.Row("time", fmt.Sprintf("%.2f s", r.Seconds))
+	t.Row("requests", fmt.Sprintf("%s (%s/s)", cli.Grouped(r.Requests), cli.Grouped(int64(r.RequestsPerSecond))))
+	t.Row("ops", fmt.Sprintf("%s (%s/s)", cli.Grouped(r.Ops), cli.Grouped(int64(r.OpsPerSecond))))
+	if r.Rate > 0 {
+		t.Row("unsent", cli.Grouped(r.Unsent))
+	}
+	for _, code := range slices.Sorted(maps.Keys(r.Errors)) {
+		t.Row("failed: "+code, cli.Grouped(r.Errors[code]))
+	}
+	if r.Resent > 0 {
+		t.Row("sent again", cli.Grouped(r.Resent))
+	}
+	if m := r.Memory; m != nil {
+		t.Row("server memory", fmt.Sprintf("%.0f MB before, %.0f MB at most", float64(m.BeforeBytes)/1e6, float64(m.MaxBytes)/1e6))
+	}
+	if k := r.Check; k != nil {
+		t.Row("counts grew by", fmt.Sprintf("%s; acknowledged %s, unknown %s", cli.Grouped(k.Counted), cli.Grouped(k.Least), cli.Grouped(k.Most-k.Least)))
+	}
+	t.Gap()
+	t.Row("MICROSECONDS", "P50", "P90", "P99", "P99.9", "P99.99", "MAX", "MEAN")
+	percentileRows(t, "all", &r.LatencyUS)
+	percentileRows(t, "pages", r.ReadLatencyUS)
+	percentileRows(t, "increments", r.IncrLatencyUS)
+	percentileRows(t, "from sending", r.AnswerUS)
+	percentileRows(t, "client late", r.LateUS)
+}
+
+func percentileRows(t *cli.Table, name string, p *load.Percentiles) {
+	if p == nil {
+		return
+	}
+	cells := []any{name}
+	for _, us := range []float64{p.P50, p.P90, p.P99, p.P999, p.P9999, p.Max, p.Mean} {
+		cells = append(cells, fmt.Sprintf("%.0f", us))
+	}
+	t.Row(cells...)
+}

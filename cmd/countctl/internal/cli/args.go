@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/days"
+)
+
+// Exactly accepts n arguments; names describes them.
+func Exactly(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
+// AtLeast accepts n arguments or more.
+func AtLeast(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n {
+			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
+// AtMost accepts n arguments or fewer.
+func AtMost(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
+// DurationFlag defines a flag for a duration, which may be in days.
+func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	flags.Var(days.Flag{D: d}, name, usage)
+	if value == 0 {
+		flags.Lookup(name).DefValue = "" // help shows no default
+	}
+}
+
+// ReadFlags adds the flags of reads.
+func ReadFlags(cmd *cobra.Command, o *client.ReadOptions) {
+	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
+	DurationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
+	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
+}
+
+// CheckReadOptions refuses values of the flags of reads that no server accepts.
+func CheckReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
+	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
+		return Usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
+	}
+	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
+		return Usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
+	}
+	return nil
+}
+
+// CommandGroup returns a command that only has sub-commands.
+func CommandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	names := make([]string, len(commands))
+	for i, sub := range commands {
+		names[i], _, _ = strings.Cut(sub.Use, " ")
+	}
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return Usagef("%s needs %s", use, strings.Join(names, ", "))
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// ParseOp reads ID COLUMN=N….
+func ParseOp(args []string) (client.Op, error) {
+	id, err := client.ParseID(args[0])
+	if err != nil {
+		return client.Op{}, Usagef("the id %v", err)
+	}
+	op := client.Op{ID: id}
+	for _, arg := range args[1:] {
+		column, number, ok := strings.Cut(arg, "=")
+		value, err := strconv.ParseInt(number, 10, 64)
+		if !ok || column == "" || err != nil {
+			return client.Op{}, Usagef("%q is not COLUMN=N with N a signed 64-bit integer", arg)
+		}
+		if _, twice := op.Cells.Get(column); twice {
+			return client.Op{}, Usagef("column %s is named twice", column)
+		}
+		op.Cells = append(op.Cells, client.Count{Column: column, Value: value})
+	}
+	return op, nil
+}
+
+// IDs parses the ids among the arguments; - stands for those on standard input.
+func (c *CLI) IDs(args []string) ([]client.ID, error) {
+	var ids []client.ID
+	for _, arg := range args {
+		if arg == "-" {
+			more, err := scanIDs(c.In)
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, more...)
+			continue
+		}
+		id, err := client.ParseID(arg)
+		if err != nil {
+			return nil, Usagef("the id %v", err)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// scanIDs reads ids parted by white space.
+func scanIDs(in io.Reader) ([]client.ID, error) {
+	var ids []client.ID
+	words := bufio.NewScanner(in)
+	words.Split(bufio.ScanWords)
+	for words.Scan() {
+		id, err := client.ParseID(words.Text())
+		if err != nil {
+			return nil, fmt.Errorf("standard input: id %d: %w", len(ids)+1, err)
+		}
+		if ids = append(ids, id); len(ids) > stdinIDsMax {
+			return nil, fmt.Errorf("standard input holds more than %d ids; split it", stdinIDsMax)
+		}
+	}
+	if err := words.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read ids from standard input: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil, errors.New("standard input holds no ids")
+	}
+	return ids, nil
+}
+
+// stdinIDsMax bounds the ids that one command reads from standard input, because it prints
+// its answer as a whole.
+const stdinIDsMax = 1_000_000

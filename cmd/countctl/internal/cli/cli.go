@@ -1,0 +1,130 @@
+// Package cli owns what the commands of countctl share: global flags, the connection to the
+// cluster, questions, progress, output and exit codes. It knows no command but version and
+// help.
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/countd/countd/client"
+)
+
+// Exit codes.
+const (
+	ExitOK    = 0 // all that was asked holds
+	ExitFail  = 1 // it does not
+	ExitUsage = 2 // it was not understood
+)
+
+const (
+	addrDefault    = "http://127.0.0.1:7400"
+	AddrEnv        = "COUNTCTL_ADDR"
+	timeoutDefault = 5 * time.Second
+)
+
+// Terminal is where a command reads and writes.
+type Terminal struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+	Env func(string) string
+}
+
+// CLI holds the global flags and the terminal, for every command.
+type CLI struct {
+	Terminal
+	addrs   []string
+	output  string
+	Yes     bool
+	NoWait  bool
+	Timeout time.Duration
+	TLS     tlsFlags
+	// tokenFile overrides the variable with the token.
+	tokenFile string
+	// Interrupted is closed by the first signal.
+	Interrupted <-chan struct{}
+	// understood is set once a command's flags and arguments were parsed: an error before
+	// that is one of usage.
+	understood bool
+}
+
+// UsageError is a mistake in the command line that only the command can see.
+type UsageError struct{ problem string }
+
+func (e *UsageError) Error() string { return e.problem }
+
+// Usagef returns an error of usage, for which countctl exits with ExitUsage.
+func Usagef(format string, args ...any) error {
+	return &UsageError{fmt.Sprintf(format, args...)}
+}
+
+func (c *CLI) globalFlags(root *cobra.Command) {
+	addrs := strings.FieldsFunc(cmp.Or(c.Env(AddrEnv), addrDefault), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	flags := root.PersistentFlags()
+	flags.StringSliceVar(&c.addrs, "addr", addrs, "address of a server, or of several of one cluster, which are tried in turn; "+AddrEnv+" sets others")
+	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
+	flags.BoolVar(&c.Yes, "yes", false, "do not ask for confirmation, and allow what is otherwise refused as unsafe")
+	flags.BoolVar(&c.NoWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")
+	DurationFlag(flags, &c.Timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
+	c.tlsFlags(flags)
+	c.tokenFlags(flags)
+}
+
+// Connect returns a client with the global flags. It sends each call once, so that a person
+// notices at once that no server answers. It does not connect yet.
+func (c *CLI) Connect() (*client.Client, error) {
+	return c.ConnectFor(client.Retry{For: client.RetryNever})
+}
+
+// ConnectFor is Connect with another rule for repeating calls.
+func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
+	if c.Timeout <= 0 {
+		return nil, Usagef("--timeout must be above 0, not %v", c.Timeout)
+	}
+	return c.Dial(c.addrs, retry)
+}
+
+// WithServer has act work on the server that the global flags name.
+func (c *CLI) WithServer(act func(*client.Client) error) error {
+	server, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	return act(server)
+}
+
+// ListCommand returns a command that lists the objects of a kind. list returns them for JSON
+// and as a table.
+func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client) (any, func(*Table), error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Print the " + kind,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				all, rows, err := list(cmd.Context(), server)
+				if err != nil {
+					return fmt.Errorf("cannot list the %s: %w", kind, err)
+				}
+				return c.Print(all, rows)
+			})
+		},
+	}
+}
+
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// FindColumn returns a keyspace of counters that has a column.
+func FindColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
+	keyspace, err := FindCounters(ctx, server, name)
+	if err == nil && !slices.Contains(keyspace.Columns, column) {
+		err = Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+	}
+	return keyspace, err
+}
+
+// FindCounters returns a keyspace of counters by name.
+func FindCounters(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
+	k, err := FindKeyspace(ctx, server, name)
+	if err != nil {
+		return k, err
+	}
+	return k, notCounters(k)
+}
+
+// FindKeyspace returns a keyspace by name, of any kind.
+func FindKeyspace(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
+	list, err := server.Keyspaces(ctx)
+	if err != nil {
+		return client.Keyspace{}, fmt.Errorf("cannot read the keyspaces: %w", err)
+	}
+	var names []string
+	for _, k := range list {
+		if k.Name == name {
+			return k, nil
+		}
+		names = append(names, k.Name)
+	}
+	return client.Keyspace{}, fmt.Errorf("no keyspace %q (there are %s); countctl keyspace create makes one", name, strings.Join(names, ", "))
+}
+
+// KeyspaceFlag adds --keyspace, for a keyspace of counters, to a command whose RunE is set.
+func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
+	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.tellKind(cmd.Context(), *keyspace, run(cmd, args))
+	}
+}
+
+// tellKind explains that a keyspace exists but is for another command.
+func (c *CLI) tellKind(ctx context.Context, name string, err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
+		return err
+	}
+	other := error(nil)
+	_ = c.WithServer(func(server *client.Client) error { // without an answer the first error is all there is
+		list, failed := server.Keyspaces(ctx)
+		for _, k := range list {
+			if k.Name == name {
+				other = notCounters(k)
+			}
+		}
+		return failed
+	})
+	return cmp.Or(other, err)
+}
+
+// notCounters returns nil for a keyspace of counters, otherwise an error that names the
+// command to use.
+func notCounters(k client.Keyspace) error {
+	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
+}
+
+// ColumnFlags are the flags that name the sets of a command.
+type ColumnFlags struct{ Keyspace, Column string }
+
+// Register adds the flags to a command.
+func (f *ColumnFlags) Register(c *CLI, cmd *cobra.Command) {
+	c.KeyspaceFlag(cmd, &f.Keyspace)
+	ColumnFlag(cmd, &f.Column)
+}
+
+// ColumnFlag adds --column to a command.
+func ColumnFlag(cmd *cobra.Command, column *string) {
+	cmd.Flags().StringVar(column, "column", "like", "column whose members are meant")
+}
+
+// Members returns the calls on the sets.
+func (f *ColumnFlags) Members(server *client.Client) client.Members {
+	return server.Members(f.Keyspace, f.Column)
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// LookEvery is how often a waiting command polls the cluster.
+	LookEvery = 200 * time.Millisecond
+	// operateRetryFor is longer than an election.
+	operateRetryFor = 10 * time.Second
+)
+
+// Operate returns a client for work on the cluster, and the nodes. The client starts with
+// --addr and may use any other node, so that a command survives the node that it started
+// with.
+func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode, error) {
+	first, err := c.ConnectFor(client.Retry{For: operateRetryFor})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer first.Close()
+	seen, err := first.ClusterNodes(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the nodes: %w", err)
+	}
+	addrs := first.Addrs()
+	for _, n := range seen.Nodes {
+		if addr := NodeURL(first, n.HTTPAddr); n.Answers && !slices.Contains(addrs, addr) && len(addrs) < client.AddrsMax {
+			if _, err := client.ParseAddr(addr); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	server, err := c.Dial(addrs, client.Retry{For: operateRetryFor})
+	return server, seen.Nodes, err
+}
+
+// GroupName is how a group is called, as in a plan.
+func GroupName(g client.ClusterGroup) string {
+	if g.Keyspace == MetaKeyspace {
+		return MetaKeyspace
+	}
+	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
+}
+
+// MetaKeyspace takes the place of a keyspace for the group of the catalog.
+const MetaKeyspace = "meta"
+
+// Say prints progress to standard error; standard output is for results.
+func (c *CLI) Say(format string, args ...any) { fmt.Fprintf(c.Err, format+"\n", args...) }

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/countd/countd/client"
+)
+
+// The values of -o.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+// Print writes a value as JSON, or as the table that rows fills.
+func (c *CLI) Print(value any, rows func(t *Table)) error {
+	if c.output == outputJSON {
+		e := json.NewEncoder(c.Out)
+		e.SetEscapeHTML(false)
+		return e.Encode(value)
+	}
+	t := NewTable(c.Out)
+	rows(t)
+	return t.Flush()
+}
+
+// Table aligns columns.
+type Table struct{ w *tabwriter.Writer }
+
+// NewTable returns an empty table; Flush writes it to out.
+func NewTable(out io.Writer) *Table {
+	const minWidth, tabWidth, padding = 0, 8, 2
+	return &Table{tabwriter.NewWriter(out, minWidth, tabWidth, padding, ' ', 0)}
+}
+
+// Row adds a line.
+func (t *Table) Row(cells ...any) {
+	for i, cell := range cells {
+		if i > 0 {
+			fmt.Fprint(t.w, "\t")
+		}
+		fmt.Fprint(t.w, cell)
+	}
+	fmt.Fprintln(t.w)
+}
+
+// Line adds a line without columns.
+func (t *Table) Line(text string) { fmt.Fprintln(t.w, text) }
+
+// Gap begins another table below.
+func (t *Table) Gap() {
+	t.w.Flush() // its error comes back from flush
+	fmt.Fprintln(t.w)
+}
+
+// Flush writes the table.
+func (t *Table) Flush() error { return t.w.Flush() }
+
+// Counts adds rows of counts under a header of their columns.
+func (t *Table) Counts(rows []client.Row) {
+	if len(rows) == 0 {
+		return
+	}
+	header := []any{"ID"}
+	for _, count := range rows[0].Counts {
+		header = append(header, strings.ToUpper(count.Column))
+	}
+	t.Row(header...)
+	for _, row := range rows {
+		cells := []any{row.ID}
+		for _, count := range row.Counts {
+			cells = append(cells, count.Value)
+		}
+		t.Row(cells...)
+	}
+}
+
+// RowsWere returns the beginning of a sentence about n rows.
+func RowsWere(n int64) string {
+	if n == 1 {
+		return "1 row was"
+	}
+	return Grouped(n) + " rows were"
+}
+
+// Counted returns a number with its noun.
+func Counted[N int | int64 | uint64](n N, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Grouped(n) + " " + one + "s"
+}
+
+// Grouped writes a number with commas between thousands.
+func Grouped[N int | int64 | uint64](n N) string {
+	digits := strconv.FormatInt(int64(n), 10)
+	if n >= 0 {
+		digits = strconv.FormatUint(uint64(n), 10)
+	}
+	sign := ""
+	if digits[0] == '-' {
+		sign, digits = "-", digits[1:]
+	}
+	var parts []string
+	for len(digits) > 3 {
+		parts = append([]string{digits[len(digits)-3:]}, parts...)
+		digits = digits[:len(digits)-3]
+	}
+	return sign + strings.Join(append([]string{digits}, parts...), ",")
+}
+
+// RefuseExisting refuses to overwrite a file unless --yes is given. It allows a target that
+// is not a regular file, such as a device.
+func (c *CLI) RefuseExisting(path string) error {
+	if info, err := os.Stat(path); c.Yes || err != nil || !info.Mode().IsRegular() {
+		return nil // creating the file reports a bad path
+	}
+	return fmt.Errorf("%s exists; give another name, or --yes to overwrite it", path)
+}
+
+// StreamName stands for standard input or output among file names.
+const StreamName = "-"

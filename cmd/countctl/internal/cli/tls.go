@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/client"
+)
+
+// tlsFlags name the files for servers with TLS.
+type tlsFlags struct{ ca, cert, key string }
+
+// The variables that set the flags.
+const (
+	caEnv   = "COUNTCTL_CA"
+	certEnv = "COUNTCTL_CERT"
+	keyEnv  = "COUNTCTL_CERT_KEY"
+)
+
+func (c *CLI) tlsFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.TLS.ca, "ca", c.Env(caEnv), "file with the authorities in PEM that servers' certificates must come from, in place of the system's; "+caEnv+" sets it")
+	flags.StringVar(&c.TLS.cert, "cert", c.Env(certEnv), "file with the certificate in PEM that servers may ask for; "+certEnv+" sets it")
+	flags.StringVar(&c.TLS.key, "cert-key", c.Env(keyEnv), "file with the key of --cert in PEM, if it is not in that file; "+keyEnv+" sets it")
+}
+
+// Config returns how to speak TLS; nil if no flag says anything of it.
+func (f tlsFlags) Config() (*tls.Config, error) {
+	if f == (tlsFlags{}) {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.ca != "" {
+		content, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, Usagef("--ca: %v", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(content) {
+			return nil, Usagef("--ca: %s has no certificate in PEM", f.ca)
+		}
+	}
+	if f.key != "" && f.cert == "" {
+		return nil, Usagef("--cert-key needs --cert too")
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, cmp.Or(f.key, f.cert))
+		if err != nil {
+			return nil, Usagef("--cert: %v (the key is that of --cert-key or %s, or in the file of --cert)", err, keyEnv)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// Dial returns a client of some servers, with the global flags.
+func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
+	config, err := c.TLS.Config()
+	if err != nil {
+		return nil, err
+	}
+	token, err := c.Token()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token})
+}
+
+// NodeURL returns where a node is reached that says its address itself: its scheme is that
+// of the server in use.
+func NodeURL(server *client.Client, httpAddr string) string {
+	scheme, _, _ := strings.Cut(server.Addr(), "://")
+	return scheme + "://" + httpAddr
+}
+
+// The variables that set the token.
+const (
+	tokenEnv     = "COUNTCTL_TOKEN"
+	tokenFileEnv = "COUNTCTL_TOKEN_FILE"
+)
+
+func (c *CLI) tokenFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.tokenFile, "token-file", c.Env(tokenFileEnv), "file with the token that calls bear; "+tokenEnv+" is a token itself, which the file overrides")
+}
+
+// Token returns the token that calls bear, or "".
+func (c *CLI) Token() (string, error) {
+	if c.tokenFile == "" {
+		return strings.TrimSpace(c.Env(tokenEnv)), nil
+	}
+	text, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", Usagef("--token-file: %v", err)
+	}
+	token := string(bytes.TrimSpace(text))
+	if token == "" {
+		return "", Usagef("--token-file: %s is empty", c.tokenFile)
+	}
+	return token, nil
+}

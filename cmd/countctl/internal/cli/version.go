@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// version is set by the linker in releases.
+var version string
+
+// versionOutput is the JSON output of version.
+type versionOutput struct {
+	Client string `json:"client"`
+	Server string `json:"server"` // "" when it did not answer
+}
+
+func (c *CLI) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of countctl and of the server, if it answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := versionOutput{Client: ClientVersion()}
+			return c.WithServer(func(server *client.Client) (err error) {
+				// countctl's own version is known whether there is a server or not.
+				if out.Server, err = server.Version(cmd.Context()); err != nil {
+					fmt.Fprintf(c.Err, "countctl: the server's version is not known: %s\n", c.explain(err))
+				}
+				return c.Print(out, func(t *Table) {
+					t.Row("countctl", out.Client)
+					if out.Server != "" {
+						t.Row("countd", out.Server)
+					}
+				})
+			})
+		},
+	}
+}
+
+// ClientVersion returns the version, or what the build recorded.
+func ClientVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,103 @@
+// Package clitest runs command lines of countctl in tests, in the test's process.
+package clitest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// Result is what a command line came to.
+type Result struct {
+	Code     int
+	Out, Err string
+}
+
+// Invocation runs command lines against one server.
+type Invocation struct {
+	t        *testing.T
+	Addr     string
+	Stdin    string
+	Ctx      context.Context
+	commands []cli.Commands
+}
+
+// New returns an invocation of a program that has the commands of some packages.
+func New(t *testing.T, addr string, commands ...cli.Commands) *Invocation {
+	return &Invocation{t: t, Addr: addr, Ctx: t.Context(), commands: commands}
+}
+
+// Run runs a command line.
+func (i *Invocation) Run(args ...string) Result {
+	var out, err proctest.Buffer
+	env := func(name string) string {
+		if name == cli.AddrEnv {
+			return i.Addr
+		}
+		return ""
+	}
+	code := cli.Run(i.Ctx, args, cli.Terminal{In: strings.NewReader(i.Stdin), Out: &out, Err: &err, Env: env}, i.commands...)
+	return Result{code, out.String(), err.String()}
+}
+
+// OK runs a command line that must succeed and returns its output.
+func (i *Invocation) OK(args ...string) string {
+	i.t.Helper()
+	got := i.Run(args...)
+	if got.Code != cli.ExitOK {
+		i.t.Fatalf("countctl %s: exit %d\n%s%s", strings.Join(args, " "), got.Code, got.Out, got.Err)
+	}
+	return got.Out
+}
+
+// Decode reads JSON output.
+func Decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("cannot read %q: %v", text, err)
+	}
+	return v
+}
+
+// WriteTemp writes a file of the test and returns its path.
+func WriteTemp(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// ReadAll returns the content of a file.
+func ReadAll(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Gzipped returns the text, compressed.
+func Gzipped(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

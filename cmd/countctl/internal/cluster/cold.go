@@ -1,0 +1,284 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// coldWait is long enough to move hundreds of millions of rows out of memory.
+const coldWait = 24 * time.Hour
+
+// coldOutput is the JSON output of cold migrate, warm and stop.
+type coldOutput struct {
+	ID    string           `json:"id"`   // "" of a dry run
+	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
+	Done  bool             `json:"done"` // the jobs have ended
+	Nodes []coldNodeOutput `json:"nodes"`
+
+	verb string
+}
+
+// coldNodeOutput is one node's part.
+type coldNodeOutput struct {
+	client.ColdOrderedNode
+	Moved  uint64 `json:"moved"`
+	Ended  bool   `json:"ended"`
+	Failed string `json:"failed,omitempty"`
+}
+
+func coldCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cold",
+		Short: "Show the rows on disk, and move rows to disk or back into memory",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("cold needs status, migrate, warm or stop")
+		},
+	}
+	cmd.AddCommand(coldStatusCommand(c), coldMigrateCommand(c), coldWarmCommand(c), coldStopCommand(c))
+	return cmd
+}
+
+func coldMigrateCommand(c *cli.CLI) *cobra.Command {
+	var m client.ColdMigration
+	var before string
+	wait := coldWait
+	cmd := &cobra.Command{
+		Use:   "migrate [KEYSPACE]",
+		Short: "Move old rows to disk now, on all nodes, and wait for that",
+		Long: `Move old rows to disk now, on all nodes, and wait for that.
+
+Each node's --cold-after decides which rows are old, unless --before or --older-than is
+given. Some 10,000 adjacent rows move together, once nobody has written to any of them for
+two seconds; the newest rows of a shard always stay. Rows that cold warm has kept in memory
+move too. If the command is interrupted, the nodes continue; cold stop ends the job.`,
+		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
+		Args:    cli.AtMost(1, "at most one KEYSPACE"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) > 0 {
+				if m.Keyspace = args[0]; m.Keyspace == "" { // which would be all
+					return cli.Usagef("KEYSPACE is empty")
+				}
+			}
+			if m.Before, err = idFlag(cmd, "before", before); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("before") && m.Before == 0 { // which would be as if it were not given
+				return cli.Usagef("--before: no id is below 0")
+			}
+			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.MigrateCold(cmd.Context(), m)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
+	cli.DurationFlag(cmd.Flags(), &m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
+	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "print how many rows are old and in memory, and move none")
+	waitFlag(cmd, &wait)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("before") && cmd.Flags().Changed("older-than") {
+			return cli.Usagef("give --before or --older-than, not both")
+		}
+		return wholeSeconds(cmd, "older-than", m.OlderThan)
+	}
+	return cmd
+}
+
+func coldWarmCommand(c *cli.CLI) *cobra.Command {
+	w := client.ColdWarming{Keep: 24 * time.Hour}
+	var from, to string
+	wait := coldWait
+	cmd := &cobra.Command{
+		Use:   "warm KEYSPACE",
+		Short: "Bring rows back into memory, on all nodes, and wait for that",
+		Long: `Bring rows back into memory, on all nodes, and wait for that.
+
+It is refused in advance if the rows would not fit under a node's memory limit. They stay
+for --keep, however old, and move back to disk once nobody writes to them. A restarted node
+has on disk the rows that its newest snapshot names there. If memory becomes short, a node
+moves them earlier. To keep rows in memory for good, raise --cold-after.`,
+		Example: "  countctl cold warm posts --from 3342819171543700 --to 3356118498271249 --keep 48h",
+		Args:    cli.Exactly(1, "a KEYSPACE"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			w.Keyspace, w.To = args[0], 1<<64-1
+			if w.From, err = idFlag(cmd, "from", from); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("to") {
+				if w.To, err = idFlag(cmd, "to", to); err != nil {
+					return err
+				}
+			}
+			if w.From > w.To {
+				return cli.Usagef("--from %d is above --to %d", w.From, w.To)
+			}
+			return orderCold(cmd.Context(), c, "warm", wait, w.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.WarmCold(cmd.Context(), w)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "the first id (the least there is)")
+	cmd.Flags().StringVar(&to, "to", "", "the last id (the largest there is)")
+	cli.DurationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "how long the rows stay in memory regardless of their age, 1s to 8760h, in whole seconds")
+	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "print how many rows would move and how much memory they take, and move none")
+	waitFlag(cmd, &wait)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return wholeSeconds(cmd, "keep", w.Keep) }
+	return cmd
+}
+
+func coldStopCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the jobs of cold migrate and warm, and let warmed rows leave memory",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.StopCold(cmd.Context())
+			})
+		},
+	}
+}
+
+// idFlag reads a flag that is an id, 0 if it is not given.
+func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
+	if !cmd.Flags().Changed(name) {
+		return 0, nil
+	}
+	id, err := client.ParseID(text)
+	if err != nil {
+		return 0, cli.Usagef("--%s: %v", name, err)
+	}
+	return uint64(id), nil
+}
+
+// wholeSeconds refuses a flag that the API has no number for.
+func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
+	if cmd.Flags().Changed(name) && (d < time.Second || d%time.Second != 0) {
+		return cli.Usagef("--%s is 1s or more, in whole seconds, not %v", name, d)
+	}
+	return nil
+}
+
+// orderCold sends an order to the nodes and, unless wait is 0, waits for the end of the jobs
+// on those that answered.
+func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, only bool, order func(*client.Client) (client.ColdOrdered, error)) error {
+	server, _, err := c.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	ordered, err := order(server)
+	if err != nil {
+		return fmt.Errorf("cannot have the nodes %s rows: %w", verb, err)
+	}
+	out := coldOutput{ID: ordered.ID, verb: verb}
+	for _, n := range ordered.Nodes {
+		out.Nodes = append(out.Nodes, coldNodeOutput{ColdOrderedNode: n})
+		if out.Rows += n.Rows; !n.Answers {
+			c.Say("%s does not answer: %s", n.Node, out.without())
+		}
+	}
+	if !only && !c.NoWait {
+		if err := awaitCold(ctx, c, server, &out, wait); err != nil {
+			return err
+		}
+	}
+	if err := c.Print(out, func(t *cli.Table) { coldRows(t, out) }); err != nil {
+		return err
+	}
+	return out.verdict(verb)
+}
+
+// without returns the consequence for a node that does not answer.
+func (o *coldOutput) without() string {
+	switch {
+	case o.verb == "stop":
+		return "a job that it may be running continues"
+	case o.ID == "":
+		return "its rows are not among these"
+	}
+	return "it begins nothing, unless it answered too late; this command does not wait for it"
+}
+
+// awaitCold waits until no node is at the work any more.
+func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *coldOutput, wait time.Duration) error {
+	err := await(ctx, c, wait, func(ctx context.Context) (string, error) {
+		seen, err := server.Cold(ctx)
+		if err != nil {
+			return "", err
+		}
+		return out.look(seen), nil
+	})
+	out.Done = err == nil
+	return goesOn(err, "the nodes continue the job; countctl cold stop ends it")
+}
+
+// look records the progress of the nodes, and returns what it waits for.
+func (o *coldOutput) look(seen []client.ColdNode) string {
+	var waits []string
+	o.Rows = 0
+	for i := range o.Nodes {
+		n := &o.Nodes[i]
+		if at := slices.IndexFunc(seen, func(s client.ColdNode) bool { return s.Node == n.Node }); n.Answers && n.Refused == "" && !n.Ended {
+			switch {
+			case at < 0:
+				n.Ended, n.Failed = true, "it has left the cluster"
+			case !seen[at].Answers:
+				waits = append(waits, n.Node+" does not answer")
+			case seen[at].Work == nil || seen[at].Work.ID != o.ID:
+				n.Ended, n.Failed = true, "it was started again, or had another order"
+			default:
+				work := seen[at].Work
+				n.Moved, n.Ended, n.Failed = work.Rows, !work.Running, work.Failed
+				if work.Running {
+					waits = append(waits, fmt.Sprintf("%s has moved %d %% of about %s rows", n.Node, min(100, 100*work.Rows/max(1, work.Of)), cli.Grouped(work.Of)))
+				}
+			}
+		}
+		o.Rows += n.Moved
+	}
+	return strings.Join(waits, ", ")
+}
+
+// verdict returns an error about the rows that were not moved.
+func (o *coldOutput) verdict(verb string) error {
+	for _, n := range o.Nodes {
+		switch {
+		case n.Refused != "":
+			return fmt.Errorf("%s did not begin to %s rows: %s", n.Node, verb, n.Refused)
+		case n.Failed != "":
+			return fmt.Errorf("%s did not %s all rows: %s", n.Node, verb, n.Failed)
+		}
+	}
+	return nil
+}
+
+func coldRows(t *cli.Table, o coldOutput) {
+	t.Row("NODE", "ROWS DUE", "MEMORY", "MOVED", "STATE")
+	for _, n := range o.Nodes {
+		state := "begun"
+		switch {
+		case !n.Answers:
+			state = "no answer"
+		case n.Refused != "":
+			state = n.Refused
+		case n.Failed != "":
+			state = n.Failed
+		case n.Ended:
+			state = "done"
+		case o.ID == "":
+			state = "dry run"
+		case o.verb == "stop":
+			state = "stopped"
+		}
+		t.Row(n.Node, cli.Grouped(n.Rows), cli.Grouped(n.Bytes), cli.Grouped(n.Moved), state)
+	}
+}

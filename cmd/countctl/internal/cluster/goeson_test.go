@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// Who interrupts an order that the cluster goes on with is told that it goes on, and
+// how it is taken back.
+func TestInterruptedOrderGoesOn(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"remove": {[]string{"node", "remove", "n3", "--yes"}, "countctl node undrain n3 keeps it"},
+		"drain":  {[]string{"node", "drain", "n3", "--yes"}, "countctl node undrain n3 ends that"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			i.Ctx = ctx
+			server.EditCluster(func(c *countdtest.Cluster) {
+				c.Looked = func(c *countdtest.Cluster, method, _ string) {
+					if n := c.Node("n3"); method == http.MethodGet && n.State != "active" {
+						c.Groups[1].Leader = "n3" // it is not done
+						cancel()
+					}
+				}
+			})
+			got := i.Run(test.args...)
+			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "interrupted, but the cluster continues") || !strings.Contains(got.Err, test.says) {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+		})
+	}
+}
+
+// A node is not ordered to leave where nothing can move.
+func TestNodeRemoveWithoutAMajority(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })
+	got := i.Run("node", "remove", "n3", "--yes")
+	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "no replica can move while 1 of the other 2 nodes are dead (n2)") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		if c.Nodes[2].State != "active" {
+			t.Errorf("n3 is %s", c.Nodes[2].State)
+		}
+		c.Nodes[1].Alive = true
+	})
+	if got := i.Run("node", "remove", "n3", "--yes", "--no-wait"); got.Code != cli.ExitOK {
+		t.Errorf("of a dead node alone: exit %d, %s", got.Code, got.Err)
+	}
+}

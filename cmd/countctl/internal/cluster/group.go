@@ -1,0 +1,180 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// groupsOutput is the JSON output of group list.
+type groupsOutput struct {
+	Groups []client.ClusterGroup `json:"groups"`
+}
+
+func groupCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "group",
+		Short: "List the Raft groups, hand them over and move their replicas",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("group needs list, transfer or move")
+		},
+	}
+	cmd.AddCommand(c.ListCommand("groups", listGroups), groupTransferCommand(c), groupMoveCommand(c))
+	return cmd
+}
+
+func listGroups(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+	groups, err := server.ClusterGroups(ctx)
+	return groupsOutput{groups}, func(t *cli.Table) { groupRows(t, groups) }, err
+}
+
+func groupRows(t *cli.Table, groups []client.ClusterGroup) {
+	t.Row("GROUP", "NAME", "LEADER", "TERM", "VOTERS", "OTHERS", "TARGET", "LAG", "ROWS", "BYTES")
+	for _, g := range groups {
+		target := "="
+		if !sameNames(g.Voters, g.Target) {
+			target = strings.Join(g.Target, ",")
+		}
+		t.Row(g.ID, cli.GroupName(g), cmp.Or(g.Leader, "-"), g.Term, numbered(g, g.Voters), cmp.Or(numbered(g, g.NonVoters), "-"),
+			target, lagOf(g), cli.Grouped(g.Rows), cli.Grouped(g.Bytes))
+	}
+}
+
+// numbered joins the names of members, each with the number of its replica.
+func numbered(g client.ClusterGroup, nodes []string) string {
+	names := slices.Clone(nodes)
+	for _, r := range g.Replicas {
+		if _, number, has := strings.Cut(r.ID, "#"); has && slices.Contains(nodes, r.Node) {
+			names[slices.Index(nodes, r.Node)] += "#" + number
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// lagOf returns the largest lag of a replica.
+func lagOf(g client.ClusterGroup) uint64 {
+	lag := uint64(0)
+	for _, r := range g.Replicas {
+		lag = max(lag, r.Lag)
+	}
+	return lag
+}
+
+// parseGroup parses a group given by number or by name, such as posts/3.
+func parseGroup(ctx context.Context, server *client.Client, text string) (client.ClusterGroup, error) {
+	groups, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return client.ClusterGroup{}, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	for _, g := range groups {
+		if strconv.FormatUint(uint64(g.ID), 10) == text || cli.GroupName(g) == text {
+			return g, nil
+		}
+	}
+	return client.ClusterGroup{}, fmt.Errorf("there is no group %s; see countctl group list", text)
+}
+
+func groupTransferCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:     "transfer GROUP NODE",
+		Short:   "Hand a group over to another of its voters",
+		Example: "  countctl group transfer posts/3 n2",
+		Args:    cli.Exactly(2, "a GROUP and a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
+				changed, err := server.Transfer(cmd.Context(), g.ID, args[1])
+				if err != nil {
+					err = fmt.Errorf("cannot hand %s over to %s: %w", cli.GroupName(g), args[1], err)
+				}
+				return changed, err
+			})
+		},
+	}
+}
+
+// changeGroup changes the group of a number or name, and prints the result.
+func changeGroup(ctx context.Context, c *cli.CLI, text string, change func(*client.Client, client.ClusterGroup) (client.Changed, error)) error {
+	server, _, err := c.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	g, err := parseGroup(ctx, server, text)
+	if err != nil {
+		return err
+	}
+	changed, err := change(server, g)
+	if err != nil {
+		return err
+	}
+	return c.Print(changed, func(t *cli.Table) {
+		t.Row("GROUP", "NAME", "LEADER", "TARGET")
+		t.Row(g.ID, cli.GroupName(g), cmp.Or(changed.Group.Leader, "-"), strings.Join(changed.Group.Target, ","))
+	})
+}
+
+func groupMoveCommand(c *cli.CLI) *cobra.Command {
+	wait := moveWait
+	cmd := &cobra.Command{
+		Use:   "move GROUP FROM TO",
+		Short: "Move a replica of a group to another node, and wait for that",
+		Long: `Move a replica of a group to another node, and wait for that.
+
+The new replica catches up and gets a vote before the old one is removed. If nodes then
+have uneven numbers of replicas, the cluster evens them out again.`,
+		Example: "  countctl group move posts/3 n1 n4",
+		Args:    cli.Exactly(3, "a GROUP and two NODEs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
+				return moveReplica(cmd.Context(), c, server, g, args[1], args[2], wait)
+			})
+		},
+	}
+	waitFlag(cmd, &wait)
+	return cmd
+}
+
+func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, from, to string, wait time.Duration) (client.Changed, error) {
+	c.Say("a replica of %s, %s rows, moves from %s to %s", cli.GroupName(g), cli.Grouped(g.Rows), from, to)
+	if err := c.Confirm("Move it?"); err != nil {
+		return client.Changed{}, err
+	}
+	changed, err := server.Move(ctx, g.ID, from, to)
+	if err != nil {
+		return client.Changed{}, fmt.Errorf("cannot move %s from %s to %s: %w", cli.GroupName(g), from, to, err)
+	}
+	if c.NoWait {
+		return changed, nil
+	}
+	err = awaitMove(ctx, c, server, g, wait)
+	return changed, goesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", cli.GroupName(g), cli.GroupName(g), to, from)
+}
+
+// awaitMove waits until a group's members are its target.
+func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, wait time.Duration) error {
+	return await(ctx, c, wait, func(ctx context.Context) (string, error) {
+		now, err := parseGroup(ctx, server, strconv.FormatUint(uint64(g.ID), 10))
+		switch {
+		case err != nil:
+			return "", err
+		case !sameNames(now.Voters, now.Target):
+			return fmt.Sprintf("%s has voters %s, others %s, and is to have %s", cli.GroupName(g),
+				strings.Join(now.Voters, ","), cmp.Or(strings.Join(now.NonVoters, ","), "-"), strings.Join(now.Target, ",")), nil
+		}
+		return "", nil
+	})
+}
+
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

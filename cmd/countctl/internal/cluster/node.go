@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// nodesOutput is the JSON output of node list.
+type nodesOutput struct {
+	ClusterID   string               `json:"cluster_id"`
+	ClusterName string               `json:"cluster_name,omitempty"`
+	Nodes       []client.ClusterNode `json:"nodes"`
+}
+
+// nodeOutput is the JSON output of node drain, undrain and remove.
+type nodeOutput struct {
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+	State   string `json:"state"` // active, draining, leaving or, once it is, removed
+	Changed bool   `json:"changed"`
+	Leads   int    `json:"leads"`
+	Done    bool   `json:"done"` // the change is complete
+}
+
+func nodeCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "List, drain and remove the nodes of the cluster",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("node needs list, drain, undrain or remove")
+		},
+	}
+	cmd.AddCommand(c.ListCommand("nodes", listNodes), nodeDrainCommand(c), nodeUndrainCommand(c), nodeRemoveCommand(c))
+	return cmd
+}
+
+func listNodes(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+	seen, err := server.ClusterNodes(ctx)
+	return nodesOutput(seen), func(t *cli.Table) { nodeRows(t, seen.Nodes) }, err
+}
+
+func nodeRows(t *cli.Table, nodes []client.ClusterNode) {
+	t.Row("NODE", "KEY", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
+	for _, n := range nodes {
+		t.Row(n.ID, n.Key, n.Zone, condition(n), n.Version, n.Leads, n.Replicas, n.HTTPAddr)
+	}
+}
+
+func nodeDrainCommand(c *cli.CLI) *cobra.Command {
+	wait := drainWait
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Move the leaders off a node, give it no new replicas, and wait until it leads nothing",
+		Long: `Move the leaders off a node, give it no new replicas, and wait until it leads nothing.
+
+It keeps its replicas and answers requests. End the drain with node undrain.`,
+		Args: cli.Exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+				c.Say("%s hands over %s that it leads and gets no new replicas", n.ID, cli.Counted(n.Leads, "group"))
+				if err := c.Confirm("Drain " + n.ID + "?"); err != nil {
+					return nodeOutput{}, err
+				}
+				return drain(ctx, c, server, n, wait)
+			})
+		},
+	}
+	waitFlag(cmd, &wait)
+	return cmd
+}
+
+// mayMove refuses to remove a node while so many other nodes are dead that no replica can
+// move: the removal would wait forever.
+func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
+	staying, dead := 0, []string{}
+	for _, n := range nodes {
+		if n.Key == leaver.Key || n.State == "leaving" {
+			continue
+		}
+		staying++
+		if !n.Alive {
+			dead = append(dead, n.ID)
+		}
+	}
+	if len(dead) > 0 && 2*len(dead) >= staying {
+		return fmt.Errorf("%s cannot be removed: no replica can move while %d of the other %d nodes are dead (%s); start them again first",
+			leaver.ID, len(dead), staying, strings.Join(dead, ", "))
+	}
+	return nil
+}
+
+// onNode finds the node and calls act to change it.
+func onNode(ctx context.Context, c *cli.CLI, called string, act func(context.Context, *client.Client, client.ClusterNode) (nodeOutput, error)) error {
+	return onNodeOf(ctx, c, called, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+		return act(ctx, server, n)
+	})
+}
+
+// onNodeOf is onNode for an act that needs the other nodes too.
+func onNodeOf(ctx context.Context, c *cli.CLI, called string, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) error {
+	server, nodes, err := c.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	n, there := FindNode(nodes, called)
+	if !there {
+		return fmt.Errorf("there is no node %s; see countctl node list", called)
+	}
+	out, err := act(ctx, server, nodes, n)
+	if err != nil {
+		return err
+	}
+	return c.Print(out, func(t *cli.Table) {
+		t.Row("NODE", "KEY", "STATE", "LEADS")
+		t.Row(out.Node, out.Key, out.State, out.Leads)
+	})
+}
+
+// drain drains a node and, unless --no-wait is given, waits until it leads
+// nothing.
+func drain(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	changed, err := server.Drain(ctx, n.Key)
+	if err != nil {
+		return nodeOutput{}, fmt.Errorf("cannot drain %s: %w", n.ID, err)
+	}
+	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
+	if c.NoWait {
+		return out, nil
+	}
+	out.Done = true
+	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
+		now, there, err := nodeNow(ctx, server, n.Key)
+		if err != nil || !there {
+			return "", err
+		}
+		if out.Leads = now.Leads; now.Leads > 0 {
+			return fmt.Sprintf("%s leads %s", n.ID, cli.Counted(now.Leads, "group")), nil
+		}
+		return "", nil
+	})
+	return out, goesOn(err, "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+}
+
+func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "undrain NODE",
+		Short: "End a drain, or keep a node that is leaving",
+		Args:  cli.Exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+				changed, err := server.Undrain(ctx, n.Key)
+				if err != nil {
+					return nodeOutput{}, fmt.Errorf("cannot undrain %s: %w", n.ID, err)
+				}
+				return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads, Done: true}, nil
+			})
+		},
+	}
+}
+
+func nodeRemoveCommand(c *cli.CLI) *cobra.Command {
+	wait := moveWait
+	cmd := &cobra.Command{
+		Use:   "remove NODE",
+		Short: "Move a node's replicas to others, remove it from the cluster, and wait for that",
+		Long: `Move a node's replicas to others, remove it from the cluster, and wait for that.
+
+Replicas move two groups at a time; each is copied before the old one is removed. Stop
+the node's process once the node is removed, and never start it on that data directory
+again. Until then, node undrain keeps the node in the cluster.`,
+		Args: cli.Exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onNodeOf(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+				if err := mayMove(nodes, n); err != nil {
+					return nodeOutput{}, err
+				}
+				c.Say("%s leaves the cluster: its %d replicas move to other nodes, then it is removed for good", n.ID, n.Replicas)
+				if err := c.ConfirmRisk("Remove " + n.ID + "?"); err != nil {
+					return nodeOutput{}, err
+				}
+				return removeNode(ctx, c, server, n, wait)
+			})
+		},
+	}
+	waitFlag(cmd, &wait)
+	return cmd
+}
+
+func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	changed, err := server.Remove(ctx, n.Key)
+	if err != nil {
+		return nodeOutput{}, fmt.Errorf("cannot remove %s: %w", n.ID, err)
+	}
+	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
+	if c.NoWait {
+		return out, nil
+	}
+	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
+		now, there, err := nodeNow(ctx, server, n.Key)
+		switch {
+		case err != nil:
+			return "", err
+		case !there:
+			out.State, out.Leads, out.Done = "removed", 0, true
+			return "", nil
+		case now.State != "leaving":
+			return "", fmt.Errorf("%s is %s: it is not to leave any more", n.ID, now.State)
+		}
+		out.Leads = now.Leads
+		return fmt.Sprintf("%s holds %d replicas and leads %d", n.ID, now.Replicas, now.Leads), nil
+	})
+	return out, goesOn(err, "%s leaves the cluster; until it is removed, countctl node undrain %s keeps it", n.ID, n.ID)
+}

@@ -1,0 +1,698 @@
+package cluster
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// three is a cluster of three nodes.
+func three(t *testing.T) (*countdtest.Server, *clitest.Invocation) {
+	server := countdtest.New(t)
+	server.SetCluster("n1", "n2", "n3")
+	return server, against(t, server)
+}
+
+func codes(warnings []warning) []string {
+	var all []string
+	for _, w := range warnings {
+		all = append(all, w.Code)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestWarnings(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		want []string
+	}{
+		"none":                  {func(*countdtest.Cluster) {}, nil},
+		"a dead node":           {func(c *countdtest.Cluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
+		"a silent node":         {func(c *countdtest.Cluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
+		"one not ready":         {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
+		"one drained":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
+		"one leaving":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
+		"insecure":              {func(c *countdtest.Cluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
+		"joins nobody":          {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
+		"no memory":             {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
+		"no disk":               {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"zones of some":         {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
+		"no leader":             {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
+		"few voters":            {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
+		"a move":                {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
+		"a replica behind":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
+		"rows that are damaged": {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
+		"rows that differ":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Digest = "ffffffffffffffff" }, []string{"replicas_differ"}},
+		"logs that differ": {func(c *countdtest.Cluster) {
+			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
+		}, []string{"replicas_differ"}},
+		"ids of another layout": {func(c *countdtest.Cluster) {
+			c.Groups[1].Misfit = map[string]any{"id": "1850000000000000000", "layout": "weibo", "fits": "twitter", "rows": 6}
+			c.Groups[2].Misfit = map[string]any{"id": "1850000000000000001", "layout": "weibo", "fits": "", "rows": 4}
+		}, []string{"id_layout_misfit"}},
+		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
+		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
+			if got := codes(s.Warnings); !slices.Equal(got, test.want) {
+				t.Errorf("warnings %+v, want %q", s.Warnings, test.want)
+			}
+			table, screen := i.OK("status", "--groups"), i.OK("status")
+			for _, w := range s.Warnings {
+				if !strings.Contains(table, w.Text) {
+					t.Errorf("the table lacks %q:\n%s", w.Text, table)
+				}
+				if !strings.Contains(screen, "\n"+w.Code+" ") {
+					t.Errorf("the screen lacks %q:\n%s", w.Code, screen)
+				}
+			}
+			fitsScreen(t, screen)
+		})
+	}
+}
+
+// Ids that are not of the layout are warned of from a tenth of the rows on, with what to
+// do if anything would help.
+func TestMisfitsAreWarnedOf(t *testing.T) {
+	misfit := func(rows uint64, fits string) *client.Misfit {
+		return &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
+	}
+	const begins = " rows of posts, as 1850000000000000000, are not of layout weibo; "
+	for name, test := range map[string]struct {
+		rows [2]uint64 // by shard
+		of   [2]*client.Misfit
+		want string
+	}{
+		"none":          {[2]uint64{50, 50}, [2]*client.Misfit{}, ""},
+		"a stray one":   {[2]uint64{50, 50}, [2]*client.Misfit{misfit(1, "")}, ""},
+		"under a tenth": {[2]uint64{50, 50}, [2]*client.Misfit{misfit(9, "")}, ""},
+		"a tenth":       {[2]uint64{50, 50}, [2]*client.Misfit{misfit(3, ""), misfit(7, "")}, "10" + begins + "no layout with a name fits more of the rows"},
+		"most":          {[2]uint64{500, 500}, [2]*client.Misfit{misfit(500, "twitter"), misfit(490, "")}, "990" + begins + "start the nodes with --id-layout posts=twitter"},
+		"all":           {[2]uint64{0, 1}, [2]*client.Misfit{nil, misfit(1, "none")}, "1" + begins + "start the nodes with --id-layout posts=none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var groups []client.ClusterGroup
+			for s, rows := range test.rows {
+				groups = append(groups, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: rows, Misfit: test.of[s]})
+			}
+			groups = append(groups, client.ClusterGroup{Keyspace: "users", Rows: 1000})
+			var got []string
+			warnOfMisfits(groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
+			if strings.Join(got, "; ") != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// A shard of many rows that has over twice its share is warned of, once a keyspace.
+func TestUnevenShardsAreWarnedOf(t *testing.T) {
+	groups := func(rows ...uint64) (all []client.ClusterGroup) {
+		for s, n := range rows {
+			all = append(all, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: n}, client.ClusterGroup{Keyspace: "users", Shard: s, Rows: 10})
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		groups []client.ClusterGroup
+		want   string
+	}{
+		"all in one":           {groups(60_000, 0, 0, 0), "posts/0 holds 60,000 of the 60,000 rows of posts, more than twice its share of 4 shards"},
+		"a little over double": {groups(0, 10_001, 5_000, 4_998), "posts/1 holds 10,001 of the 19,999 rows of posts, more than twice its share of 4 shards"},
+		"double":               {groups(0, 10_000, 5_000, 5_000), ""},
+		"few rows":             {groups(9_999, 0, 0, 0), ""},
+		"one shard":            {groups(60_000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			warnOfSkew(test.groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
+			if strings.Join(got, "; ") != test.want {
+				t.Errorf("warned %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestStatusNamesTheNodesOfALostGroup(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Nodes = append(c.Nodes, c.Nodes[2])
+		c.Nodes[3].ID, c.Nodes[3].Key = "n4", "n4.00000003"
+		for n := range 3 {
+			c.Nodes[n].Alive, c.Nodes[n].Answers = false, false
+		}
+		c.Groups = c.Groups[:2]
+		c.Groups[1].Leader = ""
+	})
+	s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
+	want := "posts/0: all its replicas are on dead nodes n1, n2, n3"
+	if !slices.ContainsFunc(s.Warnings, func(w warning) bool { return w.Code == "group_no_leader" && w.Text == want }) {
+		t.Errorf("warnings %+v, want %q", s.Warnings, want)
+	}
+}
+
+func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		for n := range 100 {
+			g := c.Groups[1]
+			g.ID, g.Shard = uint32(100+n), 100+n
+			c.Groups = append(c.Groups, g)
+		}
+	})
+	fitsScreen(t, i.OK("status"))
+	if table := i.OK("status", "--groups"); !strings.Contains(table, "posts/199") {
+		t.Errorf("a group is missing in\n%s", table)
+	}
+}
+
+func TestNodeDrain(t *testing.T) {
+	server, i := three(t)
+	looks := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, method, path string) {
+			if method == http.MethodGet && c.Nodes[1].State == "draining" {
+				looks++
+				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // it takes a while
+			}
+		}
+	})
+	got := i.Run("node", "drain", "n2", "-o", "json")
+	out := clitest.Decode[nodeOutput](t, got.Out)
+	if got.Code != cli.ExitOK || !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" || !strings.Contains(got.Err, "n2 leads 1 group\n") {
+		t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
+	}
+	if out := clitest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "-o", "json")); out.Changed {
+		t.Errorf("again: %+v", out)
+	}
+	if out := clitest.Decode[nodeOutput](t, i.OK("node", "undrain", "n2", "-o", "json")); !out.Changed || out.State != "active" {
+		t.Errorf("undrained: %+v", out)
+	}
+	if list := i.OK("node", "list"); !strings.Contains(list, "n2.00000001") || strings.Count(list, "alive") != 3 {
+		t.Errorf("list:\n%s", list)
+	}
+}
+
+// A drain that does not come to its end in time says so, and one that is not
+// waited for does not.
+func TestNodeDrainThatDoesNotEnd(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, _ string) { c.Groups[1].Leader = "n2" }
+	})
+	if got := i.Run("node", "drain", "n2", "--wait", "1ms"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "n2 leads") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	if out := clitest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "--no-wait", "-o", "json")); out.Done || out.Leads == 0 {
+		t.Errorf("not waited for: %+v", out)
+	}
+}
+
+func TestNodeRemove(t *testing.T) {
+	server, i := three(t)
+	if got := i.Run("node", "remove", "n3"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "Give --yes") {
+		t.Errorf("without --yes: exit %d, %s", got.Code, got.Err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, method, _ string) {
+			if n := c.Node("n3"); method == http.MethodGet && n != nil && n.State == "leaving" {
+				c.Nodes = c.Nodes[:2]
+			}
+		}
+	})
+	if out := clitest.Decode[nodeOutput](t, i.OK("node", "remove", "n3.00000002", "--yes", "-o", "json")); out.State != "removed" || !out.Done {
+		t.Errorf("removed: %+v", out)
+	}
+	if got := i.Run("node", "remove", "n3", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "there is no node n3") {
+		t.Errorf("again: exit %d, %s", got.Code, got.Err)
+	}
+	i.OK("node", "drain", "n2")
+	if got := i.Run("node", "remove", "n1", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "no other node is active") {
+		t.Errorf("the last one: exit %d, %s", got.Code, got.Err)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Nodes = append(c.Nodes, countdtest.Node{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
+	})
+	if list := clitest.Decode[groupsOutput](t, i.OK("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
+		t.Fatalf("groups %+v", list)
+	}
+	if out := clitest.Decode[client.Changed](t, i.OK("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
+		t.Errorf("transferred: %+v", out)
+	}
+	if out := clitest.Decode[client.Changed](t, i.OK("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
+		t.Errorf("moved: %+v", out)
+	}
+	if table := i.OK("group", "list"); !strings.Contains(table, "n4,n2,n3") {
+		t.Errorf("table:\n%s", table)
+	}
+	for args, want := range map[string]string{
+		"group transfer posts/9 n1": "there is no group posts/9", "group transfer posts/1 n9": "no such node", "group move posts/1 n4 n4": "is not to be on n4",
+	} {
+		if got := i.Run(strings.Fields(args)...); got.Code != cli.ExitFail || !strings.Contains(got.Err, want) {
+			t.Errorf("%s: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+}
+
+func TestRebalance(t *testing.T) {
+	server, i := three(t)
+	if out := i.OK("rebalance", "--dry-run"); !strings.Contains(out, "nothing") {
+		t.Errorf("printed %s", out)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Steps = []map[string]any{
+			{"step": "place", "group": 1, "name": "posts/0", "add": []string{"n4"}, "remove": []string{"n1"}, "reason": "n1 has 9 replicas"},
+			{"step": "transfer", "group": 2, "name": "posts/1", "from": "n1", "to": "n2", "reason": "n1 is draining"},
+		}
+	})
+	table := i.OK("rebalance", "--dry-run")
+	for _, want := range []string{"+n4 -n1", "n1 has 9 replicas", "n1 → n2"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); len(out.Steps) != 2 || *out.Steps[0].Group != 1 {
+		t.Errorf("steps %+v", out)
+	}
+}
+
+// While groups move the placement may plan nothing more: that is not the end.
+func TestRebalanceShowsWhatMoves(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		want string // of the table; "" for a cluster that is as it should be
+	}{
+		"at rest":      {func(*countdtest.Cluster) {}, ""},
+		"a group":      {func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
+		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "its leader does not answer"},
+		"only planned": {func(c *countdtest.Cluster) { c.Steps = []map[string]any{{"step": "remove_node", "node": "n3"}} }, "removed"},
+		"a move that began and ended meanwhile": {func(c *countdtest.Cluster) {
+			c.Looked = func(c *countdtest.Cluster, _, path string) {
+				if path == "/v1/admin/plan" {
+					c.Groups[1].Target, c.Groups[1].Voters = []string{"n1", "n2", "n4"}, []string{"n1", "n2", "n4"}
+				}
+			}
+		}, "just ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(c.edit)
+			want := c.want
+			if want == "" {
+				want = "nothing to do"
+			}
+			if out := i.OK("rebalance", "--dry-run"); !strings.Contains(out, want) {
+				t.Errorf("the table lacks %q:\n%s", want, out)
+			}
+			server, i = three(t)
+			server.EditCluster(c.edit)
+			if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
+				t.Errorf("idle is %v: %+v", out.Idle, out)
+			}
+		})
+	}
+}
+
+func TestRebalanceWaits(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2"} })
+	got := i.Run("rebalance", "--dry-run", "--wait", "10ms", "-o", "json")
+	if got.Code != cli.ExitFail || !strings.Contains(got.Out, `"idle":false`) || !strings.Contains(got.Err, "groups that move: 1") {
+		t.Errorf("exit %d, %s, %s", got.Code, got.Out, got.Err)
+	}
+	looks := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, path string) {
+			if looks++; looks == 6 {
+				c.Groups[1].Voters = []string{"n1", "n2"}
+			}
+		}
+	})
+	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "--wait", "10s", "-o", "json")); !out.Idle || looks < 6 {
+		t.Errorf("ended after %d looks with %+v", looks, out)
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Version.Max = 2 })
+	status := func(args ...string) upgradeOutput {
+		t.Helper()
+		return clitest.Decode[upgradeOutput](t, i.OK(append(args, "-o", "json")...))
+	}
+	if out := status("upgrade", "status"); out.Version != 1 || out.Max != 2 || out.Final || len(out.Nodes) != 3 {
+		t.Errorf("status %+v", out)
+	}
+	if out := status("upgrade", "hold"); !out.Held || !out.Changed {
+		t.Errorf("held %+v", out)
+	}
+	if out := status("upgrade", "hold"); !out.Held || out.Changed {
+		t.Errorf("held again %+v", out)
+	}
+	if out := status("upgrade", "hold", "--off"); out.Held || !out.Changed {
+		t.Errorf("let go %+v", out)
+	}
+	if got := i.Run("upgrade", "finalize"); got.Code != cli.ExitUsage {
+		t.Errorf("finalize without --yes: exit %d, %s", got.Code, got.Err)
+	}
+	if out := status("upgrade", "finalize", "--yes"); out.Version != 2 || !out.Final || !out.Changed {
+		t.Errorf("final %+v", out)
+	}
+	if out := status("upgrade", "finalize"); out.Changed || !out.Final {
+		t.Errorf("final again %+v", out)
+	}
+	status("upgrade", "hold")
+	if got := i.Run("upgrade", "finalize"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "is released") || !strings.Contains(got.Err, "End the hold?") {
+		t.Errorf("the end of a hold without --yes: exit %d, %s", got.Code, got.Err)
+	}
+	if out := status("upgrade", "status"); !out.Held {
+		t.Errorf("the hold ended unasked: %+v", out)
+	}
+	if out := status("upgrade", "finalize", "--yes"); out.Held || !out.Changed {
+		t.Errorf("the hold stays %+v", out)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	mark := func(index uint64, digest string) []countdtest.Mark {
+		return []countdtest.Mark{{Index: index, Digest: digest}}
+	}
+	for name, test := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		code int
+		err  string
+	}{
+		"all alike": {func(*countdtest.Cluster) {}, cli.ExitOK, ""},
+		"one differs": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Digest = "ffffffffffffffff" },
+			cli.ExitFail, "posts/2 at index 100 on n1 and n2"},
+		"one is elsewhere": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].AppliedIndex = 99 },
+			cli.ExitFail, "posts/2@n2"},
+		"alike at a mark": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000007")
+		}, cli.ExitOK, ""},
+		"a mark differs": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000008")
+		}, cli.ExitFail, "posts/2 at index 64"},
+		"one is not heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas = c.Groups[3].Replicas[:2] },
+			cli.ExitFail, "posts/2@n3"},
+		"nobody is heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas, c.Groups[3].Voters = nil, nil },
+			cli.ExitFail, "posts/2@n1"},
+		"another term": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
+		}, cli.ExitFail, "posts/2 at index 90 on n1 and n2 (n1 has term 5 crc 0000005a, n2 has term 3 crc 0000005a)"},
+		"another crc": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[2].Entries = entries(90, 100, 5), entries(90, 100, 5)
+			r[2].Entries[4].CRC = "ffffffff"
+		}, cli.ExitFail, "posts/2 at index 94 on n1 and n3 (n1 has term 5 crc 0000005e, n3 has term 5 crc ffffffff)"},
+		"an entry that one replica never applied": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, slices.Delete(entries(90, 100, 5), 2, 3), entries(90, 99, 5)
+		}, cli.ExitFail, "posts/2 at index 92 on n1 and n2 (n1 has no entry, n2 has term 5 crc 0000005c)"},
+		"windows that overlap in part": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[1].Entries, r[2].Entries = entries(90, 100, 5), entries(96, 100, 5), entries(70, 93, 5)
+		}, cli.ExitOK, ""},
+		"windows that do not overlap": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[1].Entries = entries(90, 95, 5), entries(96, 100, 4)
+		}, cli.ExitOK, ""},
+		"one is stuck": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 50, entries(90, 100, 5), entries(40, 50, 3)
+		}, cli.ExitFail, "1 of them apply nothing: posts/2@n2 stays at index 50, n1 is at 100"},
+		"it comes to the same index": {func(c *countdtest.Cluster) {
+			c.Groups[3].Replicas[1].AppliedIndex = 97
+			c.Looked = func(c *countdtest.Cluster, _, path string) {
+				if strings.HasSuffix(path, "digests") && c.Groups[3].Replicas[1].AppliedIndex < 100 {
+					c.Groups[3].Replicas[1].AppliedIndex++
+				}
+			}
+		}, cli.ExitOK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			wait := "1ms"
+			if test.code == cli.ExitOK {
+				wait = "30s"
+			}
+			got := i.Run("verify", "--wait", wait, "-o", "json")
+			out := clitest.Decode[VerifyOutput](t, got.Out)
+			if got.Code != test.code || !strings.Contains(got.Err, test.err) || out.Equal != (test.code == cli.ExitOK) {
+				t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
+			}
+		})
+	}
+}
+
+// entries returns those of one term from an index to another.
+func entries(from, to, term uint64) []countdtest.EntryMark {
+	var all []countdtest.EntryMark
+	for i := from; i <= to; i++ {
+		all = append(all, countdtest.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
+	}
+	return all
+}
+
+// A difference names both sides in JSON and in the table, and a replica that is stuck is
+// not listed twice.
+func TestVerifyNamesBothSides(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		r := c.Groups[3].Replicas
+		r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
+	})
+	d := clitest.Decode[VerifyOutput](t, i.Run("verify", "-o", "json").Out).Difference[0]
+	if d.Group != "posts/2" || d.Index != 90 || d.One != "n1" || d.Other != "n2" ||
+		*d.OneEntry != (entryOutput{5, "0000005a"}) || *d.OtherEntry != (entryOutput{3, "0000005a"}) {
+		t.Errorf("%+v", d)
+	}
+	if table := i.Run("verify").Out; !strings.Contains(table, "different") || strings.Contains(table, "not compared") || !strings.Contains(table, "n2 has term 3 crc 0000005a") {
+		t.Errorf("the table is\n%s", table)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Entries = nil })
+	table := i.Run("verify", "--wait", "1ms").Out
+	if !strings.Contains(table, "stuck") || strings.Contains(table, "not compared") {
+		t.Errorf("the table is\n%s", table)
+	}
+}
+
+func TestVerifyOfOneNode(t *testing.T) {
+	if out := clitest.Decode[VerifyOutput](t, against(t, countdtest.New(t)).OK("verify", "-o", "json")); !out.Equal || out.Groups != 9 {
+		t.Errorf("%+v", out)
+	}
+}
+
+// --watch goes on until replicas differ.
+func TestVerifyWatches(t *testing.T) {
+	server, i := three(t)
+	rounds := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, path string) {
+			if strings.HasSuffix(path, "digests") {
+				if rounds++; rounds == 3 {
+					c.Groups[1].Replicas[2].Digest = "ffffffffffffffff"
+				}
+			}
+		}
+	})
+	got := i.Run("verify", "--watch", "--every", "1ms", "-o", "json")
+	if got.Code != cli.ExitFail || strings.Count(got.Out, "\n") != 3 || rounds != 3 {
+		t.Errorf("exit %d after %d rounds, %s%s", got.Code, rounds, got.Out, got.Err)
+	}
+}
+
+// Each node is drained, restarted and undrained before the next one is touched,
+// and none is as long as the cluster is not whole.
+func TestRollingRestart(t *testing.T) {
+	server, i := three(t)
+	log := filepath.Join(t.TempDir(), "log")
+	lives := map[string]int{}
+	restarts := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Groups[2].Replicas[1].Lag = 500 // it catches up while it is looked at
+		c.Looked = func(c *countdtest.Cluster, method, _ string) {
+			c.Groups[2].Replicas[1].Lag = max(c.Groups[2].Replicas[1].Lag, 100) - 100
+			text, _ := os.ReadFile(log) // there is none before the first restart
+			if done := strings.Fields(string(text)); len(done) > restarts {
+				n := c.Node(done[restarts])
+				for _, other := range c.Nodes {
+					if (other.ID == n.ID) != (other.State == "draining") {
+						t.Errorf("%s is %s while %s is restarted", other.ID, other.State, n.ID)
+					}
+				}
+				restarts++
+				lives[n.ID]++
+				n.Life = fmt.Sprint(lives[n.ID])
+			}
+		}
+	})
+	out := clitest.Decode[rollingOutput](t, i.OK("rolling-restart", "--yes", "-o", "json", "--exec", "echo {id} >>"+log))
+	if len(out.Restarted) != 3 || restarts != 3 || len(lives) != 3 {
+		t.Errorf("restarted %+v, %v", out, lives)
+	}
+	for _, n := range clitest.Decode[nodesOutput](t, i.OK("node", "list", "-o", "json")).Nodes {
+		if n.State != "active" {
+			t.Errorf("%s is left %s", n.ID, n.State)
+		}
+	}
+}
+
+func TestRollingRestartStops(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit  func(*countdtest.Cluster)
+		exec  string
+		err   string
+		state string // of n1 afterwards
+	}{
+		"the command fails":   {func(*countdtest.Cluster) {}, "exit 7", "exit status 7", "active"},
+		"it is not restarted": {func(*countdtest.Cluster) {}, "true", "has not been restarted yet", "draining"},
+		"it says what to do":  {func(*countdtest.Cluster) {}, "true", "countctl node undrain n1", "draining"},
+		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead: rolling-restart begins only", "active"},
+		"a group has no leader": {func(c *countdtest.Cluster) { c.Groups[4].Leader = "" }, "true",
+			"posts/3 has no leader", "active"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			got := i.Run("rolling-restart", "--yes", "--wait", "300ms", "--nodes", "n1", "--exec", test.exec)
+			if got.Code != cli.ExitFail || !strings.Contains(got.Err, test.err) {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+			server.EditCluster(func(c *countdtest.Cluster) {
+				if c.Nodes[0].State != test.state {
+					t.Errorf("n1 is %s, want %s", c.Nodes[0].State, test.state)
+				}
+			})
+		})
+	}
+}
+
+// A rolling restart that is interrupted 1. waits for the command that it began, which
+// the signal of a terminal does not reach; 2. undrains the node; 3. says which node is in
+// which state and how to go on.
+func TestRollingRestartIsInterrupted(t *testing.T) {
+	server, i := three(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	i.Ctx = ctx
+	dir := t.TempDir()
+	group, goOn, ended := filepath.Join(dir, "group"), filepath.Join(dir, "go-on"), filepath.Join(dir, "ended")
+	exec := fmt.Sprintf("cut -d ' ' -f 5 /proc/$$/stat >%[1]s.tmp; mv %[1]s.tmp %[1]s; while [ ! -e %[2]s ]; do sleep 0.05; done; echo >%[3]s", group, goOn, ended)
+	go func() {
+		for {
+			if _, err := os.Stat(group); err == nil || t.Context().Err() != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		interrupt()
+		_ = os.WriteFile(goOn, nil, 0o600)
+	}()
+	got := i.Run("rolling-restart", "--yes", "--nodes", "n2,n3", "--exec", exec)
+	if got.Code != cli.ExitFail {
+		t.Errorf("exit %d", got.Code)
+	}
+	if _, err := os.Stat(ended); err != nil {
+		t.Errorf("the command did not end: %v", err)
+	}
+	if text := strings.TrimSpace(clitest.ReadAll(t, group)); text == strconv.Itoa(syscall.Getpgrp()) {
+		t.Error("the command is in the process group of countctl")
+	}
+	for _, want := range []string{"it was interrupted", "n1 is alive", "n2 is alive", "rolling-restart --nodes n2,n3 --exec"} {
+		if !strings.Contains(got.Err, want) {
+			t.Errorf("it does not say %q:\n%s", want, got.Err)
+		}
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		if c.Nodes[1].State != "active" {
+			t.Errorf("n2 is left %s", c.Nodes[1].State)
+		}
+	})
+}
+
+func TestDebugBundle(t *testing.T) {
+	_, i := three(t)
+	file := filepath.Join(t.TempDir(), "b.tar.gz")
+	if out := clitest.Decode[bundleOutput](t, i.OK("debug", "bundle", file, "-o", "json")); out.Files == 0 || len(out.Failed) != 0 {
+		t.Errorf("%+v", out)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for r := tar.NewReader(zip); ; {
+		head, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, head.Name)
+	}
+	for _, want := range []string{"cluster/groups.json", "nodes/n2.00000001/cluster.json", "errors.txt"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no %s in %q", want, names)
+		}
+	}
+}
+
+// The first Ctrl-C at a question ends the command; nothing was typed, and nothing is done.
+func TestQuestionIsInterrupted(t *testing.T) {
+	in, typed := io.Pipe()
+	defer typed.Close()
+	interrupted := make(chan struct{})
+	var said proctest.Buffer
+	c := &cli.CLI{Terminal: cli.Terminal{In: in, Err: &said}, Interrupted: interrupted}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Ask("Drop it? ")
+		ended <- err
+	}()
+	close(interrupted)
+	if err := <-ended; !errors.Is(err, context.Canceled) || !strings.HasPrefix(said.String(), "Drop it? ") {
+		t.Errorf("%v, %q", err, said.String())
+	}
+}
+
+func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+	return clitest.New(t, s.URL, Commands, counters.Commands)
+}

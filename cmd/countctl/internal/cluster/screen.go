@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+const (
+	// screenWidth and screenLines are a terminal's. Of its lines one is for the prompt.
+	screenWidth = 80
+	screenLines = 24 - 1
+	// The minimum lengths of lists that are cut for lack of space. Together with the rest of
+	// the screen they fit: see screen.
+	warningLinesMin = 6
+	nodeLinesMin    = 4
+	keyspaceMin     = 3
+	// namesMax is the number of node names in a line.
+	namesMax = 3
+)
+
+// screen prints one screen: a summary, the warnings, the nodes and the keyspaces.
+func (s statusOutput) screen(t *cli.Table) {
+	if s.ClusterID == "" { // no information yet
+		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
+			t.Line(line)
+		}
+		return
+	}
+	summary := s.summary()
+	warnings, nodes, keyspaces := s.warningLines(), s.nodeRows(), s.keyspaceRows()
+	// Three gaps, the headers of two tables and the total.
+	over := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
+	keyspaces, over = cut(keyspaces, keyspaceMin, over, func(n int) []any {
+		return []any{fmt.Sprintf("%d more", n), "", "", "", "", "", ""}
+	})
+	nodes, over = cut(nodes, nodeLinesMin, over, func(n int) []any {
+		return []any{fmt.Sprintf("%d more", n), "", "", "", "", ""}
+	})
+	warnings, _ = cut(warnings, warningLinesMin, over, func(n int) string {
+		return cli.Counted(n, "more line") + ": countctl status --groups"
+	})
+	for _, line := range slices.Concat(summary, []string{""}, warnings) {
+		t.Line(line)
+	}
+	t.Gap()
+	t.Row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS")
+	for _, row := range nodes {
+		t.Row(row...)
+	}
+	t.Gap()
+	t.Row("KEYSPACE", "SHARDS", "ROWS", "MEMORY", "BYTES/ROW", "COLD", "DISK")
+	for _, row := range keyspaces {
+		t.Row(row...)
+	}
+	t.Row(sizeRow("total", s.shards(), s.Total)...)
+}
+
+// cut removes over lines from the end of a list, but keeps least lines, the last of which
+// shows how many are hidden. It returns how many lines it could not remove.
+func cut[L any](lines []L, least, over int, more func(n int) L) ([]L, int) {
+	if over <= 0 || len(lines) <= least {
+		return lines, over
+	}
+	keep := max(least, len(lines)-over)
+	over -= len(lines) - keep
+	return append(lines[:keep-1:keep-1], more(len(lines)-keep+1)), over
+}
+
+// summary is the state in a sentence or two.
+func (s statusOutput) summary() []string {
+	state := "is ready"
+	if !s.Ready {
+		state = "is not ready: " + s.Why
+	}
+	lines := wrapped(fmt.Sprintf("Cluster %s, version %d, %s", s.clusterText(), s.Version.Version, state), "")
+	if len(lines) > 2 {
+		lines = append(lines[:1:1], clip(lines[1], screenWidth-1)+"…")
+	}
+	alive, led := 0, 0
+	for _, n := range s.Nodes {
+		if n.Alive {
+			alive++
+		}
+	}
+	for _, g := range s.Groups {
+		if g.Leader != "" {
+			led++
+		}
+	}
+	return append(lines, fmt.Sprintf("%d of %s alive, %d of %s with a leader, %s",
+		alive, cli.Counted(len(s.Nodes), "node"), led, cli.Counted(len(s.Groups), "group"), cli.Counted(s.Total.Rows, "row")))
+}
+
+// warningLines has one warning for all that differ in their node or group alone.
+func (s statusOutput) warningLines() []string {
+	if len(s.Warnings) == 0 {
+		return []string{"no warnings"}
+	}
+	width := 0
+	for _, w := range s.Warnings {
+		width = max(width, len(w.Code))
+	}
+	var lines []string
+	for _, alike := range alikes(s.Warnings) {
+		lines = append(lines, wrapped(textOf(alike), fmt.Sprintf("%-*s", width+2, alike[0].Code))...)
+	}
+	return lines
+}
+
+// alikes groups the warnings that share a line, in the order of the first of each.
+func alikes(warnings []warning) (all [][]warning) {
+	type kind struct{ code, many string }
+	at := map[kind]int{}
+	for _, w := range warnings {
+		k := kind{w.Code, w.many}
+		if i, known := at[k]; known && w.many != "" {
+			all[i] = append(all[i], w)
+			continue
+		}
+		at[k] = len(all)
+		all = append(all, []warning{w})
+	}
+	return all
+}
+
+func textOf(alike []warning) string {
+	w := alike[0]
+	if len(alike) == 1 {
+		return w.Text
+	}
+	if w.group != "" {
+		return cli.Counted(len(alike), "group") + " " + w.many
+	}
+	var nodes []string
+	for _, w := range alike {
+		nodes = append(nodes, w.node)
+	}
+	return few(nodes) + " " + w.many
+}
+
+// few lists nodes by name, if they are not many.
+func few(nodes []string) string {
+	if len(nodes) <= namesMax+1 {
+		return strings.Join(nodes, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:namesMax], ", "), len(nodes)-namesMax)
+}
+
+// nodeRows returns the nodes. If there are many, those with problems come first.
+func (s statusOutput) nodeRows() [][]any {
+	nodes := slices.Clone(s.Nodes)
+	if len(nodes) > nodeLinesMin {
+		rank := func(n client.ClusterNode) int {
+			if condition(n) == "alive" {
+				return 1
+			}
+			return 0
+		}
+		slices.SortStableFunc(nodes, func(a, b client.ClusterNode) int { return cmp.Compare(rank(a), rank(b)) })
+	}
+	var rows [][]any
+	for _, n := range nodes {
+		rows = append(rows, []any{clip(n.ID, 18), clip(cmp.Or(n.Zone, "-"), 12), condition(n), clip(n.Version, 18), n.Leads, n.Replicas})
+	}
+	return rows
+}
+
+// keyspaceRows returns the keyspaces, without the group of the catalog, the largest first.
+func (s statusOutput) keyspaceRows() (rows [][]any) {
+	shards := map[string]int{}
+	for _, g := range s.Groups {
+		shards[g.Keyspace]++
+	}
+	keyspaces := slices.Clone(s.Keyspaces)
+	slices.SortStableFunc(keyspaces, func(a, b sizeOutput) int { return cmp.Compare(b.Rows, a.Rows) })
+	for _, k := range keyspaces {
+		if k.Keyspace != cli.MetaKeyspace {
+			rows = append(rows, sizeRow(clip(k.Keyspace, 18), shards[k.Keyspace], k))
+		}
+	}
+	return rows
+}
+
+// shards returns the number of groups without that of the catalog.
+func (s statusOutput) shards() (n int) {
+	for _, g := range s.Groups {
+		if g.Keyspace != cli.MetaKeyspace {
+			n++
+		}
+	}
+	return n
+}
+
+func sizeRow(name string, shards int, k sizeOutput) []any {
+	cold := "-"
+	if k.ColdRows > 0 {
+		cold = fmt.Sprintf("%.0f %%", 100*float64(k.ColdRows)/float64(k.Rows))
+	}
+	return []any{name, shards, cli.Grouped(k.Rows), size(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), cold, size(k.ColdBytes)}
+}
+
+func size(bytes uint64) string { return units.HumanSizeWithPrecision(float64(bytes), 3) }
+
+// clip cuts a text to so many characters.
+func clip(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// wrapped breaks a text between words into lines of the screen. The first begins with
+// head, the others with as many spaces.
+func wrapped(text, head string) (lines []string) {
+	line := head
+	room := func() int { return screenWidth - utf8.RuneCountInString(line) }
+	begun := false // the line has a word already
+	for _, word := range strings.Fields(text) {
+		if begun && room() < 1+utf8.RuneCountInString(word) {
+			lines, line, begun = append(lines, line), strings.Repeat(" ", len(head)), false
+		}
+		if begun {
+			line += " "
+		}
+		line, begun = line+clip(word, screenWidth-len(head)), true
+	}
+	return append(lines, line)
+}

@@ -1,0 +1,266 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// readyPollEvery is how often status --wait polls.
+const readyPollEvery = 100 * time.Millisecond
+
+// statusOutput is the JSON output of status.
+type statusOutput struct {
+	Ready       bool                  `json:"ready"`
+	Why         string                `json:"why,omitempty"` // it is not ready
+	ClusterID   string                `json:"cluster_id"`
+	ClusterName string                `json:"cluster_name,omitempty"` // "" if the node asked was told none
+	Version     client.ClusterVersion `json:"version"`
+	Nodes       []client.ClusterNode  `json:"nodes"`
+	Groups      []groupOutput         `json:"groups"`
+	Keyspaces   []sizeOutput          `json:"keyspaces"` // sums over their groups
+	Total       sizeOutput            `json:"total"`     // sum over all groups
+	Warnings    []warning             `json:"warnings"`
+}
+
+// groupOutput is a group with its leader's digest.
+type groupOutput struct {
+	client.ClusterGroup
+	Digest string `json:"digest"` // 16 hex digits; "" without a leader
+}
+
+// sizeOutput is the size of groups together.
+type sizeOutput struct {
+	Keyspace    string  `json:"keyspace,omitempty"`
+	Rows        uint64  `json:"rows"`
+	Bytes       uint64  `json:"bytes"`         // of memory
+	BytesPerRow float64 `json:"bytes_per_row"` // 0 without rows
+	ColdRows    uint64  `json:"cold_rows"`     // of Rows, on disk instead of in memory
+	ColdBytes   uint64  `json:"cold_bytes"`    // of disk
+	SealedRows  uint64  `json:"sealed_rows"`   // of Rows, packed in memory
+	SealedBytes uint64  `json:"sealed_bytes"`  // of packed rows, included in Bytes
+	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
+}
+
+func statusCommand(c *cli.CLI) *cobra.Command {
+	var wait time.Duration
+	var groups bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Print the cluster's state and warnings on one screen; exit 1 when no node asked is ready",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			ready, why, err := waitReady(cmd.Context(), server, wait)
+			if err != nil {
+				return fmt.Errorf("cannot find out whether the node is ready: %w", err)
+			}
+			out, err := look(cmd.Context(), server)
+			if err != nil && ready {
+				return fmt.Errorf("cannot read the cluster's state: %w", err)
+			}
+			out.Ready, out.Why = ready, why
+			show := out.screen
+			if groups {
+				show = out.table
+			}
+			if err := c.Print(out, show); err != nil || ready {
+				return err
+			}
+			return fmt.Errorf("the node is not ready: %s", why)
+		},
+	}
+	cmd.Flags().BoolVar(&groups, "groups", false, "print each group and each warning")
+	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the node to be ready")
+	return cmd
+}
+
+// waitReady polls until a node is ready, the wait is over or ctx ends.
+func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
+	end := time.Now().Add(wait)
+	for {
+		ready, why, err = anyReady(ctx, server)
+		if ready || time.Now().After(end) || err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			return ready, why, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, "", ctx.Err()
+		case <-time.After(readyPollEvery):
+		}
+	}
+}
+
+// anyReady asks one address after the other until one is ready. It returns the last answer.
+func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
+	for range server.Addrs() {
+		if ready, why, err = server.Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			break
+		}
+	}
+	return ready, why, err
+}
+
+// look collects the state of the cluster. If the node has no cluster yet, the state is
+// empty.
+func look(ctx context.Context, server *client.Client) (statusOutput, error) {
+	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
+	nodes, err := server.ClusterNodes(ctx)
+	if err != nil {
+		return out, err
+	}
+	groups, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return out, err
+	}
+	digests, err := server.Digests(ctx)
+	if err != nil {
+		return out, err
+	}
+	version, err := server.ClusterVersion(ctx)
+	if err != nil {
+		return out, err
+	}
+	return out, out.fill(nodes, groups, digests, version)
+}
+
+// fill fills in the state that the cluster reports.
+func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) error {
+	s.ClusterID, s.ClusterName = nodes.ClusterID, nodes.ClusterName
+	s.Nodes, s.Version = append(s.Nodes, nodes.Nodes...), version
+	for _, g := range groups {
+		s.Groups = append(s.Groups, groupOutput{g, leaderDigest(g, digests)})
+	}
+	s.Warnings = warningsOf(nodes.Nodes, groups, digests, version)
+	return s.sum()
+}
+
+func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
+	for _, d := range digests {
+		for _, r := range d.Replicas {
+			if d.ID == g.ID && r.Node == g.Leader {
+				return r.Digest
+			}
+		}
+	}
+	return ""
+}
+
+// sum adds up the groups.
+func (s *statusOutput) sum() error {
+	var names []string
+	for _, g := range s.Groups {
+		if !slices.Contains(names, g.Keyspace) {
+			names = append(names, g.Keyspace)
+		}
+	}
+	for _, name := range names {
+		sum, err := sumGroups(s.Groups, func(g groupOutput) bool { return g.Keyspace == name })
+		if err != nil {
+			return err
+		}
+		sum.Keyspace = name
+		s.Keyspaces = append(s.Keyspaces, sum)
+	}
+	var err error
+	s.Total, err = sumGroups(s.Groups, func(groupOutput) bool { return true })
+	return err
+}
+
+func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput, error) {
+	var sum sizeOutput
+	var digest uint64
+	for _, g := range groups {
+		if !counts(g) {
+			continue
+		}
+		sum.Rows += g.Rows
+		sum.Bytes += g.Bytes
+		sum.ColdRows += g.ColdRows
+		sum.ColdBytes += g.ColdBytes
+		sum.SealedRows += g.SealedRows
+		sum.SealedBytes += g.SealedBytes
+		if g.Digest == "" || g.Keyspace == cli.MetaKeyspace {
+			continue // no leader reports, or the group has no rows
+		}
+		d, err := strconv.ParseUint(g.Digest, 16, 64)
+		if err != nil {
+			return sum, fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)
+		}
+		digest += d
+	}
+	sum.Digest = fmt.Sprintf("%016x", digest)
+	sum.BytesPerRow = perRow(sum.Bytes, sum.Rows)
+	return sum, nil
+}
+
+func perRow(bytes, rows uint64) float64 {
+	if rows == 0 {
+		return 0
+	}
+	return float64(bytes) / float64(rows)
+}
+
+// clusterText returns the cluster's name, if it has one, and its id.
+func (s statusOutput) clusterText() string {
+	if s.ClusterName == "" {
+		return s.ClusterID
+	}
+	return s.ClusterName + " (" + s.ClusterID + ")"
+}
+
+// table prints all there is, however long.
+func (s statusOutput) table(t *cli.Table) {
+	t.Row("CLUSTER", "VERSION", "READY", "WARNINGS")
+	t.Row(cmp.Or(s.clusterText(), "-"), s.Version.Version, s.Ready, len(s.Warnings))
+	t.Gap()
+	t.Row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
+	for _, n := range s.Nodes {
+		t.Row(n.ID, cmp.Or(n.Zone, "-"), condition(n), n.Version, n.Leads, n.Replicas, n.HTTPAddr)
+	}
+	t.Gap()
+	s.groupTable(t)
+	if len(s.Warnings) == 0 {
+		return
+	}
+	t.Gap()
+	t.Row("WARNING", "")
+	for _, w := range s.Warnings {
+		t.Row(w.Code, w.Text)
+	}
+}
+
+// groupTable prints the groups and their sums.
+func (s statusOutput) groupTable(t *cli.Table) {
+	t.Row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "COLD", "DISK", "DIGEST")
+	for _, g := range s.Groups {
+		t.Row(g.ID, cli.GroupName(g.ClusterGroup), cmp.Or(g.Leader, "-"), strings.Join(g.Voters, ","), lagOf(g.ClusterGroup),
+			cli.Grouped(g.Rows), cli.Grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), cli.Grouped(g.ColdRows), cli.Grouped(g.ColdBytes), cmp.Or(g.Digest, "-"))
+	}
+	for _, k := range append(slices.Clone(s.Keyspaces), s.Total) {
+		name, groups := k.Keyspace, 0
+		if name == "" {
+			name = "total"
+		}
+		for _, g := range s.Groups {
+			if k.Keyspace == "" || g.Keyspace == k.Keyspace {
+				groups++
+			}
+		}
+		t.Row("sum", name, "", cli.Counted(groups, "group"), "", cli.Grouped(k.Rows), cli.Grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), cli.Grouped(k.ColdRows), cli.Grouped(k.ColdBytes), k.Digest)
+	}
+}

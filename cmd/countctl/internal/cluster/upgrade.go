@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// upgradeOutput is the JSON output of the upgrade commands.
+type upgradeOutput struct {
+	client.ClusterVersion
+	Changed bool          `json:"changed"`
+	Nodes   []nodeVersion `json:"nodes"`
+	Final   bool          `json:"final"` // the cluster version is the highest that its nodes support
+}
+
+type nodeVersion struct {
+	Node       string `json:"node"`
+	Version    string `json:"version"` // of its program
+	VersionMax int    `json:"version_max"`
+}
+
+func upgradeCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Show, hold and raise the cluster version, which enables new formats",
+		Long: `Show, hold and raise the cluster version, which enables new formats.
+
+It rises automatically once all nodes support the next version, and never falls: from then
+on programs of the previous version cannot start. Hold it before an upgrade, so that you can
+go back, and finalize it once the new programs have proved themselves.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("upgrade needs status, hold or finalize")
+		},
+	}
+	cmd.AddCommand(upgradeStatusCommand(c), upgradeHoldCommand(c), upgradeFinalizeCommand(c))
+	return cmd
+}
+
+// onVersion calls act to change the cluster version, and prints the new version.
+func onVersion(c *cli.CLI, cmd *cobra.Command, act func(*client.Client) (client.Changed, error)) error {
+	server, nodes, err := c.Operate(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	changed, err := act(server)
+	if err != nil {
+		return err
+	}
+	out := upgradeOutput{ClusterVersion: *changed.Version, Changed: changed.Changed, Nodes: []nodeVersion{}}
+	out.Final = out.Version == out.Max
+	for _, n := range nodes {
+		out.Nodes = append(out.Nodes, nodeVersion{n.ID, n.Version, n.VersionMax})
+	}
+	return c.Print(out, out.table)
+}
+
+func (o upgradeOutput) table(t *cli.Table) {
+	t.Row("CLUSTER VERSION", "NODES SPEAK", "HELD")
+	t.Row(o.Version, o.Max, o.Held)
+	t.Gap()
+	t.Row("NODE", "VERSION", "SPEAKS")
+	for _, n := range o.Nodes {
+		t.Row(n.Node, n.Version, n.VersionMax)
+	}
+}
+
+func upgradeStatusCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Print the cluster version and the versions that each node supports",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
+				version, err := server.ClusterVersion(cmd.Context())
+				if err != nil {
+					err = fmt.Errorf("cannot read the cluster version: %w", err)
+				}
+				return client.Changed{Version: &version}, err
+			})
+		},
+	}
+}
+
+func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "hold",
+		Short: "Keep the cluster version, whatever the nodes support",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
+				changed, err := server.HoldVersion(cmd.Context(), !off)
+				if err != nil {
+					err = fmt.Errorf("cannot hold the cluster version: %w", err)
+				}
+				return changed, err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "let it go: it rises by itself again")
+	return cmd
+}
+
+func upgradeFinalizeCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "finalize",
+		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
+				now, err := server.ClusterVersion(cmd.Context())
+				if err != nil {
+					return client.Changed{}, fmt.Errorf("cannot read the cluster version: %w", err)
+				}
+				if err := confirmFinal(c, now); err != nil {
+					return client.Changed{}, err
+				}
+				changed, err := server.FinalizeVersion(cmd.Context())
+				if err != nil {
+					err = fmt.Errorf("cannot raise the cluster version: %w", err)
+				}
+				return changed, err
+			})
+		},
+	}
+}
+
+// confirmFinal describes the change, and asks for confirmation if there is one.
+func confirmFinal(c *cli.CLI, now client.ClusterVersion) error {
+	switch {
+	case now.Version < now.Max:
+		c.Say("the cluster version rises from %d to %d: older programs can no longer be used", now.Version, now.Max)
+		return c.ConfirmRisk("Raise it?")
+	case now.Held:
+		c.Say("the cluster version stays %d, the highest that all nodes support, and is released: it rises by itself as soon as all nodes support the next one, and then older programs can no longer be used", now.Version)
+		return c.ConfirmRisk("End the hold?")
+	}
+	c.Say("nothing to do: the cluster version is %d, the highest that all nodes support", now.Version)
+	return nil
+}

@@ -1,0 +1,367 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+const (
+	// VerifyWait is long enough to see replicas at a common index during writes, and for a
+	// replica that was away to catch up a little.
+	VerifyWait = 30 * time.Second
+	// verifyEvery is how often verify --watch compares.
+	verifyEvery = 5 * time.Second
+	// placesKept bounds the memory for a group: the marks of some reads of all its replicas.
+	placesKept = 4096
+)
+
+// errDiffer is returned when replicas of one group differ.
+var errDiffer = errors.New("replicas differ")
+
+// VerifyOutput is the JSON output of verify.
+type VerifyOutput struct {
+	Equal    bool     `json:"equal"` // all were compared and none differs
+	Groups   int      `json:"groups"`
+	Replicas int      `json:"replicas"` // that equal another replica of their group and differ from none
+	Unseen   []string `json:"unseen"`   // that could not be compared
+
+	Stuck      []stuckReplica `json:"stuck"` // the part of Unseen that applies nothing
+	Difference []difference   `json:"differences"`
+}
+
+// difference is two replicas that applied different entries at an index, or hold different
+// rows after it.
+type difference struct {
+	Group string `json:"group"`
+	Index uint64 `json:"index"`
+	One   string `json:"one"` // node
+	Other string `json:"other"`
+	// Set if the entries differ; nil for the replica that applied none there.
+	OneEntry   *entryOutput `json:"one_entry,omitempty"`
+	OtherEntry *entryOutput `json:"other_entry,omitempty"`
+	// Of a difference of rows.
+	OneDigest   string `json:"one_digest,omitempty"`
+	OtherDigest string `json:"other_digest,omitempty"`
+}
+
+// entryOutput is an entry of a log, at the index of its difference.
+type entryOutput struct {
+	Term uint64 `json:"term"`
+	CRC  string `json:"crc"`
+}
+
+// sides describes the state of the two replicas.
+func (d difference) sides() string {
+	if d.OneDigest != "" {
+		return fmt.Sprintf("%s has digest %s, %s has digest %s", d.One, d.OneDigest, d.Other, d.OtherDigest)
+	}
+	return fmt.Sprintf("%s has %s, %s has %s", d.One, d.OneEntry, d.Other, d.OtherEntry)
+}
+
+func (e *entryOutput) String() string {
+	if e == nil {
+		return "no entry"
+	}
+	return fmt.Sprintf("term %d crc %s", e.Term, e.CRC)
+}
+
+// stuckReplica is a replica that applied nothing while verify ran, although another was
+// ahead of it.
+type stuckReplica struct {
+	Replica string `json:"replica"` // as posts/0@n1
+	Index   uint64 `json:"index"`   // the last that it applied
+	Ahead   string `json:"ahead"`   // the node that was the furthest
+	AheadAt uint64 `json:"ahead_at"`
+}
+
+func verifyCommand(c *cli.CLI) *cobra.Command {
+	wait, every, watch := VerifyWait, verifyEvery, false
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare all replicas; exit 1 when any two differ or one cannot be compared",
+		Long: `Compare all replicas; exit 1 if any two differ or one cannot be compared.
+
+Replicas of a group are compared by the digest of all their rows at the same index of their
+log. While they are being written to, it polls until each was seen at an index at which
+another one was seen. It also compares the newest entries that they have applied, by term
+and checksum. A replica that stays behind the others and applies nothing is listed as
+stuck.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, _, err := c.Operate(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			for {
+				out, err := VerifyOnce(cmd.Context(), server, wait)
+				if watch && cmd.Context().Err() != nil {
+					return nil // that is how a watch ends
+				}
+				if err != nil {
+					return err
+				}
+				if err := c.Print(out, out.table); err != nil {
+					return err
+				}
+				if err := out.Verdict(); err != nil || !watch {
+					return err
+				}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(every):
+				}
+			}
+		},
+	}
+	cli.DurationFlag(cmd.Flags(), &wait, "wait", wait, "how long to search for an index that replicas have in common")
+	cmd.Flags().BoolVar(&watch, "watch", false, "continue until two replicas differ or you interrupt it")
+	cli.DurationFlag(cmd.Flags(), &every, "every", every, "with --watch, the pause between two comparisons")
+	return cmd
+}
+
+// VerifyOnce polls until all replicas are compared, two differ or the wait is over.
+func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (VerifyOutput, error) {
+	v := newVerification()
+	for end := time.Now().Add(wait); ; {
+		groups, err := server.ClusterGroups(ctx)
+		if err != nil {
+			return VerifyOutput{}, fmt.Errorf("cannot list the groups: %w", err)
+		}
+		digests, err := server.Digests(ctx)
+		if err != nil {
+			return VerifyOutput{}, fmt.Errorf("cannot read the digests: %w", err)
+		}
+		v.add(digests)
+		out := v.output(groups)
+		if len(out.Difference) > 0 || len(out.Unseen) == 0 {
+			return out, nil
+		}
+		if time.Now().After(end) {
+			out.Stuck = v.stuck(digests, out.Unseen)
+			return out, nil
+		}
+		select {
+		case <-ctx.Done():
+			return VerifyOutput{}, ctx.Err()
+		case <-time.After(cli.LookEvery):
+		}
+	}
+}
+
+// verification is what was observed of replicas so far.
+type verification struct {
+	seen    map[place]sighting
+	equal   map[string]bool   // replicas, as group@node, that another one equals
+	behind  map[string]uint64 // the first index of each replica that others were ahead of, likewise
+	differs []difference
+}
+
+func newVerification() verification {
+	return verification{seen: map[place]sighting{}, equal: map[string]bool{}, behind: map[string]uint64{}}
+}
+
+// place is a point in a group's log.
+type place struct {
+	group uint32
+	index uint64
+}
+
+// sighting is the first replica seen at a place, and its digest there.
+type sighting struct{ node, digest string }
+
+// add compares each digest with the one seen before at its place, and the entries of
+// replicas with each other.
+func (v *verification) add(groups []client.GroupDigests) {
+	if len(v.seen) > placesKept*max(1, len(groups)) {
+		clear(v.seen) // replicas that were compared stay compared
+	}
+	for _, g := range groups {
+		name := nameOfDigests(g)
+		for i, one := range g.Replicas {
+			for _, other := range g.Replicas[i+1:] {
+				if d := compareEntries(one, other); d != nil {
+					d.Group = name
+					v.differs = append(v.differs, *d)
+				}
+			}
+		}
+		ahead := furthest(g)
+		for _, r := range g.Replicas {
+			replica := name + "@" + r.Node
+			if _, known := v.behind[replica]; !known && r.AppliedIndex < ahead.AppliedIndex {
+				v.behind[replica] = r.AppliedIndex
+			}
+			v.note(place{g.ID, r.AppliedIndex}, name, sighting{r.Node, r.Digest})
+			for _, m := range r.Marks {
+				v.note(place{g.ID, m.Index}, name, sighting{r.Node, m.Digest})
+			}
+		}
+	}
+}
+
+func nameOfDigests(g client.GroupDigests) string {
+	return cli.GroupName(client.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
+}
+
+// furthest returns the replica that has applied the most.
+func furthest(g client.GroupDigests) client.ReplicaDigest {
+	var far client.ReplicaDigest
+	for _, r := range g.Replicas {
+		if far.Node == "" || r.AppliedIndex > far.AppliedIndex {
+			far = r
+		}
+	}
+	return far
+}
+
+// compareEntries returns the first index at which both replicas applied different entries,
+// between the first and the last entry of both, or nil.
+func compareEntries(one, other client.ReplicaDigest) *difference {
+	a, b := one.Entries, other.Entries
+	if len(a) == 0 || len(b) == 0 {
+		return nil
+	}
+	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
+	a, b = entriesBetween(a, from, to), entriesBetween(b, from, to)
+	for i := range max(len(a), len(b)) {
+		x, y := entryAt(a, i), entryAt(b, i)
+		if x == y {
+			continue
+		}
+		d := &difference{Index: min(x.Index, y.Index), One: one.Node, Other: other.Node}
+		if x.Index == d.Index {
+			d.OneEntry = &entryOutput{x.Term, x.CRC}
+		}
+		if y.Index == d.Index {
+			d.OtherEntry = &entryOutput{y.Term, y.CRC}
+		}
+		return d
+	}
+	return nil
+}
+
+// entriesBetween returns the entries with indexes from … to.
+func entriesBetween(all []client.EntryMark, from, to uint64) []client.EntryMark {
+	first := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index >= from })
+	if first < 0 || from > to {
+		return nil
+	}
+	all = all[first:]
+	if end := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index > to }); end >= 0 {
+		all = all[:end]
+	}
+	return all
+}
+
+// entryAt returns an entry by number; past the last one, an entry after all others.
+func entryAt(entries []client.EntryMark, i int) client.EntryMark {
+	if i < len(entries) {
+		return entries[i]
+	}
+	return client.EntryMark{Index: math.MaxUint64}
+}
+
+func (v *verification) note(at place, name string, now sighting) {
+	switch first, known := v.seen[at]; {
+	case !known:
+		v.seen[at] = now
+	case first.digest != now.digest:
+		v.differs = append(v.differs, difference{
+			Group: name, Index: at.index, One: first.node, Other: now.node, OneDigest: first.digest, OtherDigest: now.digest,
+		})
+	case first.node != now.node:
+		v.equal[name+"@"+first.node], v.equal[name+"@"+now.node] = true, true
+	}
+}
+
+// stuck returns the replicas, as group@node, that have applied nothing since they were first
+// seen behind another one, and still are behind.
+func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []stuckReplica {
+	found := []stuckReplica{}
+	for _, g := range groups {
+		ahead := furthest(g)
+		for _, r := range g.Replicas {
+			replica := nameOfDigests(g) + "@" + r.Node
+			stood, behind := v.behind[replica]
+			if behind && stood == r.AppliedIndex && r.AppliedIndex < ahead.AppliedIndex && slices.Contains(replicas, replica) {
+				found = append(found, stuckReplica{replica, r.AppliedIndex, ahead.Node, ahead.AppliedIndex})
+			}
+		}
+	}
+	return found
+}
+
+// output compares what was observed with the members of the groups.
+func (v *verification) output(groups []client.ClusterGroup) VerifyOutput {
+	out := VerifyOutput{
+		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
+	}
+	for _, g := range groups {
+		members := slices.Concat(g.Voters, g.NonVoters)
+		if len(members) == 0 {
+			members = g.Target // no leader answers
+		}
+		for _, node := range members {
+			replica := cli.GroupName(g) + "@" + node
+			switch {
+			case out.differs(cli.GroupName(g), node):
+			case v.equal[replica]:
+				out.Replicas++
+			case len(members) > 1 || len(g.Replicas) == 0:
+				out.Unseen = append(out.Unseen, replica)
+			}
+		}
+	}
+	out.Equal = len(out.Difference) == 0 && len(out.Unseen) == 0
+	return out
+}
+
+// differs reports whether a difference names a replica.
+func (o VerifyOutput) differs(group, node string) bool {
+	return slices.ContainsFunc(o.Difference, func(d difference) bool {
+		return d.Group == group && (d.One == node || d.Other == node)
+	})
+}
+
+// Verdict returns the error for what was found, or nil.
+func (o VerifyOutput) Verdict() error {
+	switch {
+	case len(o.Difference) > 0:
+		d := o.Difference[0]
+		return fmt.Errorf("%w: %s at index %d on %s and %s (%s); see the runbook", errDiffer, d.Group, d.Index, d.One, d.Other, d.sides())
+	case len(o.Stuck) > 0:
+		s := o.Stuck[0]
+		return fmt.Errorf("%d replicas could not be compared, and %d of them apply nothing: %s stays at index %d, %s is at %d",
+			len(o.Unseen), len(o.Stuck), s.Replica, s.Index, s.Ahead, s.AheadAt)
+	case len(o.Unseen) > 0:
+		return fmt.Errorf("%d replicas could not be compared, such as %s", len(o.Unseen), o.Unseen[0])
+	}
+	return nil
+}
+
+func (o VerifyOutput) table(t *cli.Table) {
+	t.Row("GROUPS", "EQUAL REPLICAS", "NOT COMPARED", "DIFFERENT")
+	t.Row(o.Groups, o.Replicas, len(o.Unseen), len(o.Difference))
+	for _, d := range o.Difference {
+		t.Row("different", d.Group, fmt.Sprintf("index %d", d.Index), d.sides())
+	}
+	for _, s := range o.Stuck {
+		t.Row("stuck", s.Replica, fmt.Sprintf("index %d", s.Index), fmt.Sprintf("%s is at index %d", s.Ahead, s.AheadAt))
+	}
+	for _, replica := range o.Unseen {
+		if !slices.ContainsFunc(o.Stuck, func(s stuckReplica) bool { return s.Replica == replica }) {
+			t.Row("not compared", replica, "", "")
+		}
+	}
+}

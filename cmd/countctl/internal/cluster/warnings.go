@@ -1,0 +1,228 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+const (
+	// lagWarned is the lag, in entries, from which there is a warning: a follower that only
+	// waits for its disk is some tens behind.
+	lagWarned = 1000
+	// unevenRowsMin is the number of rows from which there is a warning about a shard with
+	// more than twice its share: among fewer rows that is chance.
+	unevenRowsMin = 10_000
+	// votersWanted is the number of voters of a group if there are enough nodes: the least
+	// that survive the loss of one.
+	votersWanted = 3
+)
+
+// warning is something that an operator should check. The runbook explains what to do about
+// each code.
+type warning struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+
+	node, group string // the subject, if others may have the same code
+	many        string // what a line says of several: "are dead"
+}
+
+// findings gathers warnings.
+type findings []warning
+
+func (f *findings) warn(code, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
+}
+
+// node adds a warning about one of several nodes; many is the text for all of them.
+func (f *findings) node(code, id, many, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, many: many})
+}
+
+// group adds a warning about one of several groups; many is the text for all of them.
+func (f *findings) group(code string, g client.ClusterGroup, many, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), many: many})
+}
+
+// warningsOf returns the warnings about a cluster.
+func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) []warning {
+	found := findings{}
+	dead := map[string]bool{}
+	staying := 0
+	for _, n := range nodes {
+		dead[n.ID] = !n.Alive
+		if n.State != "leaving" {
+			staying++
+		}
+		warnOfNode(n, &found)
+	}
+	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n client.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
+		found.warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
+	}
+	for _, g := range groups {
+		warnOfGroup(g, dead, min(votersWanted, staying), &found)
+	}
+	warnOfDifferences(digests, &found)
+	warnOfSkew(groups, found.warn)
+	warnOfMisfits(groups, found.warn)
+	switch {
+	case version.Held:
+		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
+	case slices.ContainsFunc(nodes, func(n client.ClusterNode) bool { return n.Version != nodes[0].Version }):
+		found.warn("versions_differ", "the nodes run programs of different versions")
+	}
+	return found
+}
+
+func warnOfNode(n client.ClusterNode, found *findings) {
+	switch condition(n) {
+	case "dead":
+		found.node("node_dead", n.ID, "are dead: no other node hears of them", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
+	case "silent":
+		found.node("node_silent", n.ID, "did not answer within a second, though they are not known to be dead", "%s did not answer within a second, though it is not known to be dead", n.ID)
+	case "not ready":
+		found.node("node_not_ready", n.ID, "are not ready: "+n.NotReady, "%s is not ready: %s", n.ID, n.NotReady)
+	}
+	switch n.State {
+	case "draining":
+		found.node("node_draining", n.ID, "are drained; countctl node undrain ends that", "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+	case "leaving":
+		found.node("node_leaving", n.ID, "are leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
+	}
+	if n.JoinIgnored {
+		found.warn("join_ignored", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
+	}
+	if n.Insecure {
+		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: whoever reaches them may read and change everything",
+			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
+	}
+	if n.MemoryFull {
+		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
+	}
+	if n.DiskFull {
+		found.node("disk_full", n.ID, "have disks at their reserve and take no writes", "the disk of %s is at its reserve and takes no writes", n.ID)
+	}
+}
+
+func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found *findings) {
+	alive := slices.DeleteFunc(slices.Clone(g.Voters), func(name string) bool { return dead[name] })
+	gone := slices.DeleteFunc(slices.Sorted(slices.Values(g.Voters)), func(name string) bool { return !dead[name] })
+	lost := allDead(g, dead)
+	switch {
+	case lost:
+		found.group("group_no_leader", g, "have all replicas on dead nodes "+strings.Join(gone, ", "), ": all its replicas are on dead nodes %s", strings.Join(g.Voters, ", "))
+	case g.Leader == "":
+		found.group("group_no_leader", g, fmt.Sprintf("have no leader; %d of %d voters are alive", len(alive), len(g.Voters)),
+			" has no leader; %d of its %d voters are alive", len(alive), len(g.Voters))
+	}
+	switch {
+	case lost: // there is a warning already
+	case len(alive) < len(g.Voters):
+		found.group("group_degraded", g, fmt.Sprintf("have %d of %d voters alive: %s", len(alive), len(g.Voters), areDead(gone)),
+			" has %d of its %d voters alive", len(alive), len(g.Voters))
+	case len(g.Target) < wanted:
+		found.group("group_few_voters", g, fmt.Sprintf("are to have %d voters, there are nodes for %d", len(g.Target), wanted),
+			" is to have %d voters, there are nodes for %d", len(g.Target), wanted)
+	case !sameNames(g.Voters, g.Target):
+		found.group("group_moving", g, "are being moved", " has voters %s and is to have %s", strings.Join(g.Voters, ","), strings.Join(g.Target, ","))
+	}
+	for _, r := range g.Replicas {
+		if r.Lag > lagWarned {
+			found.group("replica_lags", g, fmt.Sprintf("are more than %s entries behind on %s", cli.Grouped(lagWarned), r.Node),
+				" on %s is %s entries behind", r.Node, cli.Grouped(r.Lag))
+		}
+		if r.ColdDamaged {
+			found.group("cold_damaged", g, "have cold rows on "+r.Node+" that cannot be read", " on %s has cold rows that cannot be read", r.Node)
+		}
+	}
+}
+
+// warnOfDifferences warns once of each group whose replicas differ in one read; verify reads
+// again until all are compared.
+func warnOfDifferences(digests []client.GroupDigests, found *findings) {
+	v := newVerification()
+	v.add(digests)
+	warned := map[string]bool{}
+	for _, d := range v.differs {
+		if !warned[d.Group] {
+			*found = append(*found, warning{
+				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
+				group: d.Group, many: "have replicas that differ; see countctl verify",
+			})
+		}
+		warned[d.Group] = true
+	}
+}
+
+// misfitShare is the part of a keyspace's rows with ids that do not fit its layout from
+// which status warns. Fewer rows cost little memory, and another layout would not suit the
+// rest.
+const misfitShare = 10 // a tenth
+
+// warnOfMisfits warns of keyspaces where many rows stay in memory at any age, because their
+// ids do not fit the layout.
+func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
+	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*client.Misfit{}
+	for _, g := range groups {
+		rows[g.Keyspace] += g.Rows
+		if m := g.Misfit; m != nil {
+			misfits[g.Keyspace] += m.Rows
+			if worst[g.Keyspace] == nil || m.Rows > worst[g.Keyspace].Rows {
+				worst[g.Keyspace] = m
+			}
+		}
+	}
+	for _, keyspace := range slices.Sorted(maps.Keys(worst)) {
+		if m := worst[keyspace]; m.Rows > 0 && misfits[keyspace]*misfitShare >= rows[keyspace] {
+			warn("id_layout_misfit", "%s rows of %s, as %s, are not of layout %s; %s",
+				cli.Grouped(misfits[keyspace]), keyspace, m.ID, m.Layout, misfitAdvice(keyspace, m))
+		}
+	}
+}
+
+// misfitAdvice returns the --id-layout that a keyspace should have.
+func misfitAdvice(keyspace string, m *client.Misfit) string {
+	if m.Fits == "" {
+		return "no layout with a name fits more of the rows"
+	}
+	return fmt.Sprintf("start the nodes with --id-layout %s=%s", keyspace, m.Fits)
+}
+
+// warnOfSkew finds keyspaces whose ids crowd in one shard: its group has the load of
+// several, and another node cannot take any of it.
+func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
+	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
+	for _, g := range groups {
+		rows[g.Keyspace] += g.Rows
+		shards[g.Keyspace]++
+		if g.Rows > fullest[g.Keyspace].Rows {
+			fullest[g.Keyspace] = g
+		}
+	}
+	for _, keyspace := range slices.Sorted(maps.Keys(fullest)) {
+		g := fullest[keyspace]
+		if g.Rows >= unevenRowsMin && g.Rows*shards[keyspace] > 2*rows[keyspace] {
+			warn("shards_uneven", "%s holds %s of the %s rows of %s, more than twice its share of %d shards",
+				cli.GroupName(g), cli.Grouped(g.Rows), cli.Grouped(rows[keyspace]), keyspace, shards[keyspace])
+		}
+	}
+}
+
+// areDead returns a sentence about dead nodes.
+func areDead(nodes []string) string {
+	if len(nodes) == 1 {
+		return nodes[0] + " is dead"
+	}
+	return few(nodes) + " are dead"
+}
+
+// allDead reports whether no living node has a replica of a group.
+func allDead(g client.ClusterGroup, dead map[string]bool) bool {
+	members := slices.Concat(g.Voters, g.NonVoters)
+	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
+}

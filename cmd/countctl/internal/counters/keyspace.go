@@ -1,0 +1,182 @@
+package counters
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// keyspacesOutput is the JSON output of keyspace list.
+type keyspacesOutput struct {
+	Keyspaces []client.Keyspace `json:"keyspaces"`
+}
+
+func keyspaceCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keyspace",
+		Short: "List, create, widen, spread and drop keyspaces",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("keyspace needs list, create, add-columns, everywhere, drop or drop-column")
+		},
+	}
+	cmd.AddCommand(c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
+		keyspaceDropCommand(c), keyspaceDropColumnCommand(c))
+	return cmd
+}
+
+func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+	list, err := server.Keyspaces(ctx)
+	return keyspacesOutput{list}, func(t *cli.Table) { keyspaceRows(t, list) }, err
+}
+
+func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
+	var columns []string
+	var shards int
+	var floors columnFloors
+	var sharding string
+	cmd := &cobra.Command{
+		Use:     "create NAME --columns A,B…",
+		Short:   "Create a keyspace of counters, unless one of the same shape exists",
+		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
+		Args:    cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(columns) == 0 {
+				return cli.Usagef("keyspace create needs --columns")
+			}
+			if cmd.Flags().Changed("shards") && shards < 1 {
+				return cli.Usagef("--shards is 1 to 64, not %d", shards)
+			}
+			all, err := floors.of(columns)
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(server *client.Client) error {
+				made, err := server.CreateKeyspaceWith(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
+				if err != nil {
+					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
+				}
+				if made.Warning != "" {
+					fmt.Fprintf(c.Err, "warning: %s\n", made.Warning)
+				}
+				return c.Print(made, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{made}) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, cannot be changed later: modulo, or hash for ids that share their low bits (default: modulo; an existing keyspace may have any)")
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
+	floors.add(cmd)
+	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards, 1 to 64, cannot be changed later (default: the server's choice; an existing keyspace may have any)")
+	return cmd
+}
+
+func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
+	var floors columnFloors
+	cmd := &cobra.Command{
+		Use:   "add-columns NAME COLUMN…",
+		Short: "Add columns to a keyspace, or set floors of existing columns",
+		Example: "  countctl keyspace add-columns songs shares\n" +
+			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
+		Args: cli.AtLeast(2, "NAME and one COLUMN or more"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := floors.of(strings.Split(strings.Join(args[1:], ","), ",")) // a b and a,b
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(server *client.Client) error {
+				changed, err := server.ChangeColumns(cmd.Context(), args[0], all)
+				if err != nil {
+					return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
+				}
+				return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			})
+		},
+	}
+	floors.add(cmd)
+	cmd.Flags().StringSliceVar(&floors.none, "no-floor", nil, "columns that are to have no floor any more")
+	return cmd
+}
+
+// columnFloors holds the floors of columns on a command line.
+type columnFloors struct {
+	at   map[string]int64
+	none []string
+}
+
+func (f *columnFloors) add(cmd *cobra.Command) {
+	cmd.Flags().StringToInt64Var(&f.at, "floor", nil, "floors of columns, such as like=0: no increment lowers a count below the floor")
+}
+
+// of returns columns with their floors.
+func (f *columnFloors) of(names []string) ([]client.Column, error) {
+	columns := make([]client.Column, len(names))
+	for i, name := range names {
+		columns[i] = client.Column{Name: name, NoFloor: slices.Contains(f.none, name)}
+		if floor, has := f.at[name]; has {
+			columns[i].Floor = &floor
+		}
+		if columns[i].Floor != nil && columns[i].NoFloor {
+			return nil, cli.Usagef("column %s is in both --floor and --no-floor", name)
+		}
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(f.at)), f.none...) {
+		if !slices.Contains(names, name) {
+			return nil, cli.Usagef("a floor is given for %s, which is not one of the columns named", name)
+		}
+	}
+	return columns, nil
+}
+
+func keyspaceEverywhereCommand(c *cli.CLI) *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "everywhere NAME",
+		Short: "Put a replica of each shard of a keyspace on every node, so that each can read it locally",
+		Long: `Put a replica of each shard of a keyspace on every node, so that each can read it locally.
+
+Nodes without a vote in a shard copy it and follow it. Their reads of the keyspace then
+need no other node, and each write goes to all nodes. The command returns before they have
+copied it; countctl group list shows them as non-voters.`,
+		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
+		Args:    cli.Exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.WithServer(func(server *client.Client) error {
+				changed, err := server.SetEverywhere(cmd.Context(), args[0], !off)
+				if err != nil {
+					return fmt.Errorf("cannot locate keyspace %s: %w", args[0], err)
+				}
+				return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "have only the voters of each shard hold it again")
+	return cmd
+}
+
+func keyspaceRows(t *cli.Table, list []client.Keyspace) {
+	t.Row("NAME", "KIND", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
+	for _, k := range list {
+		replicas := "voters"
+		if k.Everywhere || k.Kind == "board" {
+			replicas = "everywhere"
+		}
+		columns := slices.Clone(k.Columns)
+		for i, column := range columns {
+			if floor, has := k.Floors[column]; has {
+				columns[i] = fmt.Sprintf("%s>=%d", column, floor)
+			}
+		}
+		sharding := k.Sharding
+		if sharding == "" {
+			sharding = "modulo"
+		}
+		t.Row(k.Name, k.Kind, k.Shards, sharding, replicas, strings.Join(columns, ","))
+	}
+}

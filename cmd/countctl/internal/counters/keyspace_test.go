@@ -1,0 +1,153 @@
+package counters
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+func TestOps(t *testing.T) {
+	server := countdtest.New(t)
+	var sent string
+	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+		sent = r.URL.Path + " " + string(body)
+		return &countdtest.Fault{Status: 409, Code: "overflow", Message: "as the test says"}
+	}
+	i := against(t, server)
+	i.Stdin = `{"keyspace":"posts","id":1,"add":{"like":1}} {"user":"9","add":{"like":-1},"floor":0}` + "\n"
+	got := i.Run("ops")
+	if want := `/v1/ops {"ops":[{"keyspace":"posts","id":"1","add":{"like":1}},{"user":"9","add":{"like":-1},"floor":0}]}`; sent != want || got.Code != cli.ExitFail {
+		t.Errorf("sent %s, exit %d: %s", sent, got.Code, got.Err)
+	}
+	for _, bad := range []string{"", "{", `{"id":1,"add":{"like":1}}`, `{"keyspace":"posts","user":1}`, `{"user":1,"id":2}`, `{"keyspace":"posts","id":1,"sub":{}}`} {
+		if i.Stdin = bad; i.Run("ops").Code != cli.ExitUsage {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+func TestFloors(t *testing.T) {
+	i := against(t, countdtest.New(t))
+	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))
+	if len(made.Floors) != 1 || made.Floors["b"] != -2 {
+		t.Fatalf("created %+v", made)
+	}
+	if table := i.OK("keyspace", "list"); !strings.Contains(table, "a,b>=-2") {
+		t.Errorf("the table is\n%s", table)
+	}
+	i.OK("incr", "7", "a=-1", "b=-5", "--floor", "-1", "--keyspace", "badges")
+	if row := clitest.Decode[client.Row](t, i.OK("get", "7", "--keyspace", "badges", "-o", "json")); row.Counts[0].Value != -1 || row.Counts[1].Value != -1 {
+		t.Errorf("the row is %+v", row)
+	}
+	changed := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "badges", "b", "c", "--floor", "c=0", "--no-floor", "b", "-o", "json"))
+	if len(changed.Floors) != 1 || changed.Floors["c"] != 0 || len(changed.Columns) != 3 {
+		t.Errorf("changed %+v", changed)
+	}
+	for _, bad := range [][]string{
+		{"incr", "7", "a=-1", "--floor", "x"},
+		{"keyspace", "create", "more", "--columns", "a", "--floor", "b=0"},
+		{"keyspace", "create", "more", "--columns", "a", "--floor", "a=x"},
+		{"keyspace", "add-columns", "badges", "b", "--floor", "b=0", "--no-floor", "b"},
+	} {
+		if got := i.Run(bad...); got.Code != cli.ExitUsage {
+			t.Errorf("countctl %v: exit %d, %s", bad, got.Code, got.Err)
+		}
+	}
+}
+
+// What is dropped for good is dropped with --yes alone where nobody can be asked, and the
+// refusal says how many rows there are.
+func TestDrop(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.OK("keyspace", "create", "songs", "--columns", "plays,likes,skips")
+	server.SetCluster("n1") // with its groups
+	i.OK("incr", "7", "plays=1", "skips=2", "--keyspace", "songs")
+	for _, args := range [][]string{{"keyspace", "drop", "songs"}, {"keyspace", "drop-column", "songs", "skips"}} {
+		if got := i.Run(args...); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "1 rows") || !strings.Contains(got.Err, "Give --yes") {
+			t.Errorf("countctl %v: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+	changed := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "drop-column", "songs", "skips", "--yes", "-o", "json"))
+	if !slices.Equal(changed.Columns, []string{"plays", "likes"}) {
+		t.Errorf("columns are %v", changed.Columns)
+	}
+	if out := i.OK("keyspace", "drop", "songs", "--yes"); !strings.Contains(out, "songs") {
+		t.Errorf("it prints %q", out)
+	}
+	if table := i.OK("keyspace", "list"); strings.Contains(table, "songs") {
+		t.Errorf("the table is\n%s", table)
+	}
+	for what, args := range map[string][]string{
+		"no keyspace songs": {"keyspace", "drop", "songs", "--yes"},
+		"no column none":    {"keyspace", "drop-column", "posts", "none", "--yes"},
+		"built in":          {"keyspace", "drop", "posts", "--yes"},
+	} {
+		if got := i.Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, what) {
+			t.Errorf("countctl %v: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+}
+
+// A drop whose answer is lost is not sent again: it could drop what was created since.
+func TestDropIsSentOnce(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.OK("keyspace", "create", "songs", "--columns", "plays")
+	sent := 0
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.Method != http.MethodDelete {
+			return nil
+		}
+		sent++
+		return &countdtest.Fault{Status: 504, Code: "outcome_unknown"}
+	}
+	if got := i.Run("keyspace", "drop", "songs", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "outcome_unknown") || sent != 1 {
+		t.Errorf("exit %d after %d calls, %s", got.Code, sent, got.Err)
+	}
+}
+
+func TestKeyspaces(t *testing.T) {
+	i := against(t, countdtest.New(t))
+	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))
+	if made.Name != "songs" || made.Shards != 8 || !slices.Equal(made.Columns, []string{"plays", "likes"}) {
+		t.Fatalf("created %+v", made)
+	}
+	i.OK("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8")
+	if got := i.Run("keyspace", "create", "songs", "--columns", "plays", "--shards", "8"); got.Code != cli.ExitFail ||
+		!strings.Contains(got.Err, "keyspace_exists") {
+		t.Fatalf("exit %d, %q", got.Code, got.Err)
+	}
+	wider := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "songs", "shares,plays", "skips", "-o", "json"))
+	if !slices.Equal(wider.Columns, []string{"plays", "likes", "shares", "skips"}) {
+		t.Fatalf("columns are %v", wider.Columns)
+	}
+	for _, off := range []bool{false, true} {
+		args := []string{"keyspace", "everywhere", "songs"}
+		if off {
+			args = append(args, "--off")
+		}
+		if table := i.OK(args...); strings.Contains(table, "everywhere") == off {
+			t.Errorf("countctl %v prints\n%s", args, table)
+		}
+		if k := clitest.Decode[client.Keyspace](t, i.OK(append(args, "-o", "json")...)); k.Everywhere == off {
+			t.Errorf("countctl %v: %+v", args, k)
+		}
+	}
+	if got := i.Run("keyspace", "everywhere", "nobody"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "unknown_keyspace") {
+		t.Errorf("exit %d, %q", got.Code, got.Err)
+	}
+	list := clitest.Decode[keyspacesOutput](t, i.OK("keyspace", "list", "-o", "json"))
+	if len(list.Keyspaces) != 3 {
+		t.Fatalf("list is %+v", list)
+	}
+	if table := i.OK("keyspace", "list"); !strings.Contains(table, "plays,likes,shares,skips") {
+		t.Fatalf("the table is\n%s", table)
+	}
+}

@@ -1,0 +1,83 @@
+package counters
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+func getCommand(c *cli.CLI) *cobra.Command {
+	var keyspace string
+	var o client.ReadOptions
+	cmd := &cobra.Command{
+		Use:     "get ID",
+		Short:   "Print one row; a row never written has zeros",
+		Example: "  countctl get 4467107636950632",
+		Args:    cli.Exactly(1, "one ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
+				if len(ids) != 1 {
+					return cli.Usagef("get takes one id, not %d; mget takes many", len(ids))
+				}
+				row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
+				if err != nil {
+					return fmt.Errorf("cannot get %d: %w", ids[0], err)
+				}
+				return c.Print(row, func(t *cli.Table) { t.Counts([]client.Row{row}) })
+			})
+		},
+	}
+	c.KeyspaceFlag(cmd, &keyspace)
+	cli.ReadFlags(cmd, &o)
+	return cmd
+}
+
+// rowsOutput is the JSON output of mget and top.
+type rowsOutput struct {
+	Results []client.Row `json:"results"`
+}
+
+func mgetCommand(c *cli.CLI) *cobra.Command {
+	var keyspace string
+	var columns []string
+	var o client.ReadOptions
+	cmd := &cobra.Command{
+		Use:     "mget ID…",
+		Short:   "Print rows in the order asked; - reads ids from standard input",
+		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
+		Args:    cli.AtLeast(1, "one ID or more"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
+				rows := rowsOutput{Results: []client.Row{}}
+				for some := range slices.Chunk(ids, client.GetIDsMax) {
+					page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
+					if err != nil {
+						return fmt.Errorf("cannot get rows: %w", err)
+					}
+					rows.Results = append(rows.Results, page...)
+				}
+				return c.Print(rows, func(t *cli.Table) { t.Counts(rows.Results) })
+			})
+		},
+	}
+	c.KeyspaceFlag(cmd, &keyspace)
+	cli.ReadFlags(cmd, &o)
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to print (all when not given)")
+	return cmd
+}
+
+// readIDs has read work on the ids of a command line whose flags are right.
+func readIDs(c *cli.CLI, cmd *cobra.Command, args []string, o client.ReadOptions, read func(*client.Client, []client.ID) error) error {
+	if err := cli.CheckReadOptions(cmd, o); err != nil {
+		return err
+	}
+	ids, err := c.IDs(args)
+	if err != nil {
+		return err
+	}
+	return c.WithServer(func(server *client.Client) error { return read(server, ids) })
+}

@@ -1,0 +1,133 @@
+package counters
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// topRowsMax bounds the rows that top keeps.
+const topRowsMax = 10_000
+
+func topCommand(c *cli.CLI) *cobra.Command {
+	var keyspace, column string
+	var n int
+	var o client.ReadOptions
+	cmd := &cobra.Command{
+		Use:     "top --column COLUMN",
+		Short:   "Print the rows with the largest counts in a column; reads the whole keyspace",
+		Example: "  countctl top --column like -n 10",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if column == "" {
+				return cli.Usagef("top needs --column")
+			}
+			if n < 1 || n > topRowsMax {
+				return cli.Usagef("-n is 1 to %d, not %d", topRowsMax, n)
+			}
+			if err := cli.CheckReadOptions(cmd, o); err != nil {
+				return err
+			}
+			server, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			if _, err := cli.FindColumn(cmd.Context(), server, keyspace, column); err != nil {
+				return err
+			}
+			largest := topRows{column: column, max: n}
+			var read atomic.Int64
+			total := c.ProgressTotal(cmd.Context(), server, keyspace)
+			var m *cli.Meter
+			patient, err := c.ConnectWaiting(cli.RetryForDefault, &m)
+			if err != nil {
+				return err
+			}
+			defer patient.Close()
+			m = c.StartMeter(func() cli.Sample { return cli.Sample{Rows: read.Load(), Done: read.Load(), Total: total} })
+			err = cli.Scan(cmd.Context(), patient, keyspace, []string{column}, o, func(page client.Page) error {
+				for _, row := range page.Rows {
+					largest.offer(row)
+				}
+				read.Add(int64(len(page.Rows)))
+				return nil
+			})
+			m.Stop()
+			if err != nil {
+				return err
+			}
+			out := rowsOutput{Results: largest.sorted()}
+			return c.Print(out, func(t *cli.Table) { rankedRows(t, column, out.Results) })
+		},
+	}
+	c.KeyspaceFlag(cmd, &keyspace)
+	cli.ReadFlags(cmd, &o)
+	cmd.Flags().StringVar(&column, "column", "", "column to order by")
+	cmd.Flags().IntVarP(&n, "rows", "n", 10, "rows to print")
+	return cmd
+}
+
+func rankedRows(t *cli.Table, column string, rows []client.Row) {
+	t.Row("RANK", "ID", strings.ToUpper(column))
+	for i, row := range rows {
+		value, _ := row.Counts.Get(column)
+		t.Row(i+1, row.ID, value)
+	}
+}
+
+// topRows keeps the rows with the largest counts: a heap with the smallest of them on top.
+// Of equal counts the smaller id ranks higher.
+type topRows struct {
+	column string
+	max    int
+	rows   []client.Row
+}
+
+// offer keeps the row if it ranks among the largest. A row without a count in
+// the column does not.
+func (h *topRows) offer(row client.Row) {
+	if value, _ := row.Counts.Get(h.column); value == 0 {
+		return
+	}
+	if len(h.rows) < h.max {
+		heap.Push(h, row)
+		return
+	}
+	if h.compare(row, h.rows[0]) < 0 {
+		h.rows[0] = row
+		heap.Fix(h, 0)
+	}
+}
+
+// compare is negative when a ranks above b.
+func (h *topRows) compare(a, b client.Row) int {
+	x, _ := a.Counts.Get(h.column)
+	y, _ := b.Counts.Get(h.column)
+	return cmp.Or(cmp.Compare(y, x), cmp.Compare(a.ID, b.ID))
+}
+
+// sorted returns the rows from the largest down.
+func (h *topRows) sorted() []client.Row {
+	rows := append([]client.Row{}, h.rows...)
+	slices.SortFunc(rows, h.compare)
+	return rows
+}
+
+func (h *topRows) Len() int           { return len(h.rows) }
+func (h *topRows) Less(i, j int) bool { return h.compare(h.rows[i], h.rows[j]) > 0 }
+func (h *topRows) Swap(i, j int)      { h.rows[i], h.rows[j] = h.rows[j], h.rows[i] }
+func (h *topRows) Push(row any)       { h.rows = append(h.rows, row.(client.Row)) }
+func (h *topRows) Pop() any {
+	last := len(h.rows) - 1
+	row := h.rows[last]
+	h.rows = h.rows[:last]
+	return row
+}

@@ -1,0 +1,116 @@
+package social
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+func feedCommand(c *cli.CLI) *cobra.Command {
+	return cli.CommandGroup("feed", "New posts of a user's followees", feedGetCommand(c), feedFolloweesCommand(c), feedGroupsCommand(c), feedResetCommand(c),
+		feedChangeCommand(c, "follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
+		feedChangeCommand(c, "unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
+		feedChangeCommand(c, "read", "Have a user seen all posts of some followees", "the user has seen them", (*client.Client).ReadFeed))
+}
+
+func feedGetCommand(c *cli.CLI) *cobra.Command {
+	var detail bool
+	cmd := unreadRead(c, "get USER", "Print the number of posts that a user has not seen", cli.Exactly(1, "one USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			feed, err := server.Feed(ctx, user, detail, o)
+			return feed, func(t *cli.Table) {
+				feedRows(t, user, feed.Unread)
+				if detail {
+					t.Gap()
+					t.Row("FOLLOWEE", "UNREAD")
+				}
+				for _, id := range slices.Sorted(maps.Keys(feed.Followees)) {
+					t.Row(id, feed.Followees[id])
+				}
+			}, err
+		})
+	cmd.Flags().BoolVar(&detail, "detail", false, "of each followee too")
+	return cmd
+}
+
+// followeesOutput is the JSON output of feed followees.
+type followeesOutput struct {
+	User      client.ID   `json:"user"`
+	Followees []client.ID `json:"followees"`
+}
+
+func feedFolloweesCommand(c *cli.CLI) *cobra.Command {
+	return unreadRead(c, "followees USER", "List the followees of a user", cli.Exactly(1, "one USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			out := followeesOutput{user, []client.ID{}}
+			for cursor := ""; ; {
+				page, next, err := server.Followees(ctx, user, cursor, 0, o)
+				if err != nil {
+					return nil, nil, err
+				}
+				out.Followees = append(out.Followees, page...)
+				if cursor = next; cursor == "" {
+					break
+				}
+			}
+			return out, func(t *cli.Table) {
+				t.Row("FOLLOWEE")
+				for _, id := range out.Followees {
+					t.Row(id)
+				}
+			}, nil
+		})
+}
+
+func feedRows(t *cli.Table, user client.ID, unread int64) {
+	t.Row("USER", "UNREAD")
+	t.Row(user, unread)
+}
+
+func feedResetCommand(c *cli.CLI) *cobra.Command {
+	var nobody bool
+	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset", cli.AtLeast(1, "USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			users, err := parseUsers(args)
+			if err != nil {
+				return nil, nil, err
+			}
+			if nobody && len(users) > 1 {
+				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
+			}
+			followees := []client.ID(nil)
+			if nobody || len(users) > 1 {
+				followees = append([]client.ID{}, users[1:]...)
+			}
+			answer, err := server.ResetFeed(ctx, users[0], followees, o)
+			return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+		})
+	cmd.Flags().BoolVar(&nobody, "nobody", false, "remove all followees")
+	return cmd
+}
+
+func feedChangeCommand(c *cli.CLI, verb, short, what string,
+	change func(*client.Client, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
+	return unreadWrite(c, verb+" USER FOLLOWEE…", short, what, cli.AtLeast(2, "USER and one FOLLOWEE or more"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			users, err := parseUsers(args)
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := change(server, ctx, users[0], users[1:], o)
+			return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+		})
+}

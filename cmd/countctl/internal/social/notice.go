@@ -1,0 +1,185 @@
+package social
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+func noticeCommand(c *cli.CLI) *cobra.Command {
+	return cli.CommandGroup("notice", "Notices of channels, which are everybody's",
+		noticeListCommand(c), noticePublishCommand(c), noticeRetractCommand(c), noticeGetCommand(c), noticeReadCommand(c))
+}
+
+func noticeListCommand(c *cli.CLI) *cobra.Command {
+	return unreadRead(c, "list", "Print the channels", cobra.NoArgs,
+		func(ctx context.Context, server *client.Client, _ []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			list, err := server.Channels(ctx, o)
+			out := struct {
+				Channels []client.Channel `json:"channels"`
+			}{list}
+			return out, func(t *cli.Table) {
+				t.Row("CHANNEL", "LATEST", "RETRACTED")
+				for _, ch := range list {
+					t.Row(ch.Name, ch.Latest, ch.Retracted)
+				}
+			}, err
+		})
+}
+
+func noticePublishCommand(c *cli.CLI) *cobra.Command {
+	return unreadWrite(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published", cli.Exactly(1, "one CHANNEL"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := server.Publish(ctx, args[0], o)
+			return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
+		})
+}
+
+func noticeRetractCommand(c *cli.CLI) *cobra.Command {
+	return unreadWrite(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted", cli.Exactly(2, "CHANNEL and NOTICE"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			seq, err := parseNotice(args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := server.Retract(ctx, args[0], seq, o)
+			return answer, func(t *cli.Table) { t.Row("CHANNEL", "RETRACTED"); t.Row(args[0], answer.Seq) }, err
+		})
+}
+
+func parseNotice(text string) (int64, error) {
+	seq, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seq < 0 {
+		return 0, cli.Usagef("%q is not the number of a notice", text)
+	}
+	return seq, nil
+}
+
+func noticeRows(t *cli.Table, channel string, user client.ID, n client.Notices) {
+	read := "never"
+	if n.LastRead != nil {
+		read = strconv.FormatInt(*n.LastRead, 10)
+	}
+	t.Row("CHANNEL", "USER", "UNREAD", "READ", "LATEST")
+	t.Row(channel, user, n.Unread, read, n.Latest)
+}
+
+func noticeGetCommand(c *cli.CLI) *cobra.Command {
+	since := int64(-1)
+	cmd := unreadRead(c, "get CHANNEL USER", "Print the position of a user in a channel", cli.Exactly(2, "CHANNEL and USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := server.Notices(ctx, args[0], user, given(since), o)
+			return answer, func(t *cli.Table) { noticeRows(t, args[0], user, answer) }, err
+		})
+	cmd.Flags().Int64Var(&since, "since", since, "notice after which a new user starts")
+	return cmd
+}
+
+func noticeReadCommand(c *cli.CLI) *cobra.Command {
+	upTo, since := int64(-1), int64(-1)
+	cmd := unreadWrite(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved", cli.Exactly(2, "CHANNEL and USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			if upTo >= 0 && since >= 0 {
+				return nil, nil, cli.Usagef("notice read takes --up-to or --since, not both")
+			}
+			var answer client.NoticesRead
+			if since >= 0 {
+				answer, err = server.BeginNotices(ctx, args[0], user, since, o)
+			} else {
+				answer, err = server.ReadNotices(ctx, args[0], user, given(upTo), o)
+			}
+			return answer, func(t *cli.Table) { noticeRows(t, args[0], user, answer.Notices) }, err
+		})
+	cmd.Flags().Int64Var(&upTo, "up-to", upTo, "the last notice that the user has read (the latest when not given)")
+	cmd.Flags().Int64Var(&since, "since", since, "start a new user after this notice, and leave other users unchanged")
+	return cmd
+}
+
+// given is a flag's number, nil below 0.
+func given(n int64) *int64 {
+	if n < 0 {
+		return nil
+	}
+	return &n
+}
+
+func dotCommand(c *cli.CLI) *cobra.Command {
+	return cli.CommandGroup("dot", "Red dots, which are everybody's",
+		dotListCommand(c), dotFireCommand(c), dotSetCommand(c), dotGetCommand(c), dotClearCommand(c))
+}
+
+func dotListCommand(c *cli.CLI) *cobra.Command {
+	return unreadRead(c, "list", "Print the dots", cobra.NoArgs,
+		func(ctx context.Context, server *client.Client, _ []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			list, err := server.Dots(ctx, o)
+			out := struct {
+				Dots []client.Dot `json:"dots"`
+			}{list}
+			return out, func(t *cli.Table) {
+				t.Row("DOT", "FIRED", "NEW USERS")
+				for _, d := range list {
+					t.Row(d.Name, d.Fired, shows(d.NewUsers))
+				}
+			}, err
+		})
+}
+
+func dotFireCommand(c *cli.CLI) *cobra.Command {
+	return unreadWrite(c, "fire DOT", "Show a dot to all users", "the dot was fired", cli.Exactly(1, "one DOT"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := server.Fire(ctx, args[0], o)
+			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
+		})
+}
+
+func dotSetCommand(c *cli.CLI) *cobra.Command {
+	newUsers := true
+	cmd := unreadWrite(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set", cli.Exactly(1, "one DOT"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := server.SetDot(ctx, args[0], newUsers, o)
+			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
+		})
+	cmd.Flags().BoolVar(&newUsers, "new-users", newUsers, "whether users never seen are shown it")
+	return cmd
+}
+
+func dotRows(t *cli.Table, name string, user client.ID, show bool) {
+	t.Row("DOT", "USER", "SHOWS")
+	t.Row(name, user, shows(show))
+}
+
+func dotGetCommand(c *cli.CLI) *cobra.Command {
+	return unreadRead(c, "get DOT USER", "Print whether a user sees a dot", cli.Exactly(2, "DOT and USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			show, err := server.ShowsDot(ctx, args[0], user, o)
+			return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], user, show) }, err
+		})
+}
+
+func dotClearCommand(c *cli.CLI) *cobra.Command {
+	return unreadWrite(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared", cli.Exactly(2, "DOT and USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := server.ClearDot(ctx, args[0], user, o)
+			return answer, func(t *cli.Table) { dotRows(t, args[0], user, answer.Show) }, err
+		})
+}

@@ -1,0 +1,140 @@
+package social
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+func timelineCommand(c *cli.CLI) *cobra.Command {
+	var q client.PostQuery
+	cmd := unreadRead(c, "timeline USER", "Print a page of posts of a user's followees, newest first", cli.Exactly(1, "one USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			page, err := server.Timeline(ctx, user, q, o)
+			return page, func(t *cli.Table) { timelineRows(t, page) }, err
+		})
+	pageFlags(cmd.Flags(), &q)
+	cmd.Flags().StringVar(&q.Group, "group", "", "only followees of this group")
+	cmd.Flags().StringVar(&q.Counts, "counts", "", "keyspace of counts of the posts")
+	cmd.Flags().StringSliceVar(&q.Member, "member", nil, "columns in whose sets of members the user may be")
+	return cmd
+}
+
+func pageFlags(flags *pflag.FlagSet, q *client.PostQuery) {
+	flags.IntVar(&q.Limit, "limit", 0, "posts of the page, 1 to 1000 (default 20)")
+	flags.StringVar(&q.Cursor, "cursor", "", "cursor of the previous page")
+}
+
+func timelineRows(t *cli.Table, page client.PostPage) {
+	var columns []string
+	var sets []string
+	for _, p := range page.Posts {
+		columns, sets = slices.Sorted(maps.Keys(p.Counts)), slices.Sorted(maps.Keys(p.Member))
+	}
+	head := []any{"POST", "AUTHOR"}
+	for _, name := range columns {
+		head = append(head, name)
+	}
+	for _, name := range sets {
+		head = append(head, "in "+name)
+	}
+	t.Row(head...)
+	for _, p := range page.Posts {
+		row := []any{p.ID, p.Author}
+		for _, name := range columns {
+			row = append(row, p.Counts[name])
+		}
+		for _, name := range sets {
+			row = append(row, p.Member[name])
+		}
+		t.Row(row...)
+	}
+	pageRows(t, page)
+}
+
+// pageRows prints what follows the posts of a page.
+func pageRows(t *cli.Table, page client.PostPage) {
+	if page.Cursor != "" {
+		t.Gap()
+		t.Row("next page: --cursor " + page.Cursor)
+	}
+	if len(page.UnreadableShards) > 0 {
+		t.Gap()
+		t.Row("shards of users that cannot be read:", page.UnreadableShards)
+	}
+}
+
+func outboxCommand(c *cli.CLI) *cobra.Command {
+	return cli.CommandGroup("outbox", "Posts of authors", outboxListCommand(c),
+		outboxChangeCommand(c, "add", "Publish a post and count it", "the post was published", (*client.Client).AddPost),
+		outboxChangeCommand(c, "remove", "Remove a post and take it from the count", "the post was removed", (*client.Client).RemovePost))
+}
+
+func outboxListCommand(c *cli.CLI) *cobra.Command {
+	var q client.PostQuery
+	cmd := unreadRead(c, "list AUTHOR", "Print a page of an author's posts, newest first", cli.Exactly(1, "one AUTHOR"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			author, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			page, err := server.Outbox(ctx, author, q, o)
+			return page, func(t *cli.Table) {
+				t.Row("POST")
+				for _, p := range page.Posts {
+					t.Row(p.ID)
+				}
+				pageRows(t, page)
+			}, err
+		})
+	pageFlags(cmd.Flags(), &q)
+	return cmd
+}
+
+func outboxChangeCommand(c *cli.CLI, verb, short, what string,
+	change func(*client.Client, context.Context, client.ID, client.ID, client.WriteOptions) (client.PostResult, error)) *cobra.Command {
+	return unreadWrite(c, verb+" AUTHOR POST", short, what, cli.Exactly(2, "AUTHOR and POST"),
+		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+			ids, err := parseUsers(args)
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := change(server, ctx, ids[0], ids[1], o)
+			return answer, func(t *cli.Table) {
+				t.Row("AUTHOR", "CHANGED", "POSTS")
+				t.Row(ids[0], answer.Changed, answer.Posts)
+			}, err
+		})
+}
+
+// followeeGroupsOutput is the JSON output of feed groups.
+type followeeGroupsOutput struct {
+	Groups []client.FolloweeGroup `json:"groups"`
+}
+
+func feedGroupsCommand(c *cli.CLI) *cobra.Command {
+	return unreadRead(c, "groups USER", "List the groups of a user's followees", cli.Exactly(1, "one USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+			user, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			groups, err := server.FolloweeGroups(ctx, user, o)
+			return followeeGroupsOutput{groups}, func(t *cli.Table) {
+				t.Row("GROUP", "FOLLOWEES")
+				for _, g := range groups {
+					t.Row(g.Name, g.Followees)
+				}
+			}, err
+		})
+}

@@ -1,0 +1,203 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+// exportFlags are the flags of export.
+type exportFlags struct {
+	keyspace string
+	columns  []string
+	read     client.ReadOptions
+	retryFor time.Duration
+}
+
+// errRowsMissing is returned by an export that has left out shards.
+var errRowsMissing = errors.New("rows are missing")
+
+// exportOutput is the JSON output of export.
+type exportOutput struct {
+	File          string   `json:"file"`
+	Keyspace      string   `json:"keyspace"`
+	Columns       []string `json:"columns"`
+	Rows          int64    `json:"rows"`
+	Seconds       float64  `json:"seconds"`
+	RowsPerSecond float64  `json:"rows_per_second"`
+	// UnreadableShards are the shards whose rows are not in the file.
+	UnreadableShards []int `json:"unreadable_shards,omitempty"`
+}
+
+func exportCommand(c *cli.CLI) *cobra.Command {
+	var f exportFlags
+	cmd := &cobra.Command{
+		Use:   "export FILE.csv[.gz]|-",
+		Short: "Write the rows of a keyspace to a CSV file",
+		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and all columns, in
+ascending id order, without rows whose counts are all zero.
+
+The file appears complete or not at all; an existing file is overwritten only with
+--yes. With --skip-unreadable the file has the rows of the readable shards, and
+standard error names the others. Rows that are written to meanwhile appear as they
+were when they were read.`,
+		Example: "  countctl export posts.csv.gz",
+		Args:    cli.Exactly(1, "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
+				return err
+			}
+			if f.read.SkipUnreadable && f.read.Consistency != "stale" {
+				return cli.Usagef("--skip-unreadable needs --consistency stale: any other read waits for a leader")
+			}
+			if err := c.RefuseExisting(args[0]); err != nil && args[0] != cli.StreamName {
+				return err
+			}
+			return exportFile(cmd.Context(), c, args[0], f)
+		},
+	}
+	c.KeyspaceFlag(cmd, &f.keyspace)
+	cli.ReadFlags(cmd, &f.read)
+	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
+	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards without a living replica, name them, and exit 1")
+	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	return cmd
+}
+
+func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) error {
+	var m *cli.Meter
+	server, err := c.ConnectWaiting(f.retryFor, &m)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	columns, err := exportColumns(ctx, server, f)
+	if err != nil {
+		return err
+	}
+	out, err := createCSV(c, path)
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	rows, missing, took, err := exportRows(ctx, c, server, out, columns, f, &m)
+	if err == nil {
+		err = out.Commit()
+	}
+	if err != nil {
+		return explainExport(err, path)
+	}
+	if path != cli.StreamName { // only rows may be written to it
+		done := exportOutput{path, f.keyspace, columns, rows, took.Seconds(), float64(cli.PerSecond(rows, took)), missing}
+		err = c.Print(done, done.table)
+	}
+	return errors.Join(err, tellMissing(f.keyspace, missing))
+}
+
+// tellMissing names the shards that an export has left out.
+func tellMissing(keyspace string, shards []int) error {
+	if len(shards) == 0 {
+		return nil
+	}
+	names := make([]string, len(shards))
+	for i, shard := range shards {
+		names[i] = fmt.Sprintf("%s/%d", keyspace, shard)
+	}
+	return fmt.Errorf("%w: no living node has a replica of %s", errRowsMissing, strings.Join(names, ", "))
+}
+
+func (o exportOutput) table(t *cli.Table) {
+	t.Row("FILE", "KEYSPACE", "ROWS", "SECONDS", "ROWS/S")
+	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
+}
+
+func explainExport(err error, path string) error {
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("the export was interrupted and %s was not written", path)
+	}
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "no_quorum" {
+		return fmt.Errorf("%w; --consistency stale --skip-unreadable writes what can be read", err)
+	}
+	return err
+}
+
+func createCSV(c *cli.CLI, path string) (*csvfile.Writer, error) {
+	if path == cli.StreamName {
+		return csvfile.NewWriter("standard output", c.Out), nil
+	}
+	return csvfile.Create(path)
+}
+
+// exportColumns checks --columns, or returns all columns.
+func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([]string, error) {
+	keyspace, err := cli.FindCounters(ctx, server, f.keyspace)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.columns) == 0 {
+		return keyspace.Columns, nil
+	}
+	for i, column := range f.columns {
+		if !slices.Contains(keyspace.Columns, column) {
+			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", f.keyspace, column, strings.Join(keyspace.Columns, ", "))
+		}
+		if slices.Contains(f.columns[:i], column) {
+			return nil, cli.Usagef("--columns names %q twice", column)
+		}
+	}
+	return f.columns, nil
+}
+
+// exportRows writes header and rows. It returns the number of rows, the shards that could
+// not be read in at least one page, and the time it took.
+func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **cli.Meter) (int64, []int, time.Duration, error) {
+	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
+		return 0, nil, 0, err
+	}
+	var missing []int
+	var written atomic.Int64
+	total := c.ProgressTotal(ctx, server, f.keyspace)
+	m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: written.Load(), Done: written.Load(), Total: total} })
+	*shown = m
+	values := make([]int64, len(columns))
+	err := cli.Scan(ctx, server, f.keyspace, columns, f.read, func(page client.Page) error {
+		missing = append(missing, page.Unreadable...)
+		for _, row := range page.Rows {
+			if !exportValues(values, row, columns) {
+				continue
+			}
+			if err := out.Row(uint64(row.ID), values); err != nil {
+				return err
+			}
+			written.Add(1)
+		}
+		return nil
+	})
+	slices.Sort(missing)
+	return written.Load(), slices.Compact(missing), m.Stop(), err
+}
+
+// exportValues copies the row's counts to values, in the order of columns, and reports
+// whether there is any.
+func exportValues(values []int64, row client.Row, columns []string) bool {
+	counted := false
+	for i, column := range columns {
+		if i < len(row.Counts) && row.Counts[i].Column == column {
+			values[i] = row.Counts[i].Value // the server's usual order
+		} else {
+			values[i], _ = row.Counts.Get(column)
+		}
+		counted = counted || values[i] != 0
+	}
+	return counted
+}

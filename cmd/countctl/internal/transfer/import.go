@@ -1,0 +1,253 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+	"github.com/countd/countd/cmd/countctl/internal/progressfile"
+)
+
+// importOutput is the JSON output of import.
+type importOutput struct {
+	File          string  `json:"file"`
+	Keyspace      string  `json:"keyspace"`
+	Rows          int64   `json:"rows"`                    // acknowledged, including the previous run
+	Rejected      int64   `json:"rejected"`                // likewise, including those of Overflows
+	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: nothing was left to add
+	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
+	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the previous run had reached
+	Seconds       float64 `json:"seconds"`                 // of this run
+	RowsPerSecond float64 `json:"rows_per_second"`         // of this run
+
+	Overflows csvimport.Overflows `json:"overflows,omitzero"` // of increments, including the previous run
+}
+
+func importCommand(c *cli.CLI) *cobra.Command {
+	var f importFlags
+	var r redisFlags
+	var add bool
+	cmd := &cobra.Command{
+		Use:   "import FILE.csv[.gz]|-|redis://HOST:PORT/DB",
+		Short: "Set, or add, the rows of a CSV file; or copy a Redis",
+		Long: `Set the rows of a CSV file with a header, plain or gzipped.
+
+Values are absolute: running it again changes nothing, and of several rows with one id
+the last one wins. A run that stopped for any reason continues where it stopped when you
+run it again; FILE.progress has its position until it is done. Standard input cannot be
+read again, so such a run cannot continue.
+
+With --add values are increments, and each row counts once, however often the command
+or the server is killed and the command is run again. FILE.add-progress has its position.
+Do not delete that file: it keeps a finished FILE from being added twice. --restart adds
+all rows again, and so does another --state. Rows whose sum does not fit a signed 64-bit
+integer are not added; the progress file has their number and ids, and they are rejected
+rows in this run and in later ones.
+
+A bad row stops the import with its line, and so does a sum that does not fit. With
+--on-error skip a bad row of x.csv or x.csv.gz goes to x.rejects.csv with line and reason.
+If rows were rejected, the exit code is 1.
+
+From redis:// it copies counts from the keys that each --pattern matches: strings, sets
+and sorted sets by their number of members, or columns of hashes. --map NAME=COLUMN
+renames a column; NAME= skips it. Fields that match no column are counted and named; if
+a pattern or a name of --map matches no value, the exit code is 1. At the end it reads
+all keys again and compares them. It continues where it stopped, by
+redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
+		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
+  countctl import yesterday.csv --add
+  countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,
+		Args: cli.Exactly(1, "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if fromRedis(args[0]) {
+				if add {
+					return cli.Usagef("--add is for files: Redis stores counts, not increments")
+				}
+				r.batchGiven = cmd.Flags().Changed("batch")
+				return importRedis(cmd.Context(), c, args[0], f, r)
+			}
+			if len(r.patterns) > 0 || r.verifyOnly {
+				return cli.Usagef("--pattern and --verify-only are for redis://")
+			}
+			if add {
+				f.kind = csvimport.KindAdd
+				return addFile(cmd.Context(), c, args[0], f)
+			}
+			return importFile(cmd.Context(), c, args[0], f)
+		},
+	}
+	f.register(c, cmd, "id")
+	r.register(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (default: those of the same name)")
+	flags.BoolVar(&add, "add", false, "add the values to the existing counts, each row once")
+	return cmd
+}
+
+// importDone prints the result of a run. It returns an error when rows were rejected.
+func importDone(c *cli.CLI, out importOutput, f importFlags) error {
+	if err := c.Print(out, out.table); err != nil {
+		return err
+	}
+	if out.Rejected == 0 {
+		return nil
+	}
+	text := cli.RowsWere(out.Rejected) + " rejected"
+	if out.Rejected > out.Overflows.Rows() {
+		text += fmt.Sprintf("; correct the rows in %s and %s", out.RejectsFile, f.again())
+	}
+	if out.Overflows.Rows() > 0 {
+		text += "; " + out.Overflows.String()
+	}
+	return errors.New(text)
+}
+
+func (o importOutput) table(t *cli.Table) {
+	t.Row("FILE", "KEYSPACE", "ROWS", "REJECTED", "SECONDS", "ROWS/S")
+	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), cli.Grouped(o.Rejected), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
+}
+
+// importSource is a file that is open, and the server that its rows go to.
+type importSource struct {
+	path    string
+	in      *csvfile.Reader
+	server  *client.Client
+	columns []csvimport.Column
+	meter   *cli.Meter // nil until the rows go
+}
+
+// openImport checks the flags and opens both ends.
+func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*importSource, error) {
+	if err := f.check(path); err != nil {
+		return nil, err
+	}
+	s := &importSource{path: path}
+	var err error
+	if s.server, err = c.ConnectWaiting(f.retryFor, &s.meter); err != nil {
+		return nil, err
+	}
+	if path == cli.StreamName {
+		s.in, err = csvfile.NewReader("standard input", c.In)
+	} else {
+		s.in, err = csvfile.Open(path)
+	}
+	if err == nil {
+		s.columns, err = f.columns(ctx, s.server, s.in)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close closes the files, which were only read.
+func (s *importSource) Close() {
+	if s.in != nil {
+		s.in.Close()
+	}
+	s.server.Close()
+}
+
+// importFile sets the rows of a file, from the flags to the summary.
+func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
+	s, err := openImport(ctx, c, path, &f)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	from, err := findPlace(ctx, c, s, f)
+	if err != nil {
+		return err
+	}
+	waiting := cli.WaitNotes{Out: c.Err}
+	run, err := csvimport.New(csvimport.Config{
+		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: s.columns,
+		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from, Sets: f.sets,
+		Retry: client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(s.meter, err) }},
+	}, s.in)
+	if err != nil {
+		return err
+	}
+	return runImport(ctx, c, run, s, from, f, explainImport)
+}
+
+// addFile adds the rows of a file, or its events.
+func addFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
+	s, err := openImport(ctx, c, path, &f)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if f.state != "" {
+		unlock, err := progressfile.Lock(f.state)
+		if errors.Is(err, progressfile.ErrLocked) {
+			return fmt.Errorf("%s is being added by another run: %w; nothing was added now, run it again when the other run has ended", path, err)
+		}
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	from, err := findSession(ctx, c, s, f)
+	if err != nil {
+		return err
+	}
+	if from.Session.Done {
+		fmt.Fprintf(c.Err, "%s was added before; --restart adds it once more\n", path)
+		f.rejects = from.Rejects // this run rejects no rows
+		out := outputOf(path, from.Summary(), from, f)
+		out.DoneBefore = true
+		return importDone(c, out, f)
+	}
+	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
+		Client: s.server, InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from, Restart: f.restart,
+	}, s.in)
+	if err != nil {
+		return err
+	}
+	return runImport(ctx, c, run, s, from, f, explainAdd)
+}
+
+// importRun is a run of either kind.
+type importRun interface {
+	Run(ctx context.Context) (csvimport.Summary, error)
+	RowsAcked() int64
+}
+
+// runImport shows a run's progress and prints its result.
+func runImport(ctx context.Context, c *cli.CLI, run importRun, s *importSource, from csvimport.State, f importFlags,
+	explain func(err error, path string, f importFlags, s csvimport.Summary) error,
+) error {
+	s.meter = c.StartMeter(func() cli.Sample {
+		return cli.Sample{Rows: from.Position.Rows + run.RowsAcked(), Done: s.in.BytesRead(), Total: s.in.Size()}
+	})
+	summary, err := run.Run(ctx)
+	took := s.meter.Stop()
+	if err != nil {
+		return explain(err, s.path, f, summary)
+	}
+	out := outputOf(s.path, summary, from, f)
+	out.Seconds, out.RowsPerSecond = took.Seconds(), float64(cli.PerSecond(run.RowsAcked(), took))
+	return importDone(c, out, f)
+}
+
+// outputOf returns the output of an import that began at from.
+func outputOf(path string, s csvimport.Summary, from csvimport.State, f importFlags) importOutput {
+	out := importOutput{
+		File: path, Keyspace: f.keyspace, Rows: s.Rows, Rejected: s.Rejected, Overflows: s.Overflows,
+		ResumedAfter: from.Position.Line,
+	}
+	if s.Position.Rejected > 0 {
+		out.RejectsFile = cmp.Or(f.rejects, from.Rejects)
+	}
+	return out
+}

@@ -1,0 +1,325 @@
+package transfer
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/redisimport"
+)
+
+// redisBatchDefault is the default of --batch: the number of keys in a step that Redis
+// answers in about a millisecond.
+const redisBatchDefault = 1000
+
+// redisTimeout bounds each answer of Redis.
+const redisTimeout = 30 * time.Second
+
+// redisFlags are the flags that only an import from Redis has.
+type redisFlags struct {
+	patterns   []string
+	verify     bool
+	verifyOnly bool
+	batchGiven bool
+}
+
+// redisOutput is the JSON output of an import from Redis.
+type redisOutput struct {
+	Source      string               `json:"source"`
+	Keys        int64                `json:"keys"`           // read, including the previous run
+	Values      int64                `json:"values"`         // copied, likewise
+	Ignored     int64                `json:"ignored"`        // keys, and fields of hashes, that are of no pattern or column
+	Left        redisimport.Names    `json:"left,omitempty"` // the part of Ignored that --map could name and does not
+	Rejected    int64                `json:"rejected"`       // values that are not counts
+	RejectsFile string               `json:"rejects_file,omitempty"`
+	Resumed     bool                 `json:"resumed,omitempty"`
+	Verified    *redisimport.Verdict `json:"verified,omitempty"`
+	Seconds     float64              `json:"seconds"` // of this run
+}
+
+func (r *redisFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&r.patterns, "pattern", nil, "with redis://, the meaning of keys: KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN; may be repeated")
+	flags.BoolVar(&r.verify, "verify", true, "with redis://, read all keys again when done and compare")
+	flags.BoolVar(&r.verifyOnly, "verify-only", false, "with redis://, copy nothing and compare")
+}
+
+// fromRedis reports whether source is the address of a Redis server.
+func fromRedis(source string) bool {
+	return strings.HasPrefix(source, "redis://") || strings.HasPrefix(source, "rediss://")
+}
+
+// importRedis copies a Redis, from the flags to the summary.
+func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, r redisFlags) error {
+	options, patterns, err := checkRedis(source, &f, &r)
+	if err != nil {
+		return err
+	}
+	var m *cli.Meter
+	server, err := c.ConnectWaiting(f.retryFor, &m)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	columns, err := redisColumns(ctx, server, patterns, f.mapping)
+	if err != nil {
+		return err
+	}
+	logging.Disable() // of go-redis, which repeats the error on stderr
+	peer := redis.NewClient(options)
+	defer peer.Close()
+	from, err := findRedisPlace(ctx, c, server, peer, f, r)
+	if err != nil {
+		return err
+	}
+	bad, closeBad, err := f.redisRejects(from.Keys > 0)
+	if err != nil {
+		return err
+	}
+	run, err := redisimport.New(redisimport.Config{
+		Redis: peer, Client: server, Patterns: patterns, Columns: columns, Batch: f.batch, Bad: bad, State: f.state, From: from,
+	})
+	if err != nil {
+		return errors.Join(err, closeBad())
+	}
+	m = c.StartMeter(func() cli.Sample { return cli.Sample{Rows: run.Rows(), Done: run.Keys()} })
+	out := redisOutput{Source: from.Redis, Resumed: from.Keys > 0, RejectsFile: f.rejects}
+	state, err := runRedis(ctx, run, r, &out)
+	out.Left = notLeftOut(state.Left, f.mapping)
+	out.Seconds = m.Stop().Seconds()
+	if err = errors.Join(err, closeBad()); err != nil {
+		return explainRedis(err)
+	}
+	missing := missingOf(state, patterns, f.mapping)
+	if r.verifyOnly {
+		missing = nil
+	}
+	return redisDone(c, out, f, missing)
+}
+
+// explainRedis explains how to continue an import that stopped.
+func explainRedis(err error) error {
+	var bad *redisimport.BadValueError
+	if errors.As(err, &bad) {
+		return fmt.Errorf("%w; mend it, or skip bad values with --on-error skip", err)
+	}
+	return fmt.Errorf("%w; run it again to continue", err)
+}
+
+// runRedis copies and compares, as requested.
+func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *redisOutput) (state redisimport.State, err error) {
+	if !r.verifyOnly {
+		state, err = run.Run(ctx)
+		out.Keys, out.Values, out.Ignored, out.Rejected = state.Keys, state.Values, state.Ignored, state.Bad
+		if err != nil {
+			return state, err
+		}
+	}
+	if !r.verify && !r.verifyOnly {
+		return state, nil
+	}
+	verdict, err := run.Verify(ctx)
+	out.Verified = &verdict
+	return state, err
+}
+
+// checkRedis checks the flags by themselves and sets defaults.
+func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, []*redisimport.Pattern, error) {
+	options, err := redis.ParseURL(source)
+	if err != nil {
+		return nil, nil, cli.Usagef("%s: %v", source, err)
+	}
+	options.ReadTimeout, options.WriteTimeout = redisTimeout, redisTimeout
+	if len(r.patterns) == 0 {
+		return nil, nil, cli.Usagef("an import from Redis needs --pattern, such as 'post:{id}:{column}=posts'")
+	}
+	var patterns []*redisimport.Pattern
+	for _, text := range r.patterns {
+		p, err := redisimport.ParsePattern(text)
+		if err != nil {
+			return nil, nil, cli.Usagef("%v", err)
+		}
+		patterns = append(patterns, p)
+	}
+	if !r.batchGiven {
+		f.batch = redisBatchDefault
+	}
+	name := fmt.Sprintf("redis-%s-%d", strings.NewReplacer(":", "-", "/", "-").Replace(options.Addr), options.DB)
+	if f.state == "" && !r.verifyOnly {
+		f.state = name + ".progress"
+	}
+	if f.onError == onErrorSkip && f.rejects == "" {
+		f.rejects = name + ".rejects.csv"
+	}
+	if f.batch < 1 || f.batch > redisimport.BatchMax {
+		return nil, nil, cli.Usagef("--batch is 1 to %d, not %d", redisimport.BatchMax, f.batch)
+	}
+	if f.onError != onErrorStop && f.onError != onErrorSkip {
+		return nil, nil, cli.Usagef("--on-error is stop or skip, not %q", f.onError)
+	}
+	return options, patterns, nil
+}
+
+// redisColumns maps names of counts to columns, by keyspace: the names of --map if the
+// keyspace has the column, and equal names.
+func redisColumns(ctx context.Context, server *client.Client, patterns []*redisimport.Pattern, mapping []string) (map[string]map[string]string, error) {
+	all, has := map[string]map[string]string{}, map[string][]string{}
+	var columns []string // of any keyspace
+	for _, p := range patterns {
+		keyspace, err := cli.FindCounters(ctx, server, p.Keyspace)
+		if err != nil {
+			return nil, err
+		}
+		if p.Column != "" && !slices.Contains(keyspace.Columns, p.Column) {
+			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, p.Column, strings.Join(keyspace.Columns, ", "))
+		}
+		all[p.Keyspace], has[p.Keyspace] = map[string]string{}, keyspace.Columns
+		for _, column := range keyspace.Columns {
+			all[p.Keyspace][column] = column
+			columns = append(columns, column)
+		}
+	}
+	for _, pair := range mapping {
+		name, column, ok := strings.Cut(pair, "=")
+		if !ok || name == "" {
+			return nil, cli.Usagef("--map takes NAME=COLUMN,…, not %q", pair)
+		}
+		if column != "" && !slices.Contains(columns, column) {
+			return nil, cli.Usagef("no keyspace of a pattern has column %q (they have %s)", column, strings.Join(columns, ", "))
+		}
+		for keyspace, names := range all {
+			if slices.Contains(has[keyspace], column) {
+				names[name] = column
+			} else if column == "" {
+				delete(names, name)
+			}
+		}
+	}
+	return all, nil
+}
+
+// findRedisPlace returns where the import begins: after the progress of an earlier run, or
+// at the start, which is always correct because values are absolute.
+func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer *redis.Client, f importFlags, r redisFlags) (redisimport.State, error) {
+	info, err := peer.Info(ctx, "server").Result()
+	if err != nil {
+		return redisimport.State{}, fmt.Errorf("cannot identify the Redis server: %w", err)
+	}
+	cluster, err := server.Cluster(ctx)
+	if err != nil {
+		return redisimport.State{}, fmt.Errorf("cannot read the cluster's state: %w", err)
+	}
+	about := redisimport.State{
+		Redis: fmt.Sprintf("%s/%d", peer.Options().Addr, peer.Options().DB), RunID: infoLine(info, "run_id"),
+		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.mapping,
+	}.Begin()
+	if f.state == "" || f.restart || r.verifyOnly {
+		return about, nil
+	}
+	before, found, err := redisimport.ReadState(f.state)
+	switch {
+	case errors.Is(err, redisimport.ErrBadState):
+		return about, fmt.Errorf("%w; remove it or name another --state", err)
+	case err != nil || !found:
+		return about, err
+	case !before.SameImport(about):
+		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the patterns or --map differ): starting from the beginning\n", f.state)
+		return about, nil
+	case before.Place.Pattern == len(before.Patterns):
+		return about, nil // it is complete, but there may be new keys
+	}
+	fmt.Fprintf(c.Err, "going on after %s keys\n", cli.Grouped(before.Keys))
+	return before, nil
+}
+
+// infoLine returns a value of Redis's INFO.
+func infoLine(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// redisRejects returns the function that receives values that are not counts.
+func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValueError) error, end func() error, err error) {
+	if f.onError == onErrorStop {
+		return func(b *redisimport.BadValueError) error { return b }, func() error { return nil }, nil
+	}
+	mode := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if resumed {
+		mode = os.O_WRONLY | os.O_CREATE | os.O_APPEND
+	}
+	file, err := os.OpenFile(f.rejects, mode, 0o666)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot open the rejects: %w", err)
+	}
+	w := csv.NewWriter(file)
+	if at, err := file.Seek(0, io.SeekEnd); err == nil && at == 0 {
+		w.Write([]string{"reason", "key", "field", "value"})
+	}
+	take = func(b *redisimport.BadValueError) error {
+		w.Write([]string{b.Reason, b.Key, b.Field, b.Value})
+		w.Flush() // before the progress passes it
+		return w.Error()
+	}
+	end = func() error {
+		w.Flush()
+		return errors.Join(w.Error(), file.Close())
+	}
+	return take, end, nil
+}
+
+// redisDone prints the result of a run. It returns an error if some counts differ from those
+// in Redis.
+func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) error {
+	if err := c.Print(out, out.table); err != nil {
+		return err
+	}
+	if len(out.Left) > 0 {
+		fmt.Fprintf(c.Err, "not copied, of no column: %s; --map NAME=COLUMN copies one, NAME= leaves it out\n", tellNames(out.Left))
+	}
+	if v := out.Verified; v != nil && v.Differ > 0 {
+		return fmt.Errorf("%s of %s values differ from Redis; keys that are still written there differ for that alone", cli.Grouped(v.Differ), cli.Grouped(v.Values))
+	}
+	if out.Rejected > 0 {
+		return fmt.Errorf("%s values were rejected; see %s", cli.Grouped(out.Rejected), out.RejectsFile)
+	}
+	if f.state != "" {
+		if err := os.Remove(f.state); err != nil {
+			return fmt.Errorf("cannot remove the progress file: %w", err)
+		}
+	}
+	if len(missing) > 0 {
+		return errors.New(strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+func (o redisOutput) table(t *cli.Table) {
+	t.Row("SOURCE", "KEYS", "VALUES", "IGNORED", "REJECTED", "COMPARED", "DIFFER", "SECONDS")
+	compared, differ := "-", "-"
+	if o.Verified != nil {
+		compared, differ = cli.Grouped(o.Verified.Values), cli.Grouped(o.Verified.Differ)
+	}
+	t.Row(o.Source, cli.Grouped(o.Keys), cli.Grouped(o.Values), cli.Grouped(o.Ignored), cli.Grouped(o.Rejected), compared, differ, fmt.Sprintf("%.1f", o.Seconds))
+	if o.Verified == nil {
+		return
+	}
+	for _, d := range o.Verified.Samples {
+		t.Row(fmt.Sprintf("%s/%s %s: Redis has %d, countd %d", d.Keyspace, d.ID, d.Column, d.Redis, d.Countd))
+	}
+}

@@ -1,0 +1,162 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+)
+
+// membersKind is the kind of an import of members, by which a later run knows it.
+func membersKind(uncounted bool) string {
+	if uncounted {
+		return csvimport.KindCopied
+	}
+	return csvimport.KindMembers
+}
+
+// membersExportOutput is the JSON output of members export.
+type membersExportOutput struct {
+	File     string  `json:"file"`
+	Keyspace string  `json:"keyspace"`
+	Column   string  `json:"column"`
+	Rows     int64   `json:"rows"` // that were read
+	Members  int64   `json:"members"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// membersExport writes the members of a column.
+type membersExport struct {
+	cli.ColumnFlags
+	read     client.ReadOptions
+	retryFor time.Duration
+	rows     atomic.Int64
+	members  atomic.Int64
+}
+
+// MembersExportCommand returns members export.
+func MembersExportCommand(c *cli.CLI) *cobra.Command {
+	var f membersExport
+	cmd := &cobra.Command{
+		Use:   "export FILE.csv[.gz]|-",
+		Short: "Write the members of a column to a CSV file",
+		Long: `Write the members of a column to a CSV file, plain or gzipped: id, member, and the time at
+which the member joined. Ids ascend; the members of an id are oldest first, as members
+import wants them.
+
+It reads the sets of all rows that have a count in any column. A set of another row, all of
+whose counts are zero although it has members, is left out. The file appears complete or
+not at all; an existing file is overwritten only with --yes. Sets that change meanwhile
+appear as they were when they were read.`,
+		Example: "  countctl members export likes.csv.gz",
+		Args:    cli.Exactly(1, "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
+				return err
+			}
+			if err := c.RefuseExisting(args[0]); err != nil && args[0] != cli.StreamName {
+				return err
+			}
+			return exportMembers(cmd.Context(), c, args[0], &f)
+		},
+	}
+	f.Register(c, cmd)
+	cli.ReadFlags(cmd, &f.read)
+	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	return cmd
+}
+
+func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExport) error {
+	var shown *cli.Meter
+	server, err := c.ConnectWaiting(f.retryFor, &shown)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if _, err := cli.FindColumn(ctx, server, f.Keyspace, f.Column); err != nil {
+		return err
+	}
+	out, err := createCSV(c, path)
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	total := c.ProgressTotal(ctx, server, f.Keyspace)
+	m := c.StartMeter(func() cli.Sample {
+		return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "members"}
+	})
+	shown = m
+	if err = out.Header([]string{"id", "member", "at"}); err == nil {
+		err = cli.Scan(ctx, server, f.Keyspace, []string{f.Column}, f.read, func(page client.Page) error {
+			return f.write(ctx, server, out, page.Rows)
+		})
+	}
+	took := m.Stop()
+	if err == nil {
+		err = out.Commit()
+	}
+	if err != nil {
+		return explainExport(err, path)
+	}
+	if path == cli.StreamName { // only members may be written to it
+		return nil
+	}
+	done := membersExportOutput{path, f.Keyspace, f.Column, f.rows.Load(), f.members.Load(), took.Seconds()}
+	return c.Print(done, func(t *cli.Table) {
+		t.Row("FILE", "KEYSPACE", "COLUMN", "ROWS", "MEMBERS", "SECONDS")
+		t.Row(done.File, done.Keyspace, done.Column, cli.Grouped(done.Rows), cli.Grouped(done.Members), fmt.Sprintf("%.1f", done.Seconds))
+	})
+}
+
+// exportReads bounds the sets that an export reads at once, and holds in memory.
+const exportReads = 8
+
+// write reads the sets of rows, several at once, and writes them in the order of the rows.
+func (f *membersExport) write(ctx context.Context, server *client.Client, out *csvfile.Writer, rows []client.Row) error {
+	for len(rows) > 0 {
+		some := rows[:min(len(rows), exportReads)]
+		rows = rows[len(some):]
+		var lists [exportReads][]client.Member
+		var errs [exportReads]error
+		var reads sync.WaitGroup
+		for i, row := range some {
+			reads.Go(func() { lists[i], errs[i] = f.list(ctx, server, row.ID) })
+		}
+		reads.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return err
+		}
+		for i, row := range some {
+			for n := len(lists[i]) - 1; n >= 0; n-- {
+				m := lists[i][n]
+				if err := out.Texts(row.ID.String(), m.Member.String(), m.At.UTC().Format(time.RFC3339Nano)); err != nil {
+					return err
+				}
+			}
+			f.members.Add(int64(len(lists[i])))
+			f.rows.Add(1)
+		}
+	}
+	return nil
+}
+
+// list reads the set of a row, newest first.
+func (f *membersExport) list(ctx context.Context, server *client.Client, id client.ID) ([]client.Member, error) {
+	var all []client.Member
+	for m, err := range f.Members(server).All(ctx, id, f.read) {
+		if err != nil {
+			return nil, fmt.Errorf("cannot list the members of %d: %w", id, err)
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
