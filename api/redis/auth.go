@@ -14,12 +14,6 @@ const (
 	errUnproven    = "LEADERLESS this node cannot prove that the users that it knows are current"
 )
 
-// login is who the client of a connection is. The zero login is nobody's.
-type login struct {
-	caller *auth.Caller
-	why    auth.Refusal // why caller is nil, once the client was somebody
-}
-
 // renewLogin makes the login what it is now: the token may have been revoked, or may have expired.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
@@ -28,57 +22,6 @@ func (c *conn) renewLogin(now time.Time) {
 			c.login.caller = is
 		}
 	}
-}
-
-// current returns the caller, or nil and why there is none.
-func (l *login) current() (*auth.Caller, auth.Refusal) {
-	switch {
-	case l.caller == nil:
-		return nil, auth.NoToken
-	case l.why != auth.Granted:
-		return nil, l.why
-	}
-	return l.caller, auth.Granted
-}
-
-// unknownName stands for an unknown command in the audit log. The name that the client wrote
-// may be anything, also a token.
-const unknownName = "unknown command"
-
-// refused replies to a command that the client may not make, and reports whether it did. cmd is
-// nil for an unknown command. It renews the login for each command, because a long pipeline
-// may outlive the token.
-func (c *conn) refused(cmd *command, args [][]byte) bool {
-	now := time.Now()
-	c.renewLogin(now)
-	why, text := c.refusal(cmd, args)
-	if why == auth.Granted {
-		why, text = c.beyondLimits(cmd, args, now)
-	}
-	if why == auth.Granted {
-		return false
-	}
-	name := unknownName
-	if cmd != nil {
-		name = cmd.name
-	}
-	caller, _ := c.login.current()
-	if !c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: name}) {
-		return false
-	}
-	if name == "exec" {
-		c.closeMulti()
-		text = "EXECABORT Transaction discarded because of: " + text
-	}
-	c.multi.broken = c.multi.broken || c.multi.open
-	switch {
-	case cmd == nil:
-		c.once.unsure = true
-	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
-		c.once.next() // the numbers of later writes must not depend on who may make this one
-	}
-	c.batch.fail(text)
-	return true
 }
 
 // refusal returns why the client may not make a command, whatever its limits are, and the

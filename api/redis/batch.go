@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 )
 
@@ -124,7 +125,7 @@ func (b *batch) known(appendReply func(dst []byte) []byte) {
 // fail plans an error as the reply.
 func (b *batch) fail(text string) {
 	b.conn.server.metrics.failed(text)
-	b.known(func(dst []byte) []byte { return appendError(dst, text) })
+	b.known(func(dst []byte) []byte { return resp.AppendError(dst, text) })
 }
 
 // failed plans an error reply if err is not nil, or marks the command for planning again
@@ -147,61 +148,10 @@ func (b *batch) answer(kind replyKind, from int) {
 	b.replies = append(b.replies, reply{kind, b.writes, from, len(b.cells)})
 }
 
-// flush executes the planned commands and appends their replies to the connection's
-// output.
-func (b *batch) flush() {
-	if len(b.replies) == 0 {
-		b.until = time.Time{}
-		return
-	}
-	if b.until.IsZero() {
-		b.until = time.Now().Add(b.conn.server.cfg.Timeout)
-	}
-	b.run(b.until)
-	b.until = time.Time{}
-	out := &b.conn.out
-	for i := range b.replies {
-		out.buf = b.render(out.buf, &b.replies[i])
-		if len(out.buf) >= sendBytes && out.send() != nil {
-			b.conn.closing = true
-			break
-		}
-	}
-	b.replies, b.cells, b.text, b.pending = b.replies[:0], b.cells[:0], b.text[:0], 0
-	b.calls.reset()
-	for _, t := range b.tables {
-		t.reset()
-	}
-	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > keepBytesMax {
-		b.replies, b.cells, b.text = nil, nil, nil
-	}
-}
-
-// run executes the planned reads and writes. If there are writes, reads get half of the
-// remaining time: a shard that cannot be read must not make writes to other shards time
-// out.
-func (b *batch) run(deadline time.Time) {
-	written, readBy := 0, deadline
-	for _, t := range b.tables {
-		if len(t.ops) > 0 {
-			written++
-		}
-	}
-	if written+len(b.calls.writes) > 0 {
-		readBy = deadline.Add(-time.Until(deadline) / 2)
-	}
-	for _, t := range b.tables {
-		if len(t.ids) > 0 {
-			t.read(b.conn, readBy)
-		}
-	}
-	b.runReads(readBy)
-	if written > 1 { // keyspaces are independent of each other
-		b.conn.server.concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
-	} else {
-		for _, t := range b.tables {
-			t.apply(b.conn, deadline)
-		}
-	}
-	b.runWrites(deadline)
+// misses reports whether an error is about a name that was not looked up yet. The command is
+// planned again after lookUp.
+func (b *batch) misses(err error) bool {
+	_, unknown := errors.AsType[nameError](err)
+	b.missed = b.missed || unknown && !b.looked
+	return unknown && !b.looked
 }

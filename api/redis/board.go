@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -15,16 +16,16 @@ import (
 func boardCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.notice.publish", -2, joins | writes, noKeys, group, "publishes a notice in a channel, for all users", (*conn).publish, nil},
-		{"countd.notice.retract", -3, joins | writes, noKeys, group, "withdraws a notice", (*conn).retract, nil},
-		{"countd.notice.get", -3, joins, noKeys, group, "position of a user in a channel", (*conn).notices, nil},
-		{"countd.notice.read", -3, joins | writes, noKeys, group, "marks notices of a channel as read by a user", (*conn).readNotices, nil},
-		{"countd.notice.list", 1, joins, noKeys, group, "the channels", (*conn).listChannels, nil},
-		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a dot to all users", (*conn).fire, nil},
-		{"countd.dot.set", -4, joins | writes, noKeys, group, "sets whether new users see a dot", (*conn).setDot, nil},
-		{"countd.dot.get", 3, joins, noKeys, group, "whether a user sees a dot", (*conn).showDot, nil},
-		{"countd.dot.clear", -3, joins | writes, noKeys, group, "hides a dot from a user", (*conn).clearDot, nil},
-		{"countd.dot.list", 1, joins, noKeys, group, "the dots", (*conn).listDots, nil},
+		{"countd.notice.publish", -2, joins | writes, noKeys, group, "publishes a notice in a channel, for all users", publish, nil},
+		{"countd.notice.retract", -3, joins | writes, noKeys, group, "withdraws a notice", retract, nil},
+		{"countd.notice.get", -3, joins, noKeys, group, "position of a user in a channel", notices, nil},
+		{"countd.notice.read", -3, joins | writes, noKeys, group, "marks notices of a channel as read by a user", readNotices, nil},
+		{"countd.notice.list", 1, joins, noKeys, group, "the channels", listChannels, nil},
+		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a dot to all users", fire, nil},
+		{"countd.dot.set", -4, joins | writes, noKeys, group, "sets whether new users see a dot", setDot, nil},
+		{"countd.dot.get", 3, joins, noKeys, group, "whether a user sees a dot", showDot, nil},
+		{"countd.dot.clear", -3, joins | writes, noKeys, group, "hides a dot from a user", clearDot, nil},
+		{"countd.dot.list", 1, joins, noKeys, group, "the dots", listDots, nil},
 	}
 }
 
@@ -44,8 +45,8 @@ func nameAndUser(field string, args [][]byte) (name string, user uint64, err err
 	return name, user, err
 }
 
-func (c *conn) publish(args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
-func (c *conn) fire(args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
+func publish(c *conn, args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
+func fire(c *conn, args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
 
 // countUp plans a write that adds a notice or fires a dot for all users. It replies with
 // the resulting number.
@@ -65,11 +66,11 @@ func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, str
 			n, err = do(c.server.node().unread, name, w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, n) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendInt(dst, n) },
 	})
 }
 
-func (c *conn) retract(args [][]byte) {
+func retract(c *conn, args [][]byte) {
 	b := c.batch
 	name, err := nameOf("channel", args[1])
 	seq := int64(0)
@@ -85,11 +86,11 @@ func (c *conn) retract(args [][]byte) {
 	b.change(call{
 		about: subject{name: name},
 		write: func(w *shard.Write) error { return c.server.node().unread.Retract(name, seq, w) },
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, seq) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendInt(dst, seq) },
 	})
 }
 
-func (c *conn) notices(args [][]byte) {
+func notices(c *conn, args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("channel", args)
 	since := unread.Stand{Behind: noSeq}
@@ -113,7 +114,7 @@ func (c *conn) notices(args [][]byte) {
 // noSeq marks the absence of a notice number.
 const noSeq = -1
 
-func (c *conn) readNotices(args [][]byte) {
+func readNotices(c *conn, args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("channel", args)
 	upTo, since := int64(noSeq), int64(noSeq)
@@ -145,18 +146,18 @@ func (c *conn) readNotices(args [][]byte) {
 }
 
 func appendNotices(dst []byte, n unread.Notices, resp3 bool) []byte {
-	dst = appendMap(dst, 3, resp3)
-	dst = appendInt(appendBulk(dst, "unread"), n.Unread)
-	dst = appendBulk(dst, "last_read")
+	dst = resp.AppendMap(dst, 3, resp3)
+	dst = resp.AppendInt(resp.AppendBulk(dst, "unread"), n.Unread)
+	dst = resp.AppendBulk(dst, "last_read")
 	if n.Seen {
-		dst = appendInt(dst, n.LastRead)
+		dst = resp.AppendInt(dst, n.LastRead)
 	} else {
-		dst = appendNull(dst, resp3)
+		dst = resp.AppendNull(dst, resp3)
 	}
-	return appendInt(appendBulk(dst, "latest"), n.Latest)
+	return resp.AppendInt(resp.AppendBulk(dst, "latest"), n.Latest)
 }
 
-func (c *conn) setDot(args [][]byte) {
+func setDot(c *conn, args [][]byte) {
 	b := c.batch
 	name, err := nameOf("dot", args[1])
 	told, newUsers := false, false
@@ -182,11 +183,11 @@ func (c *conn) setDot(args [][]byte) {
 			fired, err = c.server.node().unread.SetDot(name, newUsers, w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, fired) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendInt(dst, fired) },
 	})
 }
 
-func (c *conn) showDot(args [][]byte) {
+func showDot(c *conn, args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("dot", args)
 	if b.failed(err) {
@@ -198,11 +199,11 @@ func (c *conn) showDot(args [][]byte) {
 			shows, err = c.server.node().unread.Shows(name, user, opt)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendTruth(dst, shows) },
 	})
 }
 
-func (c *conn) clearDot(args [][]byte) {
+func clearDot(c *conn, args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("dot", args)
 	if err == nil {
@@ -218,7 +219,7 @@ func (c *conn) clearDot(args [][]byte) {
 			shows, err = c.server.node().unread.ClearDot(name, user, w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendTruth(dst, shows) },
 	})
 }
 
@@ -234,27 +235,27 @@ func (b *batch) readBoard(reply func(dst []byte, board *raftfsm.BoardView, resp3
 	})
 }
 
-func (c *conn) listChannels([][]byte) {
+func listChannels(c *conn, _ [][]byte) {
 	c.batch.readBoard(func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
-		dst = appendMap(dst, len(board.Channels), resp3)
+		dst = resp.AppendMap(dst, len(board.Channels), resp3)
 		for _, name := range slices.Sorted(maps.Keys(board.Channels)) {
 			channel := board.Channels[name]
-			dst = appendMap(appendBulk(dst, name), 2, resp3)
-			dst = appendInt(appendBulk(dst, "latest"), channel.Latest)
-			dst = appendInt(appendBulk(dst, "retracted"), channel.Latest-channel.Unread(0))
+			dst = resp.AppendMap(resp.AppendBulk(dst, name), 2, resp3)
+			dst = resp.AppendInt(resp.AppendBulk(dst, "latest"), channel.Latest)
+			dst = resp.AppendInt(resp.AppendBulk(dst, "retracted"), channel.Latest-channel.Unread(0))
 		}
 		return dst
 	})
 }
 
-func (c *conn) listDots([][]byte) {
+func listDots(c *conn, _ [][]byte) {
 	c.batch.readBoard(func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
-		dst = appendMap(dst, len(board.Dots), resp3)
+		dst = resp.AppendMap(dst, len(board.Dots), resp3)
 		for _, name := range slices.Sorted(maps.Keys(board.Dots)) {
 			dot := board.Dots[name]
-			dst = appendMap(appendBulk(dst, name), 2, resp3)
-			dst = appendInt(appendBulk(dst, "fired"), dot.Fired)
-			dst = appendTruth(appendBulk(dst, "new_users"), dot.NewUsers)
+			dst = resp.AppendMap(resp.AppendBulk(dst, name), 2, resp3)
+			dst = resp.AppendInt(resp.AppendBulk(dst, "fired"), dot.Fired)
+			dst = resp.AppendTruth(resp.AppendBulk(dst, "new_users"), dot.NewUsers)
 		}
 		return dst
 	})

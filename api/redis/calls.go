@@ -1,10 +1,6 @@
 package redis
 
 import (
-	"errors"
-	"slices"
-	"time"
-
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -49,20 +45,6 @@ type subject struct {
 	name  string
 }
 
-// mustWait reports whether the planned commands must be executed before the next command is
-// planned: otherwise the order would change, or the command would not see their result.
-func (b *batch) mustWait(cmd *command) bool {
-	switch {
-	case cmd.traits&looksIn != 0:
-		return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
-	case cmd.traits&joins == 0:
-		return len(b.calls.writes) > 0 && cmd.traits&(keyed|atOnce) != 0
-	case cmd.traits&writes != 0:
-		return slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
-	}
-	return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 && isJoined(t.ks) })
-}
-
 // isJoined reports whether unread numbers are joined from a keyspace.
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
@@ -83,71 +65,6 @@ func (b *batch) change(q call) {
 	b.pending++
 }
 
-// runReads executes polls and reads concurrently: one that waits for a shard without a
-// leader must not delay the others.
-func (b *batch) runReads(deadline time.Time) {
-	q := &b.calls
-	if len(q.polls)+len(q.reads) == 0 {
-		return
-	}
-	c := b.conn
-	users, posts := c.server.writtenTo(shard.KeyspaceUnread), c.server.writtenTo(unread.PostsKeyspace)
-	var opt shard.ReadOptions
-	c.freshness(&opt, deadline, users, posts)
-	polls := q.polls
-	c.server.concurrently(len(polls)+len(q.reads), func(i int) {
-		opt := opt
-		if i < len(polls) {
-			opt.Deadline = polls[i].until(deadline)
-			polls[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&polls[i].poll, &opt) }, users, posts)
-			return
-		}
-		r := &q.reads[i-len(polls)]
-		if r.of != nil {
-			r.err = r.of.look(c, r.read, deadline)
-			return
-		}
-		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
-	})
-	if alone := q.pollAlone(); len(alone) > 0 {
-		c.server.concurrently(len(alone), func(i int) {
-			opt := opt
-			alone[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&alone[i].poll, &opt) }, users, posts)
-		})
-	}
-}
-
-// runWrites executes the writes. Those that do not depend on each other run concurrently.
-func (b *batch) runWrites(deadline time.Time) {
-	for all := b.calls.writes; len(all) > 0; {
-		together := all[:wave(all)]
-		b.conn.server.concurrently(len(together), func(i int) { together[i].run(b.conn.server, deadline) })
-		all = all[len(together):]
-	}
-}
-
-// wave returns how many of the writes may run concurrently.
-func wave(all []call) (n int) {
-	seen, used := map[subject]bool{}, keys{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users && used.add(&all[n].id) {
-		seen[all[n].about] = true
-		n++
-	}
-	return n
-}
-
-func (q *call) run(s *Server, deadline time.Time) {
-	w := shard.Write{ID: q.id, Deadline: deadline}
-	q.err = q.write(&w)
-	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := shard.KeyspaceUnread // of all keyspaces that no other command reads
-		if q.users {
-			to = shard.KeyspaceUsers
-		}
-		s.writtenTo(to).add(&w.Token)
-	}
-}
-
 // appendCall appends the reply of a call.
 func (b *batch) appendCall(dst []byte, q *call) []byte {
 	if q.err != nil {
@@ -165,3 +82,12 @@ func (q *calls) reset() {
 		q.polls = nil
 	}
 }
+
+// pollCall joins the polls of a pipeline for the same channels and dots into one poll.
+type pollCall struct {
+	poll unread.Poll
+	err  error
+}
+
+// polled is one user of one poll, by their indexes.
+type polled struct{ poll, user int }

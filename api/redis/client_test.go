@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/api/redis/resp"
 )
 
 // serve runs a server over a backend until the test ends.
@@ -67,13 +69,13 @@ func dial(t testing.TB, s *Server) *client {
 
 // wire is a command as clients send it.
 func wire(line string) string {
-	words, err := splitLine(nil, []byte(line))
+	words, err := resp.SplitLine(nil, []byte(line))
 	if err != nil {
 		panic(line)
 	}
-	out := appendArray(nil, len(words))
+	out := resp.AppendArray(nil, len(words))
 	for _, word := range words {
-		out = appendBulk(out, word)
+		out = resp.AppendBulk(out, word)
 	}
 	return string(out)
 }

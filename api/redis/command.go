@@ -1,13 +1,12 @@
 package redis
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/api/redis/resp"
 )
 
 // traits are properties of a command.
@@ -67,95 +66,9 @@ func (t commandTable) find(name []byte) *command {
 	return t[string(lower[:len(name)])]
 }
 
-func newCommands() commandTable {
-	t := commandTable{}
-	for _, list := range [][]command{stringCommands(), hashCommands(), setCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
-		for i := range list {
-			t[list[i].name] = &list[i]
-		}
-	}
-	return t
-}
-
 // takes reports whether a command accepts n arguments, its name included.
 func (cmd *command) takes(n int) bool {
 	return n == cmd.arity || cmd.arity < 0 && n >= -cmd.arity
-}
-
-// command plans or executes one command, or queues it for EXEC.
-func (c *conn) command(args [][]byte) {
-	cmd := c.last
-	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat commands
-		if cmd = c.server.commands.find(args[0]); cmd != nil {
-			c.last, c.lastName = cmd, append(c.lastName[:0], args[0]...)
-		}
-	}
-	switch {
-	case cmd == nil && isHTTP(args[0]):
-		c.closing = true
-	case c.server.cfg.Auth != nil && c.refused(cmd, args):
-	case cmd == nil:
-		c.multi.broken, c.once.unsure = true, true
-		c.batch.fail(unknownCommand(args))
-	case !cmd.takes(len(args)) && cmd.name == "exec":
-		c.closeMulti()
-		c.batch.fail("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
-	case !cmd.takes(len(args)):
-		c.multi.broken = true
-		c.batch.fail(wrongArity(cmd.name))
-	case c.multi.open && cmd.traits&atOnce == 0:
-		c.queue(cmd, args)
-	default:
-		c.plan(cmd, args)
-	}
-}
-
-// isHTTP reports whether a line begins an HTTP request. A web page may make a browser
-// send commands in the body of such a request. Redis closes the connection too.
-func isHTTP(name []byte) bool {
-	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
-}
-
-// plan plans a command.
-func (c *conn) plan(cmd *command, args [][]byte) {
-	b := c.batch
-	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax || b.mustWait(cmd) {
-		b.flush()
-	}
-	cmd.calls.Inc()
-	b.number++
-	b.writes = cmd.traits&writes != 0
-	b.id = shard.RequestID{}
-	if b.writes && c.once.open() {
-		if why := c.once.refusal(); why != "" {
-			c.closeMulti() // the command may be an EXEC
-			b.fail(why)
-			return
-		}
-		b.id = c.once.next()
-	}
-	if cmd.traits&joins != 0 {
-		if _, err := b.unreadTable(); b.failed(err) {
-			return
-		}
-	}
-	if cmd.do(c, args); b.missed {
-		b.lookUp()
-		cmd.do(c, args)
-	}
-}
-
-// unknownCommand returns Redis's error for an unknown command.
-func unknownCommand(args [][]byte) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "ERR unknown command '%s', with args beginning with: ", shown(args[0]))
-	for _, arg := range args[1:] {
-		if text.Len() > 2*shownBytesMax {
-			break
-		}
-		fmt.Fprintf(&text, "'%s' ", shown(arg))
-	}
-	return text.String()
 }
 
 func wrongArity(name string) string {
@@ -199,7 +112,7 @@ func (b *batch) readKeysOf(texts [][]byte, words int, read func(*batch, [][]byte
 func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	b.values = b.values[:0]
 	for i := step - 1; i < len(texts); i += step {
-		n, ok := parseInt(texts[i])
+		n, ok := resp.ParseInt(texts[i])
 		if !ok {
 			return nil, codedError(errNotInteger)
 		}

@@ -16,6 +16,14 @@ const (
 	helpersMax = 16 << 10
 )
 
+// panicked is a panic of another goroutine, with that goroutine's stack.
+type panicked struct {
+	cause any
+	stack []byte
+}
+
+func (p *panicked) String() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
+
 // concurrently calls do for each of n numbers and returns when all calls have returned.
 // It uses the caller's goroutine and as many others as it can get, possibly none. It
 // passes a panic on to the caller.
@@ -48,11 +56,3 @@ func (s *Server) concurrently(n int, do func(i int)) {
 		panic(p)
 	}
 }
-
-// panicked is a panic of another goroutine, with that goroutine's stack.
-type panicked struct {
-	cause any
-	stack []byte
-}
-
-func (p *panicked) String() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }

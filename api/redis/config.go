@@ -118,3 +118,21 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	return c, nil
 }
+
+const (
+	// readBytesFirst is the first size of a connection's read buffer. When a pipeline
+	// fills the buffer, it grows fourfold, up to CommandBytesMax, so that the next
+	// pipeline is read at once.
+	readBytesFirst = 4 << 10
+	// readBytesFree is the part of a read buffer that the shared budget does not count.
+	readBytesFree = 16 << 10
+	// smallReadsMax is how many consecutive reads that fit readBytesFree make a
+	// connection release its large buffer.
+	smallReadsMax = 64
+	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
+	// connections than they use, and a buffer counts against all others.
+	largeIdleMax = time.Second
+	// deadlineSlack is the divisor of a timeout by which a deadline may expire early:
+	// setting it for every read would cost as much as a lookup of a key.
+	deadlineSlack = 8
+)

@@ -1,31 +1,12 @@
 package redis
 
 import (
-	"errors"
 	"net"
-	"os"
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
-)
-
-const (
-	// readBytesFirst is the first size of a connection's read buffer. When a pipeline
-	// fills the buffer, it grows fourfold, up to CommandBytesMax, so that the next
-	// pipeline is read at once.
-	readBytesFirst = 4 << 10
-	// readBytesFree is the part of a read buffer that the shared budget does not count.
-	readBytesFree = 16 << 10
-	// smallReadsMax is how many consecutive reads that fit readBytesFree make a
-	// connection release its large buffer.
-	smallReadsMax = 64
-	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
-	// connections than they use, and a buffer counts against all others.
-	largeIdleMax = time.Second
-	// deadlineSlack is the divisor of a timeout by which a deadline may expire early:
-	// setting it for every read would cost as much as a lookup of a key.
-	deadlineSlack = 8
 )
 
 // conn is one connection. Only its goroutine may use its fields, except where noted.
@@ -43,7 +24,7 @@ type conn struct {
 	from, to int
 	reserved int // bytes reserved from the server's large budget
 	small    int // consecutive reads that needed no large buffer
-	parser   parser
+	parser   resp.Parser
 	until    time.Time // the current read deadline
 	partial  bool      // until is the deadline for the command that in[from:to] begins with
 
@@ -62,125 +43,9 @@ type conn struct {
 
 func newConn(s *Server, raw net.Conn) *conn {
 	c := &conn{server: s, net: raw, id: s.nextID.Add(1), in: make([]byte, readBytesFirst)}
-	c.parser = parser{argsMax: s.cfg.ArgsMax, bulkBytesMax: s.cfg.BulkBytesMax}
+	c.parser = resp.Parser{ArgsMax: s.cfg.ArgsMax, BulkBytesMax: s.cfg.BulkBytesMax}
 	c.out = output{conn: raw, server: s}
 	return c
-}
-
-// serve reads and executes commands until the client leaves, breaks the protocol, or the
-// server stops.
-func (c *conn) serve() {
-	for !c.closing && !c.server.stopping() {
-		if !c.read() {
-			return
-		}
-		c.begin()
-		c.execute()
-		err := c.out.send()
-		c.end()
-		if err != nil {
-			return
-		}
-	}
-	c.out.drain()
-}
-
-// begin acquires the memory to plan and answer commands. A connection that waits for its
-// client has none.
-func (c *conn) begin() {
-	b := c.server.batches.Get().(*batch)
-	c.batch, b.conn, c.out.buf = b, c, b.out
-	b.looked, b.lookErr = false, nil
-	b.refresh()
-	c.renewLogin(time.Now())
-	c.out.unknown = c.unknown()
-}
-
-// end returns that memory once all replies are handed on. It must not run after a panic.
-func (c *conn) end() {
-	b := c.batch
-	b.out, c.out.buf = c.out.buf, nil
-	c.batch, b.conn = nil, nil
-	c.parser.shrink()
-	c.server.batches.Put(b)
-}
-
-// execute executes the commands that have arrived completely, until one closes the
-// connection.
-func (c *conn) execute() {
-	for !c.closing && !c.closed.Load() {
-		args, n, err := c.parser.next(c.in[c.from:c.to])
-		if err != nil {
-			c.batch.flush()
-			if errors.Is(err, errTLS) {
-				c.server.limited.Warn("refused a connection: it speaks TLS, and this port does not", "port", "redis", "from", c.net.RemoteAddr().String())
-			}
-			c.refuse(err.Error())
-			c.dismiss()
-			c.closing = true
-			return
-		}
-		if n == 0 {
-			break
-		}
-		if len(args) > 0 {
-			c.command(args)
-		}
-		c.from, c.partial = c.from+n, false // the next command has its own time to arrive
-		c.relieve()
-	}
-	c.batch.flush()
-}
-
-// relieve sends finished replies once they are large: a short command may have a long
-// reply, and more commands may follow.
-func (c *conn) relieve() {
-	if len(c.batch.text) >= sendBytes {
-		c.batch.flush()
-	}
-	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
-		c.closing = true
-	}
-}
-
-// read waits for bytes and reads as many as fit. It returns false if there will be no
-// more.
-func (c *conn) read() bool {
-	if !c.makeRoom() {
-		c.refuse(c.tooLarge())
-		c.dismiss()
-		return false
-	}
-	if !c.setDeadline() {
-		return false
-	}
-	n, err := c.net.Read(c.in[c.to:])
-	c.to += n
-	c.server.metrics.received.Add(float64(n))
-	if n > 0 {
-		return true
-	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) || c.server.stopping() {
-		return false
-	}
-	if c.reserved > 0 && c.from == c.to {
-		c.giveUp()
-		return c.read()
-	}
-	c.server.metrics.timeouts.Inc()
-	return false
-}
-
-// tooLarge returns the error for a read buffer that must not grow.
-func (c *conn) tooLarge() string {
-	most := c.commandBytesMax()
-	switch {
-	case len(c.in) < most:
-		return errLargeFull
-	case most < c.server.cfg.CommandBytesMax:
-		return protocolError("a command of a client that has not authenticated is larger than " + sizeText(most)).Error()
-	}
-	return protocolError("a command is larger than " + sizeText(most)).Error()
 }
 
 // commandBytesMax bounds the read buffer. That of a client that has to authenticate is not
@@ -203,111 +68,13 @@ func (c *conn) unknown() bool {
 	return why != auth.Granted
 }
 
-// makeRoom ensures that the buffer has room for at least one byte, or returns false. It
-// grows a buffer that the last read filled, as more is likely to come.
-func (c *conn) makeRoom() bool {
-	full := c.to == len(c.in)
-	if c.from == c.to {
-		c.shrink()
-	}
-	if c.from > 0 {
-		c.from, c.to = 0, copy(c.in, c.in[c.from:c.to])
-	}
-	if !full {
-		return true
-	}
-	size := max(min(4*len(c.in), c.commandBytesMax()), len(c.in))
-	grown := max(size-readBytesFree, 0) - c.reserved
-	if size == len(c.in) || !c.server.large.acquire(grown) {
-		return c.to < len(c.in)
-	}
-	c.reserved += grown
-	in := make([]byte, size)
-	copy(in, c.in[:c.to])
-	c.in = in
-	return true
-}
-
-// shrink replaces a large buffer that the client has not needed for a while.
-func (c *conn) shrink() {
-	if c.to > readBytesFree {
-		c.small = 0
-		return
-	}
-	if c.small++; c.small < smallReadsMax || c.reserved == 0 {
-		return
-	}
-	c.giveUp()
-}
-
-// giveUp replaces a large buffer, which must be empty, by a small one.
-func (c *conn) giveUp() {
-	c.server.large.release(c.reserved)
-	c.reserved, c.small = 0, 0
-	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
-	c.parser.args = nil // they alias the large buffer
-}
-
-// setDeadline sets the deadline for the next bytes. It returns false if the client's time
-// is over.
-func (c *conn) setDeadline() bool {
-	now, partial := time.Now(), c.to > c.from
-	timeout := c.server.cfg.IdleTimeout
-	switch {
-	case partial:
-		timeout = c.server.cfg.ArriveTimeout
-	case c.unknown(): // it must not keep its place from others
-		timeout = min(timeout, c.server.cfg.ArriveTimeout)
-	case c.reserved > 0:
-		timeout = min(timeout, largeIdleMax)
-	}
-	left := c.until.Sub(now)
-	switch {
-	case partial && c.partial: // this deadline runs from the command's first byte
-		if left <= 0 {
-			c.server.metrics.timeouts.Inc()
-		}
-		return left > 0
-	case partial == c.partial && left <= timeout && left > timeout-timeout/deadlineSlack:
-		return true
-	}
-	c.until, c.partial = now.Add(timeout), partial
-	if c.net.SetReadDeadline(c.until) != nil {
-		return false
-	}
-	// Shutdown may have called wake before SetReadDeadline.
-	if c.server.stopping() {
-		return false
-	}
-	return true
-}
-
 // wake ends a wait for bytes. It may be called from any goroutine.
 func (c *conn) wake() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
 
 // refuse replies with an error at once; nothing may be pending.
 func (c *conn) refuse(text string) {
 	c.server.metrics.failed(text)
-	c.out.buf = appendError(c.out.buf, text)
-}
-
-// lingerTime is how long the server keeps reading from a client that exceeded a bound
-// before it closes the connection. Closing with unread bytes resets the connection, and a
-// client that is still sending would lose the reply that explains why.
-const lingerTime = time.Second
-
-// dismiss sends the last reply and waits until the client has closed or lingerTime is
-// over.
-func (c *conn) dismiss() {
-	err := c.out.send()
-	c.out.drain()
-	half, ok := c.net.(interface{ CloseWrite() error })
-	if err != nil || !ok || half.CloseWrite() != nil || c.net.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return
-	}
-	for err == nil {
-		_, err = c.net.Read(c.in)
-	}
+	c.out.buf = resp.AppendError(c.out.buf, text)
 }
 
 // close closes the connection. It may be called from any goroutine.
@@ -317,10 +84,55 @@ func (c *conn) close() {
 	}
 }
 
-// release returns what the connection has reserved, when its goroutine ends.
-func (c *conn) release() {
-	c.server.large.release(c.reserved)
-	c.reserved = 0
-	c.closeMulti()
-	c.out.release()
+// login is who the client of a connection is. The zero login is nobody's.
+type login struct {
+	caller *auth.Caller
+	why    auth.Refusal // why caller is nil, once the client was somebody
 }
+
+// current returns the caller, or nil and why there is none.
+func (l *login) current() (*auth.Caller, auth.Refusal) {
+	switch {
+	case l.caller == nil:
+		return nil, auth.NoToken
+	case l.why != auth.Granted:
+		return nil, l.why
+	}
+	return l.caller, auth.Granted
+}
+
+// transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
+// unit of ops on one shard, which applies all of them with nothing between.
+type transaction struct {
+	open     bool
+	broken   bool // one of its commands was refused
+	queued   []queuedCommand
+	caller   *auth.Caller // whose commands were allowed
+	bytes    int          // memory of the queued commands
+	reserved int          // the part of bytes that is reserved from the connections' memory
+}
+
+type queuedCommand struct {
+	command *command
+	args    [][]byte
+}
+
+// session makes each later write count once. Write n of session seq has the number seq*64
+// + n mod 64 in the stream
+//
+//	name 00 n/64 (2 bytes, big endian)
+//
+// So a repeated session of any length finds each of its writes in a window of 64, however
+// the network splits the pipeline. The zero session assigns no numbers.
+type session struct {
+	name   []byte
+	stream []byte // of the current block; each block allocates a new one
+	seq    uint64
+	writes uint64
+	// unsure is set after an unknown command. Another node's program may know the command
+	// and number it, so the numbers of later writes could differ between nodes.
+	unsure bool
+}
+
+// ok replies OK at once.
+func (c *conn) ok() { c.out.buf = resp.AppendOK(c.out.buf) }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 )
 
@@ -29,7 +30,7 @@ func connectionCommands() []command {
 func (c *conn) ping(args [][]byte) {
 	switch len(args) {
 	case 1:
-		c.batch.known(func(dst []byte) []byte { return appendWord(dst, "PONG") })
+		c.batch.known(func(dst []byte) []byte { return resp.AppendWord(dst, "PONG") })
 	case 2:
 		c.echo(args)
 	default:
@@ -38,11 +39,8 @@ func (c *conn) ping(args [][]byte) {
 }
 
 func (c *conn) echo(args [][]byte) {
-	c.batch.known(func(dst []byte) []byte { return appendBulk(dst, args[1]) })
+	c.batch.known(func(dst []byte) []byte { return resp.AppendBulk(dst, args[1]) })
 }
-
-// ok replies OK at once.
-func (c *conn) ok() { c.out.buf = appendOK(c.out.buf) }
 
 func (c *conn) quit([][]byte) {
 	c.ok()
@@ -53,7 +51,7 @@ func (c *conn) readonly([][]byte)  { c.stale = true; c.ok() }
 func (c *conn) readwrite([][]byte) { c.stale = false; c.ok() }
 
 func (c *conn) selectDB(args [][]byte) {
-	n, ok := parseInt(args[1])
+	n, ok := resp.ParseInt(args[1])
 	switch {
 	case !ok:
 		c.refuse(errNotInteger)
@@ -90,7 +88,7 @@ const (
 func (c *conn) hello(args [][]byte) {
 	resp3 := c.resp3
 	if len(args) > 1 {
-		version, ok := parseInt(args[1])
+		version, ok := resp.ParseInt(args[1])
 		if !ok {
 			c.refuse("ERR Protocol version is not an integer or out of range")
 			return
@@ -163,15 +161,15 @@ func (c *conn) appendHello(dst []byte) []byte {
 	if c.resp3 {
 		proto = 3
 	}
-	dst = appendMap(dst, 7, c.resp3)
+	dst = resp.AppendMap(dst, 7, c.resp3)
 	for _, pair := range [][2]string{{"server", "redis"}, {"version", spokenVersion}} {
-		dst = appendBulk(appendBulk(dst, pair[0]), pair[1])
+		dst = resp.AppendBulk(resp.AppendBulk(dst, pair[0]), pair[1])
 	}
-	dst = appendInt(appendBulk(dst, "proto"), proto)
-	dst = appendInt(appendBulk(dst, "id"), int64(c.id))
-	dst = appendBulk(appendBulk(dst, "mode"), "standalone")
-	dst = appendBulk(appendBulk(dst, "role"), "master")
-	return appendArray(appendBulk(dst, "modules"), 0)
+	dst = resp.AppendInt(resp.AppendBulk(dst, "proto"), proto)
+	dst = resp.AppendInt(resp.AppendBulk(dst, "id"), int64(c.id))
+	dst = resp.AppendBulk(resp.AppendBulk(dst, "mode"), "standalone")
+	dst = resp.AppendBulk(resp.AppendBulk(dst, "role"), "master")
+	return resp.AppendArray(resp.AppendBulk(dst, "modules"), 0)
 }
 
 // clientNameBytesMax bounds a connection's name, which the client sets.
@@ -197,11 +195,11 @@ func (c *conn) client(args [][]byte) {
 	case len(args) != arity:
 		c.refuse(wrongArity("client|" + sub))
 	case sub == "id":
-		c.out.buf = appendInt(c.out.buf, int64(c.id))
+		c.out.buf = resp.AppendInt(c.out.buf, int64(c.id))
 	case sub == "getname" && c.name == "":
-		c.out.buf = appendNull(c.out.buf, c.resp3)
+		c.out.buf = resp.AppendNull(c.out.buf, c.resp3)
 	case sub == "getname":
-		c.out.buf = appendBulk(c.out.buf, c.name)
+		c.out.buf = resp.AppendBulk(c.out.buf, c.name)
 	case !validName(args[len(args)-1]):
 		c.refuse(errBadName)
 	case sub == "setname":

@@ -3,6 +3,7 @@ package redis
 import (
 	"fmt"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -14,11 +15,11 @@ func feedCommands() []command {
 		return func(c *conn, args [][]byte) { c.changeFeed(args, do) }
 	}
 	return []command{
-		{"countd.feed.reset", -2, joins | writes, noKeys, group, "marks all posts as seen by a user", (*conn).resetFeed, nil},
+		{"countd.feed.reset", -2, joins | writes, noKeys, group, "marks all posts as seen by a user", resetFeed, nil},
 		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees, whose present posts count as seen", change((*unread.Numbers).Follow), nil},
 		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "removes followees and their unread posts", change((*unread.Numbers).Unfollow), nil},
 		{"countd.feed.read", -3, joins | writes, noKeys, group, "marks all posts of some followees as seen by a user", change((*unread.Numbers).ReadFeed), nil},
-		{"countd.feed.unread", -2, joins, noKeys, group, "number of posts that a user has not seen", (*conn).feedUnread, nil},
+		{"countd.feed.unread", -2, joins, noKeys, group, "number of posts that a user has not seen", feedUnread, nil},
 	}
 }
 
@@ -58,7 +59,7 @@ func (c *conn) changeFeed(args [][]byte, do feedChange) {
 
 // resetFeed parses a user and optionally FOLLOWEES, which may be none. Without the word the
 // followees stay the same.
-func (c *conn) resetFeed(args [][]byte) {
+func resetFeed(c *conn, args [][]byte) {
 	b := c.batch
 	user, err := userOf(args[1])
 	var authors []uint64
@@ -85,12 +86,12 @@ func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, 
 			f, err = write(w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, f.Unread) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendInt(dst, f.Unread) },
 	})
 }
 
 // feedUnread replies with the sum, or with DETAIL also with each followee's number.
-func (c *conn) feedUnread(args [][]byte) {
+func feedUnread(c *conn, args [][]byte) {
 	b := c.batch
 	user, err := userOf(args[1])
 	detail := false
@@ -111,7 +112,7 @@ func (c *conn) feedUnread(args [][]byte) {
 		},
 		reply: func(dst []byte, resp3 bool) []byte {
 			if !detail {
-				return appendInt(dst, f.Unread)
+				return resp.AppendInt(dst, f.Unread)
 			}
 			return appendFeed(dst, &f, resp3)
 		},
@@ -119,10 +120,10 @@ func (c *conn) feedUnread(args [][]byte) {
 }
 
 func appendFeed(dst []byte, f *unread.Feed, resp3 bool) []byte {
-	dst = appendInt(appendBulk(appendMap(dst, 2, resp3), "unread"), f.Unread)
-	dst = appendMap(appendBulk(dst, "followees"), len(f.Detail), resp3)
+	dst = resp.AppendInt(resp.AppendBulk(resp.AppendMap(dst, 2, resp3), "unread"), f.Unread)
+	dst = resp.AppendMap(resp.AppendBulk(dst, "followees"), len(f.Detail), resp3)
 	for _, followee := range f.Detail {
-		dst = appendInt(appendBulk(dst, formatUint(followee.ID)), followee.Unread)
+		dst = resp.AppendInt(resp.AppendBulk(dst, formatUint(followee.ID)), followee.Unread)
 	}
 	return dst
 }

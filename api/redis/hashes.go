@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 )
 
@@ -80,7 +81,7 @@ func (c *conn) hlen(args [][]byte)    { c.batch.lookRow(replyFields, args[1]) }
 // would require leaving some out.
 func (c *conn) hscan(args [][]byte) {
 	b := c.batch
-	if _, ok := parseUint(args[2]); !ok {
+	if _, ok := resp.ParseUint(args[2]); !ok {
 		b.fail("ERR invalid cursor")
 		return
 	}
@@ -95,7 +96,7 @@ func (c *conn) hscan(args [][]byte) {
 
 func (c *conn) hincrby(args [][]byte) {
 	b := c.batch
-	delta, ok := parseInt(args[3])
+	delta, ok := resp.ParseInt(args[3])
 	if !ok {
 		b.fail(errNotInteger)
 		return

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/countd/countd/api/redis/resp"
 )
 
 func serverCommands() []command {
@@ -27,16 +29,16 @@ const replicasMax = 3
 // wait replies at once: an acknowledged write is on a majority of the voters of its shard,
 // which may include this node.
 func (c *conn) wait(args [][]byte) {
-	if _, ok := parseInt(args[1]); !ok {
+	if _, ok := resp.ParseInt(args[1]); !ok {
 		c.refuse(errNotInteger)
 		return
 	}
-	if ms, ok := parseInt(args[2]); !ok || ms < 0 {
+	if ms, ok := resp.ParseInt(args[2]); !ok || ms < 0 {
 		c.refuse("ERR timeout is not an integer or out of range")
 		return
 	}
 	nodes := min(len(c.server.node().Status().Nodes), replicasMax)
-	c.out.buf = appendInt(c.out.buf, int64(nodes/2))
+	c.out.buf = resp.AppendInt(c.out.buf, int64(nodes/2))
 }
 
 // config replies with the settings of durability and limits that tools read.
@@ -65,9 +67,9 @@ func (c *conn) config(args [][]byte) {
 			found = append(found, pair)
 		}
 	}
-	out := appendMap(c.out.buf, len(found), c.resp3)
+	out := resp.AppendMap(c.out.buf, len(found), c.resp3)
 	for _, pair := range found {
-		out = appendBulk(appendBulk(out, pair[0]), pair[1])
+		out = resp.AppendBulk(resp.AppendBulk(out, pair[0]), pair[1])
 	}
 	c.out.buf = out
 }
@@ -91,7 +93,7 @@ func (c *conn) info(args [][]byte) {
 			fmt.Fprintf(&text, "%s:%v\r\n", line.name, line.value)
 		}
 	}
-	c.out.buf = appendText(c.out.buf, text.String(), c.resp3)
+	c.out.buf = resp.AppendText(c.out.buf, text.String(), c.resp3)
 }
 
 type infoSection struct {
@@ -140,7 +142,7 @@ func (c *conn) sections() []infoSection {
 func (c *conn) commandCommand(args [][]byte) {
 	all := slices.SortedFunc(maps.Values(c.server.commands), func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	if len(args) == 1 {
-		c.out.buf = appendArray(c.out.buf, len(all))
+		c.out.buf = resp.AppendArray(c.out.buf, len(all))
 		for _, cmd := range all {
 			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
 		}
@@ -148,7 +150,7 @@ func (c *conn) commandCommand(args [][]byte) {
 	}
 	switch sub := strings.ToLower(string(args[1])); {
 	case sub == "count" && len(args) == 2:
-		c.out.buf = appendInt(c.out.buf, int64(len(all)))
+		c.out.buf = resp.AppendInt(c.out.buf, int64(len(all)))
 	case sub == "info":
 		c.commandInfo(args[2:], all)
 	case sub == "docs":
@@ -166,10 +168,10 @@ func (c *conn) commandInfo(names [][]byte, all []*command) {
 			all = append(all, c.server.commands.find(name))
 		}
 	}
-	c.out.buf = appendArray(c.out.buf, len(all))
+	c.out.buf = resp.AppendArray(c.out.buf, len(all))
 	for _, cmd := range all {
 		if cmd == nil {
-			c.out.buf = appendNullArray(c.out.buf, c.resp3)
+			c.out.buf = resp.AppendNullArray(c.out.buf, c.resp3)
 		} else {
 			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
 		}
@@ -186,19 +188,19 @@ func (c *conn) commandDocs(names [][]byte, all []*command) {
 			}
 		}
 	}
-	out := appendMap(c.out.buf, len(all), c.resp3)
+	out := resp.AppendMap(c.out.buf, len(all), c.resp3)
 	for _, cmd := range all {
-		out = appendMap(appendBulk(out, cmd.name), 2, c.resp3)
-		out = appendBulk(appendBulk(out, "summary"), cmd.does)
-		out = appendBulk(appendBulk(out, "group"), cmd.group)
+		out = resp.AppendMap(resp.AppendBulk(out, cmd.name), 2, c.resp3)
+		out = resp.AppendBulk(resp.AppendBulk(out, "summary"), cmd.does)
+		out = resp.AppendBulk(resp.AppendBulk(out, "group"), cmd.group)
 	}
 	c.out.buf = out
 }
 
 // appendInfo appends the command in the format of COMMAND INFO.
 func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
-	dst = appendBulk(appendArray(dst, 10), cmd.name)
-	dst = appendInt(dst, int64(cmd.arity))
+	dst = resp.AppendBulk(resp.AppendArray(dst, 10), cmd.name)
+	dst = resp.AppendInt(dst, int64(cmd.arity))
 	flag := "readonly"
 	switch {
 	case cmd.traits&writes != 0:
@@ -206,12 +208,12 @@ func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
 	case cmd.traits&(keyed|joins|looksIn) == 0:
 		flag = "fast"
 	}
-	dst = appendWord(appendSet(dst, 1, resp3), flag)
+	dst = resp.AppendWord(resp.AppendSet(dst, 1, resp3), flag)
 	for _, n := range []int{cmd.keys.first, cmd.keys.last, cmd.keys.step} {
-		dst = appendInt(dst, int64(n))
+		dst = resp.AppendInt(dst, int64(n))
 	}
 	for range 4 { // categories, tips, key specifications, subcommands
-		dst = appendArray(dst, 0)
+		dst = resp.AppendArray(dst, 0)
 	}
 	return dst
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -104,7 +106,7 @@ func parseID(text []byte) (uint64, bool) {
 	for len(text) > 1 && text[0] == '0' {
 		text = text[1:]
 	}
-	return parseUint(text)
+	return resp.ParseUint(text)
 }
 
 // count parses the key of one count.
@@ -163,3 +165,20 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 
 // isCounters reports whether a keyspace has counters, which are what keys name.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }
+
+// fieldError returns the error for an argument, in the format of the HTTP API.
+func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }
+
+// nameError is an error about a keyspace or column that this node does not know. Another
+// node may have just created it and acknowledged that.
+type nameError string
+
+// unknown returns the error for an unknown name. Invalid names are not looked up.
+func unknown(name []byte, problem string) error {
+	if catalog.ValidName(name) { // keyspaces and columns are named as channels are
+		return nameError(problem)
+	}
+	return argumentError(problem)
+}
+
+func (e nameError) Error() string { return "ERR " + string(e) }

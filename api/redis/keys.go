@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -75,7 +76,7 @@ func (c *conn) dbsize([][]byte) {
 			rows += int64(g.Rows)
 		}
 	}
-	c.out.buf = appendInt(c.out.buf, rows)
+	c.out.buf = resp.AppendInt(c.out.buf, rows)
 }
 
 const (
@@ -99,7 +100,7 @@ type scanCall struct {
 func parseScan(args [][]byte) (q scanCall, fault string) {
 	q.count, q.kind = scanCountDefault, "hash"
 	var ok bool
-	if q.from, ok = parseUint(args[1]); !ok {
+	if q.from, ok = resp.ParseUint(args[1]); !ok {
 		return q, "ERR invalid cursor"
 	}
 	for i := 2; i < len(args); i += 2 {
@@ -113,7 +114,7 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 				q.kind = "string"
 			}
 		case "count":
-			n, ok := parseInt(value)
+			n, ok := resp.ParseInt(value)
 			if !ok {
 				return q, errNotInteger
 			}
@@ -154,9 +155,9 @@ func (c *conn) scan(args [][]byte) {
 	for _, p := range pages {
 		keys, n = p.appendKeys(keys, n, &q)
 	}
-	out := appendArray(c.out.buf, 2)
-	out = appendBulk(out, formatUint(next))
-	c.out.buf = append(appendArray(out, n), keys...)
+	out := resp.AppendArray(c.out.buf, 2)
+	out = resp.AppendBulk(out, formatUint(next))
+	c.out.buf = append(resp.AppendArray(out, n), keys...)
 }
 
 // scanPage is the rows of one keyspace in one page.
@@ -212,13 +213,13 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 		switch q.kind {
 		case "hash":
 			if !q.matches || matchGlob(q.match, name) {
-				dst, n = appendBulk(dst, name), n+1
+				dst, n = resp.AppendBulk(dst, name), n+1
 			}
 		case "string":
 			for column, count := range p.rows[i*width : (i+1)*width] {
 				one := append(append(bytes.Clone(name), ':'), p.ks.Columns[column]...)
 				if count != 0 && (!q.matches || matchGlob(q.match, one)) {
-					dst, n = appendBulk(dst, one), n+1
+					dst, n = resp.AppendBulk(dst, one), n+1
 				}
 			}
 		}

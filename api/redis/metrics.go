@@ -26,6 +26,16 @@ var errorCodes = []string{
 	"LEADERLESS", "OVERLOADED", "UNKNOWN", "CONFLICT", "EXPIRED", "DRAINING",
 }
 
+// failed counts an error reply.
+func (m *metrics) failed(text string) {
+	code, _, _ := strings.Cut(text, " ")
+	c := m.errors[code]
+	if c == nil {
+		c = m.errors["ERR"]
+	}
+	c.Inc()
+}
+
 func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "countd_redis_" + name, Help: help})
@@ -60,14 +70,4 @@ func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics,
 		m.errors[code] = errors.WithLabelValues(code)
 	}
 	return m, nil
-}
-
-// failed counts an error reply.
-func (m *metrics) failed(text string) {
-	code, _, _ := strings.Cut(text, " ")
-	c := m.errors[code]
-	if c == nil {
-		c = m.errors["ERR"]
-	}
-	c.Inc()
 }

@@ -4,24 +4,8 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/countd/countd/auth"
+	"github.com/countd/countd/api/redis/resp"
 )
-
-// transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
-// unit of ops on one shard, which applies all of them with nothing between.
-type transaction struct {
-	open     bool
-	broken   bool // one of its commands was refused
-	queued   []queuedCommand
-	caller   *auth.Caller // whose commands were allowed
-	bytes    int          // memory of the queued commands
-	reserved int          // the part of bytes that is reserved from the connections' memory
-}
-
-type queuedCommand struct {
-	command *command
-	args    [][]byte
-}
 
 const (
 	// queuedBytesOf is the memory of a queued argument in addition to its bytes.
@@ -38,7 +22,7 @@ func (c *conn) openMulti([][]byte) {
 	}
 	caller, _ := c.login.current()
 	c.multi = transaction{open: true, caller: caller}
-	c.batch.known(appendOK)
+	c.batch.known(resp.AppendOK)
 }
 
 func (c *conn) discard([][]byte) {
@@ -47,7 +31,7 @@ func (c *conn) discard([][]byte) {
 		return
 	}
 	c.closeMulti()
-	c.batch.known(appendOK)
+	c.batch.known(resp.AppendOK)
 }
 
 // closeMulti drops a transaction and releases its part of the connections' memory.
@@ -71,7 +55,7 @@ func (c *conn) queue(cmd *command, args [][]byte) {
 			return
 		}
 	}
-	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+	c.batch.known(func(dst []byte) []byte { return resp.AppendWord(dst, "QUEUED") })
 }
 
 // keep adds a command to the transaction, or returns why there is no room for it.
@@ -141,7 +125,7 @@ func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()
 	b.atomic, b.unsure = true, false
-	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	b.known(func(dst []byte) []byte { return resp.AppendArray(dst, len(m.queued)) })
 	for _, q := range m.queued {
 		b.writes = q.command.traits&writes != 0
 		q.command.do(c, q.args)

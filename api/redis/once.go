@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -22,23 +23,6 @@ const (
 	// sessionNameMax bounds a producer's name, to which a stream adds three bytes.
 	sessionNameMax = shard.ProducerBytesMax - 3
 )
-
-// session makes each later write count once. Write n of session seq has the number seq*64
-// + n mod 64 in the stream
-//
-//	name 00 n/64 (2 bytes, big endian)
-//
-// So a repeated session of any length finds each of its writes in a window of 64, however
-// the network splits the pipeline. The zero session assigns no numbers.
-type session struct {
-	name   []byte
-	stream []byte // of the current block; each block allocates a new one
-	seq    uint64
-	writes uint64
-	// unsure is set after an unknown command. Another node's program may know the command
-	// and number it, so the numbers of later writes could differ between nodes.
-	unsure bool
-}
 
 // open reports whether there is a session.
 func (s *session) open() bool { return s.name != nil }
@@ -93,7 +77,7 @@ func (c *conn) countdSession(args [][]byte) {
 		c.refuse(fmt.Sprintf("ERR producer: 1 to %d bytes, none of them 0", sessionNameMax))
 		return
 	}
-	seq, ok := parseUint(args[2])
+	seq, ok := resp.ParseUint(args[2])
 	if !ok || seq > sessionSeqMax {
 		c.refuse(fmt.Sprintf("ERR seq: not a number of 0 to %d", uint64(sessionSeqMax)))
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 )
 
@@ -82,7 +83,7 @@ func listOption(name string, most, width int, read func(elements [][]byte) error
 		if len(values) == 0 {
 			return 0, codedError(errSyntax)
 		}
-		n, ok := parseUint(values[0])
+		n, ok := resp.ParseUint(values[0])
 		if !ok || n > uint64(most) {
 			return 0, fieldError("num"+name, fmt.Sprintf("not a number from 0 to %d", most))
 		}
@@ -107,7 +108,7 @@ func numberOption(name string, into *int64) option {
 
 // numberOf parses the number of a notice.
 func numberOf(field string, text []byte) (int64, error) {
-	n, ok := parseUint(text)
+	n, ok := resp.ParseUint(text)
 	if !ok || n > math.MaxInt64 {
 		return 0, fieldError(field, "not an integer from 0 to 9223372036854775807")
 	}
@@ -125,6 +126,3 @@ func idOf(field string, text []byte) (uint64, error) {
 	}
 	return id, nil
 }
-
-// fieldError returns the error for an argument, in the format of the HTTP API.
-func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard"
 )
@@ -211,9 +212,9 @@ func (p *peer) reply(t *testing.T, keep []bool) string {
 }
 
 func appendWords(dst []byte, words []string) []byte {
-	dst = appendArray(dst, len(words))
+	dst = resp.AppendArray(dst, len(words))
 	for _, word := range words {
-		dst = appendBulk(dst, word)
+		dst = resp.AppendBulk(dst, word)
 	}
 	return dst
 }

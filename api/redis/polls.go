@@ -5,25 +5,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/unread"
 )
 
 func pollCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.poll", -2, joins, noKeys, group, "counts, notices, dots and new posts of a user", (*conn).poll, nil},
-		{"countd.mpoll", -2, joins, noKeys, group, "counts, notices, dots and new posts of each of several users", (*conn).mpoll, nil},
+		{"countd.poll", -2, joins, noKeys, group, "counts, notices, dots and new posts of a user", poll, nil},
+		{"countd.mpoll", -2, joins, noKeys, group, "counts, notices, dots and new posts of each of several users", mpoll, nil},
 	}
 }
-
-// pollCall joins the polls of a pipeline for the same channels and dots into one poll.
-type pollCall struct {
-	poll unread.Poll
-	err  error
-}
-
-// polled is one user of one poll, by their indexes.
-type polled struct{ poll, user int }
 
 // until returns the deadline of a poll. A poll of several users gets half of the time; the
 // other half is for the polls of single users if it fails.
@@ -51,9 +43,9 @@ func (q *calls) pollAlone() []pollCall {
 	return q.polls[n:]
 }
 
-func (c *conn) poll(args [][]byte) { c.batch.poll(args, 2, replyPoll) }
+func poll(c *conn, args [][]byte) { c.batch.poll(args, 2, replyPoll) }
 
-func (c *conn) mpoll(args [][]byte) {
+func mpoll(c *conn, args [][]byte) {
 	users := 1
 	for users < len(args) && len(args[users]) > 0 && args[users][0] >= '0' && args[users][0] <= '9' {
 		users++
@@ -157,7 +149,7 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 		}
 	}
 	if r.kind == replyPolls {
-		dst = appendArray(dst, len(asked))
+		dst = resp.AppendArray(dst, len(asked))
 	}
 	for _, a := range asked {
 		dst = appendPoll(dst, &b.calls.polls[a.poll].poll, a.user, b.conn.resp3)
@@ -167,18 +159,18 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 
 // appendPoll appends the result of user i of a poll.
 func appendPoll(dst []byte, p *unread.Poll, i int, resp3 bool) []byte {
-	dst = appendMap(dst, 4, resp3)
-	dst = appendMap(appendBulk(dst, "unread"), len(p.Columns), resp3)
+	dst = resp.AppendMap(dst, 4, resp3)
+	dst = resp.AppendMap(resp.AppendBulk(dst, "unread"), len(p.Columns), resp3)
 	for n, name := range p.Columns {
-		dst = appendInt(appendBulk(dst, name), p.Counts[i*len(p.Columns)+n])
+		dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Counts[i*len(p.Columns)+n])
 	}
-	dst = appendMap(appendBulk(dst, "notices"), len(p.Channels), resp3)
+	dst = resp.AppendMap(resp.AppendBulk(dst, "notices"), len(p.Channels), resp3)
 	for n, name := range p.Channels {
-		dst = appendInt(appendBulk(dst, name), p.Notices[i*len(p.Channels)+n])
+		dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Notices[i*len(p.Channels)+n])
 	}
-	dst = appendMap(appendBulk(dst, "dots"), len(p.Dots), resp3)
+	dst = resp.AppendMap(resp.AppendBulk(dst, "dots"), len(p.Dots), resp3)
 	for n, name := range p.Dots {
-		dst = appendTruth(appendBulk(dst, name), p.Shown[i*len(p.Dots)+n])
+		dst = resp.AppendTruth(resp.AppendBulk(dst, name), p.Shown[i*len(p.Dots)+n])
 	}
-	return appendInt(appendBulk(dst, "feed"), p.Feeds[i])
+	return resp.AppendInt(resp.AppendBulk(dst, "feed"), p.Feeds[i])
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
@@ -35,61 +36,11 @@ const (
 	replyPolls                    // several users' polls
 )
 
-// render appends a reply.
-func (b *batch) render(dst []byte, r *reply) []byte {
-	switch r.kind {
-	case replyKnown:
-		return append(dst, b.text[r.from:r.to]...)
-	case replyRead:
-		return b.appendCall(dst, &b.calls.reads[r.from])
-	case replyWrite:
-		return b.appendCall(dst, &b.calls.writes[r.from])
-	case replyPoll, replyPolls:
-		return b.appendPolls(dst, r)
-	}
-	cells := b.cells[r.from:r.to]
-	if r.kind == replyCounts {
-		return b.appendCounts(dst, cells)
-	}
-	if err := failureOf(cells, r.writes); err != nil {
-		return b.appendFailure(dst, err)
-	}
-	resp3 := b.conn.resp3
-	switch r.kind {
-	case replyCount:
-		n, _ := cells[0].value()
-		return appendInt(dst, n)
-	case replyOK:
-		return appendOK(dst)
-	case replyString:
-		return appendCell(dst, &cells[0], resp3)
-	case replyArray:
-		dst = appendArray(dst, len(cells))
-		for i := range cells {
-			dst = appendCell(dst, &cells[i], resp3)
-		}
-		return dst
-	case replyThere:
-		return appendInt(dst, int64(there(cells)))
-	case replyAbsent:
-		return appendInt(dst, int64(len(cells)-there(cells)))
-	case replyMembers:
-		return appendInt(dst, int64(changes(cells)))
-	case replyTTL, replyType:
-		return appendAbout(dst, r.kind, &cells[0])
-	case replyRow:
-		return appendWholeRow(dst, &cells[0], resp3)
-	case replyReset:
-		return appendReset(dst, &cells[0], &cells[1], resp3)
-	}
-	return appendRow(dst, r.kind, &cells[0], resp3)
-}
-
 func appendCell(dst []byte, c *cell, resp3 bool) []byte {
 	if n, _ := c.value(); n != 0 {
-		return appendBulkInt(dst, n)
+		return resp.AppendBulkInt(dst, n)
 	}
-	return appendNull(dst, resp3)
+	return resp.AppendNull(dst, resp3)
 }
 
 // there returns how many of the cells' keys exist.
@@ -117,17 +68,17 @@ func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 	exists, _ := c.exists()
 	switch {
 	case kind == replyTTL && exists:
-		return appendInt(dst, -1)
+		return resp.AppendInt(dst, -1)
 	case kind == replyTTL:
-		return appendInt(dst, -2)
+		return resp.AppendInt(dst, -2)
 	case !exists:
-		return appendWord(dst, "none")
+		return resp.AppendWord(dst, "none")
 	case c.column == wholeRow:
-		return appendWord(dst, "hash")
+		return resp.AppendWord(dst, "hash")
 	case c.set:
-		return appendWord(dst, "set")
+		return resp.AppendWord(dst, "set")
 	}
-	return appendWord(dst, "string")
+	return resp.AppendWord(dst, "string")
 }
 
 // appendRow appends the columns of a row that are not 0.
@@ -141,16 +92,16 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 	}
 	switch kind {
 	case replyFields:
-		return appendInt(dst, int64(fields))
+		return resp.AppendInt(dst, int64(fields))
 	case replyScan: // a single page, so the next cursor is 0
-		dst = appendArray(appendBulk(appendArray(dst, 2), "0"), 2*fields)
+		dst = resp.AppendArray(resp.AppendBulk(resp.AppendArray(dst, 2), "0"), 2*fields)
 	default:
-		dst = appendMap(dst, fields, resp3)
+		dst = resp.AppendMap(dst, fields, resp3)
 	}
 	for column, count := range row {
 		if count != 0 {
-			dst = appendBulk(dst, c.table.ks.Columns[column])
-			dst = appendBulkInt(dst, count)
+			dst = resp.AppendBulk(dst, c.table.ks.Columns[column])
+			dst = resp.AppendBulkInt(dst, count)
 		}
 	}
 	return dst
@@ -159,10 +110,10 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 // appendWholeRow appends all columns of a row.
 func appendWholeRow(dst []byte, c *cell, resp3 bool) []byte {
 	row, _ := c.rowOf()
-	dst = appendMap(dst, len(row)-len(c.table.ks.Dropped), resp3)
+	dst = resp.AppendMap(dst, len(row)-len(c.table.ks.Dropped), resp3)
 	for column, count := range row {
 		if name := c.table.ks.Columns[column]; name != "" {
-			dst = appendInt(appendBulk(dst, name), count)
+			dst = resp.AppendInt(resp.AppendBulk(dst, name), count)
 		}
 	}
 	return dst
@@ -170,13 +121,13 @@ func appendWholeRow(dst []byte, c *cell, resp3 bool) []byte {
 
 // appendReset appends the remaining and the cleared counts of a reset, of its columns only.
 func appendReset(dst []byte, took, left *cell, resp3 bool) []byte {
-	dst = appendBulk(appendMap(dst, 2, resp3), "counts")
-	dst = appendBulk(appendWholeRow(dst, left, resp3), "cleared")
+	dst = resp.AppendBulk(resp.AppendMap(dst, 2, resp3), "counts")
+	dst = resp.AppendBulk(appendWholeRow(dst, left, resp3), "cleared")
 	row, _ := took.rowOf()
 	op := &took.table.ops[took.row]
-	dst = appendMap(dst, len(op.Cells), resp3)
+	dst = resp.AppendMap(dst, len(op.Cells), resp3)
 	for _, cell := range op.Cells {
-		dst = appendInt(appendBulk(dst, took.table.ks.Columns[cell.Column]), row[cell.Column])
+		dst = resp.AppendInt(resp.AppendBulk(dst, took.table.ks.Columns[cell.Column]), row[cell.Column])
 	}
 	return dst
 }
@@ -187,12 +138,12 @@ func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	if err := failureOf(cells, false); err != nil && failures(cells) == len(cells) {
 		return b.appendFailure(dst, err)
 	}
-	dst = appendArray(dst, len(cells))
+	dst = resp.AppendArray(dst, len(cells))
 	for i := range cells {
 		if n, err := cells[i].value(); err != nil {
 			dst = b.appendFailure(dst, err)
 		} else {
-			dst = appendInt(dst, n)
+			dst = resp.AppendInt(dst, n)
 		}
 	}
 	return dst
@@ -235,7 +186,7 @@ func (b *batch) appendFailure(dst []byte, err error) []byte {
 		b.conn.server.limited.Error("a Redis command failed", "err", err)
 	}
 	b.conn.server.metrics.failed(text)
-	return appendError(dst, text)
+	return resp.AppendError(dst, text)
 }
 
 // backendErrors maps the Backend's errors to what a client sees. The first word is the

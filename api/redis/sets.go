@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard"
@@ -54,7 +55,7 @@ func (b *batch) changeSet(args [][]byte, kind engine.OpKind) {
 		b.wrote(k, b.op(k.table, k.id, kind, k.cellOf(member)))
 	}
 	if len(b.values) == 0 {
-		b.known(func(dst []byte) []byte { return appendInt(dst, 0) })
+		b.known(func(dst []byte) []byte { return resp.AppendInt(dst, 0) })
 		return
 	}
 	b.answer(replyMembers, from)
@@ -72,14 +73,14 @@ func (c *conn) scard(args [][]byte) {
 }
 
 func (c *conn) sismember(args [][]byte) {
-	c.batch.checkSet(args, func(dst []byte, in []bool) []byte { return appendTruth(dst, in[0]) })
+	c.batch.checkSet(args, func(dst []byte, in []bool) []byte { return resp.AppendTruth(dst, in[0]) })
 }
 
 func (c *conn) smismember(args [][]byte) {
 	c.batch.checkSet(args, func(dst []byte, in []bool) []byte {
-		dst = appendArray(dst, len(in))
+		dst = resp.AppendArray(dst, len(in))
 		for _, is := range in {
-			dst = appendTruth(dst, is)
+			dst = resp.AppendTruth(dst, is)
 		}
 		return dst
 	})
@@ -141,7 +142,7 @@ const stampMax = 1<<48 - 1
 // stamp changes.
 func parseSetScan(args [][]byte) (q setScan, fault string) {
 	q.count = scanCountDefault
-	cursor, ok := parseUint(args[2])
+	cursor, ok := resp.ParseUint(args[2])
 	if !ok || cursor > stampMax {
 		return q, "ERR invalid cursor"
 	}
@@ -154,7 +155,7 @@ func parseSetScan(args [][]byte) (q setScan, fault string) {
 		case bytes.EqualFold(args[i], []byte("match")):
 			q.match, q.matches = string(value), true
 		case bytes.EqualFold(args[i], []byte("count")):
-			n, ok := parseInt(value)
+			n, ok := resp.ParseInt(value)
 			if !ok {
 				return q, errNotInteger
 			}
@@ -234,11 +235,11 @@ func appendSetPage(dst []byte, q *setScan, found []members.Entry, next members.S
 			n++
 		}
 	}
-	dst = appendBulk(appendArray(dst, 2), formatUint(uint64(next)))
-	dst = appendArray(dst, n)
+	dst = resp.AppendBulk(resp.AppendArray(dst, 2), formatUint(uint64(next)))
+	dst = resp.AppendArray(dst, n)
 	for i, e := range found {
 		if matched[i] {
-			dst = appendBulk(dst, strconv.AppendUint(digits[:0], e.ID, 10))
+			dst = resp.AppendBulk(dst, strconv.AppendUint(digits[:0], e.ID, 10))
 		}
 	}
 	return dst

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 )
 
@@ -64,7 +65,7 @@ func (b *batch) add(text []byte, delta int64) {
 }
 
 func (c *conn) incrby(args [][]byte) {
-	delta, ok := parseInt(args[2])
+	delta, ok := resp.ParseInt(args[2])
 	if !ok {
 		c.batch.fail(errNotInteger)
 		return
@@ -73,7 +74,7 @@ func (c *conn) incrby(args [][]byte) {
 }
 
 func (c *conn) decrby(args [][]byte) {
-	delta, ok := parseInt(args[2])
+	delta, ok := resp.ParseInt(args[2])
 	switch {
 	case !ok:
 		c.batch.fail(errNotInteger)
@@ -104,7 +105,7 @@ func (b *batch) replace(text, value []byte, answerOld bool) {
 	if b.failed(err) {
 		return
 	}
-	n, ok := parseInt(value)
+	n, ok := resp.ParseInt(value)
 	if !ok {
 		b.fail(errNotInteger)
 		return

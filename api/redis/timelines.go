@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
@@ -20,9 +21,9 @@ func timelineCommands() []command {
 	return []command{
 		{"countd.outbox.add", -3, joins | writes, noKeys, group, "publishes a post of an author and counts it", change((*timeline.Timelines).Publish), nil},
 		{"countd.outbox.rem", -3, joins | writes, noKeys, group, "removes a post of an author and takes it from the count", change((*timeline.Timelines).Remove), nil},
-		{"countd.outbox.list", -2, joins, noKeys, group, "posts of an author, newest first", (*conn).listOutbox, nil},
+		{"countd.outbox.list", -2, joins, noKeys, group, "posts of an author, newest first", listOutbox, nil},
 		// What is planned before may be counts that the page has.
-		{"countd.timeline", -2, joins | unplanned, noKeys, group, "posts of a user's followees, newest first", (*conn).readTimeline, nil},
+		{"countd.timeline", -2, joins | unplanned, noKeys, group, "posts of a user's followees, newest first", readTimeline, nil},
 	}
 }
 
@@ -51,7 +52,7 @@ func (c *conn) changeOutbox(args [][]byte, do outboxChange) {
 			p, err = do(c.server.node().timelines, author, id, w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, p.Changed) },
+		reply: func(dst []byte, _ bool) []byte { return resp.AppendTruth(dst, p.Changed) },
 	})
 }
 
@@ -61,7 +62,7 @@ func limitOption(limit *int) option {
 		if len(values) == 0 {
 			return 0, codedError(errSyntax)
 		}
-		n, ok := parseUint(values[0])
+		n, ok := resp.ParseUint(values[0])
 		if !ok || n < 1 || n > timeline.LimitMax {
 			return 0, fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
 		}
@@ -83,7 +84,7 @@ func textOption(name string, read func(text []byte) error) option {
 var errBadCursor = fieldError("cursor", "not a cursor of this command")
 
 // listOutbox replies with ids. The last one is the CURSOR of the next page.
-func (c *conn) listOutbox(args [][]byte) {
+func listOutbox(c *conn, args [][]byte) {
 	b := c.batch
 	author, err := idOf("author", args[1])
 	limit, after, hasAfter := timeline.LimitDefault, uint64(0), false
@@ -105,9 +106,9 @@ func (c *conn) listOutbox(args [][]byte) {
 			return err
 		},
 		reply: func(dst []byte, _ bool) []byte {
-			dst = appendArray(dst, len(posts))
+			dst = resp.AppendArray(dst, len(posts))
 			for _, p := range posts {
-				dst = appendBulk(dst, formatUint(p.ID))
+				dst = resp.AppendBulk(dst, formatUint(p.ID))
 			}
 			return dst
 		},
@@ -115,7 +116,7 @@ func (c *conn) listOutbox(args [][]byte) {
 }
 
 // readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP, COUNTS and MEMBER.
-func (c *conn) readTimeline(args [][]byte) {
+func readTimeline(c *conn, args [][]byte) {
 	b := c.batch
 	q := timeline.Query{Limit: timeline.LimitDefault}
 	var sets []byte // the columns of MEMBER
@@ -229,40 +230,40 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool)
 	if len(q.Member) > 0 {
 		postMembers++
 	}
-	dst = appendArray(appendBulk(appendMap(dst, members, resp3), "posts"), len(p.Posts))
+	dst = resp.AppendArray(resp.AppendBulk(resp.AppendMap(dst, members, resp3), "posts"), len(p.Posts))
 	for i, post := range p.Posts {
-		dst = appendBulk(appendBulk(appendMap(dst, postMembers, resp3), "id"), formatUint(post.ID))
-		dst = appendBulk(appendBulk(dst, "author"), formatUint(post.Author))
+		dst = resp.AppendBulk(resp.AppendBulk(resp.AppendMap(dst, postMembers, resp3), "id"), formatUint(post.ID))
+		dst = resp.AppendBulk(resp.AppendBulk(dst, "author"), formatUint(post.Author))
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
-			dst = appendMap(appendBulk(dst, "counts"), len(q.Counts.Names()), resp3)
+			dst = resp.AppendMap(resp.AppendBulk(dst, "counts"), len(q.Counts.Names()), resp3)
 			for column, name := range q.Counts.Columns {
 				if name != "" {
-					dst = appendInt(appendBulk(dst, name), p.Counts[i*width+column])
+					dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Counts[i*width+column])
 				}
 			}
 		}
 		if len(q.Member) > 0 {
-			dst = appendMap(appendBulk(dst, "member"), len(q.Member), resp3)
+			dst = resp.AppendMap(resp.AppendBulk(dst, "member"), len(q.Member), resp3)
 			for j, column := range q.Member {
-				dst = appendTruth(appendBulk(dst, q.Sets.Columns[column]), p.Member[j*len(p.Posts)+i])
+				dst = resp.AppendTruth(resp.AppendBulk(dst, q.Sets.Columns[column]), p.Member[j*len(p.Posts)+i])
 			}
 		}
 	}
-	dst = appendBulk(dst, "cursor")
+	dst = resp.AppendBulk(dst, "cursor")
 	if p.More {
 		last := p.Posts[len(p.Posts)-1]
 		text := strconv.AppendUint(nil, last.ID, 10)
-		dst = appendBulk(dst, strconv.AppendUint(append(text, '.'), last.Author, 10))
+		dst = resp.AppendBulk(dst, strconv.AppendUint(append(text, '.'), last.Author, 10))
 	} else {
-		dst = appendNull(dst, resp3)
+		dst = resp.AppendNull(dst, resp3)
 	}
 	if len(p.Unreadable) == 0 {
 		return dst
 	}
-	dst = appendArray(appendBulk(dst, "unreadable_shards"), len(p.Unreadable))
+	dst = resp.AppendArray(resp.AppendBulk(dst, "unreadable_shards"), len(p.Unreadable))
 	for _, s := range p.Unreadable {
-		dst = appendInt(dst, int64(s))
+		dst = resp.AppendInt(dst, int64(s))
 	}
 	return dst
 }

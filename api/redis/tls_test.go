@@ -23,7 +23,7 @@ func TestTLSOnThePlainPort(t *testing.T) {
 	must.Do(t, err)
 	defer conn.Close()
 	must.Do(t, conn.SetDeadline(time.Now().Add(must.BecomeMax)))
-	_, err = conn.Write([]byte{tlsHandshake, 3, 1})
+	_, err = conn.Write([]byte{0x16, 3, 1})
 	must.Do(t, err)
 	if answer, err := io.ReadAll(conn); !strings.HasPrefix(string(answer), "-ERR ") || !strings.Contains(string(answer), "no TLS") {
 		t.Errorf("%q, %v", answer, err)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/api/redis/resp"
 )
 
 const (
@@ -157,7 +159,7 @@ func FuzzUnreadCommands(f *testing.F) {
 	n := newFakeNode()
 	s := serve(f, n, nil)
 	f.Fuzz(func(t *testing.T, which uint8, line string, resp3 bool) {
-		words, err := splitLine([][]byte{[]byte(names[int(which)%len(names)])}, []byte(line))
+		words, err := resp.SplitLine([][]byte{[]byte(names[int(which)%len(names)])}, []byte(line))
 		if err != nil || len(words) > 200 {
 			return
 		}

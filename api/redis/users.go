@@ -13,9 +13,9 @@ import (
 func userCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.unread.get", 2, keyed, noKeys, group, "counts that a user has not seen, by column", (*conn).unreadGet, nil},
-		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to the unseen counts of users", (*conn).unreadIncr, nil},
-		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "subtracts the counts that a user has seen", (*conn).unreadReset, nil},
+		{"countd.unread.get", 2, keyed, noKeys, group, "counts that a user has not seen, by column", unreadGet, nil},
+		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to the unseen counts of users", unreadIncr, nil},
+		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "subtracts the counts that a user has seen", unreadReset, nil},
 	}
 }
 
@@ -48,7 +48,7 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 	return key{t, id, wholeRow, false}, err
 }
 
-func (c *conn) unreadGet(args [][]byte) {
+func unreadGet(c *conn, args [][]byte) {
 	b := c.batch
 	k, err := b.unreadRow(args[1])
 	if b.failed(err) {
@@ -61,7 +61,7 @@ func (c *conn) unreadGet(args [][]byte) {
 
 // unreadIncr parses triples of user, column and delta, and plans each as its own
 // addition.
-func (c *conn) unreadIncr(args [][]byte) {
+func unreadIncr(c *conn, args [][]byte) {
 	b := c.batch
 	var err error
 	if len(args)%3 == 0 { // whole triples leave no room for KEY
@@ -92,7 +92,7 @@ func (c *conn) unreadIncr(args [][]byte) {
 }
 
 // unreadReset parses COLUMNS, or SEEN with a value for each column.
-func (c *conn) unreadReset(args [][]byte) {
+func unreadReset(c *conn, args [][]byte) {
 	b := c.batch
 	k, err := b.unreadRow(args[1])
 	if b.failed(err) {

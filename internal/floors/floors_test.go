@@ -108,7 +108,9 @@ const rule = `
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Neighbours that do not know each other.
 	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
-	api/redis: timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
+	# Bytes of the Redis protocol; no command.
+	api/redis/resp:
+	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events

@@ -1,7 +1,6 @@
-package redis
+package resp
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -13,12 +12,12 @@ import (
 // parseAll parses what comes in pieces, as a connection does, and returns the
 // commands, as text, and the error that ended it.
 func parseAll(pieces ...[]byte) (commands []string, err error) {
-	p := parser{argsMax: 5, bulkBytesMax: 10}
+	p := Parser{ArgsMax: 5, BulkBytesMax: 10}
 	var buf []byte
 	for _, piece := range pieces {
 		buf = append(buf, piece...)
 		for {
-			args, n, err := p.next(buf)
+			args, n, err := p.Next(buf)
 			if err != nil {
 				return commands, err
 			}
@@ -87,18 +86,18 @@ func FuzzParser(f *testing.F) {
 		if !slices.Equal(whole, cut) || fmt.Sprint(wholeErr) != fmt.Sprint(cutErr) {
 			t.Fatalf("whole: %q, %v; cut: %q, %v", whole, wholeErr, cut, cutErr)
 		}
-		p := parser{argsMax: 5, bulkBytesMax: 10}
-		args, n, err := p.next(in)
+		p := Parser{ArgsMax: 5, BulkBytesMax: 10}
+		args, n, err := p.Next(in)
 		if err != nil || n == 0 {
 			return
 		}
-		again := appendArray(nil, len(args))
+		again := AppendArray(nil, len(args))
 		for _, arg := range args {
-			again = appendBulk(again, arg)
+			again = AppendBulk(again, arg)
 		}
 		want := fmt.Sprintf("%q", args)
-		q := parser{argsMax: 5, bulkBytesMax: inlineBytesMax}
-		if args, n, err := q.next(again); err != nil || n != len(again) || fmt.Sprintf("%q", args) != want {
+		q := Parser{ArgsMax: 5, BulkBytesMax: inlineBytesMax}
+		if args, n, err := q.Next(again); err != nil || n != len(again) || fmt.Sprintf("%q", args) != want {
 			t.Fatalf("%s again: %q, %d of %d bytes, %v", want, args, n, len(again), err)
 		}
 	})
@@ -106,58 +105,35 @@ func FuzzParser(f *testing.F) {
 
 func TestNumbers(t *testing.T) {
 	for _, n := range []int64{0, 1, -1, 9, 10, 1 << 40, math.MaxInt64, math.MinInt64} {
-		if got, ok := parseInt([]byte(strconv.FormatInt(n, 10))); !ok || got != n {
+		if got, ok := ParseInt([]byte(strconv.FormatInt(n, 10))); !ok || got != n {
 			t.Errorf("%d: %d, %v", n, got, ok)
 		}
 	}
 	for _, text := range []string{"", "-", "+1", "01", "-0", "-01", " 1", "1 ", "1.0", "0x1", "9223372036854775808", "-9223372036854775809", "99999999999999999999", "1e3"} {
-		if n, ok := parseInt([]byte(text)); ok {
+		if n, ok := ParseInt([]byte(text)); ok {
 			t.Errorf("%q is %d", text, n)
 		}
 	}
 	for _, n := range []uint64{0, 1 << 63, math.MaxUint64, math.MaxUint64 - 6} {
-		if got, ok := parseUint([]byte(strconv.FormatUint(n, 10))); !ok || got != n {
+		if got, ok := ParseUint([]byte(strconv.FormatUint(n, 10))); !ok || got != n {
 			t.Errorf("%d: %d, %v", n, got, ok)
 		}
 	}
 	for _, text := range []string{"", "00", "18446744073709551616", "18446744073709551620", "99999999999999999999", "-1"} {
-		if n, ok := parseUint([]byte(text)); ok {
+		if n, ok := ParseUint([]byte(text)); ok {
 			t.Errorf("%q is %d", text, n)
 		}
 	}
 }
 
-func TestGlob(t *testing.T) {
-	for _, test := range []struct {
-		pattern, text string
-		want          bool
-	}{
-		{"*", "", true}, {"", "", true}, {"", "a", false}, {"a*c", "abc", true}, {"a*c", "ac", true}, {"a*c", "ab", false}, {"a**c", "abbc", true},
-		{"*b*b*", "abab", true}, {"?b", "ab", true}, {"?b", "b", false}, {"[a-c]x", "bx", true}, {"[c-a]x", "bx", true}, {"[^a-c]x", "bx", false}, {"[^a-c]x", "dx", true},
-		{"[ab", "a", true}, {"[ab", "c", false}, {`\*`, "*", true}, {`\*`, "a", false}, {`[\]]`, "]", true}, {"posts:*:like", "posts:12:like", true}, {"posts:*:like", "posts:12:view", false},
-		{`a\`, `a\`, true}, {"[", "[", false}, {"*[a]", "bba", true},
-	} {
-		if got := matchGlob(test.pattern, []byte(test.text)); got != test.want {
-			t.Errorf("%q of %q: %v", test.text, test.pattern, got)
-		}
+// The memory of a command with many arguments is released once it was executed.
+func TestShrink(t *testing.T) {
+	p := Parser{ArgsMax: 4 * argsKept, BulkBytesMax: 10}
+	if args, _, err := p.Next([]byte("*1000\r\n" + strings.Repeat("$1\r\na\r\n", 1000))); err != nil || len(args) != 1000 {
+		t.Fatal(len(args), err)
 	}
-}
-
-// A pattern never runs away, and a text is of the pattern that quotes it.
-func FuzzGlob(f *testing.F) {
-	f.Add("a*[b-c]?\\", []byte("abc"))
-	f.Add("***[^", []byte("*"))
-	f.Fuzz(func(t *testing.T, pattern string, text []byte) {
-		if len(pattern) > 100 || len(text) > 100 {
-			return
-		}
-		matchGlob(pattern, text)
-		var quoted []byte
-		for _, c := range text {
-			quoted = append(quoted, '\\', c)
-		}
-		if !matchGlob(string(quoted), text) || !matchGlob("*"+string(quoted)+"*", bytes.Clone(text)) {
-			t.Fatalf("%q is not of %q", text, quoted)
-		}
-	})
+	p.Shrink()
+	if max(cap(p.args), cap(p.spans)) > argsKept {
+		t.Errorf("memory of %d and %d arguments is kept", cap(p.args), cap(p.spans))
+	}
 }

@@ -1,4 +1,4 @@
-package redis
+package resp
 
 import "strconv"
 
@@ -17,41 +17,41 @@ func appendHead(dst []byte, kind byte, n int64) []byte {
 	return append(dst, '\r', '\n')
 }
 
-func appendInt(dst []byte, n int64) []byte { return appendHead(dst, ':', n) }
+func AppendInt(dst []byte, n int64) []byte { return appendHead(dst, ':', n) }
 
-// appendTruth appends 1 for true and 0 for false, like EXISTS.
-func appendTruth(dst []byte, holds bool) []byte {
+// AppendTruth appends 1 for true and 0 for false, like EXISTS.
+func AppendTruth(dst []byte, holds bool) []byte {
 	if holds {
-		return appendInt(dst, 1)
+		return AppendInt(dst, 1)
 	}
-	return appendInt(dst, 0)
+	return AppendInt(dst, 0)
 }
 
-func appendArray(dst []byte, n int) []byte { return appendHead(dst, '*', int64(n)) }
+func AppendArray(dst []byte, n int) []byte { return appendHead(dst, '*', int64(n)) }
 
-func appendWord(dst []byte, word string) []byte {
+func AppendWord(dst []byte, word string) []byte {
 	return append(append(append(dst, '+'), word...), '\r', '\n')
 }
 
-func appendOK(dst []byte) []byte { return append(dst, "+OK\r\n"...) }
+func AppendOK(dst []byte) []byte { return append(dst, "+OK\r\n"...) }
 
-func appendBulk[T string | []byte](dst []byte, text T) []byte {
+func AppendBulk[T string | []byte](dst []byte, text T) []byte {
 	dst = appendHead(dst, '$', int64(len(text)))
 	return append(append(dst, text...), '\r', '\n')
 }
 
-// appendBulkInt appends a number as a string.
-func appendBulkInt(dst []byte, n int64) []byte {
+// AppendBulkInt appends a number as a string.
+func AppendBulkInt(dst []byte, n int64) []byte {
 	if n >= 0 && n < 10 {
 		return append(dst, '$', '1', '\r', '\n', byte('0'+n), '\r', '\n')
 	}
 	var digits [20]byte
-	return appendBulk(dst, strconv.AppendInt(digits[:0], n, 10))
+	return AppendBulk(dst, strconv.AppendInt(digits[:0], n, 10))
 }
 
-// appendError appends an error, whose text begins with its code. It replaces bytes that
+// AppendError appends an error, whose text begins with its code. It replaces bytes that
 // would end the line.
-func appendError(dst []byte, text string) []byte {
+func AppendError(dst []byte, text string) []byte {
 	dst = append(dst, '-')
 	for i := range len(text) {
 		if c := text[i]; c == '\r' || c == '\n' {
@@ -63,42 +63,42 @@ func appendError(dst []byte, text string) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// appendNull appends null.
-func appendNull(dst []byte, resp3 bool) []byte {
+// AppendNull appends null.
+func AppendNull(dst []byte, resp3 bool) []byte {
 	if resp3 {
 		return append(dst, '_', '\r', '\n')
 	}
 	return append(dst, "$-1\r\n"...)
 }
 
-// appendNullArray appends a null array.
-func appendNullArray(dst []byte, resp3 bool) []byte {
+// AppendNullArray appends a null array.
+func AppendNullArray(dst []byte, resp3 bool) []byte {
 	if resp3 {
 		return append(dst, '_', '\r', '\n')
 	}
 	return append(dst, "*-1\r\n"...)
 }
 
-// appendMap appends the head of a map of n pairs.
-func appendMap(dst []byte, n int, resp3 bool) []byte {
+// AppendMap appends the head of a map of n pairs.
+func AppendMap(dst []byte, n int, resp3 bool) []byte {
 	if resp3 {
 		return appendHead(dst, '%', int64(n))
 	}
 	return appendHead(dst, '*', 2*int64(n))
 }
 
-// appendSet appends the head of a set of n.
-func appendSet(dst []byte, n int, resp3 bool) []byte {
+// AppendSet appends the head of a set of n.
+func AppendSet(dst []byte, n int, resp3 bool) []byte {
 	if resp3 {
 		return appendHead(dst, '~', int64(n))
 	}
 	return appendHead(dst, '*', int64(n))
 }
 
-// appendText appends text for people.
-func appendText(dst []byte, text string, resp3 bool) []byte {
+// AppendText appends text for people.
+func AppendText(dst []byte, text string, resp3 bool) []byte {
 	if !resp3 {
-		return appendBulk(dst, text)
+		return AppendBulk(dst, text)
 	}
 	dst = appendHead(dst, '=', int64(len(text)+len("txt:")))
 	return append(append(append(dst, "txt:"...), text...), '\r', '\n')

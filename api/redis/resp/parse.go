@@ -1,4 +1,10 @@
-package redis
+// Package resp parses the commands of the Redis protocol and appends its replies, RESP2
+// and RESP3. It owns the bytes on the wire; it never reads a connection and knows no
+// command.
+//
+// Invariant: whatever a client sends, the parser takes no more memory than its bounds, and
+// visits each byte once.
+package resp
 
 import (
 	"bytes"
@@ -6,14 +12,14 @@ import (
 	"slices"
 )
 
-// protocolError is an error that ends the connection, as the start of the next command is
+// ProtocolError is an error that ends the connection, as the start of the next command is
 // unknown.
-type protocolError string
+type ProtocolError string
 
-func (e protocolError) Error() string { return "ERR Protocol error: " + string(e) }
+func (e ProtocolError) Error() string { return "ERR Protocol error: " + string(e) }
 
-// errTLS is returned for a client that expects TLS of a port without it.
-const errTLS = protocolError("this port has no TLS: connect without it")
+// ErrTLS is returned for a client that expects TLS of a port without it.
+const ErrTLS = ProtocolError("this port has no TLS: connect without it")
 
 // tlsHandshake is the first byte of a connection over TLS, and of no command.
 const tlsHandshake = 0x16
@@ -27,15 +33,15 @@ const (
 	argsKept = 256
 )
 
-// parser parses commands from the front of a buffer. It keeps its position in a command
+// Parser parses commands from the front of a buffer. It keeps its position in a command
 // that has not arrived completely, so it visits each byte once:
 //
 //	*2\r\n $3\r\n GET\r\n $8\r\n posts:1:\r\n      want 2, then 2 spans
 //	GET posts:1:like\r\n                           the same as a plain line
 //
 // Positions are relative to the command's first byte.
-type parser struct {
-	argsMax, bulkBytesMax int
+type Parser struct {
+	ArgsMax, BulkBytesMax int
 
 	begun bool   // the head was parsed, so want and spans are of the command
 	want  int    // number of arguments, by the head
@@ -47,18 +53,18 @@ type parser struct {
 
 type span struct{ from, to int32 } // of a command, which is far smaller than 2 GiB
 
-// next returns the arguments of the command at the front of b and its size in bytes. The
+// Next returns the arguments of the command at the front of b and its size in bytes. The
 // size is 0 until the command has arrived completely. The arguments alias b, and the
 // slice is valid until the next call. A command may have no arguments; Redis ignores such
 // commands.
-func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
+func (p *Parser) Next(b []byte) (args [][]byte, n int, err error) {
 	if len(b) == 0 {
 		return nil, 0, nil
 	}
 	if !p.begun {
 		if b[0] != '*' {
 			if b[0] == tlsHandshake {
-				return nil, 0, errTLS
+				return nil, 0, ErrTLS
 			}
 			return p.inline(b)
 		}
@@ -66,8 +72,8 @@ func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 		if err != nil || after == 0 {
 			return nil, 0, err
 		}
-		if count > int64(p.argsMax) {
-			return nil, 0, protocolError(fmt.Sprintf("invalid multibulk length: a command has at most %d arguments", p.argsMax))
+		if count > int64(p.ArgsMax) {
+			return nil, 0, ProtocolError(fmt.Sprintf("invalid multibulk length: a command has at most %d arguments", p.ArgsMax))
 		}
 		p.begun, p.want, p.at, p.spans = true, int(max(count, 0)), after, p.spans[:0]
 	}
@@ -85,8 +91,8 @@ func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 	return p.args, p.at, nil
 }
 
-// shrink releases the memory of an executed command with many arguments.
-func (p *parser) shrink() {
+// Shrink releases the memory of an executed command with many arguments.
+func (p *Parser) Shrink() {
 	if cap(p.args) > argsKept {
 		p.args = nil
 	}
@@ -95,27 +101,30 @@ func (p *parser) shrink() {
 	}
 }
 
+// Forget releases the arguments of the last command, which alias its buffer.
+func (p *Parser) Forget() { p.args = nil }
+
 // bulk parses one argument, or reports that it needs more bytes.
-func (p *parser) bulk(b []byte) (more bool, err error) {
+func (p *Parser) bulk(b []byte) (more bool, err error) {
 	if p.at == len(b) {
 		return true, nil
 	}
 	if b[p.at] != '$' {
-		return false, protocolError(fmt.Sprintf("expected '$', got '%c'", b[p.at]))
+		return false, ProtocolError(fmt.Sprintf("expected '$', got '%c'", b[p.at]))
 	}
 	size, after, err := length(b, p.at+1, "bulk")
 	if err != nil || after == 0 {
 		return true, err
 	}
-	if size < 0 || size > int64(p.bulkBytesMax) {
-		return false, protocolError(fmt.Sprintf("invalid bulk length: an argument has at most %d bytes", p.bulkBytesMax))
+	if size < 0 || size > int64(p.BulkBytesMax) {
+		return false, ProtocolError(fmt.Sprintf("invalid bulk length: an argument has at most %d bytes", p.BulkBytesMax))
 	}
 	end := after + int(size)
 	if len(b) < end+2 {
 		return true, nil
 	}
 	if b[end] != '\r' || b[end+1] != '\n' {
-		return false, protocolError("invalid bulk length")
+		return false, ProtocolError("invalid bulk length")
 	}
 	p.spans = append(p.spans, span{int32(after), int32(end)})
 	p.at = end + 2
@@ -139,44 +148,44 @@ func length(b []byte, from int, what string) (n int64, after int, err error) {
 	end := bytes.IndexByte(line, '\n')
 	if end < 0 {
 		if len(line) == lengthBytesMax {
-			return 0, 0, protocolError("too big " + what + " count string")
+			return 0, 0, ProtocolError("too big " + what + " count string")
 		}
 		return 0, 0, nil
 	}
 	if end < 1 || line[end-1] != '\r' {
-		return 0, 0, protocolError("invalid " + what + " length")
+		return 0, 0, ProtocolError("invalid " + what + " length")
 	}
-	n, ok := parseInt(line[:end-1])
+	n, ok := ParseInt(line[:end-1])
 	if !ok {
-		return 0, 0, protocolError("invalid " + what + " length")
+		return 0, 0, ProtocolError("invalid " + what + " length")
 	}
 	return n, from + end + 1, nil
 }
 
 // inline parses a command on a plain line, as a person types it.
-func (p *parser) inline(b []byte) (args [][]byte, n int, err error) {
+func (p *Parser) inline(b []byte) (args [][]byte, n int, err error) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 && len(b) < inlineBytesMax {
 		return nil, 0, nil
 	}
 	if end < 0 || end > inlineBytesMax {
-		return nil, 0, protocolError("too big inline request")
+		return nil, 0, ProtocolError("too big inline request")
 	}
-	p.args, err = splitLine(p.args[:0], b[:end])
+	p.args, err = SplitLine(p.args[:0], b[:end])
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(p.args) > p.argsMax {
-		return nil, 0, protocolError(fmt.Sprintf("a command has at most %d arguments", p.argsMax))
+	if len(p.args) > p.ArgsMax {
+		return nil, 0, ProtocolError(fmt.Sprintf("a command has at most %d arguments", p.ArgsMax))
 	}
 	return p.args, end + 1, nil
 }
 
-const errUnbalanced = protocolError("unbalanced quotes in request")
+const errUnbalanced = ProtocolError("unbalanced quotes in request")
 
-// splitLine appends the words of a line to args. A word may be quoted; double quotes
+// SplitLine appends the words of a line to args. A word may be quoted; double quotes
 // allow escapes.
-func splitLine(args [][]byte, line []byte) ([][]byte, error) {
+func SplitLine(args [][]byte, line []byte) ([][]byte, error) {
 	for {
 		line = bytes.TrimLeft(line, " \t\r\n\v\f\x00")
 		if len(line) == 0 {
@@ -251,14 +260,14 @@ func hexValue(c byte) byte {
 	return c | 0x20 - 'a' + 10
 }
 
-// parseInt parses a signed number in the only form that Redis accepts: no plus sign, no
+// ParseInt parses a signed number in the only form that Redis accepts: no plus sign, no
 // leading zeros, no spaces, no minus zero.
-func parseInt(b []byte) (int64, bool) {
+func ParseInt(b []byte) (int64, bool) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
 		b = b[1:]
 	}
-	n, ok := parseUint(b)
+	n, ok := ParseUint(b)
 	switch {
 	case !ok || negative && n == 0:
 		return 0, false
@@ -268,8 +277,8 @@ func parseInt(b []byte) (int64, bool) {
 	return int64(n), n < 1<<63
 }
 
-// parseUint parses an unsigned number without leading zeros.
-func parseUint(b []byte) (uint64, bool) {
+// ParseUint parses an unsigned number without leading zeros.
+func ParseUint(b []byte) (uint64, bool) {
 	if len(b) == 0 || len(b) > 20 || b[0] == '0' && len(b) > 1 {
 		return 0, false
 	}

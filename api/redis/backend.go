@@ -1,0 +1,28 @@
+package redis
+
+import (
+	"context"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/timeline"
+	"github.com/countd/countd/unread"
+)
+
+// Backend is what the server needs of a node; *shard.Node implements it. Its methods are
+// safe for concurrent use and keep none of their arguments. Nothing changes a result
+// afterwards.
+type Backend interface {
+	// Node reads and writes the rows of a keyspace. See shard.ReadError and
+	// shard.PartialError.
+	unread.Node
+	timeline.Node
+	// Members reads the sets of members.
+	Members() shard.MemberReads
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
+	// Keyspaces returns all keyspaces sorted by name.
+	Keyspaces() []*shard.Keyspace
+	// CatchUp waits until Keyspace knows every change that any node acknowledged before
+	// the call.
+	CatchUp(ctx context.Context) error
+	Status() shard.Status
+}

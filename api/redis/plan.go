@@ -1,0 +1,142 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/shard"
+)
+
+// command plans or executes one command, or queues it for EXEC.
+func (c *conn) command(args [][]byte) {
+	cmd := c.last
+	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat commands
+		if cmd = c.server.commands.find(args[0]); cmd != nil {
+			c.last, c.lastName = cmd, append(c.lastName[:0], args[0]...)
+		}
+	}
+	switch {
+	case cmd == nil && isHTTP(args[0]):
+		c.closing = true
+	case c.server.cfg.Auth != nil && c.refused(cmd, args):
+	case cmd == nil:
+		c.multi.broken, c.once.unsure = true, true
+		c.batch.fail(unknownCommand(args))
+	case !cmd.takes(len(args)) && cmd.name == "exec":
+		c.closeMulti()
+		c.batch.fail("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
+	case !cmd.takes(len(args)):
+		c.multi.broken = true
+		c.batch.fail(wrongArity(cmd.name))
+	case c.multi.open && cmd.traits&atOnce == 0:
+		c.queue(cmd, args)
+	default:
+		c.plan(cmd, args)
+	}
+}
+
+// isHTTP reports whether a line begins an HTTP request. A web page may make a browser
+// send commands in the body of such a request. Redis closes the connection too.
+func isHTTP(name []byte) bool {
+	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
+}
+
+// plan plans a command.
+func (c *conn) plan(cmd *command, args [][]byte) {
+	b := c.batch
+	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax || b.mustWait(cmd) {
+		b.flush()
+	}
+	cmd.calls.Inc()
+	b.number++
+	b.writes = cmd.traits&writes != 0
+	b.id = shard.RequestID{}
+	if b.writes && c.once.open() {
+		if why := c.once.refusal(); why != "" {
+			c.closeMulti() // the command may be an EXEC
+			b.fail(why)
+			return
+		}
+		b.id = c.once.next()
+	}
+	if cmd.traits&joins != 0 {
+		if _, err := b.unreadTable(); b.failed(err) {
+			return
+		}
+	}
+	if cmd.do(c, args); b.missed {
+		b.lookUp()
+		cmd.do(c, args)
+	}
+}
+
+// unknownCommand returns Redis's error for an unknown command.
+func unknownCommand(args [][]byte) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "ERR unknown command '%s', with args beginning with: ", shown(args[0]))
+	for _, arg := range args[1:] {
+		if text.Len() > 2*shownBytesMax {
+			break
+		}
+		fmt.Fprintf(&text, "'%s' ", shown(arg))
+	}
+	return text.String()
+}
+
+// unknownName stands for an unknown command in the audit log. The name that the client wrote
+// may be anything, also a token.
+const unknownName = "unknown command"
+
+// refused replies to a command that the client may not make, and reports whether it did. cmd is
+// nil for an unknown command. It renews the login for each command, because a long pipeline
+// may outlive the token.
+func (c *conn) refused(cmd *command, args [][]byte) bool {
+	now := time.Now()
+	c.renewLogin(now)
+	why, text := c.refusal(cmd, args)
+	if why == auth.Granted {
+		why, text = c.beyondLimits(cmd, args, now)
+	}
+	if why == auth.Granted {
+		return false
+	}
+	name := unknownName
+	if cmd != nil {
+		name = cmd.name
+	}
+	caller, _ := c.login.current()
+	if !c.server.cfg.Auth.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: name}) {
+		return false
+	}
+	if name == "exec" {
+		c.closeMulti()
+		text = "EXECABORT Transaction discarded because of: " + text
+	}
+	c.multi.broken = c.multi.broken || c.multi.open
+	switch {
+	case cmd == nil:
+		c.once.unsure = true
+	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
+		c.once.next() // the numbers of later writes must not depend on who may make this one
+	}
+	c.batch.fail(text)
+	return true
+}
+
+// mustWait reports whether the planned commands must be executed before the next command is
+// planned: otherwise the order would change, or the command would not see their result.
+func (b *batch) mustWait(cmd *command) bool {
+	switch {
+	case cmd.traits&looksIn != 0:
+		return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
+	case cmd.traits&joins == 0:
+		return len(b.calls.writes) > 0 && cmd.traits&(keyed|atOnce) != 0
+	case cmd.traits&writes != 0:
+		return slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
+	}
+	return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 && isJoined(t.ks) })
+}
