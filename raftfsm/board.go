@@ -49,9 +49,6 @@ type boardAnswer struct {
 	value int64
 }
 
-// answerID is the hash of a key, or of a producer and number.
-type answerID [16]byte
-
 // answersMax bounds the remembered answers. A repeat behind as many others gets the
 // current value instead.
 const answersMax = 1024

@@ -158,3 +158,6 @@ func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
 	}
 	return op, rest, nil
 }
+
+// answerID is the hash of a key, or of a producer and number.
+type answerID [16]byte

@@ -152,27 +152,6 @@ func (c *counts) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error)
 
 func (c *counts) void(ops int) { c.batch.void(ops) }
 
-func (c *counts) apply(index uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
-	c.batch.link()
-	touched, err := c.sets.begin(c.batch, index, now)
-	if err != nil {
-		return nil, err
-	}
-	if c.cut = c.cut[:0]; touched || c.changesOutboxes() {
-		overflows, err = c.applyJudged(now, touched, width, rows)
-	} else {
-		overflows, err = c.table.Apply(c.batch.ops, width, rows, nil)
-	}
-	if err == nil && touched {
-		err = c.sets.commit()
-	}
-	if cap(c.batch.ops) > batchOpsKept {
-		batches.Put(c.batch)
-		c.batch = nil
-	}
-	return overflows, err
-}
-
 func (c *counts) cuts() []engine.Cut {
 	if len(c.cut) > 0 { // with those of the table
 		return c.cut

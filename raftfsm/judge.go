@@ -116,3 +116,24 @@ func (c *counts) applyJudged(now int64, touched bool, width int, rows []int64) (
 func (c *counts) changesOutboxes() bool {
 	return len(c.batch.outbox) > 0 || c.out.pages.Load() != nil && c.batch.deletes()
 }
+
+func (c *counts) apply(index uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
+	c.batch.link()
+	touched, err := c.sets.begin(c.batch, index, now)
+	if err != nil {
+		return nil, err
+	}
+	if c.cut = c.cut[:0]; touched || c.changesOutboxes() {
+		overflows, err = c.applyJudged(now, touched, width, rows)
+	} else {
+		overflows, err = c.table.Apply(c.batch.ops, width, rows, nil)
+	}
+	if err == nil && touched {
+		err = c.sets.commit()
+	}
+	if cap(c.batch.ops) > batchOpsKept {
+		batches.Put(c.batch)
+		c.batch = nil
+	}
+	return overflows, err
+}

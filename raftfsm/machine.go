@@ -326,3 +326,16 @@ func (m *machine) apply(entry *raft.Log) any {
 	r.positions = m.requests.positions
 	return r
 }
+
+// Table is which table of a shard an op changes.
+type Table uint8
+
+// The tables of a shard of the keyspace of unread numbers. A shard of counters has
+// the first alone.
+const (
+	TableCounts  Table = 0
+	TableCursors Table = 1
+
+	// tableSweep in an entry precedes a step of the sweep: sweep.go.
+	tableSweep Table = 2
+)

@@ -78,19 +78,6 @@ type unread struct {
 	cut    []engine.Cut // by the last apply
 }
 
-// Table is which table of a shard an op changes.
-type Table uint8
-
-// The tables of a shard of the keyspace of unread numbers. A shard of counters has
-// the first alone.
-const (
-	TableCounts  Table = 0
-	TableCursors Table = 1
-
-	// tableSweep in an entry precedes a step of the sweep: sweep.go.
-	tableSweep Table = 2
-)
-
 // The kinds of ops on cursors. Set and delete are those of counters, for a restore.
 const (
 	// CursorRaise moves each cell's cursor to its value, never back.

@@ -1,5 +1,5 @@
-// Package floors owns the rule of which package may import which, and checks a source tree
-// against it. It never builds or runs what it reads.
+// Package floors owns the rule of which package may import which and the limits of their
+// sizes, and checks a source tree against them. It never builds or runs what it reads.
 //
 // Invariant: every package of the tree is in the rule, so that adding one is a decision, not
 // an accident.

@@ -1,0 +1,159 @@
+package floors
+
+import (
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Size is how large one package is, without its tests.
+type Size struct {
+	Package string // relative to the module
+	Lines   int
+	Type    string // the type with the most methods
+	Methods int    // of Type
+	Cycle   int    // files in the largest group of files that all depend on each other
+}
+
+// Sizes returns the size of every package under root.
+//
+// It checks the types of one package at a time and takes other packages for empty, apart
+// from sync/atomic. So it misses a dependency through a value that a generic function of
+// another package returns: Cycle is a lower bound.
+func Sizes(root string) ([]Size, error) {
+	var sizes []Size
+	fset := token.NewFileSet()
+	imp := &emptyPackages{known: importer.ForCompiler(fset, "source", nil)}
+	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !d.IsDir():
+			return nil
+		case dir != root && (skipDir(d.Name()) || isModule(dir)):
+			return fs.SkipDir
+		}
+		files, lines, err := productFiles(fset, dir)
+		if err != nil || len(files) == 0 {
+			return err
+		}
+		rel, err := filepath.Rel(root, dir)
+		sizes = append(sizes, sizeOf(filepath.ToSlash(rel), lines, fset, imp, files))
+		return err
+	})
+	return sizes, err
+}
+
+// productFiles parses the files of a directory that are no tests.
+func productFiles(fset *token.FileSet, dir string) (files []*ast.File, lines int, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "_other.go") { // of systems that the server is not built for
+			continue
+		}
+		src, err := os.ReadFile(name)
+		if err != nil {
+			return nil, 0, err
+		}
+		file, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, 0, err
+		}
+		files, lines = append(files, file), lines+strings.Count(string(src), "\n")
+	}
+	return files, lines, nil
+}
+
+func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, files []*ast.File) Size {
+	size := Size{Package: name, Lines: lines}
+	uses := map[*ast.Ident]types.Object{}
+	conf := types.Config{Importer: imp, Error: func(error) {}} // names of empty packages are unknown
+	pkg, _ := conf.Check(name, fset, files, &types.Info{Uses: uses})
+	for _, n := range pkg.Scope().Names() {
+		named, ok := pkg.Scope().Lookup(n).Type().(*types.Named)
+		if ok && named.Obj().Pkg() == pkg && named.NumMethods() > size.Methods {
+			size.Type, size.Methods = named.Obj().Name(), named.NumMethods()
+		}
+	}
+	needs := map[string]map[string]bool{} // file → files that declare what it uses
+	for id, o := range uses {
+		if o.Pkg() != pkg || !o.Pos().IsValid() || !beyondFunctions(o, pkg) {
+			continue
+		}
+		from, to := fset.Position(id.Pos()).Filename, fset.Position(o.Pos()).Filename
+		if needs[from] == nil {
+			needs[from] = map[string]bool{}
+		}
+		needs[from][to] = true
+	}
+	size.Cycle = largestCycle(needs)
+	return size
+}
+
+// beyondFunctions reports whether an object is a package's own, a field or a method.
+func beyondFunctions(o types.Object, pkg *types.Package) bool {
+	switch o := o.(type) {
+	case *types.Var:
+		return o.IsField() || o.Parent() == pkg.Scope()
+	case *types.Func:
+		return true
+	}
+	return o.Parent() == pkg.Scope()
+}
+
+// largestCycle returns how many nodes reach each other at most.
+func largestCycle(needs map[string]map[string]bool) int {
+	reached := map[string]map[string]bool{}
+	for from := range needs {
+		seen := map[string]bool{}
+		var visit func(string)
+		visit = func(node string) {
+			for to := range needs[node] {
+				if !seen[to] {
+					seen[to] = true
+					visit(to)
+				}
+			}
+		}
+		visit(from)
+		reached[from] = seen
+	}
+	largest := 1
+	for node, seen := range reached {
+		n := 0
+		for other := range seen {
+			if reached[other][node] {
+				n++
+			}
+		}
+		largest = max(largest, n)
+	}
+	return largest
+}
+
+// emptyPackages imports a package without names for every path but sync/atomic, whose
+// pointers hold types of the importing package.
+type emptyPackages struct{ known types.Importer }
+
+// Import implements types.Importer.
+func (e *emptyPackages) Import(path string) (*types.Package, error) {
+	if path == "sync/atomic" {
+		return e.known.Import(path)
+	}
+	name := path[strings.LastIndex(path, "/")+1:]
+	pkg := types.NewPackage(path, name)
+	pkg.MarkComplete()
+	return pkg, nil
+}
+
+// Limits are bounds of a package.
+type Limits struct{ Lines, Methods, Cycle int }
