@@ -151,103 +151,110 @@ type ChangedGroup struct {
 	Target []string `json:"target"`
 }
 
-func (c *Client) show(ctx context.Context, what string, answer any) error {
-	return c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/" + what}, answer)
+// Admin has the calls of operators: the nodes and groups of a cluster, rows on disk, gossip
+// keys, snapshots, users and tokens.
+type Admin struct{ c *Client }
+
+// Admin returns the calls of operators.
+func (c *Client) Admin() Admin { return Admin{c} }
+
+func (a Admin) show(ctx context.Context, what string, answer any) error {
+	return a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/" + what}, answer)
 }
 
 // ClusterNodes lists the nodes of the cluster.
-func (c *Client) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
+func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
 	var answer ClusterNodes
-	err := c.show(ctx, "nodes", &answer)
+	err := a.show(ctx, "nodes", &answer)
 	return answer, err
 }
 
 // ClusterGroups lists the groups of the cluster, by number.
-func (c *Client) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
+func (a Admin) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
 	var answer struct {
 		Groups []ClusterGroup `json:"groups"`
 	}
-	err := c.show(ctx, "groups", &answer)
+	err := a.show(ctx, "groups", &answer)
 	return answer.Groups, err
 }
 
 // Digests returns the digests of all replicas.
-func (c *Client) Digests(ctx context.Context) ([]GroupDigests, error) {
+func (a Admin) Digests(ctx context.Context) ([]GroupDigests, error) {
 	var answer struct {
 		Groups []GroupDigests `json:"groups"`
 	}
-	err := c.show(ctx, "digests", &answer)
+	err := a.show(ctx, "digests", &answer)
 	return answer.Groups, err
 }
 
 // Plan returns the next steps of the placement.
-func (c *Client) Plan(ctx context.Context) ([]PlanStep, error) {
+func (a Admin) Plan(ctx context.Context) ([]PlanStep, error) {
 	var answer struct {
 		Steps []PlanStep `json:"steps"`
 	}
-	err := c.show(ctx, "plan", &answer)
+	err := a.show(ctx, "plan", &answer)
 	return answer.Steps, err
 }
 
 // ClusterVersion reads the cluster version.
-func (c *Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
+func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 	var answer ClusterVersion
-	err := c.show(ctx, "version", &answer)
+	err := a.show(ctx, "version", &answer)
 	return answer, err
 }
 
 // Every change of a cluster may be repeated. The call returns once the change has begun.
-func (c *Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
+func (a Admin) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return Changed{}, err
 	}
 	var answer Changed
-	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/" + what, body: body}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/" + what, body: body}, &answer)
 	return answer, err
 }
 
 // Drain moves the leaders off a node, named by name or key, and gives it no new replicas.
-func (c *Client) Drain(ctx context.Context, node string) (Changed, error) {
-	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
+func (a Admin) Drain(ctx context.Context, node string) (Changed, error) {
+	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
 }
 
 // Undrain ends a drain, or keeps a node that is leaving.
-func (c *Client) Undrain(ctx context.Context, node string) (Changed, error) {
-	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
+func (a Admin) Undrain(ctx context.Context, node string) (Changed, error) {
+	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
 }
 
 // Remove makes a node leave the cluster once other nodes hold its replicas.
-func (c *Client) Remove(ctx context.Context, node string) (Changed, error) {
-	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
+func (a Admin) Remove(ctx context.Context, node string) (Changed, error) {
+	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
 }
 
 // Transfer hands a group over to another of its voters.
-func (c *Client) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
-	return c.changeCluster(ctx, groupPath(group, "transfer"), struct {
+func (a Admin) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
+	return a.changeCluster(ctx, groupPath(group, "transfer"), struct {
 		To string `json:"to"`
 	}{to})
 }
 
 // Move moves a replica of a group to another node.
-func (c *Client) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
-	return c.changeCluster(ctx, groupPath(group, "move"), struct {
+func (a Admin) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
+	return a.changeCluster(ctx, groupPath(group, "move"), struct {
 		From string `json:"from"`
 		To   string `json:"to"`
 	}{from, to})
 }
 
 // HoldVersion keeps the cluster version as it is, or releases it.
-func (c *Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
-	return c.changeCluster(ctx, "version", struct {
+func (a Admin) HoldVersion(ctx context.Context, held bool) (Changed, error) {
+	return a.changeCluster(ctx, "version", struct {
 		Hold bool `json:"hold"`
 	}{held})
 }
 
 // FinalizeVersion releases the cluster version and raises it to the highest that all nodes
 // support.
-func (c *Client) FinalizeVersion(ctx context.Context) (Changed, error) {
-	return c.changeCluster(ctx, "version", struct {
+func (a Admin) FinalizeVersion(ctx context.Context) (Changed, error) {
+	return a.changeCluster(ctx, "version", struct {
 		Finalize bool `json:"finalize"`
 	}{true})
 }

@@ -105,17 +105,17 @@ type ColdWarming struct {
 }
 
 // Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
-func (c *Client) Cold(ctx context.Context) ([]ColdNode, error) {
+func (a Admin) Cold(ctx context.Context) ([]ColdNode, error) {
 	var answer struct {
 		Nodes []ColdNode `json:"nodes"`
 	}
-	err := c.show(ctx, "cold", &answer)
+	err := a.show(ctx, "cold", &answer)
 	return answer.Nodes, err
 }
 
 // MigrateCold moves rows that nobody writes near from memory to disk, on all nodes.
-func (c *Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
-	return c.orderCold(ctx, "migrate", struct {
+func (a Admin) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
+	return a.orderCold(ctx, "migrate", struct {
 		Keyspace  string `json:"keyspace,omitempty"`
 		Before    uint64 `json:"before,omitempty,string"`
 		OlderThan int64  `json:"older_than_seconds,omitempty"`
@@ -124,8 +124,8 @@ func (c *Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered,
 }
 
 // WarmCold moves rows back into memory on all nodes, if they fit on all of them.
-func (c *Client) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, error) {
-	return c.orderCold(ctx, "warm", struct {
+func (a Admin) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, error) {
+	return a.orderCold(ctx, "warm", struct {
 		Keyspace string `json:"keyspace"`
 		From     uint64 `json:"from,string"`
 		To       uint64 `json:"to,string"`
@@ -135,16 +135,16 @@ func (c *Client) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, erro
 }
 
 // StopCold stops the current jobs on all nodes, and lets warmed rows leave memory again.
-func (c *Client) StopCold(ctx context.Context) (ColdOrdered, error) {
-	return c.orderCold(ctx, "stop", struct{}{})
+func (a Admin) StopCold(ctx context.Context) (ColdOrdered, error) {
+	return a.orderCold(ctx, "stop", struct{}{})
 }
 
-func (c *Client) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
+func (a Admin) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return ColdOrdered{}, err
 	}
 	var answer ColdOrdered
-	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, body: body}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, body: body}, &answer)
 	return answer, err
 }

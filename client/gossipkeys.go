@@ -27,15 +27,15 @@ type GossipKey struct {
 }
 
 // GossipKeys returns the keys of every node.
-func (c *Client) GossipKeys(ctx context.Context) (GossipKeys, error) {
+func (a Admin) GossipKeys(ctx context.Context) (GossipKeys, error) {
 	var answer GossipKeys
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/gossip/keys"}, &answer)
+	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/gossip/keys"}, &answer)
 	return answer, err
 }
 
 // ChangeGossipKey adds, uses or removes a key on every node. key is the key in base64 or,
 // except to add it, its id. It may be repeated.
-func (c *Client) ChangeGossipKey(ctx context.Context, action, key string) (GossipKeys, error) {
+func (a Admin) ChangeGossipKey(ctx context.Context, action, key string) (GossipKeys, error) {
 	body, err := json.Marshal(struct {
 		Action string `json:"action"`
 		Key    string `json:"key"`
@@ -44,6 +44,6 @@ func (c *Client) ChangeGossipKey(ctx context.Context, action, key string) (Gossi
 		return GossipKeys{}, err
 	}
 	var answer GossipKeys
-	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/gossip/keys", body: body}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/gossip/keys", body: body}, &answer)
 	return answer, err
 }

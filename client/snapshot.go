@@ -35,12 +35,12 @@ type Restored struct {
 // Snapshot takes a snapshot of a shard, which is named by the number of its group. It is
 // sent once, to the current address, which may redirect to the leader. The server has
 // TimeoutMax until the first byte; the rest has no time limit.
-func (c *Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
-	r, err := c.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
+func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
+	r, err := a.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.stream(ctx, r)
+	resp, err := a.stream(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -61,26 +61,26 @@ var errNoHead = errors.New("its index, rows, digest or length is not told")
 // Restore replaces the rows of a shard by those of a snapshot of size bytes. It is refused
 // if the shard has rows, unless force deletes them first. It is sent once; repeat a restore
 // that was cut short with force.
-func (c *Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
-	return c.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
+func (a Admin) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
+	return a.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
 }
 
 // RestoreColumns is Restore for a snapshot whose columns differ from those of the keyspace.
 // columns holds the snapshot's column names by number, "" for a column that was dropped
 // before. Counts go to the columns of these names. The digest of the answer is that of the
 // shard, not the snapshot's.
-func (c *Client) RestoreColumns(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
+func (a Admin) RestoreColumns(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
 	query := "?force=" + strconv.FormatBool(force)
 	if columns != nil {
 		query += "&columns=" + url.QueryEscape(strings.Join(columns, ","))
 	}
-	r, err := c.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+query, snapshot)
+	r, err := a.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+query, snapshot)
 	if err != nil {
 		return Restored{}, err
 	}
 	r.ContentLength = bytes
 	r.Header.Set("Content-Type", "application/octet-stream")
-	resp, err := c.stream(ctx, r)
+	resp, err := a.stream(ctx, r)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -101,8 +101,8 @@ func (c *Client) Raw(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-func (c *Client) streamRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.Addr()+"/v1/admin/"+path, body)
+func (a Admin) streamRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, a.c.Addr()+"/v1/admin/"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a request: %w", err)
 	}
@@ -111,10 +111,10 @@ func (c *Client) streamRequest(ctx context.Context, method, path string, body io
 }
 
 // stream makes the round trip and leaves the body of a good answer to the caller.
-func (c *Client) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
-	resp, err := c.http.Do(r)
+func (a Admin) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
+	resp, err := a.c.http.Do(r)
 	if err != nil {
-		return nil, noAnswer(ctx, c.Addr(), err)
+		return nil, noAnswer(ctx, a.c.Addr(), err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -122,7 +122,7 @@ func (c *Client) stream(ctx context.Context, r *http.Request) (*http.Response, e
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytesMax))
 	if err != nil {
-		return nil, noAnswer(ctx, c.Addr(), err)
+		return nil, noAnswer(ctx, a.c.Addr(), err)
 	}
 	return nil, decodeError(resp.StatusCode, resp.Header, body)
 }

@@ -44,29 +44,29 @@ type UserToken struct {
 }
 
 // Users returns the users by name.
-func (c *Client) Users(ctx context.Context) ([]User, error) {
+func (a Admin) Users(ctx context.Context) ([]User, error) {
 	var answer struct {
 		Users []User `json:"users"`
 	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/users"}, &answer)
+	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/users"}, &answer)
 	return answer.Users, err
 }
 
 // User returns the user of a name.
-func (c *Client) User(ctx context.Context, name string) (User, error) {
+func (a Admin) User(ctx context.Context, name string) (User, error) {
 	var answer User
-	err := c.do(ctx, call{method: http.MethodGet, path: apiUserPath(name)}, &answer)
+	err := a.c.do(ctx, call{method: http.MethodGet, path: apiUserPath(name)}, &answer)
 	return answer, err
 }
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
-func (c *Client) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+func (a Admin) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
 	body, err := json.Marshal(User{Grants: grants, Limits: limits}.request())
 	if err != nil {
 		return User{}, err
 	}
 	var answer User
-	err = c.do(ctx, call{method: http.MethodPut, path: apiUserPath(name), body: body, write: true}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodPut, path: apiUserPath(name), body: body, write: true}, &answer)
 	return answer, err
 }
 
@@ -79,15 +79,15 @@ func (u User) request() any {
 }
 
 // DeleteUser deletes a user with all its tokens, and returns it. It is sent once.
-func (c *Client) DeleteUser(ctx context.Context, name string) (User, error) {
+func (a Admin) DeleteUser(ctx context.Context, name string) (User, error) {
 	var answer User
-	err := c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true}, &answer)
+	err := a.c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true}, &answer)
 	return answer, err
 }
 
 // CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. It is sent
 // once.
-func (c *Client) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
+func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
 	request := struct {
 		ExpiresIn string `json:"expires_in,omitempty"`
 	}{}
@@ -99,15 +99,15 @@ func (c *Client) CreateToken(ctx context.Context, user string, expiresIn time.Du
 		return UserToken{}, err
 	}
 	var answer UserToken
-	err = c.do(ctx, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", body: body, write: true, once: true}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", body: body, write: true, once: true}, &answer)
 	return answer, err
 }
 
 // RevokeToken deletes a token of a user. The nodes that it returns did not confirm that. It is
 // sent once.
-func (c *Client) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
+func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
 	var answer UserToken
-	err = c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true}, &answer)
+	err = a.c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true}, &answer)
 	return answer.NodesBehind, err
 }
 
@@ -128,11 +128,11 @@ type AuditEvent struct {
 }
 
 // Audit returns the last lines of the audit log of the server in use, at most limit of them.
-func (c *Client) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
+func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
 	var answer struct {
 		Events []AuditEvent `json:"events"`
 	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)}, &answer)
+	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)}, &answer)
 	return answer.Events, err
 }
 

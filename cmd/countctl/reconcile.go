@@ -285,7 +285,7 @@ func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]strin
 	if !wanted {
 		return found, nil
 	}
-	all, err := r.server.Digests(ctx)
+	all, err := r.server.Admin().Digests(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the digests: %w", err)
 	}

@@ -42,7 +42,7 @@ the ID that list prints as well. Every command may be repeated.`,
 }
 
 func listGossipKeys(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-	keys, err := server.GossipKeys(ctx)
+	keys, err := server.Admin().GossipKeys(ctx)
 	return keys, func(t *cli.Table) { gossipKeyRows(t, keys) }, err
 }
 
@@ -62,7 +62,7 @@ func gossipKeyVerb(c *cli.CLI, use, short string) *cobra.Command {
 				key = strings.TrimSpace(line)
 			}
 			return c.WithServer(func(server *client.Client) error {
-				keys, err := server.ChangeGossipKey(cmd.Context(), verb, key)
+				keys, err := server.Admin().ChangeGossipKey(cmd.Context(), verb, key)
 				if err != nil {
 					return fmt.Errorf("cannot %s the gossip key: %w", verb, err)
 				}

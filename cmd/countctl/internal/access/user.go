@@ -29,7 +29,7 @@ func userCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	cmd.AddCommand(c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-		users, err := server.Users(ctx)
+		users, err := server.Admin().Users(ctx)
 		return usersOutput{users}, func(t *cli.Table) { accountRows(t, users) }, err
 	}), userShowCommand(c), userCreateCommand(c), userGrantCommand(c), userDeleteCommand(c))
 	return cmd
@@ -40,7 +40,7 @@ func userShowCommand(c *cli.CLI) *cobra.Command {
 		Use: "show NAME", Short: "Print a user with its tokens", Args: cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.User(cmd.Context(), args[0])
+				u, err := server.Admin().User(cmd.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("cannot read user %s: %w", args[0], err)
 				}
@@ -110,7 +110,7 @@ func userCreateCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("user create needs --grant")
 			}
 			return c.WithServer(func(server *client.Client) error {
-				if _, err := server.User(cmd.Context(), args[0]); err == nil {
+				if _, err := server.Admin().User(cmd.Context(), args[0]); err == nil {
 					return fmt.Errorf("there is a user %s; countctl user grant changes it", args[0])
 				}
 				return putUser(cmd.Context(), c, server, args[0], grants, flags.someLimits())
@@ -135,7 +135,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.User(cmd.Context(), args[0])
+				u, err := server.Admin().User(cmd.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("cannot read user %s: %w", args[0], err)
 				}
@@ -157,7 +157,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 
 // putUser makes or changes a user, and prints it.
 func putUser(ctx context.Context, c *cli.CLI, server *client.Client, name string, grants []client.Grant, limits *client.UserLimits) error {
-	u, err := server.PutUser(ctx, name, grants, limits)
+	u, err := server.Admin().PutUser(ctx, name, grants, limits)
 	if err != nil {
 		return fmt.Errorf("cannot change user %s: %w", name, err)
 	}
@@ -177,7 +177,7 @@ func userDeleteCommand(c *cli.CLI) *cobra.Command {
 		Use: "delete NAME", Short: "Delete a user with all its tokens", Args: cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.DeleteUser(cmd.Context(), args[0])
+				u, err := server.Admin().DeleteUser(cmd.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("cannot delete user %s: %w", args[0], err)
 				}
@@ -212,7 +212,7 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("--expires-in must not be below 0")
 			}
 			return c.WithServer(func(server *client.Client) error {
-				made, err := server.CreateToken(cmd.Context(), args[0], expiresIn)
+				made, err := server.Admin().CreateToken(cmd.Context(), args[0], expiresIn)
 				if err != nil {
 					return fmt.Errorf("cannot create a token for user %s: %w", args[0], err)
 				}
@@ -230,7 +230,7 @@ func tokenListCommand(c *cli.CLI) *cobra.Command {
 		Use: "list USER", Short: "Print the tokens of a user, without their text", Args: cli.Exactly(1, "USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.User(cmd.Context(), args[0])
+				u, err := server.Admin().User(cmd.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("cannot read user %s: %w", args[0], err)
 				}
@@ -247,7 +247,7 @@ func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once", Args: cli.Exactly(2, "USER and ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.WithServer(func(server *client.Client) error {
-				behind, err := server.RevokeToken(cmd.Context(), args[0], args[1])
+				behind, err := server.Admin().RevokeToken(cmd.Context(), args[0], args[1])
 				if err != nil {
 					return fmt.Errorf("cannot revoke token %s of user %s: %w", args[1], args[0], err)
 				}
@@ -275,7 +275,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("--lines is 1 to 1000, not %d", limit)
 			}
 			return c.WithServer(func(server *client.Client) error {
-				events, err := server.Audit(cmd.Context(), limit)
+				events, err := server.Admin().Audit(cmd.Context(), limit)
 				if err != nil {
 					return fmt.Errorf("cannot read the audit log: %w", err)
 				}

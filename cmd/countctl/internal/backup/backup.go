@@ -144,7 +144,7 @@ func (b *backup) remove(made bool) {
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
 	m := &manifest{Format: manifestFormat, Program: cli.ClientVersion(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
-	nodes, err := b.server.ClusterNodes(ctx)
+	nodes, err := b.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func numberedColumns(k client.Keyspace) []string {
 
 // groupNumbers returns the numbers of the groups by name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
-	groups, err := server.ClusterGroups(ctx)
+	groups, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the groups: %w", err)
 	}
@@ -252,7 +252,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 		return err
 	}
 	defer source.Close()
-	in, err := source.Snapshot(ctx, number)
+	in, err := source.Admin().Snapshot(ctx, number)
 	if err != nil {
 		return err
 	}
@@ -277,11 +277,11 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 // known.
 func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
 	addr := b.server.Addr()
-	seen, err := b.server.ClusterNodes(ctx)
+	seen, err := b.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups, err := b.server.ClusterGroups(ctx)
+	groups, err := b.server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return nil, err
 	}

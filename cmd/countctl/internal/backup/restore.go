@@ -282,7 +282,7 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 // mustBeEmpty refuses, before the first shard, a restore that the server would refuse at a
 // later one.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
-	groups, err := r.server.ClusterGroups(ctx)
+	groups, err := r.server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot list the groups: %w", err)
 	}
@@ -307,7 +307,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	defer f.Close()
 	keyspace, _, _ := strings.Cut(name, "/")
 	moved := r.moved[keyspace]
-	done, err := r.server.RestoreColumns(ctx, number, f, g.Bytes, r.force, moved)
+	done, err := r.server.Admin().RestoreColumns(ctx, number, f, g.Bytes, r.force, moved)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode
 		return nil, nil, err
 	}
 	defer first.Close()
-	seen, err := first.ClusterNodes(ctx)
+	seen, err := first.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes: %w", err)
 	}

@@ -53,7 +53,7 @@ func checkOrder(after *client.ID, page client.Page) error {
 // RowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of
 // its shards. It fails if one of them does not answer.
 func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64, error) {
-	groups, err := server.ClusterGroups(ctx)
+	groups, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("cannot count the rows of %s: %w", keyspace, err)
 	}

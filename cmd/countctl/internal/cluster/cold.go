@@ -75,7 +75,7 @@ move too. If the command is interrupted, the nodes continue; cold stop ends the 
 				return cli.Usagef("--before: no id is below 0")
 			}
 			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.MigrateCold(cmd.Context(), m)
+				return server.Admin().MigrateCold(cmd.Context(), m)
 			})
 		},
 	}
@@ -121,7 +121,7 @@ moves them earlier. To keep rows in memory for good, raise --cold-after.`,
 				return cli.Usagef("--from %d is above --to %d", w.From, w.To)
 			}
 			return orderCold(cmd.Context(), c, "warm", wait, w.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.WarmCold(cmd.Context(), w)
+				return server.Admin().WarmCold(cmd.Context(), w)
 			})
 		},
 	}
@@ -141,7 +141,7 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.StopCold(cmd.Context())
+				return server.Admin().StopCold(cmd.Context())
 			})
 		},
 	}
@@ -211,7 +211,7 @@ func (o *coldOutput) without() string {
 // awaitCold waits until no node is at the work any more.
 func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *coldOutput, wait time.Duration) error {
 	err := await(ctx, c, wait, func(ctx context.Context) (string, error) {
-		seen, err := server.Cold(ctx)
+		seen, err := server.Admin().Cold(ctx)
 		if err != nil {
 			return "", err
 		}

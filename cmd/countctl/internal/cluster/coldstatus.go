@@ -19,7 +19,7 @@ type coldStatusOutput struct {
 
 func coldStatusCommand(c *cli.CLI) *cobra.Command {
 	status := c.ListCommand("rows on disk", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-		nodes, err := server.Cold(ctx)
+		nodes, err := server.Admin().Cold(ctx)
 		return coldStatusOutput{nodes}, func(t *cli.Table) { coldNodeRows(t, nodes) }, err
 	})
 	status.Use, status.Short = "status", "Print each node's rows on disk, how they are read and which ones are moving"

@@ -34,7 +34,7 @@ func groupCommand(c *cli.CLI) *cobra.Command {
 }
 
 func listGroups(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-	groups, err := server.ClusterGroups(ctx)
+	groups, err := server.Admin().ClusterGroups(ctx)
 	return groupsOutput{groups}, func(t *cli.Table) { groupRows(t, groups) }, err
 }
 
@@ -72,7 +72,7 @@ func lagOf(g client.ClusterGroup) uint64 {
 
 // parseGroup parses a group given by number or by name, such as posts/3.
 func parseGroup(ctx context.Context, server *client.Client, text string) (client.ClusterGroup, error) {
-	groups, err := server.ClusterGroups(ctx)
+	groups, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return client.ClusterGroup{}, fmt.Errorf("cannot list the groups: %w", err)
 	}
@@ -92,7 +92,7 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 		Args:    cli.Exactly(2, "a GROUP and a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
-				changed, err := server.Transfer(cmd.Context(), g.ID, args[1])
+				changed, err := server.Admin().Transfer(cmd.Context(), g.ID, args[1])
 				if err != nil {
 					err = fmt.Errorf("cannot hand %s over to %s: %w", cli.GroupName(g), args[1], err)
 				}
@@ -149,7 +149,7 @@ func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g clien
 	if err := c.Confirm("Move it?"); err != nil {
 		return client.Changed{}, err
 	}
-	changed, err := server.Move(ctx, g.ID, from, to)
+	changed, err := server.Admin().Move(ctx, g.ID, from, to)
 	if err != nil {
 		return client.Changed{}, fmt.Errorf("cannot move %s from %s to %s: %w", cli.GroupName(g), from, to, err)
 	}

@@ -43,7 +43,7 @@ func nodeCommand(c *cli.CLI) *cobra.Command {
 }
 
 func listNodes(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-	seen, err := server.ClusterNodes(ctx)
+	seen, err := server.Admin().ClusterNodes(ctx)
 	return nodesOutput(seen), func(t *cli.Table) { nodeRows(t, seen.Nodes) }, err
 }
 
@@ -128,7 +128,7 @@ func onNodeOf(ctx context.Context, c *cli.CLI, called string, act func(context.C
 // drain drains a node and, unless --no-wait is given, waits until it leads
 // nothing.
 func drain(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	changed, err := server.Drain(ctx, n.Key)
+	changed, err := server.Admin().Drain(ctx, n.Key)
 	if err != nil {
 		return nodeOutput{}, fmt.Errorf("cannot drain %s: %w", n.ID, err)
 	}
@@ -157,7 +157,7 @@ func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
 		Args:  cli.Exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
-				changed, err := server.Undrain(ctx, n.Key)
+				changed, err := server.Admin().Undrain(ctx, n.Key)
 				if err != nil {
 					return nodeOutput{}, fmt.Errorf("cannot undrain %s: %w", n.ID, err)
 				}
@@ -196,7 +196,7 @@ again. Until then, node undrain keeps the node in the cluster.`,
 }
 
 func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	changed, err := server.Remove(ctx, n.Key)
+	changed, err := server.Admin().Remove(ctx, n.Key)
 	if err != nil {
 		return nodeOutput{}, fmt.Errorf("cannot remove %s: %w", n.ID, err)
 	}

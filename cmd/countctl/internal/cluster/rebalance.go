@@ -86,15 +86,15 @@ func runRebalance(ctx context.Context, c *cli.CLI, wait time.Duration) error {
 // a group moves, because the number of concurrent moves is bounded. A move that neither read
 // shows would have changed the group's target.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
-	before, err := server.ClusterGroups(ctx)
+	before, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
 	}
-	steps, err := server.Plan(ctx)
+	steps, err := server.Admin().Plan(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot get the plan: %w", err)
 	}
-	now, err := server.ClusterGroups(ctx)
+	now, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
 	}

@@ -158,7 +158,7 @@ func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
 		return fmt.Errorf("%w; it stays drained", err)
 	}
 	r.Say("%s: undrain", n.ID)
-	if _, err := r.server.Undrain(ctx, n.Key); err != nil {
+	if _, err := r.server.Admin().Undrain(ctx, n.Key); err != nil {
 		return fmt.Errorf("cannot undrain it: %w", err)
 	}
 	return nil
@@ -199,7 +199,7 @@ func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	err := await(ctx, r.CLI, rollingCleanup, func(ctx context.Context) (string, error) {
-		_, err := r.server.Undrain(ctx, n.Key)
+		_, err := r.server.Admin().Undrain(ctx, n.Key)
 		return "", err
 	})
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
 func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
-	seen, err := r.server.ClusterNodes(ctx)
+	seen, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		r.Say("the state of the nodes is unknown (%v); see countctl status", err)
 		return
@@ -258,7 +258,7 @@ func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (
 // unsound returns why the cluster cannot spare a node now. A drain of any node but but
 // counts too.
 func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
-	seen, err := r.server.ClusterNodes(ctx)
+	seen, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -267,7 +267,7 @@ func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
 			return n.ID + " is " + what, nil
 		}
 	}
-	groups, err := r.server.ClusterGroups(ctx)
+	groups, err := r.server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -119,19 +119,19 @@ func anyReady(ctx context.Context, server *client.Client) (ready bool, why strin
 // empty.
 func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
-	nodes, err := server.ClusterNodes(ctx)
+	nodes, err := server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return out, err
 	}
-	groups, err := server.ClusterGroups(ctx)
+	groups, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
 		return out, err
 	}
-	digests, err := server.Digests(ctx)
+	digests, err := server.Admin().Digests(ctx)
 	if err != nil {
 		return out, err
 	}
-	version, err := server.ClusterVersion(ctx)
+	version, err := server.Admin().ClusterVersion(ctx)
 	if err != nil {
 		return out, err
 	}

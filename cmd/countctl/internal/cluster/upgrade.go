@@ -77,7 +77,7 @@ func upgradeStatusCommand(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				version, err := server.ClusterVersion(cmd.Context())
+				version, err := server.Admin().ClusterVersion(cmd.Context())
 				if err != nil {
 					err = fmt.Errorf("cannot read the cluster version: %w", err)
 				}
@@ -95,7 +95,7 @@ func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				changed, err := server.HoldVersion(cmd.Context(), !off)
+				changed, err := server.Admin().HoldVersion(cmd.Context(), !off)
 				if err != nil {
 					err = fmt.Errorf("cannot hold the cluster version: %w", err)
 				}
@@ -114,14 +114,14 @@ func upgradeFinalizeCommand(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				now, err := server.ClusterVersion(cmd.Context())
+				now, err := server.Admin().ClusterVersion(cmd.Context())
 				if err != nil {
 					return client.Changed{}, fmt.Errorf("cannot read the cluster version: %w", err)
 				}
 				if err := confirmFinal(c, now); err != nil {
 					return client.Changed{}, err
 				}
-				changed, err := server.FinalizeVersion(cmd.Context())
+				changed, err := server.Admin().FinalizeVersion(cmd.Context())
 				if err != nil {
 					err = fmt.Errorf("cannot raise the cluster version: %w", err)
 				}

@@ -134,11 +134,11 @@ stuck.`,
 func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (VerifyOutput, error) {
 	v := newVerification()
 	for end := time.Now().Add(wait); ; {
-		groups, err := server.ClusterGroups(ctx)
+		groups, err := server.Admin().ClusterGroups(ctx)
 		if err != nil {
 			return VerifyOutput{}, fmt.Errorf("cannot list the groups: %w", err)
 		}
-		digests, err := server.Digests(ctx)
+		digests, err := server.Admin().Digests(ctx)
 		if err != nil {
 			return VerifyOutput{}, fmt.Errorf("cannot read the digests: %w", err)
 		}

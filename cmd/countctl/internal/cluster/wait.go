@@ -71,7 +71,7 @@ func FindNode(nodes []client.ClusterNode, called string) (client.ClusterNode, bo
 
 // nodeNow returns the current state of a node.
 func nodeNow(ctx context.Context, server *client.Client, key string) (client.ClusterNode, bool, error) {
-	seen, err := server.ClusterNodes(ctx)
+	seen, err := server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return client.ClusterNode{}, false, err
 	}
