@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -158,60 +157,48 @@ type Admin struct{ c *Client }
 // Admin returns the calls of operators.
 func (c *Client) Admin() Admin { return Admin{c} }
 
-func (a Admin) show(ctx context.Context, what string, answer any) error {
-	return a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/" + what}, answer)
+// show reads what the admin API has at a path.
+func show[T any](ctx context.Context, a Admin, what string) (T, error) {
+	return ask[T](ctx, a.c, call{method: http.MethodGet, path: "/v1/admin/" + what})
 }
 
 // ClusterNodes lists the nodes of the cluster.
 func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
-	var answer ClusterNodes
-	err := a.show(ctx, "nodes", &answer)
-	return answer, err
+	return show[ClusterNodes](ctx, a, "nodes")
 }
 
 // ClusterGroups lists the groups of the cluster, by number.
 func (a Admin) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
-	var answer struct {
+	answer, err := show[struct {
 		Groups []ClusterGroup `json:"groups"`
-	}
-	err := a.show(ctx, "groups", &answer)
+	}](ctx, a, "groups")
 	return answer.Groups, err
 }
 
 // Digests returns the digests of all replicas.
 func (a Admin) Digests(ctx context.Context) ([]GroupDigests, error) {
-	var answer struct {
+	answer, err := show[struct {
 		Groups []GroupDigests `json:"groups"`
-	}
-	err := a.show(ctx, "digests", &answer)
+	}](ctx, a, "digests")
 	return answer.Groups, err
 }
 
 // Plan returns the next steps of the placement.
 func (a Admin) Plan(ctx context.Context) ([]PlanStep, error) {
-	var answer struct {
+	answer, err := show[struct {
 		Steps []PlanStep `json:"steps"`
-	}
-	err := a.show(ctx, "plan", &answer)
+	}](ctx, a, "plan")
 	return answer.Steps, err
 }
 
 // ClusterVersion reads the cluster version.
 func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
-	var answer ClusterVersion
-	err := a.show(ctx, "version", &answer)
-	return answer, err
+	return show[ClusterVersion](ctx, a, "version")
 }
 
 // Every change of a cluster may be repeated. The call returns once the change has begun.
 func (a Admin) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return Changed{}, err
-	}
-	var answer Changed
-	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/" + what, body: body}, &answer)
-	return answer, err
+	return ask[Changed](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/" + what, request: request})
 }
 
 // Drain moves the leaders off a node, named by name or key, and gives it no new replicas.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -30,9 +31,11 @@ type call struct {
 	path   string // escaped, with its query
 	token  string // of a write that a read must see; "" for none
 	body   []byte // JSON; nil sends none
-	write  bool   // changes counts, so that the client must know whether it happened
-	once   bool   // must not be sent twice
-	header http.Header
+	// request is encoded into body unless it is nil.
+	request any
+	write   bool // changes counts, so that the client must know whether it happened
+	once    bool // must not be sent twice
+	header  http.Header
 }
 
 // do makes the call and decodes the answer into out if that is not nil.
@@ -40,7 +43,21 @@ func (c *Client) do(ctx context.Context, req call, out any) error {
 	return c.doFor(ctx, c.retry, req, out)
 }
 
+// ask makes the call and returns the answer.
+func ask[T any](ctx context.Context, c *Client, req call) (T, error) {
+	var answer T
+	err := c.do(ctx, req, &answer)
+	return answer, err
+}
+
 func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) error {
+	if req.request != nil {
+		body, err := json.Marshal(req.request)
+		if err != nil {
+			return err
+		}
+		req.body = body
+	}
 	if req.once {
 		retry.For = RetryNever
 	}
@@ -187,4 +204,23 @@ func didNothing(err error) bool {
 		return refused.Code != "" // from countd itself, not from a proxy
 	}
 	return refused.Status/100 == 4
+}
+
+// readAt reads a path with a query of its own beside that of o.
+func readAt[T any](ctx context.Context, c *Client, path string, query url.Values, o ReadOptions) (T, error) {
+	suffix := o.query()
+	if len(query) > 0 {
+		suffix = strings.Replace(suffix, "?", "&", 1)
+		suffix = "?" + query.Encode() + suffix
+	}
+	return ask[T](ctx, c, call{method: http.MethodGet, path: path + suffix, token: o.Token})
+}
+
+// writeAt sends a write to a path. A nil request sends no body.
+func writeAt[T any](ctx context.Context, c *Client, method, path string, request any, o WriteOptions) (T, error) {
+	header, err := o.header()
+	if err != nil {
+		return *new(T), err
+	}
+	return ask[T](ctx, c, call{method: method, path: path, request: request, write: true, once: o.Unkeyed || o.Once, header: header})
 }

@@ -88,10 +88,9 @@ type Group struct {
 
 // Keyspaces lists the keyspaces.
 func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
-	var answer struct {
+	answer, err := ask[struct {
 		Keyspaces []Keyspace `json:"keyspaces"`
-	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/keyspaces"}, &answer)
+	}](ctx, c, call{method: http.MethodGet, path: "/v1/keyspaces"})
 	return answer.Keyspaces, err
 }
 
@@ -163,34 +162,23 @@ func (c *Client) DropColumn(ctx context.Context, keyspace, column string) (Keysp
 }
 
 func (c *Client) drop(ctx context.Context, path string) (Keyspace, error) {
-	var answer Keyspace
-	err := c.do(ctx, call{method: http.MethodDelete, path: path, write: true, once: true}, &answer)
-	return answer, err
+	return ask[Keyspace](ctx, c, call{method: http.MethodDelete, path: path, write: true, once: true})
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return Keyspace{}, err
-	}
-	var answer Keyspace
-	err = c.do(ctx, call{method: http.MethodPost, path: path, body: body}, &answer)
-	return answer, err
+	return ask[Keyspace](ctx, c, call{method: http.MethodPost, path: path, request: request})
 }
 
 // Cluster reads the state of nodes and groups.
 func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
-	var answer Cluster
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &answer)
-	return answer, err
+	return ask[Cluster](ctx, c, call{method: http.MethodGet, path: "/v1/cluster"})
 }
 
 // Version reads the server's version.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	var answer struct {
+	answer, err := ask[struct {
 		Version string `json:"version"`
-	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &answer)
+	}](ctx, c, call{method: http.MethodGet, path: "/v1/version"})
 	return answer.Version, err
 }
 

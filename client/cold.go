@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -106,10 +105,9 @@ type ColdWarming struct {
 
 // Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
 func (a Admin) Cold(ctx context.Context) ([]ColdNode, error) {
-	var answer struct {
+	answer, err := show[struct {
 		Nodes []ColdNode `json:"nodes"`
-	}
-	err := a.show(ctx, "cold", &answer)
+	}](ctx, a, "cold")
 	return answer.Nodes, err
 }
 
@@ -140,11 +138,5 @@ func (a Admin) StopCold(ctx context.Context) (ColdOrdered, error) {
 }
 
 func (a Admin) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return ColdOrdered{}, err
-	}
-	var answer ColdOrdered
-	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, body: body}, &answer)
-	return answer, err
+	return ask[ColdOrdered](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, request: request})
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"
@@ -63,18 +62,14 @@ func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns
 }
 
 func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
-	body, err := json.Marshal(struct {
+	request := struct {
 		IDs     []ID     `json:"ids"`
 		Columns []string `json:"columns,omitempty"`
 		Member  *ID      `json:"member,omitempty"`
-	}{ids, columns, member})
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
+	}{ids, columns, member}
+	answer, err := ask[struct {
 		Results []Row `json:"results"`
-	}
-	err = c.do(ctx, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/get" + o.query(), token: o.Token, body: body}, &answer)
+	}](ctx, c, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/get" + o.query(), token: o.Token, request: request})
 	return answer.Results, err
 }
 
@@ -89,18 +84,13 @@ type Page struct {
 // Scan reads up to limit rows that have a count, in ascending order of id, after an id or
 // from the first if after is nil. columns selects the columns; none means all.
 func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int, columns []string, o ReadOptions) (Page, error) {
-	body, err := json.Marshal(struct {
+	request := struct {
 		After   *ID      `json:"after,omitempty"`
 		Limit   int      `json:"limit"`
 		Columns []string `json:"columns,omitempty"`
 		Skip    bool     `json:"skip_unreadable,omitempty"`
-	}{after, limit, columns, o.SkipUnreadable})
-	if err != nil {
-		return Page{}, err
-	}
-	var page Page
-	err = c.do(ctx, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/scan" + o.query(), token: o.Token, body: body}, &page)
-	return page, err
+	}{after, limit, columns, o.SkipUnreadable}
+	return ask[Page](ctx, c, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/scan" + o.query(), token: o.Token, request: request})
 }
 
 func keyspacePath(keyspace string) string { return "/v1/counters/" + url.PathEscape(keyspace) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 )
 
 // Feed is the number of posts that a user has not seen.
@@ -25,27 +24,17 @@ func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) 
 	if detail {
 		query.Set("detail", "true")
 	}
-	var answer Feed
-	err := c.readUnread(ctx, feedPath(user, "unread"), query, o, &answer)
-	return answer, err
+	return readAt[Feed](ctx, c, feedPath(user, "unread"), query, o)
 }
 
 // Followees returns up to limit of the followees of a user, ascending; with limit 0 the
 // server chooses. cursor is "" for the first page and the previous page's result for others;
 // the last page returns "".
 func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit int, o ReadOptions) (followees []ID, next string, err error) {
-	query := url.Values{}
-	if cursor != "" {
-		query.Set("cursor", cursor)
-	}
-	if limit != 0 {
-		query.Set("limit", strconv.Itoa(limit))
-	}
-	var answer struct {
+	answer, err := readAt[struct {
 		Followees []ID   `json:"followees"`
 		Cursor    string `json:"cursor"`
-	}
-	err = c.readUnread(ctx, feedPath(user, "followees"), query, o, &answer)
+	}](ctx, c, feedPath(user, "followees"), pageQuery(cursor, limit), o)
 	return answer.Followees, answer.Cursor, err
 }
 
@@ -74,9 +63,7 @@ func (c *Client) ReadFeed(ctx context.Context, user ID, followees []ID, o WriteO
 }
 
 func (c *Client) changeFeed(ctx context.Context, user ID, verb string, body any, o WriteOptions) (FeedResult, error) {
-	var answer FeedResult
-	err := c.writeUnread(ctx, http.MethodPost, feedPath(user, verb), body, o, &answer)
-	return answer, err
+	return writeAt[FeedResult](ctx, c, http.MethodPost, feedPath(user, verb), body, o)
 }
 
 func followeesOf(ids []ID) map[string][]ID {

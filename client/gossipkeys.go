@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 )
 
@@ -28,22 +27,15 @@ type GossipKey struct {
 
 // GossipKeys returns the keys of every node.
 func (a Admin) GossipKeys(ctx context.Context) (GossipKeys, error) {
-	var answer GossipKeys
-	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/gossip/keys"}, &answer)
-	return answer, err
+	return show[GossipKeys](ctx, a, "gossip/keys")
 }
 
 // ChangeGossipKey adds, uses or removes a key on every node. key is the key in base64 or,
 // except to add it, its id. It may be repeated.
 func (a Admin) ChangeGossipKey(ctx context.Context, action, key string) (GossipKeys, error) {
-	body, err := json.Marshal(struct {
+	request := struct {
 		Action string `json:"action"`
 		Key    string `json:"key"`
-	}{action, key})
-	if err != nil {
-		return GossipKeys{}, err
-	}
-	var answer GossipKeys
-	err = a.c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/gossip/keys", body: body}, &answer)
-	return answer, err
+	}{action, key}
+	return ask[GossipKeys](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/gossip/keys", request: request})
 }

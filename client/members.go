@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
@@ -109,17 +108,13 @@ func appendMemberOps(dst []byte, ops []MemberOp, results, counted bool) []byte {
 // Check reports whether a member is in the set of each of up to GetIDsMax rows, in the order
 // of ids.
 func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) ([]bool, error) {
-	body, err := json.Marshal(struct {
+	request := struct {
 		Member ID   `json:"member"`
 		IDs    []ID `json:"ids"`
-	}{member, ids})
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
+	}{member, ids}
+	answer, err := ask[struct {
 		Results []bool `json:"results"`
-	}
-	err = m.c.do(ctx, call{method: http.MethodPost, path: m.path + "/check" + o.query(), token: o.Token, body: body}, &answer)
+	}](ctx, m.c, call{method: http.MethodPost, path: m.path + "/check" + o.query(), token: o.Token, request: request})
 	return answer.Results, err
 }
 
@@ -140,9 +135,7 @@ type MembersPage struct {
 // List reads a page of the members of a row. cursor is that of the page before, "" for the
 // first. limit 0 is the server's default.
 func (m Members) List(ctx context.Context, id ID, cursor string, limit int, o ReadOptions) (MembersPage, error) {
-	var page MembersPage
-	err := m.c.readUnread(ctx, m.path+"/"+id.String(), pageQuery(cursor, limit), o, &page)
-	return page, err
+	return readAt[MembersPage](ctx, m.c, m.path+"/"+id.String(), pageQuery(cursor, limit), o)
 }
 
 // RowOfMember is one line of a member's list.
@@ -161,11 +154,10 @@ type RowsOfMember struct {
 
 // Of reads a page of the rows that a member is in, as List does.
 func (m Members) Of(ctx context.Context, member ID, cursor string, limit int, o ReadOptions) (RowsOfMember, error) {
-	var page RowsOfMember
-	err := m.c.readUnread(ctx, m.path+"/of/"+member.String(), pageQuery(cursor, limit), o, &page)
-	return page, err
+	return readAt[RowsOfMember](ctx, m.c, m.path+"/of/"+member.String(), pageQuery(cursor, limit), o)
 }
 
+// pageQuery returns a query for a page of a list; zero values are left out.
 func pageQuery(cursor string, limit int) url.Values {
 	query := url.Values{}
 	if cursor != "" {

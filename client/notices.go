@@ -34,33 +34,26 @@ type NoticesRead struct {
 
 // Channels lists the channels by name.
 func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error) {
-	var answer struct {
+	answer, err := readAt[struct {
 		Channels []Channel `json:"channels"`
-	}
-	err := c.readUnread(ctx, "/v1/notices", nil, o, &answer)
+	}](ctx, c, "/v1/notices", nil, o)
 	return answer.Channels, err
 }
 
 // Publish adds a notice to a channel, for all users. The first notice creates the channel.
 func (c *Client) Publish(ctx context.Context, channel string, o WriteOptions) (Published, error) {
-	var answer Published
-	err := c.writeUnread(ctx, http.MethodPost, namePath("notices", channel), nil, o, &answer)
-	return answer, err
+	return writeAt[Published](ctx, c, http.MethodPost, namePath("notices", channel), nil, o)
 }
 
 // Retract withdraws a notice.
 func (c *Client) Retract(ctx context.Context, channel string, seq int64, o WriteOptions) (Published, error) {
-	var answer Published
-	err := c.writeUnread(ctx, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o, &answer)
-	return answer, err
+	return writeAt[Published](ctx, c, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o)
 }
 
 // Notices reads a user's position in a channel. If since is not nil, a user that the channel
 // does not know starts after that notice.
 func (c *Client) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
-	var answer Notices
-	err := c.readUnread(ctx, userPath("notices", channel, user), numberQuery("since", since), o, &answer)
-	return answer, err
+	return readAt[Notices](ctx, c, userPath("notices", channel, user), numberQuery("since", since), o)
 }
 
 // ReadNotices moves a user up to a notice, or to the latest when upTo is nil, and
@@ -79,9 +72,7 @@ func (c *Client) moveNotices(ctx context.Context, channel string, user ID, how s
 	if seq != nil {
 		body = map[string]int64{how: *seq}
 	}
-	var answer NoticesRead
-	err := c.writeUnread(ctx, http.MethodPost, userPath("notices", channel, user)+"/read", body, o, &answer)
-	return answer, err
+	return writeAt[NoticesRead](ctx, c, http.MethodPost, userPath("notices", channel, user)+"/read", body, o)
 }
 
 // Dot is a red dot for everybody.
@@ -99,34 +90,28 @@ type Fired struct {
 
 // Dots lists the dots by name.
 func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
-	var answer struct {
+	answer, err := readAt[struct {
 		Dots []Dot `json:"dots"`
-	}
-	err := c.readUnread(ctx, "/v1/dots", nil, o, &answer)
+	}](ctx, c, "/v1/dots", nil, o)
 	return answer.Dots, err
 }
 
 // Fire shows a dot to all users. The first call creates the dot.
 func (c *Client) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, error) {
-	var answer Fired
-	err := c.writeUnread(ctx, http.MethodPost, namePath("dots", dot)+"/fire", nil, o, &answer)
-	return answer, err
+	return writeAt[Fired](ctx, c, http.MethodPost, namePath("dots", dot)+"/fire", nil, o)
 }
 
 // SetDot sets whether a dot is shown to users that it does not know, and creates the dot if
 // necessary.
 func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
-	var answer Fired
-	err := c.writeUnread(ctx, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o, &answer)
-	return answer, err
+	return writeAt[Fired](ctx, c, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o)
 }
 
 // ShowsDot reports whether a user sees a dot.
 func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
-	var answer struct {
+	answer, err := readAt[struct {
 		Show bool `json:"show"`
-	}
-	err := c.readUnread(ctx, userPath("dots", dot, user), nil, o, &answer)
+	}](ctx, c, userPath("dots", dot, user), nil, o)
 	return answer.Show, err
 }
 
@@ -138,7 +123,5 @@ type Shown struct {
 
 // ClearDot hides a dot from a user until it is fired again.
 func (c *Client) ClearDot(ctx context.Context, dot string, user ID, o WriteOptions) (Shown, error) {
-	var answer Shown
-	err := c.writeUnread(ctx, http.MethodPost, userPath("dots", dot, user)+"/clear", nil, o, &answer)
-	return answer, err
+	return writeAt[Shown](ctx, c, http.MethodPost, userPath("dots", dot, user)+"/clear", nil, o)
 }

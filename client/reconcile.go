@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -65,11 +64,7 @@ func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []
 }
 
 func (c *Client) askSource(ctx context.Context, source, verb string, question, answer any) error {
-	body, err := json.Marshal(question)
-	if err != nil {
-		return err
-	}
-	return c.do(ctx, call{method: http.MethodPost, path: sourcePath(url.PathEscape(source)) + "/" + verb, body: body}, answer)
+	return c.do(ctx, call{method: http.MethodPost, path: sourcePath(url.PathEscape(source)) + "/" + verb, request: question}, answer)
 }
 
 // CorrectMany is IncrMany for corrections, which the server counts apart.

@@ -48,19 +48,16 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 }
 
 func (c *Client) changeSource(ctx context.Context, method, path string, body []byte) (Source, error) {
-	var answer Source
-	err := c.do(ctx, call{method: method, path: sourcePath(path), body: body}, &answer)
-	return answer, err
+	return ask[Source](ctx, c, call{method: method, path: sourcePath(path), body: body})
 }
 
 func sourcePath(name string) string { return "/v1/sources/" + name }
 
 // Sources lists the sources by name.
 func (c *Client) Sources(ctx context.Context) ([]Source, error) {
-	var answer struct {
+	answer, err := ask[struct {
 		Sources []Source `json:"sources"`
-	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/sources"}, &answer)
+	}](ctx, c, call{method: http.MethodGet, path: "/v1/sources"})
 	return answer.Sources, err
 }
 

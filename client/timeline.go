@@ -19,16 +19,12 @@ type PostResult struct {
 
 // AddPost adds a post to the outbox of an author and counts it in the author's posts.
 func (c *Client) AddPost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
-	var answer PostResult
-	err := c.writeUnread(ctx, http.MethodPost, "/v1/outbox/"+author.String(), map[string]ID{"id": post}, o, &answer)
-	return answer, err
+	return writeAt[PostResult](ctx, c, http.MethodPost, "/v1/outbox/"+author.String(), map[string]ID{"id": post}, o)
 }
 
 // RemovePost removes a post from the outbox of an author and from the author's posts.
 func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
-	var answer PostResult
-	err := c.writeUnread(ctx, http.MethodDelete, "/v1/outbox/"+author.String()+"/"+post.String(), nil, o, &answer)
-	return answer, err
+	return writeAt[PostResult](ctx, c, http.MethodDelete, "/v1/outbox/"+author.String()+"/"+post.String(), nil, o)
 }
 
 // Post is a post on a page.
@@ -74,8 +70,7 @@ func (q *PostQuery) values() url.Values {
 
 // Outbox reads posts of an author.
 func (c *Client) Outbox(ctx context.Context, author ID, q PostQuery, o ReadOptions) (PostPage, error) {
-	var answer PostPage
-	err := c.readUnread(ctx, "/v1/outbox/"+author.String(), q.values(), o, &answer)
+	answer, err := readAt[PostPage](ctx, c, "/v1/outbox/"+author.String(), q.values(), o)
 	for i := range answer.Posts {
 		answer.Posts[i].Author = author
 	}
@@ -84,9 +79,7 @@ func (c *Client) Outbox(ctx context.Context, author ID, q PostQuery, o ReadOptio
 
 // Timeline reads posts of a user's followees.
 func (c *Client) Timeline(ctx context.Context, user ID, q PostQuery, o ReadOptions) (PostPage, error) {
-	var answer PostPage
-	err := c.readUnread(ctx, "/v1/timeline/"+user.String(), q.values(), o, &answer)
-	return answer, err
+	return readAt[PostPage](ctx, c, "/v1/timeline/"+user.String(), q.values(), o)
 }
 
 // FolloweeGroup is a named list of followees.
@@ -103,34 +96,28 @@ type GroupResult struct {
 
 // FolloweeGroups lists the groups of a user by name.
 func (c *Client) FolloweeGroups(ctx context.Context, user ID, o ReadOptions) ([]FolloweeGroup, error) {
-	var answer struct {
+	answer, err := readAt[struct {
 		Groups []FolloweeGroup `json:"groups"`
-	}
-	err := c.readUnread(ctx, feedPath(user, "groups"), nil, o, &answer)
+	}](ctx, c, feedPath(user, "groups"), nil, o)
 	return answer.Groups, err
 }
 
 // FolloweeGroup returns the followees of a group, ascending.
 func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o ReadOptions) ([]ID, error) {
-	var answer struct {
+	answer, err := readAt[struct {
 		Followees []ID `json:"followees"`
-	}
-	err := c.readUnread(ctx, followeeGroupPath(user, name), nil, o, &answer)
+	}](ctx, c, followeeGroupPath(user, name), nil, o)
 	return answer.Followees, err
 }
 
 // PutFolloweeGroup makes a group of some of a user's followees, in place of one of that name.
 func (c *Client) PutFolloweeGroup(ctx context.Context, user ID, name string, followees []ID, o WriteOptions) (GroupResult, error) {
-	var answer GroupResult
-	err := c.writeUnread(ctx, http.MethodPut, followeeGroupPath(user, name), followeesOf(followees), o, &answer)
-	return answer, err
+	return writeAt[GroupResult](ctx, c, http.MethodPut, followeeGroupPath(user, name), followeesOf(followees), o)
 }
 
 // DropFolloweeGroup removes a group. The followees stay followees.
 func (c *Client) DropFolloweeGroup(ctx context.Context, user ID, name string, o WriteOptions) (GroupResult, error) {
-	var answer GroupResult
-	err := c.writeUnread(ctx, http.MethodDelete, followeeGroupPath(user, name), nil, o, &answer)
-	return answer, err
+	return writeAt[GroupResult](ctx, c, http.MethodDelete, followeeGroupPath(user, name), nil, o)
 }
 
 func followeeGroupPath(user ID, name string) string {

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -55,9 +53,7 @@ type ResetResult struct {
 
 // Unread reads the one-to-one numbers of a user.
 func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts, error) {
-	var answer UserCounts
-	err := c.readUnread(ctx, "/v1/unread/"+user.String(), nil, o, &answer)
-	return answer, err
+	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
 }
 
 // IncrUnread adds to one-to-one numbers of users, which the ops' IDs are, as
@@ -78,9 +74,7 @@ func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (Unre
 	if o.Quiet {
 		body.Want = "none"
 	}
-	var answer UnreadResult
-	err := c.writeUnread(ctx, http.MethodPost, "/v1/unread/incr", body, o, &answer)
-	return answer, err
+	return writeAt[UnreadResult](ctx, c, http.MethodPost, "/v1/unread/incr", body, o)
 }
 
 // ResetUnread clears columns of a user, whatever is in them.
@@ -95,9 +89,7 @@ func (c *Client) ResetSeen(ctx context.Context, user ID, seen Counts, o WriteOpt
 }
 
 func (c *Client) resetUnread(ctx context.Context, user ID, body any, o WriteOptions) (ResetResult, error) {
-	var answer ResetResult
-	err := c.writeUnread(ctx, http.MethodPost, "/v1/unread/"+user.String()+"/reset", body, o, &answer)
-	return answer, err
+	return writeAt[ResetResult](ctx, c, http.MethodPost, "/v1/unread/"+user.String()+"/reset", body, o)
 }
 
 // Poll is all that one user polls for.
@@ -118,51 +110,22 @@ func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o R
 	if len(dots) > 0 {
 		query.Set("dots", strings.Join(dots, ","))
 	}
-	answer := Poll{User: user}
-	err := c.readUnread(ctx, "/v1/poll/"+user.String(), query, o, &answer)
+	answer, err := readAt[Poll](ctx, c, "/v1/poll/"+user.String(), query, o)
+	answer.User = user
 	return answer, err
 }
 
 // PollMany is Poll for up to PollUsersMax users, in the order asked, doubles kept.
 func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []string, o ReadOptions) ([]Poll, error) {
-	body, err := json.Marshal(struct {
+	request := struct {
 		Users    []ID     `json:"users"`
 		Channels []string `json:"channels,omitempty"`
 		Dots     []string `json:"dots,omitempty"`
-	}{users, channels, dots})
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
+	}{users, channels, dots}
+	answer, err := ask[struct {
 		Results []Poll `json:"results"`
-	}
-	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/poll" + o.query(), token: o.Token, body: body}, &answer)
+	}](ctx, c, call{method: http.MethodPost, path: "/v1/poll" + o.query(), token: o.Token, request: request})
 	return answer.Results, err
-}
-
-// readUnread reads a path of unread numbers with a query of its own.
-func (c *Client) readUnread(ctx context.Context, path string, query url.Values, o ReadOptions, answer any) error {
-	suffix := o.query()
-	if len(query) > 0 {
-		suffix = strings.Replace(suffix, "?", "&", 1)
-		suffix = "?" + query.Encode() + suffix
-	}
-	return c.do(ctx, call{method: http.MethodGet, path: path + suffix, token: o.Token}, answer)
-}
-
-// writeUnread sends a write to a path of unread numbers. A nil body sends none.
-func (c *Client) writeUnread(ctx context.Context, method, path string, body any, o WriteOptions, answer any) error {
-	header, err := o.header()
-	if err != nil {
-		return err
-	}
-	req := call{method: method, path: path, write: true, once: o.Unkeyed || o.Once, header: header}
-	if body != nil {
-		if req.body, err = json.Marshal(body); err != nil {
-			return fmt.Errorf("cannot encode the request: %w", err)
-		}
-	}
-	return c.do(ctx, req, answer)
 }
 
 func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -45,44 +44,29 @@ type UserToken struct {
 
 // Users returns the users by name.
 func (a Admin) Users(ctx context.Context) ([]User, error) {
-	var answer struct {
+	answer, err := ask[struct {
 		Users []User `json:"users"`
-	}
-	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/users"}, &answer)
+	}](ctx, a.c, call{method: http.MethodGet, path: "/v1/users"})
 	return answer.Users, err
 }
 
 // User returns the user of a name.
 func (a Admin) User(ctx context.Context, name string) (User, error) {
-	var answer User
-	err := a.c.do(ctx, call{method: http.MethodGet, path: apiUserPath(name)}, &answer)
-	return answer, err
+	return ask[User](ctx, a.c, call{method: http.MethodGet, path: apiUserPath(name)})
 }
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
 func (a Admin) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	body, err := json.Marshal(User{Grants: grants, Limits: limits}.request())
-	if err != nil {
-		return User{}, err
-	}
-	var answer User
-	err = a.c.do(ctx, call{method: http.MethodPut, path: apiUserPath(name), body: body, write: true}, &answer)
-	return answer, err
-}
-
-// request returns the members that a request has.
-func (u User) request() any {
-	return struct {
+	request := struct {
 		Grants []Grant     `json:"grants"`
 		Limits *UserLimits `json:"limits,omitempty"`
-	}{u.Grants, u.Limits}
+	}{grants, limits}
+	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
 }
 
 // DeleteUser deletes a user with all its tokens, and returns it. It is sent once.
 func (a Admin) DeleteUser(ctx context.Context, name string) (User, error) {
-	var answer User
-	err := a.c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true}, &answer)
-	return answer, err
+	return ask[User](ctx, a.c, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true})
 }
 
 // CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. It is sent
@@ -94,20 +78,13 @@ func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Dura
 	if expiresIn > 0 {
 		request.ExpiresIn = expiresIn.String()
 	}
-	body, err := json.Marshal(request)
-	if err != nil {
-		return UserToken{}, err
-	}
-	var answer UserToken
-	err = a.c.do(ctx, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", body: body, write: true, once: true}, &answer)
-	return answer, err
+	return ask[UserToken](ctx, a.c, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", request: request, write: true, once: true})
 }
 
 // RevokeToken deletes a token of a user. The nodes that it returns did not confirm that. It is
 // sent once.
 func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
-	var answer UserToken
-	err = a.c.do(ctx, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true}, &answer)
+	answer, err := ask[UserToken](ctx, a.c, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true})
 	return answer.NodesBehind, err
 }
 
@@ -129,10 +106,9 @@ type AuditEvent struct {
 
 // Audit returns the last lines of the audit log of the server in use, at most limit of them.
 func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
-	var answer struct {
+	answer, err := ask[struct {
 		Events []AuditEvent `json:"events"`
-	}
-	err := a.c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)}, &answer)
+	}](ctx, a.c, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)})
 	return answer.Events, err
 }
 

@@ -235,14 +235,7 @@ type WrittenRow struct {
 
 // Delete sets every column of a row to zero.
 func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (WrittenRow, error) {
-	header, err := o.header()
-	if err != nil {
-		return WrittenRow{}, err
-	}
-	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed || o.Once, header: header}
-	var answer WrittenRow
-	err = c.do(ctx, req, &answer)
-	return answer, err
+	return writeAt[WrittenRow](ctx, c, http.MethodDelete, rowPath(keyspace, id), nil, o)
 }
 
 // AppendOps appends the JSON body of a write to dst: each op's cells under
