@@ -119,9 +119,12 @@ func TestBadBodies(t *testing.T) {
 
 		{"limit 0", "/v1/counters/posts/scan", `{"limit":0}`, "limit"},
 		{"limit 10,001", "/v1/counters/posts/scan", `{"limit":10001}`, "limit"},
-		{"skip of a bounded scan", "/v1/counters/posts/scan", `{"skip_unreadable":true}`, "skip_unreadable"},
+		{"skip of a bounded scan", "/v1/counters/posts/scan?consistency=bounded", `{"skip_unreadable":true}`, "skip_unreadable"},
 		{"skip no boolean", "/v1/counters/posts/scan?consistency=stale", `{"skip_unreadable":1}`, "skip_unreadable"},
 		{"after null", "/v1/counters/posts/scan", `{"after":null}`, "after"},
+		{"cursor null", "/v1/counters/posts/scan", `{"cursor":null}`, "cursor"},
+		{"cursor empty", "/v1/counters/posts/scan", `{"cursor":""}`, "cursor"},
+		{"cursor and after", "/v1/counters/posts/scan", `{"after":"1","cursor":"1"}`, "cursor"},
 		{"no name", "/v1/keyspaces", `{"columns":["a"]}`, "name"},
 		{"bad name", "/v1/keyspaces", `{"name":"1x","columns":["a"]}`, "name"},
 		{"no columns", "/v1/keyspaces", `{"name":"x"}`, "columns"},

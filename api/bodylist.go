@@ -113,8 +113,9 @@ type page struct {
 	skip     bool // shards that no living node has
 }
 
-// decodeScan reads {"after":id?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?};
-// columns go to r.columns.
+// decodeScan reads {"cursor":…?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?}; columns go
+// to r.columns. The cursor is the last id of the page before; "after" is another name for it.
+// If the request names no consistency, skip_unreadable makes the read stale.
 func (r *request) decodeScan(body []byte) (page, error) {
 	c := r.objectIn(body)
 	p := page{limit: scanDefault}
@@ -126,6 +127,11 @@ func (r *request) decodeScan(body []byte) (page, error) {
 			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
 				c.Fail("after", notUint64)
 			}
+		case "cursor":
+			s.once(c, 0, "cursor")
+			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
+				c.Fail("cursor", notCursor)
+			}
 		case "limit":
 			s.once(c, 1, "limit")
 			p.limit = c.countIn("limit", scanMax)
@@ -135,7 +141,10 @@ func (r *request) decodeScan(body []byte) (page, error) {
 		case "skip_unreadable":
 			s.once(c, 3, "skip_unreadable")
 			p.skip = c.boolean("skip_unreadable")
-			if p.skip && r.read.Consistency != shard.Stale {
+			switch {
+			case p.skip && !r.leveled:
+				r.read.Consistency, r.read.MaxStaleness = shard.Stale, 0
+			case p.skip && r.read.Consistency != shard.Stale:
 				c.Fail("skip_unreadable", "only of a read with consistency stale")
 			}
 		default:

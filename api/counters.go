@@ -78,8 +78,9 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 		if !found.More || len(found.IDs) == 0 {
 			return append(dst, `null}`...)
 		}
-		dst = appendID(dst, found.IDs[len(found.IDs)-1])
-		return append(dst, '}')
+		last := found.IDs[len(found.IDs)-1]
+		dst = append(appendID(dst, last), `,"cursor":`...)
+		return append(appendID(dst, last), '}')
 	})
 	return nil
 }

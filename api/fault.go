@@ -226,6 +226,7 @@ const (
 	noSuchFld  = "no such field"
 	noColumn   = "no such column"
 	oneColumn  = "at least one column is needed"
+	notCursor  = "not a cursor of this call"
 )
 
 // overflowFault returns the fault for an op whose sum does not fit int64.

@@ -284,6 +284,7 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 // readFreshness parses how fresh a read must be; nil stands for a missing value. A read that
 // is not bounded ignores max_staleness, which a client may set for all.
 func (r *request) readFreshness(level, staleness []byte) error {
+	r.leveled = level != nil
 	switch {
 	case level == nil || string(level) == "bounded":
 		r.read.Consistency = shard.Bounded

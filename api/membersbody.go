@@ -55,7 +55,7 @@ func (c *setCall) readPageParameter(name string, value []byte) (err error) {
 		return nil
 	}
 	if c.page.After, err = members.ParseCursor(value); err != nil {
-		return invalid("cursor", "not a cursor of this call")
+		return invalid("cursor", notCursor)
 	}
 	c.page.Continues = true
 	return nil

@@ -73,7 +73,7 @@ func (r *request) readPostCursor(value []byte) error {
 	a.post.ID, okID = strictjson.ParseUint64(id)
 	a.post.Author, okAuthor = strictjson.ParseUint64(author)
 	if a.hasAfter = ok && okID && okAuthor; !a.hasAfter {
-		return invalid("cursor", "not a cursor of this call")
+		return invalid("cursor", notCursor)
 	}
 	return nil
 }

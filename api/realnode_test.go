@@ -175,6 +175,9 @@ func TestRealCounters(t *testing.T) {
 	const last = `{"id":"18446744073709551615","counts":{"like":0,"view":9223372036854775807}}`
 	page := func(after, limit, ids, next string) {
 		t.Helper()
+		if next != "null" {
+			next += `,"cursor":` + next
+		}
 		l.want(200, `{"results":[`+ids+`],"next":`+next+`}`, "POST", posts+"/scan", `{`+after+`"limit":`+limit+`,"columns":["like","view"]}`)
 	}
 	page("", "2", `{"id":"0","counts":{"like":0,"view":65536}},{"id":"1","counts":{"like":3,"view":0}}`, `"1"`)

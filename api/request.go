@@ -29,6 +29,7 @@ type request struct {
 	timeout  time.Duration   // of received to the deadline
 	deadline time.Time
 	read     shard.ReadOptions
+	leveled  bool // the request names its consistency
 	write    shard.Write
 	wantNone bool
 	sets     setCall // of a call about sets of members

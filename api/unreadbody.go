@@ -106,7 +106,7 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 	}
 	if is, err := known(takesCursor, "cursor", 7); is {
 		if r.asked.after, r.asked.hasAfter = strictjson.ParseUint64(value); err == nil && !r.asked.hasAfter {
-			err = invalid("cursor", "not a cursor of this call")
+			err = invalid("cursor", notCursor)
 		}
 		return err
 	}
