@@ -20,9 +20,11 @@ type endpoint struct {
 	observers *observers
 }
 
-// writesRows reports whether the endpoint writes counts, not the catalog.
+// writesRows reports whether the endpoint writes counts of rows or of several users, not the
+// catalog.
 func (e *endpoint) writesRows() bool {
-	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0
+	ofUsers := e.takes&(takesWrite|takesUnread|takesID|takesName) == takesWrite|takesUnread
+	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0 || ofUsers
 }
 
 // takes is a set of properties of an endpoint.

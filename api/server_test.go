@@ -108,6 +108,10 @@ func TestUnavailableWritesTellOutcomes(t *testing.T) {
 		{"delete unknown", "outcome_unknown", "DELETE", row, "", 504, `[],["1"]`},
 		{"a keyspace that cannot be known", "no_quorum", "POST", "/v1/counters/likes/set", ops, 503, `[],[]`},
 		{"refused early", "overloaded", "POST", "/v1/counters/posts/set", ops, 429, ""},
+		{"incr of users", "no_leader", "POST", "/v1/unread/incr", `{"ops":[{"user":"1","add":{"like":1}}]}`, 503, `[],[]`},
+		{"incr of users unknown", "outcome_unknown", "POST", "/v1/unread/incr", `{"ops":[{"user":"1","add":{"like":1}}]}`, 504, `[],["1"]`},
+		{"incr of users refused early", "overloaded", "POST", "/v1/unread/incr", `{"ops":[{"user":"1","add":{"like":1}}]}`, 429, ""},
+		{"reset of a user", "no_leader", "POST", "/v1/unread/1/reset", `{"columns":["like"]}`, 503, ""},
 		{"read", "no_leader", "GET", row, "", 503, ""},
 		{"keyspace", "no_quorum", "POST", "/v1/keyspaces", `{"name":"n","columns":["a"]}`, 503, ""},
 	} {
