@@ -1,38 +1,101 @@
 package members
 
 import (
+	"flag"
 	"log/slog"
 	"math/rand/v2"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// BenchmarkJoin applies entries of 100 joins of random users to random posts, to a store of
-// many pairs, and reports its size.
-func BenchmarkJoin(b *testing.B) {
+var (
+	benchPairs = flag.Int("bench-pairs", 1_000_000, "pairs of BenchmarkSets")
+	benchSpan  = flag.Duration("bench-span", 0, "time over which they join; 0 for 20 a second")
+)
+
+const benchGroups = 7
+
+// likes draws who likes what, in the order of time. Posts have ids as Weibo's, which grow with
+// time; half of the likes go to one post in a thousand, and most to posts of the last day.
+type likes struct {
+	random *rand.Rand
+	users  *rand.Zipf
+	posts  []uint64
+	step   time.Duration // between likes
+	day    float64       // posts of a day
+	now    time.Duration
+}
+
+const likesPerPost = 10
+
+func newLikes(pairs int, span time.Duration) *likes {
+	random := rand.New(rand.NewPCG(1, 2))
+	return &likes{random: random, users: rand.NewZipf(random, 1.1, 20, 10_000_000-1), step: span / time.Duration(pairs),
+		day: float64(pairs) / likesPerPost * min(1, float64(24*time.Hour)/float64(span))}
+}
+
+func (l *likes) user() uint64 { return l.users.Uint64()*2_654_435_761%10_000_019 + 1 }
+
+func (l *likes) post(back float64) uint64 {
+	at := max(len(l.posts)-1-int(l.random.ExpFloat64()*back), 0)
+	if l.random.IntN(2) == 0 {
+		at -= at % 1000
+	}
+	return l.posts[at]
+}
+
+// next returns the group of a pair, the pair and its time in Unix milliseconds.
+func (l *likes) next() (group int, p Pair, ms int64) {
+	l.now += l.step
+	if l.random.IntN(likesPerPost) == 0 || len(l.posts) == 0 {
+		s := uint64(logTimeStart/1000 + int64(l.now.Seconds()))
+		l.posts = append(l.posts, (s-515_483_463)<<22|l.random.Uint64N(1<<22))
+	}
+	id := l.post(l.day)
+	return int(id % benchGroups), Pair{Row: id / benchGroups, Member: l.user(), Column: 2}, logTimeStart + l.now.Milliseconds()
+}
+
+// processor returns what the process has used of it.
+func processor(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// settle waits until no compaction is running.
+func settle(s *Store) {
+	for s.db.Metrics().Compact.NumInProgress > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// BenchmarkSets applies entries of joins, 100 of a shard together and alone, checks pages of
+// 20 posts, and reports the processor's time and the bytes on disk of each order. Joins alone
+// leave an outcome each, which B/pair has too.
+func BenchmarkSets(b *testing.B) {
 	s, err := Open(Config{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	g, err := s.Group(1)
-	if err != nil {
-		b.Fatal(err)
+	var groups [benchGroups]*Group
+	var at [benchGroups]State
+	for i := range groups {
+		if groups[i], err = s.Group(uint32(i + 1)); err != nil {
+			b.Fatal(err)
+		}
+		defer groups[i].Close()
 	}
-	defer g.Close()
-	random := rand.New(rand.NewPCG(1, 2))
-	at, index := State{}, uint64(0)
-	const joins = 100
-	entry := func() {
-		index++
-		batch, err := g.Begin(at, index, logTimeStart+int64(index)*2)
+	apply := func(n int, pairs []Pair, ms int64) {
+		batch, err := groups[n].Begin(at[n], at[n].Index+1, ms)
 		if err != nil {
 			b.Fatal(err)
 		}
-		var pairs [joins]Pair
-		for i := range pairs {
-			pairs[i] = Pair{Row: random.Uint64N(100_000), Member: random.Uint64N(20_000_000), Column: 2}
-			batch.Touch(pairs[i])
+		for _, p := range pairs {
+			batch.Touch(p)
 		}
 		if err := batch.Read(); err != nil {
 			b.Fatal(err)
@@ -40,28 +103,75 @@ func BenchmarkJoin(b *testing.B) {
 		for _, p := range pairs {
 			batch.Join(p, 0)
 		}
-		if at, err = batch.Commit(); err != nil {
+		if at[n], err = batch.Commit(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	for b.Loop() {
-		entry()
+	if *benchSpan == 0 {
+		*benchSpan = time.Duration(*benchPairs) * time.Second / 20
 	}
-	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/joins, "ns/join")
+	l := newLikes(*benchPairs, *benchSpan)
+	var waiting [benchGroups][]Pair
+	began := processor(b)
+	for range *benchPairs {
+		n, p, ms := l.next()
+		if waiting[n] = append(waiting[n], p); len(waiting[n]) == 100 {
+			apply(n, waiting[n], ms)
+			waiting[n] = waiting[n][:0]
+		}
+	}
+	settle(s)
+	report := func(name string, of time.Duration, n int) {
+		b.ReportMetric(float64(of.Nanoseconds())/1000/float64(n), name)
+	}
+	report("µs/join-of-100", processor(b)-began, *benchPairs)
+	pages := func(name string, back float64) {
+		const pages = 20_000
+		began := processor(b)
+		in, blocks := [20]bool{}, s.db.Metrics().BlockCache.Misses
+		for range pages {
+			var rows [benchGroups][]uint64
+			for range in {
+				id := l.post(back)
+				rows[id%benchGroups] = append(rows[id%benchGroups], id/benchGroups)
+			}
+			user := l.user()
+			for n, rows := range rows {
+				if err := groups[n].Contains(user, 2, rows, in[:len(rows)]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		report("µs/page-"+name, processor(b)-began, pages)
+		b.ReportMetric(float64(s.db.Metrics().BlockCache.Misses-blocks)/pages, "reads/page-"+name)
+	}
+	pages("new", l.day/24)
+	pages("any", float64(len(l.posts)))
+	began = processor(b)
+	const alone = 50_000
+	for range alone {
+		n, p, ms := l.next()
+		apply(n, []Pair{p}, ms)
+	}
+	settle(s)
+	report("µs/join-alone", processor(b)-began, alone)
+	pairs := 0.0
+	for n := range groups {
+		pairs += float64(at[n].Pairs)
+	}
+	b.ReportMetric(float64(s.db.Metrics().Total().TablesSize)/pairs, "B/pair-before")
+	began = processor(b)
 	if err := s.db.Compact(b.Context(), []byte{0}, []byte{0xff}, false); err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(float64(s.db.Metrics().Total().TablesSize)/float64(at.Pairs), "B/pair")
-	began, in := time.Now(), make([]bool, 20)
-	const pages = 2000
-	for range pages {
-		var rows [20]uint64
-		for i := range rows {
-			rows[i] = random.Uint64N(100_000)
-		}
-		if err := g.Contains(random.Uint64N(20_000_000), 2, rows[:], in); err != nil {
+	report("µs/compact", processor(b)-began, int(pairs))
+	for _, kind := range []byte{keyMember, keyTime, keyOf} {
+		bytes, err := s.db.EstimateDiskUsage([]byte{kind}, []byte{kind + 1})
+		if err != nil {
 			b.Fatal(err)
 		}
+		b.ReportMetric(float64(bytes)/pairs, "B/pair-"+string(kind))
 	}
-	b.ReportMetric(float64(time.Since(began))/pages, "ns/page20")
+	b.ReportMetric(float64(s.db.Metrics().Total().TablesSize)/pairs, "B/pair")
+	pages("compacted", float64(len(l.posts)))
 }

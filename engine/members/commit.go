@@ -81,7 +81,7 @@ func (w *write) pair(p Pair, at *pair) error {
 		return nil
 	}
 	if at.was != 0 {
-		if err := w.remove(placement{p, at.was}, is == 0); err != nil || is == 0 {
+		if err := w.remove(placement{p, at.was}); err != nil || is == 0 {
 			return err
 		}
 	}
@@ -92,33 +92,27 @@ func (w *write) pair(p Pair, at *pair) error {
 
 // put adds a pair to a batch, in all its orders.
 func put(to *pebble.Batch, at prefix, p placement) error {
-	var stamp [stampBytes]byte
-	putStamp(stamp[:], p.at)
-	key := at.member(p.Pair)
+	key := at.member(p.Pair, p.at)
 	list := at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
 	of := at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
-	return errors.Join(to.Set(key[:], stamp[:], nil), to.Set(list[:], nil, nil), to.Set(of[:], nil, nil))
+	return errors.Join(to.Set(key[:], nil, nil), to.Set(list[:], nil, nil), to.Set(of[:], nil, nil))
 }
 
-// remove removes a pair, its own key only if it is not written again.
-func (w *write) remove(p placement, whole bool) error {
+// remove removes a pair from all its orders.
+func (w *write) remove(p placement) error {
 	w.after.Digest -= hash(p.Pair, p.at)
 	w.after.Pairs--
+	key := w.at.member(p.Pair, p.at)
 	list := w.at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
 	of := w.at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
-	err := errors.Join(w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
-	if whole {
-		key := w.at.member(p.Pair)
-		err = errors.Join(err, w.to.Delete(key[:], nil))
-	}
-	return err
+	return errors.Join(w.to.Delete(key[:], nil), w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
 }
 
 // removeAll removes pairs, but not those that the entry touches: pair does that.
 func (w *write) removeAll(all []placement) (err error) {
 	for _, p := range all {
 		if w.pairs[p.Pair] == nil {
-			err = errors.Join(err, w.remove(p, true))
+			err = errors.Join(err, w.remove(p))
 		}
 	}
 	return err
@@ -140,12 +134,12 @@ func (w *write) row(row uint64, d *deletedRow) error {
 	w.died[row] = d.to
 	var stamp [stampBytes]byte
 	putStamp(stamp[:], d.to)
-	return errors.Join(err, w.to.Set(w.at.number(keyDead, row), stamp[:], nil))
+	return errors.Join(err, w.to.Set(full(w.at.number(keyDead, row)), stamp[:], nil))
 }
 
 func (w *write) unmark(row uint64) error {
 	w.gone = append(w.gone, row)
-	return w.to.Delete(w.at.number(keyDead, row), nil)
+	return w.to.Delete(full(w.at.number(keyDead, row)), nil)
 }
 
 // deletes reports whether the entry deletes a row.
@@ -156,7 +150,7 @@ func (w *write) deletes(row uint64) bool { return w.rows[row] != nil && w.rows[r
 func (w *write) purge() (err error) {
 	for _, p := range w.dead.first {
 		if !w.deletes(p.Row) && w.pairs[p.Pair] == nil {
-			err = errors.Join(err, w.remove(p, true))
+			err = errors.Join(err, w.remove(p))
 		}
 	}
 	for _, row := range w.dead.rows {
@@ -172,7 +166,7 @@ func (w *write) commit() error {
 	w.outcome.previous, w.outcome.after = w.before.Index, w.after
 	g := w.group
 	err := errors.Join(
-		w.to.Set(w.at.number(keyOutcome, w.index), w.outcome.appendTo(nil), nil),
+		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
 		w.at.setState(w.to, w.after),
 	)
 	if len(w.died) > 0 { // before the batch, or a reader would find a row without its first pairs and with the others

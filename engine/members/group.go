@@ -125,7 +125,7 @@ func (g *Group) removeOthers() error {
 
 // readState returns the generation and the state of a group.
 func readState(from pebble.Reader, number uint32) (generation uint32, state State, err error) {
-	value, closer, err := from.Get(groupPrefix(keyState, number))
+	value, closer, err := from.Get(full(groupPrefix(keyState, number)))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 1, State{}, nil
 	}
@@ -143,7 +143,7 @@ func readState(from pebble.Reader, number uint32) (generation uint32, state Stat
 func readDead(from pebble.Reader, at prefix) (map[uint64]Stamp, error) {
 	dead := map[uint64]Stamp{}
 	err := each(from, at.kind(keyDead), func(key, value []byte) (bool, error) {
-		if len(key) != prefixBytes+8 || len(value) != stampBytes {
+		if len(key) != keyBytes || len(value) != stampBytes {
 			return false, fmt.Errorf("%w: a deleted row % x", ErrDamaged, key)
 		}
 		dead[binary.BigEndian.Uint64(key[prefixBytes:])] = stampAt(value)
@@ -192,7 +192,7 @@ func (g *Group) Dying() int {
 
 // setState adds the state of the sets to a batch.
 func (at prefix) setState(batch *pebble.Batch, s State) error {
-	return batch.Set(groupPrefix(keyState, at.group), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
+	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
 }
 
 // Sync makes all entries that were committed durable.

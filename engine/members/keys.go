@@ -7,10 +7,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Keys of Pebble, integers big-endian. A row is the key of a row in its shard. A generation
-// is one load of the group's sets from another replica; only the one in the state counts.
+// Keys of Pebble, integers big-endian, each filled up to keyBytes with zeros, see columns.go. A
+// row is the key of a row in its shard. A generation is one load of the group's sets from
+// another replica; only the one in the state counts. A pair has one key of each of the first
+// three kinds.
 //
-//	'm' | group (4) | generation (4) | row (8) | column (1) | member (8)                → stamp (6)
+//	'm' | group (4) | generation (4) | row (8) | column (1) | member (8) | stamp (6)    → nothing
 //	't' | group (4) | generation (4) | row (8) | column (1) | ^stamp (6) | member (8)   → nothing
 //	'r' | group (4) | generation (4) | member (8) | column (1) | ^stamp (6) | row (8)   → nothing
 //	'd' | group (4) | generation (4) | row (8)       a deleted row → stamp (6) up to which its pairs are gone
@@ -32,18 +34,21 @@ const (
 	groupPrefixBytes = 5
 	prefixBytes      = groupPrefixBytes + 4 // through the generation
 	listBytes        = prefixBytes + 8 + 1  // through the column
-	pairKeyBytes     = listBytes + 8
-	timeKeyBytes     = listBytes + stampBytes + 8
+	pairBytesOfKey   = listBytes + 8        // through the member
+	keyBytes         = listBytes + 8 + stampBytes
 )
 
-// comparer orders keys by their bytes. The keys of a list have their beginning through the
-// column as prefix, so that a file's filter has one entry for a list and not one for each line.
+// comparer orders keys by their bytes. Keys of pairs have their beginning through the member as
+// prefix, which is what filters have; those of lists that through the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
 	c.Name = "countd.members"
 	c.Split = func(key []byte) int {
-		if len(key) > listBytes && (key[0] == keyTime || key[0] == keyOf) {
+		switch {
+		case len(key) > listBytes && (key[0] == keyTime || key[0] == keyOf):
 			return listBytes
+		case len(key) > pairBytesOfKey && key[0] == keyMember:
+			return pairBytesOfKey
 		}
 		return len(key)
 	}
@@ -58,7 +63,7 @@ type Pair struct {
 }
 
 func groupPrefix(kind byte, group uint32) []byte {
-	return binary.BigEndian.AppendUint32(append(make([]byte, 0, timeKeyBytes), kind), group)
+	return binary.BigEndian.AppendUint32(append(make([]byte, 0, keyBytes), kind), group)
 }
 
 // prefix is what the keys of one kind begin with.
@@ -74,6 +79,9 @@ func (p prefix) number(kind byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(p.kind(kind), n)
 }
 
+// full fills a key up.
+func full(key []byte) []byte { return append(key, make([]byte, keyBytes-len(key))...) }
+
 // put writes the prefix of a kind to the first bytes of dst.
 func (p prefix) put(dst []byte, kind byte) {
 	dst[0] = kind
@@ -82,17 +90,18 @@ func (p prefix) put(dst []byte, kind byte) {
 }
 
 // member returns the key of a pair.
-func (p prefix) member(at Pair) (key [pairKeyBytes]byte) {
+func (p prefix) member(pair Pair, at Stamp) (key [keyBytes]byte) {
 	p.put(key[:], keyMember)
-	binary.BigEndian.PutUint64(key[prefixBytes:], at.Row)
-	key[prefixBytes+8] = at.Column
-	binary.BigEndian.PutUint64(key[listBytes:], at.Member)
+	binary.BigEndian.PutUint64(key[prefixBytes:], pair.Row)
+	key[prefixBytes+8] = pair.Column
+	binary.BigEndian.PutUint64(key[listBytes:], pair.Member)
+	putStamp(key[pairBytesOfKey:], at)
 	return key
 }
 
 // byTime returns the key of a line of a list: of the members of a row (keyTime), or of the
 // rows of a member (keyOf).
-func (p prefix) byTime(kind byte, of uint64, column uint8, line Entry) (key [timeKeyBytes]byte) {
+func (p prefix) byTime(kind byte, of uint64, column uint8, line Entry) (key [keyBytes]byte) {
 	p.put(key[:], kind)
 	binary.BigEndian.PutUint64(key[prefixBytes:], of)
 	key[prefixBytes+8] = column
@@ -102,19 +111,19 @@ func (p prefix) byTime(kind byte, of uint64, column uint8, line Entry) (key [tim
 }
 
 // parsePair reads a key of keyMember.
-func parsePair(key []byte) (Pair, error) {
-	if len(key) != pairKeyBytes {
-		return Pair{}, fmt.Errorf("%w: key % x", ErrDamaged, key)
+func parsePair(key []byte) (Pair, Stamp, error) {
+	if len(key) != keyBytes {
+		return Pair{}, 0, fmt.Errorf("%w: key % x", ErrDamaged, key)
 	}
 	return Pair{
 		Row: binary.BigEndian.Uint64(key[prefixBytes:]), Column: key[prefixBytes+8],
 		Member: binary.BigEndian.Uint64(key[listBytes:]),
-	}, nil
+	}, stampAt(key[pairBytesOfKey:]), nil
 }
 
 // parseLine reads a key of keyTime or keyOf.
 func parseLine(key []byte) (of uint64, column uint8, line Entry, err error) {
-	if len(key) != timeKeyBytes {
+	if len(key) != keyBytes {
 		return 0, 0, Entry{}, fmt.Errorf("%w: key % x", ErrDamaged, key)
 	}
 	line = Entry{ID: binary.BigEndian.Uint64(key[listBytes+stampBytes:]), At: ^stampAt(key[listBytes:]) & stampMax}

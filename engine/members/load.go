@@ -14,7 +14,7 @@ type Load struct {
 	group *Group
 	at    prefix
 	state State // of the pairs so far: Digest and Pairs alone
-	last  [pairKeyBytes]byte
+	last  Pair
 	dead  map[uint64]Stamp
 }
 
@@ -86,11 +86,10 @@ func (l *Load) Block(block []byte) error {
 }
 
 func (l *Load) pair(batch *pebble.Batch, p placement) error {
-	key := l.at.member(p.Pair)
-	if l.state.Pairs > 0 && string(key[:]) <= string(l.last[:]) {
+	if l.state.Pairs > 0 && p.compare(l.last) <= 0 {
 		return fmt.Errorf("%w: pairs are not in order", ErrDamaged)
 	}
-	l.last = key
+	l.last = p.Pair
 	l.state.Add(p.Pair, p.at)
 	return put(batch, l.at, p)
 }
@@ -99,7 +98,7 @@ func (l *Load) deadRows(batch *pebble.Batch, block []byte) error {
 	var errs []error
 	errs = append(errs, EachDead(block, func(row uint64, to Stamp) {
 		l.dead[row] = to
-		errs = append(errs, batch.Set(l.at.number(keyDead, row), appendStamp(nil, to), nil))
+		errs = append(errs, batch.Set(full(l.at.number(keyDead, row)), appendStamp(nil, to), nil))
 	}))
 	return errors.Join(errs...)
 }
@@ -113,7 +112,7 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 		if o, err := parseOutcome(b[:n]); err != nil || o.after.Index != index {
 			return fmt.Errorf("%w: outcome of entry %d", ErrDamaged, index)
 		}
-		if err := batch.Set(l.at.number(keyOutcome, index), b[:n], nil); err != nil {
+		if err := batch.Set(full(l.at.number(keyOutcome, index)), b[:n], nil); err != nil {
 			return err
 		}
 		b = b[n:]

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/internal/lograte"
@@ -30,17 +30,26 @@ type Config struct {
 }
 
 const (
-	// MemoryBytesDefault is enough for the filters of some 18 million pairs, see filtersFit.
+	// MemoryBytesDefault is enough for the filters of some 56 million pairs, see filtersFit.
 	MemoryBytesDefault = 64 << 20
 	// MemoryBytesMin is enough to work at all.
 	MemoryBytesMin = 8 << 20
 
-	// filterBitsPerKey makes one lookup of an absent pair in about 120 read a block.
-	filterBitsPerKey = 10
+	// filterBits is the size of a filter per pair: one lookup of an absent pair in about 120
+	// reads a block of a file.
+	filterBits = 10
+	// filterBitsLast is that in the last level, which has most pairs and so nearly all filters:
+	// one lookup in about 15 reads a block.
+	filterBitsLast = 6
 	// blockBytes is a compromise: a lookup unpacks one block, and larger blocks pack better.
 	blockBytes = 16 << 10
 	// filesOpenMax bounds the open files, each of which keeps some kilobytes of memory.
 	filesOpenMax = 512
+	// indexBytes is above the size of the index of most files, so that it is one block.
+	indexBytes = 256 << 10
+	// fileBytes is the size of most files: the filter of one, which is read whole, is below a
+	// megabyte.
+	fileBytes = 8 << 20
 	// memtables is the most memtables, including those being flushed.
 	memtables = 3
 )
@@ -89,15 +98,20 @@ func Open(cfg Config) (*Store, error) {
 // options shares the memory out: up to a half for memtables, which Pebble takes from the
 // cache, the rest for blocks and filters.
 func (s *Store) options() *pebble.Options {
+	keys := keySchema()
 	o := &pebble.Options{
 		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
-		Comparer: comparer, Cache: s.cache, MaxOpenFiles: filesOpenMax,
+		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
 		MemTableSize: s.cfg.MemoryBytes / 2 / memtables, MemTableStopWritesThreshold: memtables,
 	}
 	for i := range o.Levels {
-		o.Levels[i].BlockSize = blockBytes
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(filterBitsPerKey)
+		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
+		o.Levels[i].FilterPolicy = pairFilter{filterBits}
+		o.TargetFileSizes[i] = fileBytes
 	}
+	o.Levels[len(o.Levels)-1].FilterPolicy = pairFilter{filterBitsLast}
+	// What varies in a block are bytes that nothing makes much smaller, see columns.go.
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	o.EventListener = &pebble.EventListener{
 		// By default Pebble ends the process when a file is damaged. Readers of the file
 		// get an error, which is enough.
@@ -112,7 +126,6 @@ func (s *Store) options() *pebble.Options {
 			}
 		},
 	}
-	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionGood })
 	return o
 }
 
@@ -120,8 +133,7 @@ func (s *Store) options() *pebble.Options {
 // Only then they help at the last level, which has most pairs: to read a filter from disk
 // takes longer than to read the block that it would save.
 func (s *Store) filtersFit() bool {
-	const parts = 3 // two of the filters of pairs, one of those of lists
-	return uint64(s.pairs.Load())*filterBitsPerKey/8*parts/2 <= s.cfg.MemoryBytes/2
+	return uint64(s.pairs.Load())*filterBitsLast/8 <= s.cfg.MemoryBytes*5/8
 }
 
 // iterate returns an iterator of some keys, for prefix seeks.

@@ -39,23 +39,17 @@ func (g *Group) Verify() error {
 
 // sum returns number and digest of the pairs in one order.
 func (v *View) sum(kind byte) (s State, err error) {
-	err = each(v.disk, v.at.kind(kind), func(key, value []byte) (bool, error) {
-		p, at, err := parseKey(kind, key, value)
+	err = each(v.disk, v.at.kind(kind), func(key, _ []byte) (bool, error) {
+		p, at, err := parseKey(kind, key)
 		s.Add(p, at)
 		return true, err
 	})
 	return s, err
 }
 
-func parseKey(kind byte, key, value []byte) (p Pair, at Stamp, err error) {
+func parseKey(kind byte, key []byte) (p Pair, at Stamp, err error) {
 	if kind == keyMember {
-		if p, err = parsePair(key); err == nil && len(value) != stampBytes {
-			err = fmt.Errorf("%w: a stamp of %d bytes", ErrDamaged, len(value))
-		}
-		if err == nil {
-			at = stampAt(value)
-		}
-		return p, at, err
+		return parsePair(key)
 	}
 	of, column, line, err := parseLine(key)
 	if p = (Pair{Row: of, Member: line.ID, Column: column}); kind == keyOf {

@@ -197,7 +197,7 @@ func (r *ViewReader) open(named State) error {
 		}
 		last = o.after
 		b := nextBlock(&r.last, blockOutcomes, 12+len(value))
-		*b = append(*b, key[prefixBytes:]...)
+		*b = append(*b, key[prefixBytes:prefixBytes+8]...)
 		*b = append(binary.BigEndian.AppendUint32(*b, uint32(len(value))), value...)
 		return true, nil
 	})
@@ -275,17 +275,13 @@ func (r *ViewReader) pairsLocked(dst []byte) ([]byte, error) {
 		if !it.Valid() {
 			return dst, damaged(errors.Join(it.Error(), fmt.Errorf("%w: pairs are missing", ErrDamaged)))
 		}
-		p, err := parsePair(it.Key())
+		p, at, err := parsePair(it.Key())
 		if err != nil {
 			return dst, err
 		}
-		value, err := it.ValueAndErr()
-		if err != nil || len(value) != stampBytes {
-			return dst, damaged(errors.Join(err, fmt.Errorf("%w: a stamp of %d bytes", ErrDamaged, len(value))))
-		}
 		dst = binary.BigEndian.AppendUint64(dst, p.Row)
 		dst = binary.BigEndian.AppendUint64(append(dst, p.Column), p.Member)
-		dst = append(dst, value...)
+		dst = appendStamp(dst, at)
 		it.Next()
 	}
 	r.left -= min(r.left, pairsInBlock)
