@@ -67,7 +67,7 @@ type reconcileOutput struct {
 	Worst     []driftOutput  `json:"worst"`
 	Unsettled []client.ID    `json:"unsettled"`
 	Corrected int            `json:"corrected"` // rows
-	Repeated  int            `json:"repeated"`  // rows that an earlier run had corrected
+	Repeated  int            `json:"repeated"`  // rows that changed before they were corrected: another run corrected them
 	Report    string         `json:"report,omitempty"`
 }
 
@@ -88,7 +88,7 @@ meanwhile.
 
 It shows how many rows differ, by how much, and the worst, and asks before it corrects a
 column by more than --max-correction. What is missing is added, so that counts that come
-meanwhile stay. To be repeated after an interruption it takes the same truth.`,
+meanwhile stay. A run that was interrupted can be repeated at once.`,
 		Example: `  countctl reconcile truth.csv --keyspace posts --source likes --at 0=812 --dry-run
   countctl reconcile --postgres postgres://127.0.0.1/app --query 'SELECT post_id AS id, count(*) AS "like" FROM likes GROUP BY 1' --keyspace posts --quiesced`,
 		Args: cobra.MaximumNArgs(1),
@@ -188,11 +188,10 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 		return err
 	}
 	if !f.dryRun && len(found.Drifts) > 0 {
-		drifts, refused := allowCorrections(ctx, c, r, found, f.maxCorrection, before)
-		if refused != nil {
-			return refused
+		if err := allowCorrections(c, found, f.maxCorrection); err != nil {
+			return err
 		}
-		if err = r.correct(ctx, drifts, f.identity(given, at), &out); err == nil {
+		if err = r.correct(ctx, found, before, &out); err == nil {
 			err = stillDiffer(ctx, found)
 		}
 	}
@@ -203,57 +202,29 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	return err
 }
 
-// stillDiffer compares corrected rows again. They differ if a message meanwhile set a value or
-// met a floor, or if an earlier run had made the same corrections, which are not made twice.
+// stillDiffer compares corrected rows again. They differ if a message set a value or met a floor
+// meanwhile.
 func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 	left, err := found.Again(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot compare the corrected rows again: %w", err)
 	}
-	if left.Differ > 0 {
-		return fmt.Errorf("%w: %d of the corrected rows; run it again in 10 minutes (--key-horizon of the nodes)", errStillDiffer, left.Differ)
+	if left.Differ > 0 || len(left.Unsettled) > 0 {
+		return fmt.Errorf("%w: %d of the rows to correct, and %d had messages at each look; run it again", errStillDiffer, left.Differ, len(left.Unsettled))
 	}
 	return nil
 }
 
-// allowCorrections returns the drifts to correct. It asks, unless all are small. A question may be
-// open for longer than the nodes remember keys: what another run has corrected since is left out.
-func allowCorrections(ctx context.Context, c *cli.CLI, r *reconciled, found *reconcile.Result, most uint64, digests map[uint32]string) ([]reconcile.Drift, error) {
+// allowCorrections asks before drifts are corrected, unless all are small.
+func allowCorrections(c *cli.CLI, found *reconcile.Result, most uint64) error {
 	largest := reconcile.Largest(found.Drifts)
 	if largest <= most {
-		return found.Drifts, nil
+		return nil
 	}
-	err := c.ConfirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", cli.Grouped(int64(len(found.Drifts))), largest))
-	if err != nil || c.Yes {
-		return found.Drifts, err
-	}
-	return r.still(ctx, found, digests)
+	return c.ConfirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", cli.Grouped(int64(len(found.Drifts))), largest))
 }
 
-// still returns the drifts that are as they were found.
-func (r *reconciled) still(ctx context.Context, found *reconcile.Result, digests map[uint32]string) ([]reconcile.Drift, error) {
-	if err := r.unchanged(ctx, digests); err != nil {
-		return nil, err
-	}
-	drifts, err := found.Still(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot compare once more: %w", err)
-	}
-	return drifts, nil
-}
-
-// identity names what is corrected: the same corrections by the same truth are made once.
-func (f *reconcileFlags) identity(given *truth, at map[uint32]reconcile.Position) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q", f.keyspace, f.source)
-	for _, partition := range slices.Sorted(maps.Keys(at)) {
-		fmt.Fprintf(h, " %d=%s", partition, at[partition])
-	}
-	h.Write(given.sum)
-	return "reconcile-" + hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// reconciled is a cluster that is compared; it is a reconcile.Server.
+// reconciled is a cluster that is compared; it is a reconcile.Server and a reconcile.Writer.
 type reconciled struct {
 	server           *client.Client
 	keyspace, source string
@@ -390,38 +361,49 @@ func (r *reconciled) Wait(ctx context.Context) error {
 	}
 }
 
-// correct adds the drifts to their rows. Each part has a key of its own, which is the same in
-// another run with the same truth: a part that is still on its way from an earlier run, and the
-// same part of this one, are added once.
-func (r *reconciled) correct(ctx context.Context, drifts []reconcile.Drift, identity string, out *reconcileOutput) error {
-	parts := reconcile.Chunks(drifts)
-	for _, number := range slices.Sorted(maps.Keys(parts)) {
-		var ops []client.Op
-		for _, d := range parts[number] {
-			count := client.Count{Column: r.truth.columns[d.Column], Value: d.Add}
-			if last := len(ops) - 1; last >= 0 && ops[last].ID == client.ID(d.ID) {
-				ops[last].Cells = append(ops[last].Cells, count)
-			} else {
-				ops = append(ops, client.Op{ID: client.ID(d.ID), Cells: client.Counts{count}})
-			}
-		}
-		if len(ops) > client.WriteOpsMax {
-			return fmt.Errorf("%d rows of one part differ, and one write takes %d: correct fewer columns at once", len(ops), client.WriteOpsMax)
-		}
-		done, err := r.server.CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{Quiet: true, Key: identity + "-" + strconv.Itoa(int(number))})
-		if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_conflict" {
-			return fmt.Errorf("an earlier run with this truth corrected other rows of a part; its corrections may still be on their way: run it again in 10 minutes (--key-horizon of the nodes): %w", err)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot correct: %w; run it again to correct the rest", err)
-		}
-		if done.Duplicate {
-			out.Repeated += len(ops)
-		} else {
-			out.Corrected += len(ops)
-		}
+// correct corrects the rows that still differ as they did, once no correction of an earlier run can
+// reach them. digests are those before the comparison.
+func (r *reconciled) correct(ctx context.Context, found *reconcile.Result, digests map[uint32]string, out *reconcileOutput) error {
+	if err := r.unchanged(ctx, digests); err != nil { // a question may have been open for long
+		return err
+	}
+	run := reconcile.NewCorrection(r, time.Now())
+	if err := run.Fence(ctx, found.Drifts); err != nil {
+		return fmt.Errorf("cannot begin to correct: %w", err)
+	}
+	digests, err := r.digests(ctx, r.source == "") // the fence may change them
+	if err != nil {
+		return err
+	}
+	drifts, err := found.Still(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot compare once more: %w", err)
+	}
+	if err := r.unchanged(ctx, digests); err != nil {
+		return err
+	}
+	out.Repeated = reconcile.Rows(found.Drifts) - reconcile.Rows(drifts)
+	if out.Corrected, err = run.Correct(ctx, drifts); err != nil {
+		return fmt.Errorf("cannot correct: %w; run it again to correct the rest", err)
 	}
 	return nil
+}
+
+// Add implements reconcile.Writer. All runs are one producer in each shard and column.
+func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []reconcile.Drift) error {
+	name := r.truth.columns[column]
+	ops := make([]client.Op, len(adds))
+	for i, d := range adds {
+		ops[i] = client.Op{ID: client.ID(d.ID), Cells: client.Counts{{Column: name, Value: d.Add}}}
+	}
+	of := sha256.Sum256([]byte(name)) // a name may be as long as a producer's
+	_, err := r.server.CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
+		Quiet: true, Producer: "countctl reconcile " + hex.EncodeToString(of[:16]), Seq: number,
+	})
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_expired" {
+		return fmt.Errorf("%w: %w", reconcile.ErrPassed, err)
+	}
+	return err
 }
 
 func (r *reconciled) output(found *reconcile.Result, f reconcileFlags) reconcileOutput {

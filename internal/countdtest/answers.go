@@ -215,7 +215,7 @@ func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte
 		return k.getMany(body)
 	case r.Method == http.MethodPost && last == "scan":
 		return k.scan(body)
-	case r.Method == http.MethodPost && (last == "incr" || last == "set"):
+	case r.Method == http.MethodPost && (last == "incr" || last == "set" || last == "correct"):
 		return s.write(r, k, last, body, shards)
 	}
 	id, err := strconv.ParseUint(last, 10, 64)

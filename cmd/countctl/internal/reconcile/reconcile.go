@@ -457,17 +457,3 @@ func Worst(drifts []Drift, n int) []Drift {
 	worst := slices.SortedStableFunc(slices.Values(drifts), func(a, b Drift) int { return cmp.Compare(size(b.Add), size(a.Add)) })
 	return worst[:min(n, len(worst))]
 }
-
-// chunks is how many parts the corrections have. It is fixed, so that two runs put a row into
-// the same part; and small, since each is a write of its own: 10 million rows are 2,500 a part.
-const chunks = 1 << 12
-
-// Chunks returns the drifts by part, each in order. The part of a row depends on its id alone.
-func Chunks(drifts []Drift) map[uint16][]Drift {
-	parts := map[uint16][]Drift{}
-	for _, d := range drifts {
-		part := uint16(d.ID * 0x9e3779b97f4a7c15 >> 48 % chunks)
-		parts[part] = append(parts[part], d)
-	}
-	return parts
-}

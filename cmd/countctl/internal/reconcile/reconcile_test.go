@@ -240,13 +240,6 @@ func TestReports(t *testing.T) {
 	if got := Largest(drifts); got != 1<<63 {
 		t.Errorf("the largest is %d", got)
 	}
-	parts, found := Chunks(drifts), 0
-	for _, part := range parts {
-		found += len(part)
-	}
-	if found != len(drifts) {
-		t.Errorf("%d of %d drifts", found, len(drifts))
-	}
 }
 
 func TestPositions(t *testing.T) {
@@ -322,14 +315,3 @@ func (s *settable) Rows(_ context.Context, ids []uint64) (rows []Row, shards map
 }
 
 func (s *settable) Wait(context.Context) error { return nil }
-
-// A correction of many rows is few writes, however many rows it has.
-func TestChunksAreFew(t *testing.T) {
-	var drifts []Drift
-	for id := range uint64(300_000) {
-		drifts = append(drifts, Drift{ID: id, Add: 1})
-	}
-	if parts := Chunks(drifts); len(parts) > 4096 {
-		t.Errorf("%d writes", len(parts))
-	}
-}
