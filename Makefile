@@ -60,7 +60,7 @@ e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as roo
 chaos: ## a cluster's fault tests at length, with either log store, after a simulation; an hour; as root, cuts
 	@mkdir -p bin
 	$(GO) test -count=1 -v -timeout 60m -run '^TestSimulated' ./shard -sim-steps=30000000
-	$(GO) test -count=1 -v -timeout 90m -run '^Test(Cluster|SourceKills)' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
+	$(GO) test -count=1 -v -timeout 90m -run '^Test(Cluster|SourceKills|SourceKafkaFaults)' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
 
 # The tests are those of this checkout: OLD only says what program the cluster begins with.
 upgrade: ## rolling upgrades under load from the program of OLD=<git ref>, with kills and moves; 5 minutes

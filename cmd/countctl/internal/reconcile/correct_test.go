@@ -18,7 +18,6 @@ type shards struct {
 	taken []map[int][]uint64
 	sent  []sent // what may still arrive, also a second time
 	runs  int
-	clock uint64
 }
 
 // sent is the part of a write for one shard.

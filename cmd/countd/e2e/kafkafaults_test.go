@@ -1,0 +1,329 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	faultyBrokers    = 3
+	faultyPartitions = 3
+	faultyRows       = 20
+)
+
+// faultyKafka is a fake of Kafka with brokers and a topic likes, whose data are on disk, and a
+// source that counts it with three nodes.
+type faultyKafka struct {
+	t       *testing.T
+	brokers *kfake.Cluster
+	dir     string
+	addrs   []string
+	nodes   []*clustertest.Node
+	written int               // messages
+	counted [faultyRows]int64 // what rows should be
+}
+
+// TestSourceKafkaFaults counts a topic with three nodes while its brokers fail:
+//
+//  1. leaders that move, errors of the brokers, their restart, and nodes that die, so that others read
+//     their partitions, delay messages, and count none twice;
+//  2. a log that was truncated, messages that were removed before they were read, and a topic that was
+//     deleted or made anew stall the source, with the reason, in what the API and the metrics show, and
+//     nothing is counted;
+//  3. partitions that lost nothing go on;
+//  4. after a seek all messages from there on are counted.
+func TestSourceKafkaFaults(t *testing.T) {
+	beside(t)
+	k := &faultyKafka{t: t, dir: filepath.Join(t.TempDir(), "kafka"), addrs: proctest.FreePorts(t, faultyBrokers)}
+	k.start()
+	t.Cleanup(func() { k.brokers.Close() })
+	c := clustertest.New(t, bin, clustertest.Options{})
+	k.nodes = c.Nodes()
+	file := filepath.Join(t.TempDir(), "likes.yaml")
+	config := fmt.Sprintf("name: likes\ntype: kafka\nbrokers: [%s]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n", strings.Join(k.addrs, ", "))
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.write(300)
+	k.nodes[0].MustCtl("source", "create", file)
+	k.isCounted()
+
+	for round := range short(1, 10) {
+		k.moveLeaders(round)
+		k.write(300)
+		k.brokers.Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Err: kerr.NotLeaderForPartition, Count: 5},
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Err: kerr.LeaderNotAvailable, Count: 3},
+			kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.UnknownServerError, Count: 3},
+		)
+		k.write(300)
+		victim := k.nodes[round%len(k.nodes)]
+		victim.Kill()
+		k.write(300)
+		k.restart(func() {})
+		k.write(300)
+		k.isCountedBy(c.Others(victim)[0], "another node reads what the dead one did", func(shown *partitionsShown) bool {
+			for _, p := range shown.Partitions {
+				if p.Node == victim.Name {
+					return false
+				}
+			}
+			return true
+		})
+		victim.Start()
+		c.AwaitReady(victim)
+	}
+	k.write(300)
+	k.isCounted()
+
+	t.Run("truncated", k.truncated)
+	t.Run("removed", k.removed)
+	t.Run("made anew", k.madeAnew)
+	c.AwaitAgreement(agreeTimeout(), k.nodes...)
+}
+
+// truncated takes messages away that were counted, in partition 0.
+func (k *faultyKafka) truncated(t *testing.T) {
+	k.t = t
+	copied := filepath.Join(t.TempDir(), "copy")
+	k.restart(func() { k.ok(os.CopyFS(copied, os.DirFS(k.dir))) })
+	end := k.end(0)
+	k.writeTo(0, 50)
+	k.isCounted()
+	k.restart(func() {
+		k.ok(os.RemoveAll(k.dir))
+		k.ok(os.CopyFS(k.dir, os.DirFS(copied)))
+	})
+	k.stalls(0, "the log was truncated", "the queue was truncated")
+	k.writeTo(1, 50)
+	k.isCountedBut(0)
+	k.seek(map[int]int64{0: end})
+	k.writeTo(0, 60) // beyond where it was
+	k.isCounted()
+}
+
+// removed removes messages that were not read, of partition 1.
+func (k *faultyKafka) removed(t *testing.T) {
+	k.t = t
+	k.nodes[1].MustCtl("source", "pause", "likes")
+	before := k.end(1)
+	const lost = 30
+	counted := k.counted
+	k.writeTo(1, lost)
+	k.counted = counted
+	k.ok(k.brokers.DeleteRecords("likes", 1, before+lost))
+	k.writeTo(1, 20)
+	k.writeTo(2, 20)
+	k.nodes[0].MustCtl("source", "resume", "likes")
+	k.stalls(1, fmt.Sprintf("messages were removed before they were read; seek to %d", before+lost))
+	k.isCountedBut(1)
+	k.seek(map[int]int64{1: before + lost})
+	k.isCounted()
+}
+
+// madeAnew deletes the topic, and makes it again.
+func (k *faultyKafka) madeAnew(t *testing.T) {
+	k.t = t
+	k.ok(k.brokers.DeleteTopic("likes"))
+	for p := range faultyPartitions {
+		k.stalls(p, "topic likes is missing")
+	}
+	k.ok(k.brokers.CreateTopic("likes", faultyPartitions, nil))
+	counted := k.counted
+	for p := range faultyPartitions {
+		k.writeTo(p, 500) // more than the positions
+		k.stalls(p, "the topic is not the one that was read before", "the queue is not the one that was read before")
+	}
+	written := k.counted
+	k.counted = counted
+	k.rowsAre(k.nodes[0])
+	k.seek(map[int]int64{0: 0, 1: 0, 2: 0})
+	k.counted = written
+	k.isCounted()
+}
+
+func (k *faultyKafka) ok(err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *faultyKafka) start() {
+	k.t.Helper()
+	ports := make([]int, len(k.addrs))
+	for i, addr := range k.addrs {
+		_, port, err := net.SplitHostPort(addr)
+		k.ok(err)
+		ports[i], err = strconv.Atoi(port)
+		k.ok(err)
+	}
+	succeeds(k.t, "the brokers start", func(context.Context) (err error) {
+		k.brokers, err = kfake.NewCluster(kfake.NumBrokers(len(ports)), kfake.Ports(ports...), kfake.DataDir(k.dir), kfake.SyncWrites(),
+			kfake.SeedTopics(faultyPartitions, "likes"), kfake.SeedTopics(1, "likes.dead"))
+		return err
+	})
+}
+
+// restart restarts the brokers. Their data may be changed while they do not run.
+func (k *faultyKafka) restart(meanwhile func()) {
+	k.t.Helper()
+	k.brokers.Close()
+	meanwhile()
+	k.start()
+}
+
+// moveLeaders has another broker lead each partition.
+func (k *faultyKafka) moveLeaders(round int) {
+	k.t.Helper()
+	for p := range int32(faultyPartitions) {
+		k.ok(k.brokers.MoveTopicPartition("likes", p, (p+int32(round)+1)%faultyBrokers))
+	}
+}
+
+func (k *faultyKafka) end(partition int) int64 {
+	return k.brokers.PartitionInfo("likes", int32(partition)).HighWatermark
+}
+
+func (k *faultyKafka) write(messages int) {
+	k.t.Helper()
+	for p := range faultyPartitions {
+		k.writeTo(p, messages/faultyPartitions)
+	}
+}
+
+// writeTo writes messages to a partition, each once.
+func (k *faultyKafka) writeTo(partition, messages int) {
+	k.t.Helper()
+	// Another client each time: one of before may not know that a log was truncated.
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("likes"))
+	k.ok(err)
+	defer client.Close()
+	records := make([]*kgo.Record, messages)
+	for i := range records {
+		row, n := k.written%faultyRows, int64(k.written%7)-2
+		k.written++
+		k.counted[row] += n
+		records[i] = &kgo.Record{Partition: int32(partition), Value: []byte(like{uint64(row), n}.String())}
+	}
+	k.ok(client.ProduceSync(k.t.Context(), records...).FirstErr())
+}
+
+// partitionsShown is what the test reads of the source.
+type partitionsShown struct {
+	State, Reason string
+	Rejected      uint64
+	Partitions    []struct {
+		Partition           int
+		State, Reason, Node string
+		Position, End       int64
+	}
+}
+
+// await asks a node for the source until it is as wanted.
+func (k *faultyKafka) await(n *clustertest.Node, what string, holds func(shown *partitionsShown) bool) {
+	k.t.Helper()
+	succeeds(k.t, what, func(context.Context) error {
+		var shown partitionsShown
+		code, err := n.Call(http.MethodGet, "/v1/sources/likes", nil, &shown)
+		if err == nil && (code != http.StatusOK || len(shown.Partitions) != faultyPartitions || !holds(&shown)) {
+			err = fmt.Errorf("status %d, %+v", code, shown)
+		}
+		return err
+	})
+}
+
+// stalls waits until a partition is stalled for one of some reasons, for users and for metrics.
+func (k *faultyKafka) stalls(partition int, reasons ...string) {
+	k.t.Helper()
+	reader := ""
+	k.await(k.nodes[0], fmt.Sprintf("partition %d stalls: %q", partition, reasons), func(shown *partitionsShown) bool {
+		p := shown.Partitions[partition]
+		reader = p.Node
+		for _, reason := range reasons {
+			if shown.State == "stalled" && shown.Reason != "" && p.State == "stalled" && strings.Contains(p.Reason, reason) {
+				return true
+			}
+		}
+		return false
+	})
+	metric := fmt.Sprintf(`countd_source_state{partition="%d",source="likes",state="stalled"} 1`, partition)
+	for _, n := range k.nodes {
+		if n.Name == reader && !strings.Contains(n.Text("/metrics"), metric) {
+			k.t.Errorf("%s has no %s", n.Name, metric)
+		}
+	}
+}
+
+// seek pauses the source, moves partitions, and resumes it.
+func (k *faultyKafka) seek(to map[int]int64) {
+	k.t.Helper()
+	k.nodes[1].MustCtl("source", "pause", "likes")
+	args := []string{"source", "seek", "likes"}
+	for p, at := range to {
+		args = append(args, fmt.Sprintf("%d=%d", p, at))
+	}
+	k.nodes[2].MustCtl(args...)
+	k.nodes[0].MustCtl("source", "resume", "likes")
+}
+
+// isCounted waits until all that was written is counted.
+func (k *faultyKafka) isCounted() {
+	k.t.Helper()
+	k.isCountedBy(k.nodes[1], "all is counted", func(*partitionsShown) bool { return true })
+}
+
+func (k *faultyKafka) isCountedBy(n *clustertest.Node, what string, holds func(*partitionsShown) bool) {
+	k.t.Helper()
+	k.await(n, what, func(shown *partitionsShown) bool {
+		for p := range faultyPartitions {
+			if shown.Partitions[p].Position != k.end(p) {
+				return false
+			}
+		}
+		return shown.State == "running" && shown.Reason == "" && holds(shown)
+	})
+	k.rowsAre(n)
+}
+
+// isCountedBut waits until all partitions but one are at their ends.
+func (k *faultyKafka) isCountedBut(partition int) {
+	k.t.Helper()
+	k.await(k.nodes[2], "the other partitions go on", func(shown *partitionsShown) bool {
+		for p := range faultyPartitions {
+			if at := &shown.Partitions[p]; p != partition && (at.Position != k.end(p) || at.State != "running") {
+				return false
+			}
+		}
+		return shown.State == "stalled"
+	})
+}
+
+// rowsAre compares the rows with what was written.
+func (k *faultyKafka) rowsAre(n *clustertest.Node) {
+	k.t.Helper()
+	ids := make([]string, faultyRows)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+	for i, row := range n.Rows("posts", ids) {
+		if got := row.Counts["like"]; got != k.counted[i] {
+			k.t.Errorf("row %d is %d, want %d", i, got, k.counted[i])
+		}
+	}
+}
