@@ -18,8 +18,8 @@ type authConfig struct {
 func (a *authConfig) add(c *config) {
 	a.Mode = auth.Off
 	c.flags.Var(&a.Mode, "auth", "whether callers need tokens: off, permissive (serves everybody, and logs and counts the calls that enforce would refuse) or enforce")
-	c.flags.StringVar(&a.RootToken, "root-token-file", "", "file with a token of 32 bytes or more, whose holder is an admin on this node (default: none)")
-	c.flags.StringVar(&a.AuditLog, "audit-log", "", "file for a JSON line about each call that only an admin may make and each refused call, rotated at 64 MiB (default: none)")
+	c.flags.StringVar(&a.RootToken, "root-token-file", "", "file with a token of 32 bytes or more; whoever has it is an admin on this node (default: none)")
+	c.flags.StringVar(&a.AuditLog, "audit-log", "", "file that gets a JSON line for each call that only an admin may make and each refused call, rotated at 64 MiB (default: none)")
 }
 
 // openAuth opens the audit log, and what tells callers apart unless that is off.

@@ -96,8 +96,8 @@ func newConfig() *config {
 	c.Auth.add(c)
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
 	c.tlsFlags()
-	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one a line, 16, 24 or 32 bytes in base64; the first is used for sending")
-	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept gossip without it, and accept (send it without) or send (encrypt it)")
+	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one per line: 16, 24 or 32 bytes in base64; the first encrypts, all decrypt")
+	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(c.Shards, "shards", "number of shards of a new keyspace, as NAME=N, 1 to 64, default 7; may be repeated")
@@ -105,7 +105,7 @@ func newConfig() *config {
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk space below which writes are refused; 0 for no reserve")
 	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody writes near it; 0 for never")
 	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody writes near it; 0 for never")
-	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval at which all rows on disk are read to detect damage; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval in which all rows on disk are read to detect damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
 	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
 	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last read a user's feed moves from memory to disk; 0 for never")
@@ -117,7 +117,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", shard.ProducersMaxMax))
 	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of an inactive user are kept, 48h to 87600h; a user who returns later counts as new")
-	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level that is logged: debug, info, warn or error")
+	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line: text or json")
 	return c
 }

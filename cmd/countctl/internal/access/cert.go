@@ -29,8 +29,8 @@ type certOutput struct {
 func certCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert",
-		Short: "Make certificates for nodes and clients, without a server",
-		Long: `Make certificates for nodes and clients, without a server.
+		Short: "Make certificates for nodes and clients; needs no server",
+		Long: `Make certificates for nodes and clients; needs no server.
 
 create-ca makes an authority, ca.crt and ca.key. node and client make NAME.crt and NAME.key,
 which the authority signs. Keys are ECDSA P-256, and readable by their owner alone. No file is

@@ -151,7 +151,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().BoolVar(&only, "only", false, "take away all other grants")
+	cmd.Flags().BoolVar(&only, "only", false, "remove all other grants")
 	return cmd
 }
 
@@ -205,7 +205,7 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 	var expiresIn time.Duration
 	cmd := &cobra.Command{
 		Use:   "create USER",
-		Short: "Create a token for a user, and print it: nothing else ever shows it",
+		Short: "Create a token for a user and print it; it is never shown again",
 		Args:  cli.Exactly(1, "USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expiresIn < 0 {
@@ -221,7 +221,7 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 			})
 		},
 	}
-	cli.DurationFlag(cmd.Flags(), &expiresIn, "expires-in", 0, "life of the token, at most 87600h; 0 for a token that does not expire")
+	cli.DurationFlag(cmd.Flags(), &expiresIn, "expires-in", 0, "how long the token is valid, at most 87600h; 0 for a token that does not expire")
 	return cmd
 }
 

@@ -37,22 +37,22 @@ func benchCommand(c *cli.CLI) *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench --op read|page|incr|mixed|poll|polls|feed|seen|clear|publish|post|timeline",
-		Short: "Load a server and measure its answers",
-		Long: `Load a server and measure its answers.
+		Short: "Put load on a server and measure its answers",
+		Long: `Put load on a server and measure its answers.
 
-Without --rate each of --concurrency callers sends its next request when the previous
-one is answered. With --rate requests are due at a fixed rate whether or not the server
-keeps up, and their latency counts from when they were due.
+Without --rate, each of --concurrency callers sends its next request when the previous
+one is answered. With --rate, requests are due at a fixed rate whether or not the server
+keeps up, and their latency counts from the time at which they were due.
 
 With --once every increment has a number, and is repeated until its outcome is known.
---check sums the column before and after. The difference must be the acknowledged
-increments plus at most those of unknown outcome; nobody else may write to the column
-meanwhile.
+--check sums the column before and after. The difference must be at least the acknowledged
+increments, and at most those plus the ones of unknown outcome. Nobody else may write to
+the column meanwhile.
 
-poll and polls read everything that users poll for; ids are users. feed, seen, clear and
-publish create what there is to poll for: use --dist each, --ids and as many --requests,
-so that each user gets one request. A few users have many followees. timeline reads the
-newest --page posts of whom a user follows, with their counts, and post publishes them.
+poll and polls read everything that a user's client polls for; ids are users. feed, seen,
+clear and publish create the data for polls: use --dist each and as many --requests as
+--ids, so that each user gets one request. A few users have many followees. timeline reads
+the newest --page posts of a user's followees, with their counts; post publishes posts.
 
 incr, mixed and post change counts, and feed, seen, clear and publish change unread numbers. If
 --keyspace is not given and the keyspace has rows, they ask for confirmation first, and
@@ -76,8 +76,8 @@ The exit code is 1 if a request failed or the check does not hold.`,
 	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
 	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "do not request the new counts of increments")
 	flags.Float64Var(&f.cfg.ReadShare, "reads", 0.9, "share of pages among mixed requests")
-	flags.StringVar(&f.cfg.Consistency, "consistency", "", "of reads: stale, bounded or linearizable (default: the server's)")
-	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "requests in flight at most")
+	flags.StringVar(&f.cfg.Consistency, "consistency", "", "consistency of reads: stale, bounded or linearizable (default: the server's)")
+	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "maximum number of requests in flight")
 	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
 	cli.DurationFlag(flags, &f.cfg.Duration, "duration", 10*time.Second, "duration of the load (0: until --requests)")
 	flags.Int64Var(&f.cfg.Requests, "requests", 0, "maximum number of requests (0: until --duration)")
@@ -86,12 +86,12 @@ The exit code is 1 if a request failed or the check does not hold.`,
 	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
 	flags.StringSliceVar(&f.cfg.Channels, "channels", nil, "channels that are polled, read and published to")
 	flags.StringSliceVar(&f.cfg.Dots, "dots", nil, "dots that are polled")
-	flags.IntVar(&f.cfg.Followees, "followees", 90, "of a user's feed, on average; 2,000 at the most")
-	flags.Uint64Var(&f.cfg.Authors, "authors", 1_000_000, "followees are ids 1 … N, 1 of every user")
+	flags.IntVar(&f.cfg.Followees, "followees", 90, "followees of a user on average, at most 2,000")
+	flags.Uint64Var(&f.cfg.Authors, "authors", 1_000_000, "choose followees from ids 1 … N; every user follows 1")
 	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
 	cli.DurationFlag(flags, &f.cfg.Deadline, "deadline", 0, "deadline of each request, sent to the server (0: the server's default)")
 	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and repeat those of unknown outcome until it is known")
-	flags.BoolVar(&f.check, "check", false, "hold the counts against the acknowledged increments")
+	flags.BoolVar(&f.check, "check", false, "compare the counts with the acknowledged increments")
 	flags.BoolVar(&f.cfg.Memory, "memory", false, "report the server's memory, from its metrics")
 	return cmd
 }

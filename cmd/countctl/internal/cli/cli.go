@@ -73,7 +73,7 @@ func (c *CLI) globalFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	flags.StringSliceVar(&c.addrs, "addr", addrs, "address of a server, or of several of one cluster, which are tried in turn; "+AddrEnv+" sets others")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
-	flags.BoolVar(&c.Yes, "yes", false, "do not ask for confirmation, and allow what is otherwise refused as unsafe")
+	flags.BoolVar(&c.Yes, "yes", false, "do not ask for confirmation, and allow what is refused as unsafe otherwise")
 	flags.BoolVar(&c.NoWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")
 	DurationFlag(flags, &c.Timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
 	c.tlsFlags(flags)

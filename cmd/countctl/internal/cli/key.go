@@ -46,7 +46,7 @@ func (f *FloorFlag) String() string {
 
 // KeyFlag adds --key to a command.
 func KeyFlag(cmd *cobra.Command, key *string) {
-	cmd.Flags().StringVar(key, "key", "", "Idempotency-Key of the write, 1 to 128 bytes, to send one again that may have happened (a new one when not given)")
+	cmd.Flags().StringVar(key, "key", "", "Idempotency-Key of the write, 1 to 128 bytes; to repeat a write that may have happened, give its key (default: a new key)")
 }
 
 // WriteKey returns --key, or a new key.

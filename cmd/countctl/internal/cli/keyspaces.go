@@ -96,7 +96,7 @@ func (f *ColumnFlags) Register(c *CLI, cmd *cobra.Command) {
 
 // ColumnFlag adds --column to a command.
 func ColumnFlag(cmd *cobra.Command, column *string) {
-	cmd.Flags().StringVar(column, "column", "like", "column whose members are meant")
+	cmd.Flags().StringVar(column, "column", "like", "column that has the members")
 }
 
 // Members returns the calls on the sets.

@@ -24,9 +24,9 @@ const (
 )
 
 func (c *CLI) tlsFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.TLS.ca, "ca", c.Env(caEnv), "file with the authorities in PEM that servers' certificates must come from, in place of the system's; "+caEnv+" sets it")
-	flags.StringVar(&c.TLS.cert, "cert", c.Env(certEnv), "file with the certificate in PEM that servers may ask for; "+certEnv+" sets it")
-	flags.StringVar(&c.TLS.key, "cert-key", c.Env(keyEnv), "file with the key of --cert in PEM, if it is not in that file; "+keyEnv+" sets it")
+	flags.StringVar(&c.TLS.ca, "ca", c.Env(caEnv), "file with the authorities (PEM) that must have signed the servers' certificates, instead of the system's; "+caEnv+" sets it")
+	flags.StringVar(&c.TLS.cert, "cert", c.Env(certEnv), "file with the client's certificate (PEM), for servers that ask for one; "+certEnv+" sets it")
+	flags.StringVar(&c.TLS.key, "cert-key", c.Env(keyEnv), "file with the key of --cert (PEM), if the key is not in that file; "+keyEnv+" sets it")
 }
 
 // Config returns how to speak TLS; nil if no flag says anything of it.
@@ -85,7 +85,7 @@ const (
 )
 
 func (c *CLI) tokenFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.tokenFile, "token-file", c.Env(tokenFileEnv), "file with the token that calls bear; "+tokenEnv+" is a token itself, which the file overrides")
+	flags.StringVar(&c.tokenFile, "token-file", c.Env(tokenFileEnv), "file with the token to send; "+tokenEnv+" may hold the token itself, which the file overrides")
 }
 
 // Token returns the token that calls bear, or "".

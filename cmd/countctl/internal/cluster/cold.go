@@ -81,7 +81,7 @@ move too. If the command is interrupted, the nodes continue; cold stop ends the 
 	}
 	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
 	cli.DurationFlag(cmd.Flags(), &m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
-	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "print how many rows are old and in memory, and move none")
+	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "print how many old rows are in memory, and move none")
 	waitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("before") && cmd.Flags().Changed("older-than") {
@@ -101,10 +101,11 @@ func coldWarmCommand(c *cli.CLI) *cobra.Command {
 		Short: "Bring rows back into memory, on all nodes, and wait for that",
 		Long: `Bring rows back into memory, on all nodes, and wait for that.
 
-It is refused in advance if the rows would not fit under a node's memory limit. They stay
-for --keep, however old, and move back to disk once nobody writes to them. A restarted node
-has on disk the rows that its newest snapshot names there. If memory becomes short, a node
-moves them earlier. To keep rows in memory for good, raise --cold-after.`,
+The command is refused if the rows would not fit under the memory limit of each node. Rows
+stay in memory for --keep, however old they are, and then move back to disk once nobody
+writes to them. A node that runs short of memory moves them earlier. A node that restarts
+has those rows on disk again that were there in its newest snapshot. To keep rows in memory
+for good, raise --cold-after.`,
 		Example: "  countctl cold warm posts --from 3342819171543700 --to 3356118498271249 --keep 48h",
 		Args:    cli.Exactly(1, "a KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -125,8 +126,8 @@ moves them earlier. To keep rows in memory for good, raise --cold-after.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "the first id (the least there is)")
-	cmd.Flags().StringVar(&to, "to", "", "the last id (the largest there is)")
+	cmd.Flags().StringVar(&from, "from", "", "first id (default: the lowest)")
+	cmd.Flags().StringVar(&to, "to", "", "last id (default: the highest)")
 	cli.DurationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "how long the rows stay in memory regardless of their age, 1s to 8760h, in whole seconds")
 	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "print how many rows would move and how much memory they take, and move none")
 	waitFlag(cmd, &wait)

@@ -48,8 +48,8 @@ func rollingRestartCommand(c *cli.CLI) *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "rolling-restart --exec 'COMMAND with {id}'",
-		Short: "Restart the nodes one by one, each drained before and caught up after",
-		Long: `Restart the nodes one by one, each drained before and caught up after.
+		Short: "Restart the nodes one by one: drain each first, then wait until it has caught up",
+		Long: `Restart the nodes one by one: drain each first, then wait until it has caught up.
 
 For each node: drain it, run COMMAND with sh, with {id}, {key} and {http} (its HTTP address)
 replaced, wait until the node is back in a new process, is ready and has caught up, and
@@ -66,8 +66,8 @@ it stops early it prints the state of each node, and what to run to continue.`,
 			return r.run(cmd.Context(), only)
 		},
 	}
-	cmd.Flags().StringVar(&r.exec, "exec", "", "restarts a node, and returns once that is begun")
-	cmd.Flags().StringSliceVar(&only, "nodes", nil, "restart these alone, in this order (all when not given)")
+	cmd.Flags().StringVar(&r.exec, "exec", "", "command that restarts a node; it may return before the node is back")
+	cmd.Flags().StringSliceVar(&only, "nodes", nil, "restart only these, in this order (default: all)")
 	waitFlag(cmd, &r.wait)
 	return cmd
 }

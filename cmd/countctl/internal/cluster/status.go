@@ -57,7 +57,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 	var groups bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print the cluster's state and warnings on one screen; exit 1 when no node asked is ready",
+		Short: "Print the cluster's state and warnings on one screen; exit 1 if no node at --addr is ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := c.Connect()
@@ -85,7 +85,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&groups, "groups", false, "print each group and each warning")
-	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the node to be ready")
+	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "how long to wait for the node to be ready")
 	return cmd
 }
 

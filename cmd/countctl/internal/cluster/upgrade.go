@@ -103,7 +103,7 @@ func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&off, "off", false, "let it go: it rises by itself again")
+	cmd.Flags().BoolVar(&off, "off", false, "release it, so that it rises by itself again")
 	return cmd
 }
 

@@ -91,8 +91,8 @@ func verifyCommand(c *cli.CLI) *cobra.Command {
 		Long: `Compare all replicas; exit 1 if any two differ or one cannot be compared.
 
 Replicas of a group are compared by the digest of all their rows at the same index of their
-log. While they are being written to, it polls until each was seen at an index at which
-another one was seen. It also compares the newest entries that they have applied, by term
+log. During writes it polls until it has seen each replica at an index at which it has also
+seen another. It also compares the newest entries that they have applied, by term
 and checksum. A replica that stays behind the others and applies nothing is listed as
 stuck.`,
 		Args: cobra.NoArgs,

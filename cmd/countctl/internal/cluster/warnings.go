@@ -98,7 +98,7 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 		found.warn("join_ignored", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
 	}
 	if n.Insecure {
-		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: whoever reaches them may read and change everything",
+		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: anybody who reaches them may read and change everything",
 			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
 	}
 	if n.MemoryFull {

@@ -21,7 +21,7 @@ type keyspacesOutput struct {
 func keyspaceCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyspace",
-		Short: "List, create, widen, spread and drop keyspaces",
+		Short: "List, create, change and drop keyspaces",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("keyspace needs list, create, add-columns, everywhere, drop or drop-column")
@@ -100,7 +100,7 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	floors.add(cmd)
-	cmd.Flags().StringSliceVar(&floors.none, "no-floor", nil, "columns that are to have no floor any more")
+	cmd.Flags().StringSliceVar(&floors.none, "no-floor", nil, "columns to remove the floor of")
 	return cmd
 }
 
@@ -156,7 +156,7 @@ copied it; countctl group list shows them as non-voters.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&off, "off", false, "have only the voters of each shard hold it again")
+	cmd.Flags().BoolVar(&off, "off", false, "remove these replicas again: only the voters of each shard keep one")
 	return cmd
 }
 

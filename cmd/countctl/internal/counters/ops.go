@@ -19,7 +19,7 @@ func opsCommand(c *cli.CLI) *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use:   "ops",
-		Short: "Write to rows of any keyspaces, by ops read from standard input",
+		Short: "Apply ops from standard input to rows of any keyspaces",
 		Long: `Write to rows of any keyspaces. Standard input has up to 10,000 JSON objects one after the
 other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 {"user":"9","add":{"like":1}}; an op with a member is

@@ -66,7 +66,7 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 	}
 	c.KeyspaceFlag(cmd, &keyspace)
 	cli.ReadFlags(cmd, &o)
-	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to print (all when not given)")
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to print (default: all)")
 	return cmd
 }
 

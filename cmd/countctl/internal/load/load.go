@@ -78,7 +78,7 @@ type Config struct {
 	NoResults   bool          // do not request the new counts
 	ReadShare   float64       // of Mixed, 0 … 1
 	Consistency string        // of reads: stale, bounded or linearizable; "" for the server's default
-	Concurrency int           // requests in flight at most
+	Concurrency int           // maximum number of requests in flight
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
 	Duration    time.Duration // of the measured time; 0 for until Requests
 	Requests    int64         // in all; 0 for until Duration

@@ -14,7 +14,7 @@ type Report struct {
 	Keyspace    string  `json:"keyspace"`
 	Page        int     `json:"page,omitempty"`  // ids of a page or a poll, where there were any
 	Batch       int     `json:"batch,omitempty"` // increments of a request, where there were any
-	Concurrency int     `json:"concurrency"`     // requests in flight at most
+	Concurrency int     `json:"concurrency"`     // maximum number of requests in flight
 	Rate        float64 `json:"rate"`            // requests a second asked for; 0 for a closed loop
 	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
 

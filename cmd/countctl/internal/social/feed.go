@@ -12,10 +12,10 @@ import (
 )
 
 func feedCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("feed", "New posts of a user's followees", feedGetCommand(c), feedFolloweesCommand(c), feedGroupsCommand(c), feedResetCommand(c),
+	return cli.CommandGroup("feed", "Change whom a user follows, and count the new posts of followees", feedGetCommand(c), feedFolloweesCommand(c), feedGroupsCommand(c), feedResetCommand(c),
 		feedChangeCommand(c, "follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
 		feedChangeCommand(c, "unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
-		feedChangeCommand(c, "read", "Have a user seen all posts of some followees", "the user has seen them", (*client.Client).ReadFeed))
+		feedChangeCommand(c, "read", "Mark all posts of some followees as seen", "the user has seen them", (*client.Client).ReadFeed))
 }
 
 func feedGetCommand(c *cli.CLI) *cobra.Command {
@@ -38,7 +38,7 @@ func feedGetCommand(c *cli.CLI) *cobra.Command {
 				}
 			}, err
 		})
-	cmd.Flags().BoolVar(&detail, "detail", false, "of each followee too")
+	cmd.Flags().BoolVar(&detail, "detail", false, "print the number of each followee too")
 	return cmd
 }
 

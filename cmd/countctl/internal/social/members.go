@@ -14,11 +14,11 @@ import (
 
 // membersCommand groups the commands about members of columns.
 func membersCommand(c *cli.CLI) *cobra.Command {
-	cmd := cli.CommandGroup("members", "Who did it: the members of a column's sets", membersChangeCommand(c, "add", false), membersChangeCommand(c, "remove", true),
+	cmd := cli.CommandGroup("members", "Change and read the members of columns, such as who liked a post", membersChangeCommand(c, "add", false), membersChangeCommand(c, "remove", true),
 		membersCheckCommand(c), membersListCommand(c), membersOfCommand(c), transfer.MembersImportCommand(c), transfer.MembersExportCommand(c))
-	cmd.Long = `A column of a keyspace of counters can have members: a set of ids, usually of users, for
-each row. A member that joins adds 1 to the row's count, one that leaves subtracts 1, and
-one that was there already, or was not, changes nothing.`
+	cmd.Long = `A column of a keyspace of counters can have members: a set of ids for each row, usually ids
+of users. A member that joins adds 1 to the row's count, and one that leaves subtracts 1.
+Adding a member twice, or removing one that is not in the set, changes nothing.`
 	return cmd
 }
 
@@ -102,7 +102,7 @@ type listFlags struct {
 
 func (f *listFlags) register(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "lines to print, at most 1,000")
-	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the page before printed")
+	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the previous page printed")
 }
 
 // moreRows adds how to get the next page.

@@ -11,7 +11,7 @@ import (
 )
 
 func noticeCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("notice", "Notices of channels, which are everybody's",
+	return cli.CommandGroup("notice", "Publish notices to all users of a channel, and mark them as read",
 		noticeListCommand(c), noticePublishCommand(c), noticeRetractCommand(c), noticeGetCommand(c), noticeReadCommand(c))
 }
 
@@ -102,7 +102,7 @@ func noticeReadCommand(c *cli.CLI) *cobra.Command {
 			}
 			return answer, func(t *cli.Table) { noticeRows(t, args[0], user, answer.Notices) }, err
 		})
-	cmd.Flags().Int64Var(&upTo, "up-to", upTo, "the last notice that the user has read (the latest when not given)")
+	cmd.Flags().Int64Var(&upTo, "up-to", upTo, "the last notice that the user has read (default: the latest)")
 	cmd.Flags().Int64Var(&since, "since", since, "start a new user after this notice, and leave other users unchanged")
 	return cmd
 }
@@ -116,7 +116,7 @@ func given(n int64) *int64 {
 }
 
 func dotCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("dot", "Red dots, which are everybody's",
+	return cli.CommandGroup("dot", "Fire red dots for all users, and clear one for a user",
 		dotListCommand(c), dotFireCommand(c), dotSetCommand(c), dotGetCommand(c), dotClearCommand(c))
 }
 
@@ -151,7 +151,7 @@ func dotSetCommand(c *cli.CLI) *cobra.Command {
 			answer, err := server.SetDot(ctx, args[0], newUsers, o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
 		})
-	cmd.Flags().BoolVar(&newUsers, "new-users", newUsers, "whether users never seen are shown it")
+	cmd.Flags().BoolVar(&newUsers, "new-users", newUsers, "show the dot to users that the server has not seen before")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ func timelineCommand(c *cli.CLI) *cobra.Command {
 	pageFlags(cmd.Flags(), &q)
 	cmd.Flags().StringVar(&q.Group, "group", "", "only followees of this group")
 	cmd.Flags().StringVar(&q.Counts, "counts", "", "keyspace of counts of the posts")
-	cmd.Flags().StringSliceVar(&q.Member, "member", nil, "columns in whose sets of members the user may be")
+	cmd.Flags().StringSliceVar(&q.Member, "member", nil, "columns for which to print whether the user is a member")
 	return cmd
 }
 
@@ -75,7 +75,7 @@ func pageRows(t *cli.Table, page client.PostPage) {
 }
 
 func outboxCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("outbox", "Posts of authors", outboxListCommand(c),
+	return cli.CommandGroup("outbox", "Publish, list and remove the posts of authors", outboxListCommand(c),
 		outboxChangeCommand(c, "add", "Publish a post and count it", "the post was published", (*client.Client).AddPost),
 		outboxChangeCommand(c, "remove", "Remove a post and take it from the count", "the post was removed", (*client.Client).RemovePost))
 }

@@ -111,11 +111,11 @@ func userRows(t *cli.Table, list ...client.UserCounts) {
 }
 
 func unreadCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("unread", "One-to-one unread numbers of users", unreadGetCommand(c), unreadIncrCommand(c), unreadResetCommand(c))
+	return cli.CommandGroup("unread", "Print, add to and reset the unread numbers of users", unreadGetCommand(c), unreadIncrCommand(c), unreadResetCommand(c))
 }
 
 func unreadGetCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "get USER", "Print a user's numbers; one never seen has zeros", cli.Exactly(1, "one USER"),
+	return unreadRead(c, "get USER", "Print a user's numbers; an unknown user has zeros", cli.Exactly(1, "one USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
 			user, err := parseUser(args[0])
 			if err != nil {
@@ -186,13 +186,13 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 				}
 			}, err
 		})
-	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to clear, whatever is in them")
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to set to 0")
 	return cmd
 }
 
 func pollCommand(c *cli.CLI) *cobra.Command {
 	var channels, dots []string
-	cmd := unreadRead(c, "poll USER…", "Print all that clients of users poll for", cli.AtLeast(1, "one USER or more"),
+	cmd := unreadRead(c, "poll USER…", "Print everything that a user's client polls for", cli.AtLeast(1, "one USER or more"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
 			users, err := parseUsers(args)
 			if err != nil {
@@ -211,8 +211,8 @@ func pollCommand(c *cli.CLI) *cobra.Command {
 			}{polls}
 			return out, func(t *cli.Table) { pollRows(t, polls, channels, dots) }, nil
 		})
-	cmd.Flags().StringSliceVar(&channels, "channels", nil, "channels to count notices of")
-	cmd.Flags().StringSliceVar(&dots, "dots", nil, "dots to look at")
+	cmd.Flags().StringSliceVar(&channels, "channels", nil, "channels whose unread notices are counted")
+	cmd.Flags().StringSliceVar(&dots, "dots", nil, "dots to read")
 	return cmd
 }
 

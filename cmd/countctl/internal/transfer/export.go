@@ -68,7 +68,7 @@ were when they were read.`,
 	}
 	c.KeyspaceFlag(cmd, &f.keyspace)
 	cli.ReadFlags(cmd, &f.read)
-	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
+	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (default: all)")
 	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards without a living replica, name them, and exit 1")
 	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 	return cmd

@@ -37,7 +37,7 @@ func importCommand(c *cli.CLI) *cobra.Command {
 	var add bool
 	cmd := &cobra.Command{
 		Use:   "import FILE.csv[.gz]|-|redis://HOST:PORT/DB",
-		Short: "Set, or add, the rows of a CSV file; or copy a Redis",
+		Short: "Set or add the rows of a CSV file, or copy counts from Redis",
 		Long: `Set the rows of a CSV file with a header, plain or gzipped.
 
 Values are absolute: running it again changes nothing, and of several rows with one id

@@ -53,8 +53,8 @@ func MembersExportCommand(c *cli.CLI) *cobra.Command {
 which the member joined. Ids ascend; the members of an id are oldest first, as members
 import wants them.
 
-It reads the sets of all rows that have a count in any column. A set of another row, all of
-whose counts are zero although it has members, is left out. The file appears complete or
+It reads the sets of all rows that have a count in any column. It leaves out the members of
+a row whose counts are all zero. The file appears complete or
 not at all; an existing file is overwritten only with --yes. Sets that change meanwhile
 appear as they were when they were read.`,
 		Example: "  countctl members export likes.csv.gz",
