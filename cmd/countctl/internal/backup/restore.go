@@ -41,8 +41,8 @@ existing rows are deleted first; use that also to complete a restore that was in
 Cursors beyond the end of the backup's board, as earlier versions of countctl saved them,
 are set back to its end, so that no later notice is hidden from a user.
 
-Shards forget all requests, and the backup's are not restored: a request that is repeated
-under any key or number counts again, also one from before the backup.`,
+Shards forget all requests, and a restore does not bring back those of the backup. So a
+repeated request counts again, whatever its key or number, even one from before the backup.`,
 		Args: cli.Exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := restore{CLI: c, dir: args[0], force: force}
