@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
 	"github.com/countd/countd/cmd/countctl/internal/social"
+	"github.com/countd/countd/cmd/countctl/internal/sources"
 	"github.com/countd/countd/cmd/countctl/internal/transfer"
 )
 
@@ -21,5 +22,5 @@ func main() { cli.Main(groups...) }
 // groups are the commands of all packages.
 var groups = []cli.Commands{
 	counters.Commands, transfer.Commands, bench.Commands, social.Commands,
-	cluster.Commands, backup.Commands, sourceCommands, access.Commands,
+	cluster.Commands, backup.Commands, sources.Commands, access.Commands,
 }

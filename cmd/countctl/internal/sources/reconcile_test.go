@@ -1,4 +1,4 @@
-package main
+package sources
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 var truthKeyspace = client.Keyspace{Name: "posts", Columns: []string{"repost", "comment", "like"}}
 
 func TestReconcileUsage(t *testing.T) {
-	i := clitest.New(t, "http://127.0.0.1:1", groups...)
+	i := clitest.New(t, "http://127.0.0.1:1", Commands)
 	for args, want := range map[string]string{
 		"":                                 "from a file, or from --postgres",
 		"a.csv --postgres x --query y":     "from a file, or from --postgres",

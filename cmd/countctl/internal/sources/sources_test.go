@@ -1,4 +1,4 @@
-package main
+package sources
 
 import (
 	"fmt"
@@ -57,7 +57,7 @@ func TestSource(t *testing.T) {
 	s := &sourceServer{lag: 30, state: "running"}
 	server := httptest.NewServer(s)
 	defer server.Close()
-	i := clitest.New(t, server.URL, groups...)
+	i := clitest.New(t, server.URL, Commands)
 
 	file := filepath.Join(t.TempDir(), "likes.yaml")
 	const config = "name: likes\ntype: redis-stream\naddr: 127.0.0.1:1\nkey: likes"
