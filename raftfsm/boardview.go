@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/splitmix"
 )
 
 const (
@@ -99,7 +100,7 @@ func (v *BoardView) digest() uint64 {
 func (c *Channel) digest(name string) uint64 {
 	sum := nameDigest("channel", name, int64(c.Number), c.Latest, c.Floor)
 	for _, seq := range c.Retracted {
-		sum += feedHash(uint64(seq)) * (2*uint64(c.Number) + 1)
+		sum += splitmix.Next(uint64(seq)) * (2*uint64(c.Number) + 1)
 	}
 	return sum
 }
@@ -115,7 +116,7 @@ func (d *Dot) digest(name string) uint64 {
 func nameDigest(kind, name string, values ...int64) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s %s %d", kind, name, values) // a hash takes everything
-	return feedHash(h.Sum64())
+	return splitmix.Next(h.Sum64())
 }
 
 // clone returns a view with maps of its own.

@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Counters is the state machine of one shard of a counter keyspace. Table, Carried, Close
@@ -23,12 +24,11 @@ type Counters struct {
 	table atomic.Pointer[engine.Table] // Restore replaces the whole table
 	// tiering is held while rows leave memory, return to it or are sealed, and by Restore
 	// while it replaces the table.
-	tiering sync.Mutex
-	closed  bool // guarded by tiering
-	tiers   Tiers
-	carried atomic.Uint64 // see Carried
-	// outboxes are those of the current contents. Restore replaces them whole.
-	outboxes atomic.Pointer[outboxes]
+	tiering  sync.Mutex
+	closed   bool // guarded by tiering
+	tiers    Tiers
+	carried  atomic.Uint64 // see Carried
+	outboxes *spill.Shard
 }
 
 // Tiers configures where rows of a table may be stored besides its segments. Each replica
@@ -36,6 +36,8 @@ type Counters struct {
 type Tiers struct {
 	Cold    *cold.Group    // rows on disk; nil for none
 	Members *members.Group // sets of members, on disk; nil for none
+	// Outboxes is where idle outboxes go.
+	Outboxes spill.Place
 	// Seal selects the rows of a snapshot that are sealed while they are loaded, by a
 	// range of adjacent keys; nil for none.
 	Seal func(first, last uint64) bool
@@ -48,10 +50,10 @@ func NewCounters() *Counters { return NewCountersOver(Tiers{}) }
 
 // NewCountersOver is NewCounters for a table with tiers.
 func NewCountersOver(tiers Tiers) *Counters {
-	c := &Counters{tiers: tiers}
-	c.init(codec.KindCounters, func() contents { return newCounts(tiers) }, func(held contents) {
+	c := &Counters{tiers: tiers, outboxes: newOutboxBodies(tiers.Outboxes)}
+	c.init(codec.KindCounters, func() contents { return newCounts(tiers, c.outboxes.New()) }, func(held contents) {
 		c.replace(held.(*counts).table)
-		c.outboxes.Store(held.(*counts).out)
+		c.outboxes.Show(held.(*counts).out.bodies)
 		c.carried.Store(held.(*counts).moved)
 	})
 	return c
@@ -74,6 +76,7 @@ func (c *Counters) Close() {
 	if !c.closed {
 		c.closed = true
 		c.Table().Close()
+		c.outboxes.Close()
 		if c.tiers.Members != nil {
 			c.tiers.Members.Close()
 		}
@@ -97,16 +100,13 @@ func (c *Counters) TableOf(t Table) *engine.Table {
 }
 
 // Bytes implements Machine.
-func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Load().bytes() }
+func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Bytes() }
 
-// Outboxes returns how many authors have an outbox.
-func (c *Counters) Outboxes() uint64 {
-	pages := c.outboxes.Load().pages.Load()
-	if pages == nil {
-		return 0
-	}
-	return uint64(pages.users.Load())
-}
+// SnapshotBytes is Bytes with the outboxes on disk, which a snapshot includes.
+func (c *Counters) SnapshotBytes() uint64 { return c.Bytes() + c.outboxes.Stats().SpilledBytes }
+
+// Outboxes returns the outboxes as bodies that may leave memory, by author.
+func (c *Counters) Outboxes() *spill.Shard { return c.outboxes }
 
 // counts is the contents of a shard of a counter keyspace.
 type counts struct {
@@ -123,8 +123,8 @@ type counts struct {
 	sets   sets
 }
 
-func newCounts(tiers Tiers) *counts {
-	return &counts{table: engine.New(), tiers: tiers, out: &outboxes{}, sets: sets{group: tiers.Members}}
+func newCounts(tiers Tiers, bodies *spill.Bodies) *counts {
+	return &counts{table: engine.New(), tiers: tiers, out: &outboxes{bodies: bodies}, sets: sets{group: tiers.Members}}
 }
 
 // batches lets the shards of a process share the memory of large entries. The garbage
@@ -165,7 +165,7 @@ func (c *counts) digest() uint64 { return c.table.Digest() + c.out.sum + c.sets.
 
 func (c *counts) stats() engine.Stats {
 	s := c.table.Stats()
-	s.Bytes += c.out.bytes()
+	s.Bytes += c.out.bodies.Stats().Bytes
 	return s
 }
 
@@ -214,7 +214,10 @@ func (c *counts) adopt() error {
 	return c.sets.adopt()
 }
 
-func (c *counts) dispose() { c.table.Close() }
+func (c *counts) dispose() {
+	c.table.Close()
+	c.out.bodies.Dispose()
+}
 
 // tableSnapshot is a captured table.
 type tableSnapshot struct {
@@ -260,4 +263,7 @@ func (s tableSnapshot) keep(snapshot string) error {
 
 func (s tableSnapshot) rows() uint64   { return uint64(s.Rows()) }
 func (s tableSnapshot) digest() uint64 { return s.Digest() + s.outboxes.sum + s.sets.at.Digest }
-func (s tableSnapshot) release()       { s.Close() }
+func (s tableSnapshot) release() {
+	s.Close()
+	s.outboxes.view.Close()
+}

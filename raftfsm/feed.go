@@ -2,13 +2,15 @@ package raftfsm
 
 import (
 	"cmp"
+	"context"
 	"math/bits"
 	"slices"
-	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/splitmix"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Feed is the state machine of one shard of feeds. For each user it holds the followees
@@ -16,57 +18,73 @@ import (
 // numbers of posts.
 type Feed struct {
 	machine
-	place   FeedPlace
-	clock   atomic.Uint32
-	counts  feedCounts
-	current atomic.Pointer[feed] // replaced whole by Restore
-	newest  atomic.Pointer[feed] // current, or what Restore is about to replace it with
+	bodies *spill.Shard
 }
 
+// feedPageBytes is about ten users with a hundred followees each.
+const feedPageBytes = 4 << 10
+
 // NewFeed returns a feed shard before its first entry, whose feeds all stay in memory.
-func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
+func NewFeed() *Feed { return NewFeedOver(spill.Place{}) }
 
 // NewFeedOver is NewFeed with feeds that may leave memory. Each replica decides for
 // itself which ones do.
-func NewFeedOver(place FeedPlace) *Feed {
-	f := &Feed{place: place}
-	f.init(codec.KindFeed, func() contents {
-		fresh := &feed{of: f, pages: newFeedPages(&f.clock, feedPageBytesMax), out: newSpilled(f)}
-		f.newest.Store(fresh)
-		return fresh
-	}, func(held contents) {
-		if was := f.current.Swap(held.(*feed)); was != nil {
-			was.dispose()
-		}
-	})
+func NewFeedOver(place spill.Place) *Feed {
+	f := &Feed{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: feedPageBytes})}
+	f.init(codec.KindFeed, func() contents { return &feed{bodies: f.bodies.New()} }, func(held contents) { f.bodies.Show(held.(*feed).bodies) })
 	return f
 }
+
+// Bodies returns the feeds as bodies that may leave memory.
+func (f *Feed) Bodies() *spill.Shard { return f.bodies }
+
+// Close implements Machine.
+func (f *Feed) Close() { f.bodies.Close() }
 
 // Followees appends the followees of a user to dst, ascending by id, as of one moment
 // during the call. It allocates only to grow dst. If they are on disk, it returns dst
 // unchanged and false; Fetch reads them then.
 func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
-	body := f.current.Load().pages.get(key)
+	body := f.bodies.Current().Get(key)
 	switch {
 	case body == nil:
 		return dst, true
-	case isSpilled(body):
+	case spill.IsMark(body):
 		return dst, false
 	}
 	return decodeFollowees(dst, body), true
 }
 
+// Fetch is Followees for a user whose followees may be on disk, which it reads as
+// spill.Shard.Fetch does.
+func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
+	body, err := f.bodies.Fetch(ctx, key)
+	if body == nil || err != nil {
+		return dst, err
+	}
+	return decodeFollowees(dst, body), nil
+}
+
 // Groups returns the groups of a user, ascending by name, or false as Followees does;
 // FetchGroups reads them then.
 func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
-	body := f.current.Load().pages.get(key)
+	body := f.bodies.Current().Get(key)
 	switch {
 	case body == nil:
 		return nil, true
-	case isSpilled(body):
+	case spill.IsMark(body):
 		return nil, false
 	}
 	return groupsOf(body), true
+}
+
+// FetchGroups is Groups for a user whose feed may be on disk, as Fetch is Followees.
+func (f *Feed) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
+	body, err := f.bodies.Fetch(ctx, key)
+	if body == nil || err != nil {
+		return nil, err
+	}
+	return groupsOf(body), nil
 }
 
 func groupsOf(body []byte) []Group {
@@ -75,36 +93,27 @@ func groupsOf(body []byte) []Group {
 }
 
 // Bytes implements Machine. While a snapshot is being restored, its contents count too.
-func (f *Feed) Bytes() uint64 {
-	held, newest := f.current.Load(), f.newest.Load()
-	bytes := held.stats().Bytes
-	if newest != held {
-		bytes += newest.stats().Bytes
-	}
-	return bytes
-}
+func (f *Feed) Bytes() uint64 { return f.bodies.Bytes() }
 
 // SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot
 // includes the feeds on disk. Its encoding in whole bytes takes a quarter more than the
 // bits in memory if ids are in the millions.
 func (f *Feed) SnapshotBytes() uint64 {
-	s := f.current.Load().stats()
-	return (s.Bytes + s.ColdBytes) * 3 / 2
+	s := f.bodies.Stats()
+	return (s.Bytes + s.SpilledBytes) * 3 / 2
 }
 
 // feed is the contents of a shard of feeds.
 type feed struct {
 	inMemory
-	of    *Feed
-	pages *feedPages
-	out   *spilled // the feeds on disk; nil if feeds never leave memory
-	sum   uint64   // digest of all followees
+	bodies *spill.Bodies
+	sum    uint64 // digest of all followees
 
 	batch                feedBatch
 	was, now             []Followee // scratch for the op being applied
 	wasGroups, nowGroups []Group
 	body                 []byte
-	loading              feedLoading
+	loading              feedReader
 }
 
 func (f *feed) begin() { f.batch.begin() }
@@ -129,14 +138,15 @@ func (f *feed) void(ops int) {
 
 func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
 	f.batch.link()
-	if err := f.lockReturned(); err != nil {
+	if err := f.bodies.LockReturned(f.batch.users); err != nil {
 		return nil, err
 	}
-	defer f.pages.mu.Unlock()
+	defer f.bodies.Unlock()
 	for i := range f.batch.ops {
 		op := &f.batch.ops[i]
 		if op.Kind == FeedClear {
-			f.clearLocked()
+			f.bodies.Clear()
+			f.sum = 0
 			continue
 		}
 		if why, not := f.change(op); not {
@@ -154,7 +164,7 @@ func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engi
 // change sets now to what an op makes of was, or to was if it refuses the op.
 func (f *feed) change(op *FeedOp) (why uint8, refused bool) {
 	f.was, f.wasGroups = f.was[:0], nil
-	if body := f.pages.get(op.User); body != nil {
+	if body := f.bodies.Get(op.User); body != nil {
 		var groups []byte
 		f.was, groups = decodeFeed(f.was, body)
 		f.wasGroups = decodeGroups(groups, f.was)
@@ -219,20 +229,20 @@ func (f *feed) replace(key uint64) {
 	f.sum += followeesDigest(key, f.now) - followeesDigest(key, f.was)
 	f.sum += groupsDigest(key, f.nowGroups) - groupsDigest(key, f.wasGroups)
 	if len(f.now)+len(f.nowGroups) == 0 {
-		f.pages.set(key, nil)
+		f.bodies.Set(key, nil)
 		return
 	}
 	f.body = appendGroups(appendFollowees(f.body[:0], f.now), f.nowGroups, f.now)
-	f.pages.set(key, f.body)
+	f.bodies.Set(key, f.body)
 }
 
 // followeesDigest returns a user's part of the digest. For each followee it adds a hash
 // of user and followee times the posts, and that hash with its halves exchanged, so that
 // a followee without posts counts too.
 func followeesDigest(key uint64, followees []Followee) uint64 {
-	sum, user := uint64(0), feedHash(key)
+	sum, user := uint64(0), splitmix.Next(key)
 	for _, f := range followees {
-		h := feedHash(user + bits.RotateLeft64(feedHash(f.ID), 32))
+		h := splitmix.Next(user + bits.RotateLeft64(splitmix.Next(f.ID), 32))
 		sum += h*uint64(f.Posts) + bits.RotateLeft64(h, 32)
 	}
 	return sum
@@ -241,13 +251,8 @@ func followeesDigest(key uint64, followees []Followee) uint64 {
 func (f *feed) digest() uint64 { return f.sum }
 
 func (f *feed) stats() engine.Stats {
-	pages := f.pages.dir.Load()
-	s := engine.Stats{
-		Rows: uint64(f.pages.users.Load()), Segments: len(pages.slots),
-		Bytes: uint64(f.pages.bytes.Load()) + uint64(8*len(pages.slots)),
-	}
-	if f.out != nil {
-		s.ColdRows, s.ColdBytes = uint64(f.out.users.Load()), uint64(f.out.bytes.Load())
-	}
-	return s
+	s := f.bodies.Stats()
+	return engine.Stats{Rows: s.Keys, Segments: s.Slots, Bytes: s.Bytes, ColdRows: s.Spilled, ColdBytes: s.SpilledBytes}
 }
+
+func (f *feed) dispose() { f.bodies.Dispose() }

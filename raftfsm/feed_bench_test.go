@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // BenchmarkSpilledFeeds tells what a user takes whose feed is on disk, and what reading it
@@ -18,7 +19,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		var err error
 		r.store, err = cold.Open(cold.Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { b.Error(err) }})
 		r.must(err)
-		r.fsm = NewFeedOver(FeedPlace{Store: r.store, Group: 1, Tight: r.tight.Load})
+		r.fsm = NewFeedOver(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
 		return r
 	}
 	r := open()
@@ -68,7 +69,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			for key := range uint64(users) {
-				r.must(r.fsm.Warm(b.Context(), key))
+				r.must(r.fsm.Bodies().Warm(b.Context(), key))
 			}
 			b.StartTimer()
 			moved += r.spill(0)

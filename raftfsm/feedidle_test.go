@@ -2,13 +2,12 @@ package raftfsm
 
 import (
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Those leave memory for whom nobody has asked for so long, and nobody else; the others
@@ -31,8 +30,8 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	if moved := r.spill(6); moved != 0 {
 		t.Errorf("%d users who were idle for 5 ticks left memory after 6", moved)
 	}
-	var ages FeedAges
-	r.fsm.Ages(&ages)
+	var ages spill.Ages
+	r.fsm.Bodies().Ages(&ages)
 	if ages[0] == 0 || ages[3] < 7*ages[0] || ages.Oldest(1) != 4 || ages.Oldest(ages.Bytes()) != 0 {
 		t.Errorf("feeds by age: %v", ages)
 	}
@@ -40,7 +39,7 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 		t.Errorf("%d users left memory", moved)
 	}
 	for key := range uint64(users) {
-		if spilled := key >= users/10; r.fsm.IsSpilled(key) != spilled {
+		if spilled := key >= users/10; r.fsm.Bodies().IsSpilled(key) != spilled {
 			t.Errorf("user %d is on disk: %v", key, !spilled)
 		}
 	}
@@ -50,19 +49,8 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 		t.Errorf("%+v of %d users", s, users+1)
 	}
 	r.check(want)
-	if spilled, returned := r.fsm.Moved(); spilled != users+1 || returned != users+1 {
+	if spilled, returned := r.fsm.Bodies().Moved(); spilled != users+1 || returned != users+1 {
 		t.Errorf("%d feeds left memory, %d came back", spilled, returned)
-	}
-	var gone int
-	if r.tick(); r.spill(100) == 0 { // nothing but to remove what came back
-		gone = len(r.fsm.current.Load().out.gone)
-	}
-	if v := r.fsm.current.Load().out.records.Capture(); gone != 0 {
-		t.Errorf("records of %d users are still to go", gone)
-	} else if _, err := v.Get(nil, feedHash(7), 1); !errors.Is(err, cold.ErrDamaged) {
-		t.Errorf("the record of a feed that came back: %v", err)
-	} else {
-		r.must(v.Close())
 	}
 }
 
@@ -76,22 +64,22 @@ func TestSpillGoesOn(t *testing.T) {
 	bytes := r.fsm.State().Bytes
 	moved := map[uint64]bool{}
 	for range 3 {
-		n, err := r.fsm.Spill(0, int64(bytes/4), func() bool { return true })
+		n, err := r.fsm.Bodies().Spill(0, int64(bytes/4), func() bool { return true })
 		r.must(err)
 		if n < users/5 || n > users/3 {
 			t.Errorf("%d users of %d left memory at a time", n, users)
 		}
 		for key := range uint64(users) {
-			if r.fsm.IsSpilled(key) {
+			if r.fsm.Bodies().IsSpilled(key) {
 				moved[key] = true
-				r.must(r.fsm.Warm(context.Background(), key))
+				r.must(r.fsm.Bodies().Warm(context.Background(), key))
 			}
 		}
 	}
 	if len(moved) < users*3/5 {
 		t.Errorf("%d users of %d left memory", len(moved), users)
 	}
-	if n, err := r.fsm.Spill(0, math.MaxInt64, func() bool { return false }); n > users/5 || err != nil {
+	if n, err := r.fsm.Bodies().Spill(0, math.MaxInt64, func() bool { return false }); n > users/5 || err != nil {
 		t.Errorf("%d users left memory though nobody might: %v", n, err)
 	}
 }

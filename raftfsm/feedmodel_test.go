@@ -104,14 +104,14 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			"poll": func(t *rapid.T) {
 				r, key := which.Draw(t, "replica"), users.Draw(t, "user")
 				got, inMemory := r.fsm.Followees(nil, key)
-				if inMemory == r.fsm.IsSpilled(key) {
+				if inMemory == r.fsm.Bodies().IsSpilled(key) {
 					t.Fatalf("user %d is in memory: %v", key, inMemory)
 				}
 				if !inMemory {
 					var err error
 					got, err = r.fsm.Fetch(t.Context(), nil, key)
 					r.must(err)
-					if !r.tight.Load() && r.fsm.IsSpilled(key) {
+					if !r.tight.Load() && r.fsm.Bodies().IsSpilled(key) {
 						t.Fatalf("user %d has not come back", key)
 					}
 				}
@@ -130,7 +130,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
 			"spill": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
-				_, err := r.fsm.Spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 20, math.MaxInt64}).Draw(t, "bytes"), func() bool { return true })
+				_, err := r.fsm.Bodies().Spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 20, math.MaxInt64}).Draw(t, "bytes"), func() bool { return true })
 				r.must(err)
 			},
 			"restore": func(t *rapid.T) { // of another replica's snapshot, in a running process

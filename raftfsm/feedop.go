@@ -129,6 +129,15 @@ type feedBatch struct {
 
 func (b *feedBatch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }
 
+// users calls yield with the user of each op that needs or changes one feed.
+func (b *feedBatch) users(yield func(user uint64)) {
+	for i := range b.ops {
+		if b.ops[i].Kind != FeedClear {
+			yield(b.ops[i].User)
+		}
+	}
+}
+
 func (b *feedBatch) op(p []byte) ([]byte, error) {
 	if len(p) < feedOpSizeMin {
 		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))

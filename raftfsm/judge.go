@@ -42,7 +42,7 @@ func (j *judge) Before(op int) {
 }
 
 func (j *judge) deleteRow(key uint64) {
-	if body := j.out.body(key); body != nil {
+	if body := j.out.bodies.Get(key); body != nil {
 		j.change.Drop(key, body)
 		j.set(key)
 	}
@@ -56,7 +56,7 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 		j.out.clear()
 		return
 	}
-	j.undo.op, j.undo.body = -1, j.out.body(key)
+	j.undo.op, j.undo.body = -1, j.out.bodies.Get(key)
 	switch j.change.Apply(&o.Op, key, j.undo.body, j.now) {
 	case outbox.Changed:
 		j.undo.op = o.op
@@ -74,14 +74,14 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 
 // set stores what change made.
 func (j *judge) set(key uint64) {
-	j.out.set(key, j.change.Body)
+	j.out.bodies.Set(key, j.change.Body)
 	j.out.sum += j.change.Digest
 }
 
 // Refused implements engine.Judge.
 func (j *judge) Refused(op int) {
 	if j.undo.op == op {
-		j.out.set(j.batch.ops[op].ID, j.undo.body)
+		j.out.bodies.Set(j.batch.ops[op].ID, j.undo.body)
 		j.out.sum -= j.change.Digest
 	}
 	if j.sets != nil {
@@ -96,6 +96,10 @@ func (c *counts) applyJudged(now int64, touched bool, width int, rows []int64) (
 	if touched {
 		j.sets = &c.sets
 	}
+	if err := c.out.bodies.LockReturned(c.batch.outboxKeys); err != nil {
+		return nil, err
+	}
+	defer c.out.bodies.Unlock()
 	overflows, err := c.table.ApplyJudged(c.batch.ops, width, rows, nil, &j)
 	if err != nil {
 		return overflows, err
@@ -114,7 +118,7 @@ func (c *counts) applyJudged(now int64, touched bool, width int, rows []int64) (
 
 // changesOutboxes reports whether the ops of the batch may change outboxes.
 func (c *counts) changesOutboxes() bool {
-	return len(c.batch.outbox) > 0 || c.out.pages.Load() != nil && c.batch.deletes()
+	return len(c.batch.outbox) > 0 || c.batch.deletes() && !c.out.none()
 }
 
 func (c *counts) apply(index uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {

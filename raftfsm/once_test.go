@@ -253,7 +253,7 @@ func TestSnapshotAfterAnyEntry(t *testing.T) {
 // reopen replaces the state by what a snapshot of it restores to.
 func (h *history) reopen(t rapid.TB) {
 	var b bytes.Buffer
-	table := tableSnapshot{Snapshot: h.c.Table().Snapshot()}
+	table := h.c.contents.capture()
 	defer table.release()
 	if err := writeShard(&b, codec.KindCounters, h.index, table, h.c.memory.Capture()); err != nil {
 		t.Fatal(err)

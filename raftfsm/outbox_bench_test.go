@@ -67,7 +67,7 @@ func BenchmarkNewest(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
-			b.ReportMetric(float64(c.outboxes.Load().bytes())/(benchAuthors*benchPosts), "B/post")
+			b.ReportMetric(float64(c.outboxes.Bytes())/(benchAuthors*benchPosts), "B/post")
 		})
 	}
 }

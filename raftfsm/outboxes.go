@@ -1,14 +1,15 @@
 package raftfsm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
-	"sync/atomic"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // This file joins outboxes to a shard of counters: the outbox of an author is under the key
@@ -28,50 +29,32 @@ const (
 	// TooOldColumn in an Overflow stands for a publish that was refused as outbox.TooOld.
 	TooOldColumn = PostsColumn + 1
 
-	// outboxPageBytesMax is the size at which a page of outboxes is split. A publish copies
-	// its page.
-	outboxPageBytesMax = 512
+	// outboxPageBytes is small, as a publish copies a page.
+	outboxPageBytes = 512
+	// outboxSpillBytes is the size of an outbox whose mark takes half as much memory.
+	outboxSpillBytes = 26
 )
 
 // outboxes are the outboxes of a shard.
 type outboxes struct {
-	// pages holds the bodies by author; nil until the first outbox.
-	pages atomic.Pointer[feedPages]
-	clock atomic.Uint32
-	sum   uint64 // digest of all outboxes
+	bodies *spill.Bodies // by author
+	sum    uint64        // digest of all outboxes
 }
 
-// body returns the outbox of an author, nil for none.
-func (o *outboxes) body(key uint64) []byte {
-	if pages := o.pages.Load(); pages != nil {
-		return pages.get(key)
-	}
-	return nil
+// newOutboxBodies returns the bodies of a replica's outboxes.
+func newOutboxBodies(place spill.Place) *spill.Shard {
+	return spill.NewShard(spill.Config{
+		Place: place, What: "the outbox of author", PageBytes: outboxPageBytes,
+		BytesMin: outboxSpillBytes, Summarise: outbox.AppendSummary,
+	})
 }
 
-// set replaces the outbox of an author.
-func (o *outboxes) set(key uint64, body []byte) {
-	pages := o.pages.Load()
-	if pages == nil {
-		pages = newFeedPages(&o.clock, outboxPageBytesMax)
-		o.pages.Store(pages)
-	}
-	pages.mu.Lock()
-	defer pages.mu.Unlock()
-	pages.set(key, body)
-}
+// none reports whether there has been no outbox.
+func (o *outboxes) none() bool { return o.bodies.Stats().Keys == 0 }
 
 func (o *outboxes) clear() {
-	o.pages.Store(nil)
+	o.bodies.Clear()
 	o.sum = 0
-}
-
-func (o *outboxes) bytes() uint64 {
-	pages := o.pages.Load()
-	if pages == nil {
-		return 0
-	}
-	return uint64(pages.bytes.Load()) + uint64(8*len(pages.dir.Load().slots))
 }
 
 // outboxOp is an op on an outbox among the ops of a batch.
@@ -79,6 +62,20 @@ type outboxOp struct {
 	outbox.Op
 	op   int // number of the op
 	cell int // position of the cell that counts it, -1 for none
+}
+
+// outboxKeys calls yield with the author of each op that needs or changes an outbox.
+func (b *batch) outboxKeys(yield func(author uint64)) {
+	for i := range b.outbox {
+		if o := &b.outbox[i]; o.Kind != outbox.Clear {
+			yield(b.ops[o.op].ID)
+		}
+	}
+	for i := range b.ops {
+		if b.ops[i].Kind == engine.OpDelete {
+			yield(b.ops[i].ID)
+		}
+	}
 }
 
 // outboxOp decodes an op on an outbox. For the table it is one that adds 1 to the posts, or
@@ -120,44 +117,26 @@ type NewestPosts struct {
 	Limit int
 }
 
-// newestAtOnce is how many authors Newest looks up at once, so that their cache misses
-// overlap.
-const newestAtOnce = 32
-
 // Newest adds the posts of authors, which are positions in keys, or in all authors of the
-// read if at has the positions there.
-func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) {
-	pages := c.outboxes.Load().pages.Load()
-	if pages == nil {
-		return
-	}
-	var of [newestAtOnce]*feedPage
-	var bodies [newestAtOnce][]byte
-	for first := 0; first < len(keys); first += newestAtOnce {
-		some := keys[first:min(first+newestAtOnce, len(keys))]
-		users := 0
-		for i, key := range some {
-			of[i] = pages.page(feedHash(key))
+// read if at has the positions there. It does not read outboxes on disk: into.Missing has
+// those that it needs, and the bodies returned are what their marks are of.
+func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) *spill.Bodies {
+	bodies := c.outboxes.Current()
+	bodies.GetMany(keys, func(i int, body []byte) {
+		author := i
+		if at != nil {
+			author = at[i]
 		}
-		for i := range some {
-			users += of[i].users()
+		last, has := q.lastOf(author)
+		switch {
+		case !has:
+		case spill.IsMark(body):
+			into.AddSummary(author, body, spill.Summary(body), last)
+		default:
+			into.Add(author, body, last)
 		}
-		if users == 0 { // and else the first line of each page is on its way
-			continue
-		}
-		for i, key := range some {
-			bodies[i] = of[i].bodyOf(key)
-		}
-		for i := range some {
-			author := first + i
-			if at != nil {
-				author = at[author]
-			}
-			if last, has := q.lastOf(author); has && bodies[i] != nil {
-				into.Add(author, bodies[i], last)
-			}
-		}
-	}
+	})
+	return bodies
 }
 
 // lastOf returns the id up to which the read has posts of an author, or false if it has none.
@@ -172,52 +151,41 @@ func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
 //
 //	outboxes:  authors (4) | key (8), outbox as in an op … by the authors' hashes
 //
-// The hash is that of feedHash; it orders all authors of the stream.
+// The hash is that of spill.Hash; it orders all authors of the stream.
 const outboxSectionBytes = 1 << 20
 
-// capturedOutboxes are the outboxes at one moment.
+// capturedOutboxes are the outboxes at one moment, those on disk too.
 type capturedOutboxes struct {
-	pages []*feedPage
-	sum   uint64
+	view *spill.View
+	sum  uint64
 }
 
-func (o *outboxes) capture() (c capturedOutboxes) {
-	if pages := o.pages.Load(); pages != nil {
-		pages.mu.Lock()
-		defer pages.mu.Unlock()
-		c.pages, c.sum = pages.pages(), o.sum
-	}
-	return c
-}
+func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
 
 // write writes the sections of outboxes: none if there are none, so that an older program
 // reads the snapshot of a shard that never had any.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
 	var box outbox.Outbox
-	page, author := 0, 0
-	for page < len(c.pages) {
-		if author == c.pages[page].users() {
-			page, author = page+1, 0
-			continue
-		}
+	for c.view.More() {
+		var failed error
 		err := w.Section(codec.StreamOutboxes, func(b []byte) []byte {
 			start, authors := len(b), uint32(0)
 			b = append(b, 0, 0, 0, 0)
-			for page < len(c.pages) && len(b)-start < outboxSectionBytes {
-				p := c.pages[page]
-				if author == p.users() {
-					page, author = page+1, 0
-					continue
+			for c.view.More() && len(b)-start < outboxSectionBytes {
+				var key uint64
+				var body []byte
+				if key, body, failed = c.view.Next(); failed != nil {
+					break
 				}
 				box.IDs = box.IDs[:0]
-				outbox.DecodeBody(&box, p.body(author))
-				b = outbox.AppendOutbox(binary.LittleEndian.AppendUint64(b, p.key(author)), &box)
-				author, authors = author+1, authors+1
+				outbox.DecodeBody(&box, body)
+				b = outbox.AppendOutbox(binary.LittleEndian.AppendUint64(b, key), &box)
+				authors++
 			}
 			binary.LittleEndian.PutUint32(b[start:], authors)
 			return b
 		})
-		if err != nil {
+		if err = cmp.Or(err, failed); err != nil {
 			return err
 		}
 	}
@@ -243,7 +211,7 @@ func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outb
 			return fmt.Errorf("%w: outbox of %d bytes", codec.ErrSnapshot, len(p))
 		}
 		key := binary.LittleEndian.Uint64(p)
-		hash := feedHash(key)
+		hash := spill.Hash(key)
 		rest, ok := outbox.ParseOutbox(&r.box, p[8:])
 		if !ok || r.behind && hash <= r.hash || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
 			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
@@ -262,12 +230,16 @@ func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outb
 // loadOutboxes adds a section of outboxes.
 func (c *counts) loadOutboxes(p []byte) error {
 	var body []byte
-	return c.outs.section(p, func(key uint64, box *outbox.Outbox) error {
+	err := c.outs.section(p, func(key uint64, box *outbox.Outbox) error {
 		body = outbox.AppendBody(body[:0], box)
-		c.out.set(key, body)
+		c.out.bodies.Set(key, body)
 		c.out.sum += outbox.Digest(key, box)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return c.out.bodies.SpillLoaded(c.outs.hash)
 }
 
 // NoLast is the last id of a read that begins with the newest post.

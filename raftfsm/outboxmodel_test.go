@@ -2,19 +2,27 @@ package raftfsm
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // modelAuthor is an author as a naive program would hold one.
@@ -103,12 +111,89 @@ func outboxEntry(now int64, sections ...[]byte) []byte {
 	return codec.AppendChecksum(entry)
 }
 
-// Posts and outboxes of two replicas, one of which restores snapshots of the other, agree
-// with a naive program, whatever is published, removed, counted, deleted and repeated.
+// outboxReplica is a replica of counters with a disk of its own for outboxes.
+type outboxReplica struct {
+	*Counters
+	t     rapid.TB
+	fs    *vfs.MemFS
+	store *cold.Store
+	tight atomic.Bool
+	now   uint32
+}
+
+func newOutboxReplica(t rapid.TB) *outboxReplica {
+	r := &outboxReplica{t: t, fs: vfs.NewCrashableMem()}
+	r.open()
+	return r
+}
+
+func (r *outboxReplica) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *outboxReplica) open() {
+	r.t.Helper()
+	var err error
+	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
+	r.must(err)
+	r.Counters = NewCountersOver(Tiers{Outboxes: spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load}})
+}
+
+func (r *outboxReplica) close() {
+	r.t.Helper()
+	r.Close()
+	r.must(r.store.Close())
+}
+
+// kill leaves of the disk what a crash may, and begins anew with a snapshot.
+func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
+	r.t.Helper()
+	was := r.fs
+	r.fs = was.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, seed))})
+	r.close()
+	r.open()
+	r.must(codectest.Restore(r.Counters, snapshot))
+}
+
+// spill moves outboxes out of memory that are idle for so long, about so many bytes of them.
+func (r *outboxReplica) spill(idle uint32, bytes int64) {
+	r.t.Helper()
+	_, err := r.Outboxes().Spill(idle, bytes, func() bool { return true })
+	r.must(err)
+}
+
+// newest is Counters.Newest that reads outboxes on disk.
+func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newest) []outbox.Post {
+	r.t.Helper()
+	into.Reset(q.Limit)
+	bodies := r.Newest(keys, nil, q, into)
+	for _, m := range into.Missing(nil) {
+		var err error
+		m.Body, err = bodies.FetchMark(context.Background(), keys[m.Author], m.Mark)
+		r.must(err)
+		into.Found(&m)
+	}
+	return into.Posts()
+}
+
+// Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
+// counted, deleted and repeated. The first has all outboxes in memory. Of the others each has
+// others on disk, restores snapshots, and is killed at any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		replicas := []*Counters{NewCounters(), NewCounters()}
+		disks := []*outboxReplica{newOutboxReplica(t), newOutboxReplica(t)}
+		replicas := func() []*Counters { return []*Counters{disks[0].Counters, disks[1].Counters} }
+		plain := NewCounters()
+		defer func() {
+			for _, r := range disks {
+				r.close()
+			}
+		}()
+		which := rapid.SampledFrom(disks)
 		want := map[uint64]*modelAuthor{}
 		author := func(key uint64) *modelAuthor {
 			if want[key] == nil {
@@ -118,8 +203,8 @@ func TestOutboxesEqualModel(t *testing.T) {
 		}
 		now := int64(1_000_000)
 		// Units of a second above bit 4, from 1970 on. Ids below 160 have no time.
-		limits := outbox.Limits{Posts: 6, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
-		timeless := outbox.Limits{Posts: 6}
+		limits := outbox.Limits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
+		timeless := outbox.Limits{Posts: 9}
 		floors := FloorsOf([]string{"posts"}, map[string]int64{"posts": 0})
 		keys := rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just[uint64](math.MaxUint64))
 		ids := rapid.OneOf(rapid.Uint64Range(0, 12), rapid.Uint64Range(100, 200), rapid.Uint64Range(13_000, 20_000), rapid.Uint64Range(1_390_000, 1_410_000), rapid.SampledFrom([]uint64{math.MaxUint64, 1 << 63}))
@@ -204,27 +289,30 @@ func TestOutboxesEqualModel(t *testing.T) {
 				t.Fatalf("cuts %v do not rise", r.Cuts)
 			}
 		}
-		t.Repeat(map[string]func(*rapid.T){
-			"write": func(t *rapid.T) {
-				acts := rapid.SliceOfN(act, 1, 6).Draw(t, "acts")
-				seq++
-				id := dedup.ByProducer([]byte("p"), seq)
-				section := outboxSection(&id, floors, acts...)
-				sent = append(sent, section)
-				for _, r := range replicas {
-					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
-					if r == replicas[0] {
-						check(acts, result)
-					}
+		write := func(t *rapid.T) {
+			acts := rapid.SliceOfN(act, 1, 6).Draw(t, "acts")
+			seq++
+			id := dedup.ByProducer([]byte("p"), seq)
+			section := outboxSection(&id, floors, acts...)
+			sent = append(sent, section)
+			result := plain.Apply(codectest.Next(plain, outboxEntry(now, section))).(*Result)
+			check(acts, result)
+			for _, r := range replicas() {
+				got := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
+				if !slices.Equal(got.Rows, result.Rows) || !slices.Equal(got.Cuts, result.Cuts) || !slices.Equal(got.Overflows, result.Overflows) {
+					t.Fatalf("answered %+v, want %+v", got, result)
 				}
-			},
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"write": write,
 			"repeat": func(t *rapid.T) {
 				if len(sent) == 0 {
 					return
 				}
 				section := rapid.SampledFrom(sent[max(0, len(sent)-60):]).Draw(t, "section")
-				before := replicas[0].State().Digest
-				for _, r := range replicas {
+				before := plain.State().Digest
+				for _, r := range append(replicas(), plain) {
 					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
 					if result.Outcome(0) == dedup.Applied || len(result.Cuts)+len(result.Overflows) > 0 || r.State().Digest != before {
 						t.Fatalf("a repeat was applied: %+v", result)
@@ -232,47 +320,127 @@ func TestOutboxesEqualModel(t *testing.T) {
 				}
 			},
 			"time": func(t *rapid.T) { now += rapid.Int64Range(0, 60_000).Draw(t, "ms") },
-			"restore": func(t *rapid.T) {
-				stream := codectest.Persisted(t, replicas[0])
-				if err := codectest.Restore(replicas[1], stream); err != nil {
-					t.Fatal(err)
+			"restore": func(t *rapid.T) { // of any replica's snapshot, in a running process
+				stream := codectest.Persisted(t, rapid.SampledFrom(append(replicas(), plain)).Draw(t, "from"))
+				if !bytes.Equal(stream, codectest.Persisted(t, plain)) {
+					t.Fatal("two replicas have different snapshots")
 				}
-				again := codectest.Persisted(t, replicas[1])
-				if !bytes.Equal(stream, again) {
+				r := which.Draw(t, "replica")
+				r.must(codectest.Restore(r.Counters, stream))
+				if again := codectest.Persisted(t, r.Counters); !bytes.Equal(stream, again) {
 					t.Fatal("a restored replica has another snapshot")
 				}
 				visitOutboxes(t, stream, want)
+			},
+			"restart": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.kill(codectest.Persisted(t, r.Counters), rapid.Uint64().Draw(t, "seed"))
+			},
+			"tick": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.now++
+				r.Outboxes().Tick(r.now)
+			},
+			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
+			"spill": func(t *rapid.T) {
+				which.Draw(t, "replica").spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 40, math.MaxInt64, math.MaxInt64}).Draw(t, "bytes"))
+			},
+			"load": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.must(r.Outboxes().Warm(context.Background(), keys.Draw(t, "key")))
+			},
+			"read": func(t *rapid.T) { // a page of all authors
+				authors := slices.Sorted(maps.Keys(want))
+				q := NewestPosts{Last: rapid.OneOf(rapid.Just[uint64](NoLast), ids).Draw(t, "last"), Below: rapid.IntRange(0, len(authors)).Draw(t, "below"), Limit: rapid.IntRange(1, 8).Draw(t, "limit")}
+				var all []outbox.Post
+				for i, key := range authors {
+					for id := range want[key].ids {
+						if id < q.Last || id == q.Last && i >= q.Below {
+							all = append(all, outbox.Post{ID: id, Author: i})
+						}
+					}
+				}
+				slices.SortFunc(all, func(a, b outbox.Post) int { return cmp.Or(cmp.Compare(b.ID, a.ID), cmp.Compare(a.Author, b.Author)) })
+				var n outbox.Newest
+				if got := which.Draw(t, "replica").newest(authors, &q, &n); !slices.Equal(got, all[:min(len(all), q.Limit)]) {
+					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
+				}
+			},
+			"snapshot": func(t *rapid.T) { // that is written later
+				r := which.Draw(t, "replica")
+				at := codectest.Persisted(t, plain)
+				snapshot, err := r.Snapshot()
+				r.must(err)
+				defer snapshot.Release()
+				write(t)
+				r.spill(0, math.MaxInt64)
+				for key := range want {
+					r.must(r.Outboxes().Warm(context.Background(), key))
+				}
+				write(t)
+				r.spill(0, math.MaxInt64)
+				var s codectest.Sink
+				r.must(snapshot.Persist(&s))
+				if !bytes.Equal(s.Bytes(), at) {
+					t.Fatal("a snapshot has something that was written after it")
+				}
 			},
 			"": func(t *rapid.T) {
 				sum := uint64(0)
 				for key, m := range want {
 					sum += engine.RowDigest(key, []int64{m.posts}) + outbox.Digest(key, &outbox.Outbox{IDs: m.descending(), Trimmed: m.trimmed})
 				}
-				for _, r := range replicas {
+				for _, r := range append(replicas(), plain) {
 					if got := r.State().Digest; got != sum {
 						t.Fatalf("digest %x, want %x", got, sum)
 					}
 					if err := r.Table().Check(); err != nil {
 						t.Fatal(err)
 					}
-					for key, m := range want {
-						checkNewest(t, r, key, m.descending())
-					}
 				}
+				for key, m := range want {
+					checkNewest(t, &outboxReplica{Counters: plain, t: t}, key, m.descending())
+				}
+				checkOutboxesSpilled(t, disks)
 			},
 		})
+		for _, r := range disks {
+			r.spill(0, math.MaxInt64)
+			for key, m := range want {
+				checkNewest(t, r, key, m.descending())
+			}
+		}
 	})
 }
 
+// checkOutboxesSpilled holds what is counted of outboxes to what is there.
+func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
+	t.Helper()
+	for _, r := range disks {
+		var got spill.Stats
+		view := r.Outboxes().Current().Capture()
+		for view.More() {
+			key, body, err := view.Next()
+			r.must(err)
+			if got.Keys++; r.Outboxes().IsSpilled(key) {
+				got.Spilled++
+				got.SpilledBytes += uint64(len(body))
+			}
+		}
+		view.Close()
+		if s := r.Outboxes().Stats(); s.Keys != got.Keys || s.Spilled != got.Spilled || s.SpilledBytes != got.SpilledBytes {
+			t.Fatalf("there are %+v, told %+v", got, s)
+		}
+	}
+}
+
 // checkNewest holds reads of one author, from any id on, to the ids that there are.
-func checkNewest(t *rapid.T, r *Counters, key uint64, ids []uint64) {
+func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 	var n outbox.Newest
 	from := 0
 	q := NewestPosts{Last: NoLast, Limit: 3}
 	for {
-		n.Reset(q.Limit)
-		r.Newest([]uint64{key}, nil, &q, &n)
-		posts := n.Posts()
+		posts := r.newest([]uint64{key}, &q, &n)
 		for i, p := range posts {
 			if from+i >= len(ids) || p.ID != ids[from+i] {
 				t.Fatalf("author %d has %v from %d on, want %v", key, posts, from, ids)

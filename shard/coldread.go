@@ -4,22 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
-)
-
-const (
-	// coldReadMax bounds a read of cold rows, which a disk answers in a fraction of a
-	// millisecond. Past it another replica is asked.
-	coldReadMax = 2 * time.Second
-	// coldAtOnce is how many rows of one page are read at once, and how many reads of
-	// cold rows are under way at another node.
-	coldAtOnce = 16
+	"github.com/countd/countd/shard/tiering"
 )
 
 // get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
@@ -35,49 +26,21 @@ func (r *localReplica) get(of Table, keys []uint64, width int, rows []int64, dea
 
 // readCold fills the rows of keys that GetMany found missing.
 func (r *localReplica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
-	err := eachCold(len(missing), deadline, func(ctx context.Context, m int) error {
+	err := tiering.EachRead(len(missing), deadline, func(ctx context.Context, m int) error {
 		i := missing[m]
 		return table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width])
 	})
 	return r.tableFailure(table, err)
 }
 
-// eachCold calls read, which may wait for the disk, with 0 to n-1, coldAtOnce at once, by
-// the deadline and within coldReadMax. It returns the first error, which ends the others.
-func eachCold(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	if end := time.Now().Add(coldReadMax); end.Before(deadline) {
-		deadline = end
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	next := make(chan int, n)
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	var first error
-	var once sync.Once
-	work := func() {
-		for i := range next {
-			if err := read(ctx, i); err != nil {
-				once.Do(func() { first = err; cancel() })
-				return
-			}
-		}
-	}
-	var readers sync.WaitGroup
-	for range min(n, coldAtOnce) - 1 {
-		readers.Go(work) // ends with the context
-	}
-	work()
-	readers.Wait()
-	return first
+// eachBody calls read, which may read a feed or an outbox from disk, with 0 to n-1, some at
+// once, until one fails. Its error is as that of get.
+func (r *localReplica) eachBody(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
+	return r.bodyFailure(tiering.EachRead(n, deadline, read))
 }
 
-// eachFeed calls read, which may wait for the disk, for each key, some at once, until one
-// fails. Its error is as that of get.
-func (r *localReplica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	err := eachCold(len(keys), deadline, read)
+// bodyFailure is coldFailure for feeds and outboxes, which are repaired if they are damaged.
+func (r *localReplica) bodyFailure(err error) error {
 	if errors.Is(err, cold.ErrDamaged) {
 		r.damage.Note(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
@@ -43,8 +44,8 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 // spillAll moves all feeds of a node out of memory.
 func spillAll(t *testing.T, n *Node) {
 	t.Helper()
-	for _, r := range n.registry.feeds() {
-		if _, err := r.FSM.Spill(0, math.MaxInt64, n.tiering.MayFreeze); err != nil {
+	for _, r := range n.registry.bodies() {
+		if _, err := r.Spill(0, math.MaxInt64, n.tiering.MayFreeze); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,9 +53,9 @@ func spillAll(t *testing.T, n *Node) {
 
 // onDisk counts the feeds that a node has on disk, and all of them.
 func onDisk(n *Node) (spilled, users uint64) {
-	for _, r := range n.registry.feeds() {
-		s := r.FSM.State()
-		spilled, users = spilled+s.ColdRows, users+s.Rows
+	for _, r := range n.registry.bodies() {
+		s := r.Stats()
+		spilled, users = spilled+s.Spilled, users+s.Keys
 	}
 	return spilled, users
 }
@@ -328,21 +329,21 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	closeCold(t, n)
 	n = openFeedNode(t, dir, 1, "")
 	bytes := int64(0)
-	for _, r := range n.registry.feeds() {
-		r.FSM.Tick(uint32(n.spill.Time() / time.Second))
-		var ages raftfsm.FeedAges
-		r.FSM.Ages(&ages)
+	for _, r := range n.registry.bodies() {
+		r.Tick(uint32(n.spill.Time() / time.Second))
+		var ages spill.Ages
+		r.Ages(&ages)
 		bytes += ages.Bytes()
 	}
-	n.spill.Relieve(n.registry.feeds(), bytes/3)
+	n.spill.Relieve(n.registry.bodies(), bytes/3)
 	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.spill.Relieve(n.registry.feeds(), 10*bytes)
+	n.spill.Relieve(n.registry.bodies(), 10*bytes)
 	if spilled, _ := onDisk(n); spilled != feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.spill.Relieve(n.registry.feeds(), 10*bytes) // there is nothing left
+	n.spill.Relieve(n.registry.bodies(), 10*bytes) // there is nothing left
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 

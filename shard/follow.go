@@ -113,14 +113,16 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 }
 
 // newReplica returns a replica before its first entry, and where its rows may be
-// besides: those of counters alone leave memory. So do feeds, to a place of their own.
+// besides: those of counters alone leave memory. So do feeds and outboxes, to a place of
+// their own.
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger
 	switch g.kind {
 	case codec.KindFeed:
-		r.feed = n.spill.NewFeed(g.number)
-		r.fsm, r.spill = r.feed, &tiering.Feed{FSM: r.feed, Logger: logger}
+		r.feed = raftfsm.NewFeedOver(n.spill.Place(g.number))
+		r.fsm, r.spill = r.feed, &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
+		n.spill.Begin(r.spill.Shard)
 		return r, nil, nil
 	case codec.KindUnread:
 		r.unread = raftfsm.NewUnread()
@@ -140,12 +142,13 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := n.tiering.OpenCounters(r.tier, sets)
+	rows, err := n.tiering.OpenCounters(r.tier, sets, n.spill.Place(g.number))
 	if err != nil {
 		return nil, nil, err
 	}
 	r.counters = r.tier.FSM
-	r.fsm = r.counters
+	r.fsm, r.spill = r.counters, &tiering.Bodies{Shard: r.counters.Outboxes(), Of: g.kind, Logger: logger}
+	n.spill.Begin(r.spill.Shard)
 	return r, rows, nil
 }
 
@@ -159,8 +162,11 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	}
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
-	if r.feed != nil {
+	switch {
+	case r.feed != nil:
 		cfg.StateBytes = r.feed.SnapshotBytes
+	case r.counters != nil:
+		cfg.StateBytes = r.counters.SnapshotBytes
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
 	if r.counters != nil {

@@ -51,7 +51,7 @@ func (r *localReplica) groupsRows(q *remoteRead, cold bool, deadline time.Time) 
 	}
 	all := make([][]raftfsm.Group, len(q.keys))
 	if cold {
-		err = r.eachFeed(q.keys, deadline, func(ctx context.Context, i int) (err error) {
+		err = r.eachBody(len(q.keys), deadline, func(ctx context.Context, i int) (err error) {
 			all[i], err = r.feed.FetchGroups(ctx, q.keys[i])
 			return err
 		})

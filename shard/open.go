@@ -55,7 +55,7 @@ func Open(cfg Config) (*Node, error) {
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.spill = tiering.NewSpill(tiering.SpillConfig{
-		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Feeds: n.registry.feeds,
+		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Bodies: n.registry.bodies,
 		Store: func() *cold.Store { return n.cold }, Stats: n.tiering.Stats, MayFreeze: n.tiering.MayFreeze, Stopping: n.stopping,
 	})
 	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }

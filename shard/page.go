@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/keyspace"
 )
 
@@ -22,7 +23,11 @@ type pagePart struct {
 	at   []int         // position of each key in the request
 	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
 	cold []int         // positions of keys whose rows memory does not hold
-	here *localReplica // of feeds and posts: it has all of them in memory, and rows has none
+	here *localReplica // of feeds and posts: rows has none of them, as it has all feeds in memory, or answers the posts
+	// Of posts: outboxes are here's, and disk says that those of them on disk cannot be read
+	// beside the parts of other shards.
+	outboxes *spill.Bodies
+	disk     bool
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -57,7 +62,7 @@ func (pg *page) release() {
 		if !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
 			p.rows = nil // what a call answered, of any size
 		}
-		p.here = nil
+		p.here, p.outboxes, p.disk = nil, nil, false
 	}
 	pg.newest.Reset(0)
 	pagePool.Put(pg)
@@ -68,10 +73,10 @@ func (pg *page) release() {
 // to newest.
 func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
 	if pg.of == readPosts {
-		if r.counters == nil {
+		if r.counters == nil || p.disk {
 			return false
 		}
-		r.counters.Newest(p.keys, p.at, &pg.posts, &pg.newest)
+		p.outboxes = r.counters.Newest(p.keys, p.at, &pg.posts, &pg.newest)
 		p.here = r
 		return true
 	}
@@ -79,7 +84,7 @@ func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
 		p.cold = r.fsm.TableOf(pg.of.table()).GetMany(p.keys, pg.width, p.rows, p.cold[:0])
 		return len(p.cold) == 0
 	}
-	if slices.ContainsFunc(p.keys, r.feed.IsSpilled) {
+	if slices.ContainsFunc(p.keys, r.feed.Bodies().IsSpilled) {
 		return false
 	}
 	p.here = r

@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -60,7 +61,7 @@ const (
 	readCursors = readOf(raftfsm.TableCursors)
 	// readFeeds reads followees: their number, then of each id and posts.
 	readFeeds readOf = 2
-	// readPosts reads the newest posts of all authors together, as appendPostsRow has them.
+	// readPosts reads the newest posts of all authors together, as outbox.AppendRow has them.
 	readPosts readOf = 3
 	// readGroups reads the groups of users, as appendGroupsRow has them.
 	readGroups readOf = 4
@@ -134,7 +135,7 @@ func (rd *reader) batchers(node string) *readBatchers {
 			InFlight: askInFlightMax, CallItems: readsInCallMax,
 		}
 		b = &readBatchers{memory: rpc.NewBatcher(cfg)}
-		cfg.InFlight, cfg.CallItems = coldAtOnce, 1
+		cfg.InFlight, cfg.CallItems = tiering.ReadsAtOnce, 1
 		b.disk = rpc.NewBatcher(cfg)
 		rd.mu.batchers[node] = b
 	}
@@ -170,7 +171,7 @@ func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int
 	}
 	again := *q
 	again.cold = true
-	return ask(b.disk, &again, prover.ConfirmTimeout+coldReadMax)
+	return ask(b.disk, &again, prover.ConfirmTimeout+tiering.ReadMax)
 }
 
 // boardAt reads the board from one node.

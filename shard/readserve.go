@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -26,7 +27,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 		return nil, err
 	}
 	now := time.Now()
-	deadline, end := now.Add(readWaitMax), now.Add(prover.ConfirmTimeout+coldReadMax)
+	deadline, end := now.Add(readWaitMax), now.Add(prover.ConfirmTimeout+tiering.ReadMax)
 	if d, ok := ctx.Deadline(); ok {
 		end = d
 		if d.Before(deadline) {
@@ -68,7 +69,7 @@ func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, err
 }
 
 // rows returns what a read asks for: of each key a row of counts, of feeds a row of
-// appendFeedRow, of groups one of appendGroupsRow, and of posts one of appendPostsRow for
+// appendFeedRow, of groups one of appendGroupsRow, and of posts one of outbox.AppendRow for
 // all keys. Unless cold, it returns errs.ErrColdRows for what memory does not hold.
 // Its other errors are those of get.
 func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
@@ -78,7 +79,7 @@ func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int
 	case readGroups:
 		return r.groupsRows(q, cold, deadline)
 	case readPosts:
-		return r.postsRow(q)
+		return r.postsRow(q, cold, deadline)
 	}
 	table := r.fsm.TableOf(q.of.table())
 	if table == nil {
@@ -111,7 +112,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 		return rows, nil
 	}
 	feeds := make([][]raftfsm.Followee, len(q.keys))
-	err = r.eachFeed(q.keys, deadline, func(ctx context.Context, i int) (err error) {
+	err = r.eachBody(len(q.keys), deadline, func(ctx context.Context, i int) (err error) {
 		feeds[i], err = r.feed.Fetch(ctx, nil, q.keys[i])
 		return err
 	})

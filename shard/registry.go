@@ -41,8 +41,8 @@ func (s *registry) counters() (all []*tiering.Shard) {
 	return all
 }
 
-// feeds returns this node's replicas of feeds.
-func (s *registry) feeds() (all []*tiering.Feed) {
+// bodies returns the feeds and outboxes of this node's replicas.
+func (s *registry) bodies() (all []*tiering.Bodies) {
 	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.spill != nil {
 			all = append(all, r.spill)

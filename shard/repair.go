@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
@@ -41,7 +40,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.damage.Note(err)
 	}
-	if !r.damage.Found() || !n.mayRepair(g, r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
+	if !r.damage.Found() || !n.mayRepair(r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
 		return
 	}
 	r.repairAt = time.Now().Add(repairAgainAfter)
@@ -66,18 +65,18 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 
 // mayRepair reports whether a replica that is damaged may be away for a moment, and can be
 // repaired.
-func (n *Node) mayRepair(g *shardReplica, r *localReplica) bool {
-	if g.kind == codec.KindFeed && r.group.SoleVoter() {
+func (n *Node) mayRepair(r *localReplica) bool {
+	if r.damage.OfBodies() && r.group.SoleVoter() {
 		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
 	return !n.router.alone() && !r.group.Leads()
 }
 
-// repair replaces what a replica holds by what another has. Feeds need none: those on
-// disk are of one life of the replica, and it has all of them in its own snapshot and
-// log.
+// repair replaces what a replica holds by what another has. Feeds and outboxes need none:
+// those on disk are of one life of the replica, and it has all of them in its own snapshot
+// and log.
 func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
-	if g.kind == codec.KindFeed {
+	if r.damage.OfBodies() {
 		return n.reopen(g, r)
 	}
 	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)

@@ -50,10 +50,10 @@ type localReplica struct {
 	// room on their disks for writes.
 	votersFull atomic.Bool
 	damage     tiering.Damage
-	tier       *tiering.Shard // counters as tiering sees them; nil for other kinds
-	spill      *tiering.Feed  // feeds likewise
-	mustReopen atomic.Bool    // it is opened again: runReconcile's to do
-	repairAt   time.Time      // no repair begins earlier: runReconcile's
+	tier       *tiering.Shard  // counters as tiering sees them; nil for other kinds
+	spill      *tiering.Bodies // feeds and outboxes likewise
+	mustReopen atomic.Bool     // it is opened again: runReconcile's to do
+	repairAt   time.Time       // no repair begins earlier: runReconcile's
 }
 
 // led returns the replica if this node leads the group and may serve.

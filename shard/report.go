@@ -60,7 +60,7 @@ func (n *Node) Report() NodeReport {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 				replica.Misfit = n.tiering.Misfit(here.tier)
 				if here.counters != nil {
-					replica.Outboxes = here.counters.Outboxes()
+					replica.Outboxes = here.counters.Outboxes().Stats().Keys
 				}
 			}
 		}

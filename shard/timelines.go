@@ -9,6 +9,10 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/shard/tiering"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -78,21 +82,64 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 		}
 		pg.posts.Below = behind
 	}
-	pg.newest.Reset(q.Limit)
+	for {
+		if unreadable, err := rd.mergePosts(pg, groups, q.Limit, opt); err != nil {
+			return dst, nil, err
+		} else if pg.readOutboxes(groups[0].route, q.Authors, opt.Deadline) {
+			return pg.appendPosts(dst, groups[0].route, q.Authors), unreadable, nil
+		}
+	}
+}
+
+// mergePosts merges the newest posts of all shards, but of outboxes that are on disk here.
+func (rd *reader) mergePosts(pg *page, groups []*shardReplica, limit int, opt *ReadOptions) (unreadable []int, err error) {
+	pg.newest.Reset(limit)
 	failed := rd.readShards(pg, groups, opt, time.Now())
-	unreadable, err := failed.unreadable(pg)
-	if err != nil {
-		return dst, nil, err
+	if unreadable, err = failed.unreadable(pg); err != nil {
+		return nil, err
 	}
 	for s := range pg.byShard {
 		if p := &pg.byShard[s]; len(p.keys) > 0 && p.here == nil && !slices.Contains(unreadable, s) {
 			p.addPosts(&pg.newest)
 		}
 	}
-	for _, p := range pg.newest.Posts() {
-		dst = append(dst, Post{p.ID, q.Authors[p.Author]})
+	return unreadable, nil
+}
+
+// readOutboxes reads the outboxes on disk without which the posts of the page are not known.
+// If it returns false, one could not be read or has moved, and the page is to be merged again:
+// each shard of them is read apart then, by localReplica.postsRow, which repeats until none
+// has moved, or from another node.
+func (pg *page) readOutboxes(route keyspace.Route, authors []uint64, deadline time.Time) (all bool) {
+	missing := pg.newest.Missing(nil)
+	if len(missing) == 0 {
+		return true
 	}
-	return dst, unreadable, nil
+	err := tiering.ReadOutboxes(missing, deadline, func(author int) (*spill.Bodies, uint64) {
+		s, key := route.KeyOf(authors[author])
+		return pg.byShard[s].outboxes, key
+	})
+	for i := range missing {
+		if err == nil {
+			pg.newest.Found(&missing[i])
+			continue
+		}
+		s, _ := route.KeyOf(authors[missing[i].Author])
+		pg.byShard[s].here, pg.byShard[s].outboxes, pg.byShard[s].disk = nil, nil, true
+	}
+	return err == nil
+}
+
+// appendPosts appends the posts of a page. Their outboxes are in use.
+func (pg *page) appendPosts(dst []Post, route keyspace.Route, authors []uint64) []Post {
+	for _, p := range pg.newest.Posts() {
+		author := authors[p.Author]
+		if s, key := route.KeyOf(author); pg.byShard[s].outboxes != nil {
+			pg.byShard[s].outboxes.Touch(key)
+		}
+		dst = append(dst, Post{p.ID, author})
+	}
+	return dst
 }
 
 // unreadable returns the shards that failed, ascending, or an error if all that the page
@@ -128,28 +175,39 @@ func (pg *page) postsOf(p *pagePart) raftfsm.NewestPosts {
 	return q
 }
 
-// postsRow returns the posts that another node asks for.
-func (r *localReplica) postsRow(q *remoteRead) ([]int64, error) {
+// postsRow returns the posts that a read asks for as outbox.AppendRow has them. Unless cold, it
+// returns errs.ErrColdRows if it needs outboxes that memory does not hold.
+func (r *localReplica) postsRow(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
 	if r.counters == nil {
 		return nil, fmt.Errorf("%w: a read of posts in group %d", wire.ErrBadMessage, q.group)
 	}
 	var newest outbox.Newest
-	newest.Reset(q.posts.Limit)
-	r.counters.Newest(q.keys, nil, &q.posts, &newest)
-	return appendPostsRow(nil, newest.Posts()), nil
-}
-
-// appendPostsRow appends posts as a row: their number, then of each the id and the position
-// of the author among the keys of the read.
-func appendPostsRow(row []int64, posts []outbox.Post) []int64 {
-	row = append(row, int64(len(posts)))
-	for _, p := range posts {
-		row = append(row, int64(p.ID), int64(p.Author))
+	for {
+		newest.Reset(q.posts.Limit)
+		bodies := r.counters.Newest(q.keys, nil, &q.posts, &newest)
+		missing := newest.Missing(nil)
+		if len(missing) > 0 && !cold {
+			return nil, errs.ErrColdRows
+		}
+		err := tiering.ReadOutboxes(missing, deadline, func(author int) (*spill.Bodies, uint64) { return bodies, q.keys[author] })
+		if errors.Is(err, spill.ErrMoved) && time.Now().Before(deadline) {
+			continue // and begin with the outboxes of now
+		}
+		if err != nil {
+			return nil, r.bodyFailure(err)
+		}
+		for i := range missing {
+			newest.Found(&missing[i])
+		}
+		posts := newest.Posts()
+		for _, p := range posts {
+			bodies.Touch(q.keys[p.Author])
+		}
+		return outbox.AppendRow(nil, posts), nil
 	}
-	return row
 }
 
-// addPosts adds the posts of a part that another node read, in a row of appendPostsRow.
+// addPosts adds the posts of a part that another node read, in a row of outbox.AppendRow.
 func (p *pagePart) addPosts(into *outbox.Newest) {
 	for row := p.rows[1:]; len(row) > 0; row = row[2:] {
 		if !into.AddPost(outbox.Post{ID: uint64(row[0]), Author: p.at[row[1]]}) {
@@ -158,7 +216,7 @@ func (p *pagePart) addPosts(into *outbox.Newest) {
 	}
 }
 
-// parsePostsRow reads an answer with a row of appendPostsRow.
+// parsePostsRow reads an answer with a row of outbox.AppendRow.
 func parsePostsRow(r *wire.Reader, q *remoteRead) []int64 {
 	n := r.Int()
 	if n < 0 || n > int64(q.posts.Limit) {

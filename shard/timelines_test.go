@@ -237,7 +237,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 func TestTimelineAnswers(t *testing.T) {
 	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
 	q := &remoteRead{readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
-	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(appendPostsRow(nil, posts))}, q)}
+	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, posts))}, q)}
 	var merged outbox.Newest
 	merged.Reset(3)
 	merged.AddPost(outbox.Post{ID: 6, Author: 1})

@@ -26,7 +26,7 @@ func (wr *writer) warm(w *Write, groups []*shardReplica) error {
 			continue
 		}
 		r := groups[s].replica.Load()
-		if r == nil || !r.mayBeCold(key) {
+		if r == nil || !r.mayBeCold(key, w.Feeds != nil || w.Outbox != nil || w.Ops[i].Kind == engine.OpDelete) {
 			continue
 		}
 		if byShard == nil {
@@ -52,19 +52,18 @@ func (wr *writer) warm(w *Write, groups []*shardReplica) error {
 // hasCold reports whether shards of a kind have rows outside of memory.
 func hasCold(kind codec.Kind) bool { return kind == codec.KindCounters || kind == codec.KindFeed }
 
-// mayBeCold reports whether a write to a key may need the disk.
-func (r *localReplica) mayBeCold(key uint64) bool {
-	if r.feed != nil {
-		return r.feed.IsSpilled(key)
-	}
-	return r.fsm.TableOf(raftfsm.TableCounts).MayBeCold(key)
+// mayBeCold reports whether a write to a row, or to the feed or outbox of its key if body, may
+// need the disk.
+func (r *localReplica) mayBeCold(key uint64, body bool) bool {
+	return r.counters != nil && r.counters.Table().MayBeCold(key) || body && r.spill.IsSpilled(key)
 }
 
 func (r *localReplica) warm(keys []uint64, deadline time.Time) (err error) {
-	if r.feed != nil {
-		err = r.eachFeed(keys, deadline, func(ctx context.Context, i int) error { return r.feed.Warm(ctx, keys[i]) })
-	} else {
+	if r.counters != nil {
 		err = r.get(raftfsm.TableCounts, keys, 1, make([]int64, len(keys)), deadline)
+	}
+	if err == nil {
+		err = r.eachBody(len(keys), deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, keys[i]) })
 	}
 	if errors.Is(err, ErrNoQuorum) {
 		return fmt.Errorf("%w: its cold rows cannot be read: %w", ErrNoLeader, err)
@@ -72,35 +71,32 @@ func (r *localReplica) warm(keys []uint64, deadline time.Time) (err error) {
 	return err
 }
 
-// findCold returns a visitor that appends to keys those whose rows may be cold, and
-// does what another does.
+// findCold returns a visitor that appends to keys those for which mayBeCold holds, and does
+// what another does.
 func (r *localReplica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
-	if r.feed != nil {
-		return r.findSpilled(other, keys)
-	}
-	table := r.fsm.TableOf(raftfsm.TableCounts)
-	if r.group.Cold() == nil || !table.MayBeCold(0) {
+	if r.spill == nil || !r.mayBeCold(0, false) && r.spill.Stats().Spilled == 0 {
 		return other
 	}
-	return other.WithOp(func(_ Table, key uint64, _ *engine.Op) error {
-		if table.MayBeCold(key) {
+	note := func(key uint64, body bool) {
+		if r.mayBeCold(key, body) {
 			*keys = append(*keys, key)
 		}
-		return nil
-	})
-}
-
-// findSpilled is findCold for a shard of feeds.
-func (r *localReplica) findSpilled(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
-	check := other.Feed
+	}
+	feed, box := other.Feed, other.Outbox
 	other.Feed = func(key uint64, op *FeedOp) error {
-		if op.Kind != raftfsm.FeedClear && r.feed.IsSpilled(key) {
-			*keys = append(*keys, key)
-		}
-		if check == nil {
+		if note(key, op.Kind != raftfsm.FeedClear); feed == nil {
 			return nil
 		}
-		return check(key, op)
+		return feed(key, op)
 	}
-	return other
+	other.Outbox = func(key uint64, op *OutboxOp) error {
+		if note(key, true); box == nil {
+			return nil
+		}
+		return box(key, op)
+	}
+	return other.WithOp(func(_ Table, key uint64, op *engine.Op) error {
+		note(key, op.Kind == engine.OpDelete)
+		return nil
+	})
 }

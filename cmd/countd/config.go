@@ -108,7 +108,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval in which all rows on disk are read to detect damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
 	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
-	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last read a user's feed moves from memory to disk; 0 for never")
+	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never")
 	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id, counted back from the newest post, 1m to 876000h")
 	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d", shard.OutboxMaxMax))
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")

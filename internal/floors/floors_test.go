@@ -49,8 +49,10 @@ const rule = `
 	raftfsm/catalog: raftfsm/codec engine source/sink
 	# The newest posts of authors, packed; no log, no pages, no counts.
 	raftfsm/outbox: internal/splitmix
+	# Bodies of idle keys on disk.
+	raftfsm/spill: internal/splitmix engine/cold engine/golomb
 	# What a log entry means to a shard.
-	raftfsm: internal/splitmix raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
+	raftfsm: internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.
@@ -72,7 +74,7 @@ const rule = `
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members
+	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members
 	# Which replicas have files here, and which were deleted.
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile
 	# Who is a member of groups led here, as the catalog wants it.
@@ -90,7 +92,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members
+	shard: raftfsm/outbox raftfsm/spill shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
@@ -154,7 +156,7 @@ const rule = `
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold engine/members raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members raftfsm raftfsm/spill shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

@@ -76,6 +76,13 @@ func DecodeBody(o *Outbox, body []byte) {
 	}
 }
 
+// AppendSummary appends what a reader learns of an outbox on disk without reading it: its
+// newest id (8). It has one, as a body without posts is too small to leave memory.
+func AppendSummary(dst, body []byte) []byte {
+	id, _ := newest(body, math.MaxUint64)
+	return binary.LittleEndian.AppendUint64(dst, id)
+}
+
 // head splits a body. It has no posts if the body is nil.
 func head(body []byte) (posts int, trimmed uint64, blocks []byte) {
 	if len(body) < headSize {

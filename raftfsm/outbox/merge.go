@@ -19,23 +19,37 @@ func (p Post) before(q Post) bool {
 
 // Newest collects the newest posts of many outboxes. It reads more than the newest post of an
 // outbox only if that one is among the newest of all: Add offers the newest of each author,
-// and Posts walks the outboxes of those that are left.
+// and Posts walks the outboxes of those that are left. So it needs few of the outboxes on
+// disk, whose newest posts are in memory: Missing returns them.
 type Newest struct {
 	limit int
 	heap  []Post  // at most limit; the last of a timeline first
 	added []added // the outboxes whose newest post was among the newest at the time
+	below []Missing
 }
 
 // added is an outbox of which the newest post was added.
 type added struct {
 	newest Post
-	body   []byte
+	body   []byte // nil for one on disk until Found
+	mark   []byte // of one on disk
+}
+
+// Missing is an outbox on disk that Posts needs.
+type Missing struct {
+	Author int
+	Mark   []byte
+	Body   []byte // what the mark stands for, which the caller sets
+
+	added int    // position in added; -1 for one of which no post was added
+	last  uint64 // that Posts may have of the latter
 }
 
 // Reset begins with no posts. limit must be above 0.
 func (n *Newest) Reset(limit int) {
 	clear(n.added) // do not keep pages alive
-	n.limit, n.heap, n.added = limit, n.heap[:0], n.added[:0]
+	clear(n.below)
+	n.limit, n.heap, n.added, n.below = limit, n.heap[:0], n.added[:0], n.below[:0]
 }
 
 // Add adds the posts of an author, up to the id last. The body must not change until Posts
@@ -43,8 +57,41 @@ func (n *Newest) Reset(limit int) {
 func (n *Newest) Add(author int, body []byte, last uint64) {
 	p, found := Post{Author: author}, false
 	if p.ID, found = newest(body, last); found && n.AddPost(p) {
-		n.added = append(n.added, added{p, body})
+		n.added = append(n.added, added{newest: p, body: body})
 	}
+}
+
+// AddSummary adds the posts of an author whose outbox is on disk, up to the id last, by a
+// mark and its AppendSummary. Neither must change until Posts was called.
+func (n *Newest) AddSummary(author int, mark, summary []byte, last uint64) {
+	p := Post{ID: binary.LittleEndian.Uint64(summary), Author: author}
+	if p.ID > last {
+		n.below = append(n.below, Missing{Author: author, Mark: mark, added: -1, last: last})
+	} else if n.AddPost(p) {
+		n.added = append(n.added, added{newest: p, mark: mark})
+	}
+}
+
+// Missing appends to dst the outboxes on disk without which Posts cannot be called, after all
+// others were added. The caller calls Found with each
+// once it has set the body.
+func (n *Newest) Missing(dst []Missing) []Missing {
+	dst = append(dst, n.below...)
+	for i := range n.added {
+		if a := &n.added[i]; a.body == nil && !n.heap[0].before(a.newest) {
+			dst = append(dst, Missing{Author: a.newest.Author, Mark: a.mark, added: i})
+		}
+	}
+	return dst
+}
+
+// Found adds the body of a missing outbox.
+func (n *Newest) Found(m *Missing) {
+	if m.added < 0 {
+		n.Add(m.Author, m.Body, m.last)
+		return
+	}
+	n.added[m.added].body = m.Body
 }
 
 // newest returns the newest id of a body that is at most last, or false. It decodes nothing
@@ -127,4 +174,13 @@ func (n *Newest) down() {
 		n.heap[i], n.heap[child] = n.heap[child], n.heap[i]
 		i = child
 	}
+}
+
+// AppendRow appends posts as a row of numbers: how many, then of each the id and the author.
+func AppendRow(row []int64, posts []Post) []int64 {
+	row = append(row, int64(len(posts)))
+	for _, p := range posts {
+		row = append(row, int64(p.ID), int64(p.Author))
+	}
+	return row
 }

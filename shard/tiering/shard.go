@@ -1,10 +1,13 @@
 package tiering
 
 import (
+	"errors"
 	"log/slog"
 	"sync/atomic"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -23,26 +26,42 @@ type Shard struct {
 	moved uint64       // rows that left memory since the last snapshot for that: Run's
 }
 
-// Feed is this node's replica of one shard of feeds. Its fields are set before it is
-// listed.
-type Feed struct {
-	FSM    *raftfsm.Feed
+// Bodies are the feeds, or the outboxes, of this node's replica of one shard. Its fields are
+// set before it is listed.
+type Bodies struct {
+	*spill.Shard
+	Of     codec.Kind   // of the shard
 	Logger *slog.Logger // names the replica
 }
 
-// Damage remembers that rows or feeds of a replica could not be read from disk. It stays
+// what names the bodies in logs.
+func (b *Bodies) what() string {
+	if b.Of == codec.KindFeed {
+		return "feeds"
+	}
+	return "outboxes"
+}
+
+// Damage remembers that rows or bodies of a replica could not be read from disk. It stays
 // so until the replica is opened again.
 type Damage struct {
 	Logger *slog.Logger // names the replica
 
 	found   atomic.Bool
+	rows    atomic.Bool // beyond bodies, which the replica has in its own snapshot and log
 	closing atomic.Bool
 }
 
 // Note remembers err, and logs it the first time. It does nothing after Close: a replica
 // that is being closed has let go of its rows.
 func (d *Damage) Note(err error) {
-	if d.closing.Load() || d.found.Swap(true) {
+	if d.closing.Load() {
+		return
+	}
+	if !errors.Is(err, spill.ErrLost) {
+		d.rows.Store(true)
+	}
+	if d.found.Swap(true) {
 		return
 	}
 	d.Logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
@@ -50,6 +69,9 @@ func (d *Damage) Note(err error) {
 
 // Found reports whether Note was called.
 func (d *Damage) Found() bool { return d.found.Load() }
+
+// OfBodies reports whether only bodies were found to be damaged.
+func (d *Damage) OfBodies() bool { return d.found.Load() && !d.rows.Load() }
 
 // Close has Note do nothing from now on.
 func (d *Damage) Close() { d.closing.Store(true) }

@@ -9,8 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/metric"
 )
@@ -45,8 +46,8 @@ type Round struct {
 	Relieve func() bool   // memory is tight
 }
 
-// Spill moves feeds out of memory, to the store of cold rows. It has no lock: run
-// alone changes what it holds.
+// Spill moves idle feeds and outboxes out of memory, to the store of cold rows. It has no
+// lock: run alone changes what it holds.
 //
 // Its goroutine: run, which Node starts and waits for.
 type Spill struct {
@@ -56,11 +57,11 @@ type Spill struct {
 
 // SpillConfig configures a Spill. Every field must be set but Store.
 type SpillConfig struct {
-	Idle      time.Duration // how long nobody asks for a feed until it leaves memory; 0 for never
+	Idle      time.Duration // how long nobody uses a feed or an outbox until it leaves memory; 0 for never
 	Catalog   *catalog.Catalog
 	Headroom  *headroom.Headroom
-	Store     func() *cold.Store // called once feeds are opened
-	Feeds     func() []*Feed     // that this node has now
+	Store     func() *cold.Store // called once shards are opened
+	Bodies    func() []*Bodies   // that this node has now
 	Stats     func() cold.Stats  // of that store, zero before it is there
 	MayFreeze func() bool
 	Stopping  <-chan struct{}
@@ -69,17 +70,16 @@ type SpillConfig struct {
 // NewSpill returns a Spill whose time begins now.
 func NewSpill(cfg SpillConfig) *Spill { return &Spill{SpillConfig: cfg, began: time.Now()} }
 
-// NewFeed returns the state machine of a shard of feeds, for none of which anybody has
-// asked yet.
-func (s *Spill) NewFeed(group uint32) *raftfsm.Feed {
-	place := raftfsm.FeedPlace{}
-	if s.Idle > 0 {
-		place = raftfsm.FeedPlace{Store: s.Store(), Group: group, Tight: s.tight}
+// Place returns where the idle bodies of a group go.
+func (s *Spill) Place(group uint32) spill.Place {
+	if s.Idle == 0 {
+		return spill.Place{}
 	}
-	fsm := raftfsm.NewFeedOver(place)
-	fsm.Tick(uint32((s.Time() - FeedBusy) / time.Second))
-	return fsm
+	return spill.Place{Store: s.Store(), Group: group, Tight: s.tight}
 }
+
+// Begin sets the time of a shard, none of whose bodies anybody has asked for yet.
+func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
 // Time is the time that feeds are told, which begins at FeedBusy.
 func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
@@ -109,9 +109,9 @@ func (s *Spill) tight() bool {
 
 // Round is one tick of run, at a time of feeds.
 func (s *Spill) Round(round *Round, now time.Duration) {
-	all := s.Feeds()
+	all := s.Bodies()
 	for _, r := range all {
-		r.FSM.Tick(uint32(now / time.Second))
+		r.Tick(uint32(now / time.Second))
 	}
 	if !s.Catalog.View().ColdRows() {
 		return
@@ -119,7 +119,7 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 	if now-round.looked >= min(s.Idle/feedLookShare, feedLookMax) {
 		round.looked = now
 		for _, r := range all {
-			s.spill(r, s.Idle, math.MaxInt64)
+			s.moveOut(r, s.Idle, math.MaxInt64)
 		}
 	}
 	// What has left memory counts once the collector has looked.
@@ -131,11 +131,11 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 
 // Relieve moves so many bytes of feeds out of memory, and a share besides, of users of
 // all shards who are idle for the longest.
-func (s *Spill) Relieve(all []*Feed, over int64) {
-	var ages raftfsm.FeedAges
-	shards := make([]raftfsm.FeedAges, len(all))
+func (s *Spill) Relieve(all []*Bodies, over int64) {
+	var ages spill.Ages
+	shards := make([]spill.Ages, len(all))
 	for i, r := range all {
-		r.FSM.Ages(&shards[i])
+		r.Ages(&shards[i])
 		for age, bytes := range shards[i] {
 			ages[age] += bytes
 		}
@@ -145,21 +145,21 @@ func (s *Spill) Relieve(all []*Feed, over int64) {
 	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
 	for i, r := range all {
 		if bytes := float64(shards[i].Bytes()); bytes > 0 {
-			s.spill(r, max(idle, min(FeedBusy, s.Idle)), int64(share*bytes)+1)
+			s.moveOut(r, max(idle, min(FeedBusy, s.Idle)), int64(share*bytes)+1)
 		}
 	}
 }
 
-// spill moves feeds of a replica out of memory that are idle for so long, about so many
+// moveOut moves bodies of a replica out of memory that are idle for so long, about so many
 // bytes of them at the most.
-func (s *Spill) spill(r *Feed, idle time.Duration, bytesMax int64) {
+func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	users, err := r.FSM.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
+	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
 	if err != nil && !errors.Is(err, cold.ErrClosed) {
-		r.Logger.Warn("feeds stay in memory, and it is tried again", "err", err)
+		r.Logger.Warn(r.what()+" stay in memory, and it is tried again", "err", err)
 	}
-	if users > 0 {
-		r.Logger.Info("feeds have left memory", "users", users, "after", time.Since(began).Round(time.Millisecond).String())
+	if moved > 0 {
+		r.Logger.Info(r.what()+" have left memory", "users", moved, "after", time.Since(began).Round(time.Millisecond).String())
 	}
 }
 
@@ -171,29 +171,35 @@ func CheckFeedIdle(idle time.Duration) error {
 	return nil
 }
 
-// Metrics are of what became of feeds.
+// Metrics are of what became of feeds and outboxes.
 func (s *Spill) Metrics() []prometheus.Collector {
-	sum := func(value func(*raftfsm.Feed) uint64) func() float64 {
+	sum := func(of codec.Kind, value func(*spill.Shard) uint64) func() float64 {
 		return func() float64 {
 			total := uint64(0)
-			for _, r := range s.Feeds() {
-				total += value(r.FSM)
+			for _, r := range s.Bodies() {
+				if r.Of == of {
+					total += value(r.Shard)
+				}
 			}
 			return float64(total)
 		}
 	}
+	users := func(b *spill.Shard) uint64 { return b.Stats().Spilled }
+	bytes := func(b *spill.Shard) uint64 { return b.Stats().SpilledBytes }
+	spilled := func(b *spill.Shard) uint64 { moved, _ := b.Moved(); return moved }
+	returned := func(b *spill.Shard) uint64 { _, moved := b.Moved(); return moved }
 	return []prometheus.Collector{
-		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.",
-			sum(func(f *raftfsm.Feed) uint64 { return f.State().ColdRows })),
-		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
-			sum(func(f *raftfsm.Feed) uint64 { return f.State().ColdBytes })),
-		metric.Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.",
-			sum(func(f *raftfsm.Feed) uint64 { spilled, _ := f.Moved(); return spilled })),
-		metric.Counter("countd_feeds_returned_total", "Feeds that returned to memory.",
-			sum(func(f *raftfsm.Feed) uint64 { _, returned := f.Moved(); return returned })),
-		metric.Counter("countd_feed_reads_total", "Feeds that were read from disk.",
+		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.", sum(codec.KindFeed, users)),
+		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.", sum(codec.KindFeed, bytes)),
+		metric.Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.", sum(codec.KindFeed, spilled)),
+		metric.Counter("countd_feeds_returned_total", "Feeds that returned to memory.", sum(codec.KindFeed, returned)),
+		metric.Gauge("countd_outboxes_spilled", "Authors whose outboxes are on disk instead of in memory.", sum(codec.KindCounters, users)),
+		metric.Gauge("countd_outboxes_spilled_bytes", "Bytes of these outboxes on disk.", sum(codec.KindCounters, bytes)),
+		metric.Counter("countd_outboxes_spilled_total", "Outboxes that moved from memory to disk.", sum(codec.KindCounters, spilled)),
+		metric.Counter("countd_outboxes_returned_total", "Outboxes that returned to memory.", sum(codec.KindCounters, returned)),
+		metric.Counter("countd_feed_reads_total", "Feeds and outboxes that were read from disk.",
 			func() float64 { return float64(s.Stats().RecordReads) }),
-		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds from disk.",
+		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds and outboxes from disk.",
 			func() float64 { return s.Stats().RecordSeconds }),
 	}
 }

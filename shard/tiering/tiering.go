@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -97,12 +98,12 @@ func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 	calls.Handle(methodColdOrder, t.serveOrder)
 }
 
-// OpenCounters makes the state machine of a shard with sets of members, and returns where its
-// rows may be beside memory.
-func (t *Tiering) OpenCounters(s *Shard, sets *members.Group) (*cold.Group, error) {
+// OpenCounters makes the state machine of a shard with sets of members, whose idle outboxes go
+// to a place, and returns where its rows may be beside memory.
+func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Place) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
-		s.FSM = raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Members: sets, Seal: t.OldToSeal(s)})
+		s.FSM = raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Members: sets, Outboxes: outboxes, Seal: t.OldToSeal(s)})
 	}
 	return rows, err
 }

@@ -1,0 +1,255 @@
+package spill
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/golomb"
+)
+
+// This file reads bodies on disk and brings them back into memory. In place of such a body
+// its page has a mark, little-endian:
+//
+//	0 (1) | version (4) | summary
+//
+// No body begins with 0. The record in cold.Records under the key's hash and that version has
+// the body. Apply brings a body back before it writes to it. The record is then unneeded and
+// is removed later.
+const markBytes = 5
+
+// spilled are the bodies that are on disk.
+type spilled struct {
+	records *cold.Records
+	closed  atomic.Bool // by Dispose; no record is written afterwards
+
+	keys, bytes atomic.Int64  // number of marks, and bytes of their bodies
+	gone        []uint64      // hashes that may have an unneeded record; under pageTable.mu
+	cleared     atomic.Uint64 // how often all records were removed; changes under pageTable.mu
+
+	turn struct {
+		sync.Mutex        // held while bodies leave memory; acquired before pageTable.mu
+		from       uint64 // hash to continue from
+		version    uint32 // of the last records
+		loaded     uint64 // bodies of a snapshot from this hash on are still in memory
+	}
+}
+
+func newSpilled(place *Place) *spilled {
+	if place.Store == nil {
+		return nil
+	}
+	return &spilled{records: place.Store.Records(place.Group)}
+}
+
+// forget removes all records. If that fails, the next Open of the store removes them; until
+// then they do no harm.
+func (s *spilled) forget() { _ = s.records.Remove() }
+
+// IsMark distinguishes a mark from a body.
+func IsMark(body []byte) bool { return len(body) > 0 && body[0] == 0 }
+
+// Summary returns what Config.Summarise appended to a mark.
+func Summary(mark []byte) []byte { return mark[markBytes:] }
+
+func versionOf(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark[1:]) }
+
+func (s *Shard) appendMark(dst []byte, version uint32, body []byte) []byte {
+	dst = binary.LittleEndian.AppendUint32(append(dst, 0), version)
+	if s.cfg.Summarise != nil {
+		dst = s.cfg.Summarise(dst, body)
+	}
+	return dst
+}
+
+// padded returns a body with the padding that a bit reader needs, in the same memory if that
+// is large enough.
+func padded(body []byte) []byte {
+	n := len(body)
+	return append(body, make([]byte, golomb.RicePadding)...)[:n]
+}
+
+// ErrMoved is returned for a mark that no longer stands for a record: the body was brought
+// back, written or removed.
+var ErrMoved = errors.New("the body has moved")
+
+// ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The
+// replica has the body in its own snapshot and log.
+var ErrLost = errors.New("a record of this process is lost")
+
+// IsSpilled reports whether the body of a key is on disk.
+func (s *Shard) IsSpilled(key uint64) bool { return IsMark(s.Current().Peek(key)) }
+
+// Fetch returns the body of a key, nil for none, which may be on disk. It waits for the disk
+// until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means
+// that it cannot be read.
+func (s *Shard) Fetch(ctx context.Context, key uint64) ([]byte, error) {
+	return s.fetch(ctx, key, !s.cfg.short())
+}
+
+// Warm is Fetch for a caller that is about to write to the key: the body always returns to
+// memory.
+func (s *Shard) Warm(ctx context.Context, key uint64) error {
+	_, err := s.fetch(ctx, key, true)
+	return err
+}
+
+func (s *Shard) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error) {
+	for {
+		held := s.Current()
+		body, err := held.fetch(ctx, key, keep)
+		// Bodies that a snapshot has replaced meanwhile have removed their records.
+		if err == nil || ctx.Err() != nil || s.Current() == held {
+			return body, err
+		}
+	}
+}
+
+func (b *Bodies) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error) {
+	for {
+		mark := b.Get(key)
+		if !IsMark(mark) {
+			return mark, nil
+		}
+		body, err := b.read(ctx, key, mark, keep)
+		if errors.Is(err, ErrMoved) && ctx.Err() == nil {
+			continue
+		}
+		return body, err
+	}
+}
+
+// FetchMark returns the body that a mark of these bodies stands for, whether or not it has
+// moved since. It returns ErrMoved if the body is lost because of that. Otherwise it is as
+// Shard.Fetch.
+func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte, error) {
+	body, err := b.read(ctx, key, mark, !b.shard.cfg.short())
+	if err != nil && b.shard.Current() != b {
+		return nil, ErrMoved // a snapshot has replaced them
+	}
+	return body, err
+}
+
+// read reads what a mark of a key stands for, and returns it to memory if keep.
+func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) ([]byte, error) {
+	body, err := b.out.records.Read(ctx, Hash(key), versionOf(mark))
+	if err = b.ofMark(key, mark, err); err != nil {
+		return nil, b.shard.cfg.lost("read", key, err)
+	}
+	if keep {
+		b.pages.mu.Lock()
+		b.returnLocked(key, mark, body)
+		b.pages.mu.Unlock()
+	}
+	return padded(slices.Clip(body)), nil
+}
+
+// lost describes an error of reading a record.
+func (c *Config) lost(verb string, key uint64, err error) error {
+	err = fmt.Errorf("cannot %s %s %d: %w", verb, c.What, key, err)
+	if errors.Is(err, cold.ErrDamaged) {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return err
+}
+
+// ofMark returns err, or ErrMoved if the mark is no longer in the page.
+func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
+	if err != nil && string(b.Peek(key)) != string(mark) {
+		return ErrMoved
+	}
+	return err
+}
+
+// returnLocked replaces a mark by the body that was read, if the mark is still there. A nil
+// body means that its record is gone.
+func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
+	if body == nil || string(b.Peek(key)) != string(mark) {
+		return
+	}
+	b.Set(key, body)
+	b.out.gone = append(b.out.gone, Hash(key))
+	b.out.keys.Add(-1)
+	b.out.bytes.Add(-int64(len(body)))
+	b.shard.moved.returned.Add(1)
+}
+
+// marked is a body on disk that an op needs in memory.
+type marked struct {
+	key        uint64
+	mark, body []byte
+	err        error
+}
+
+// readsAtOnce bounds the bodies that Apply reads concurrently.
+const readsAtOnce = 16
+
+// LockReturned reads the bodies of keys back into memory and returns with the lock held that
+// Unlock releases. Until then no body moves. On an error the lock is free and nothing
+// observable has changed. It reads the disk without the lock. It calls keys several times.
+func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
+	var read []marked
+	for {
+		b.pages.mu.Lock()
+		for i := range read {
+			b.returnLocked(read[i].key, read[i].mark, read[i].body)
+		}
+		if read = b.marked(keys); len(read) == 0 {
+			return nil
+		}
+		b.pages.mu.Unlock()
+		if err := b.readMarked(read); err != nil {
+			return err
+		}
+	}
+}
+
+// Unlock releases the lock of LockReturned.
+func (b *Bodies) Unlock() { b.pages.mu.Unlock() }
+
+// marked returns each of the keys whose body is on disk, once.
+func (b *Bodies) marked(keys func(yield func(key uint64))) (all []marked) {
+	if b.out == nil || b.out.keys.Load() == 0 {
+		return nil
+	}
+	keys(func(key uint64) {
+		if mark := b.Peek(key); IsMark(mark) {
+			all = append(all, marked{key: key, mark: mark})
+		}
+	})
+	slices.SortFunc(all, func(a, b marked) int { return cmp.Compare(a.key, b.key) })
+	return slices.CompactFunc(all, func(a, b marked) bool { return a.key == b.key })
+}
+
+// readMarked reads bodies from disk, several at a time, and skips those that have moved.
+func (b *Bodies) readMarked(all []marked) error {
+	next := make(chan *marked, len(all))
+	for i := range all {
+		next <- &all[i]
+	}
+	close(next)
+	read := func() {
+		for m := range next {
+			m.body, m.err = b.out.records.ReadNow(Hash(m.key), versionOf(m.mark))
+			m.err = b.ofMark(m.key, m.mark, m.err)
+		}
+	}
+	var readers sync.WaitGroup
+	for range min(len(all), readsAtOnce) - 1 {
+		readers.Go(read)
+	}
+	read()
+	readers.Wait()
+	for i := range all {
+		if m := &all[i]; m.err != nil && !errors.Is(m.err, ErrMoved) {
+			return b.shard.cfg.lost("return", m.key, m.err)
+		}
+	}
+	return nil
+}

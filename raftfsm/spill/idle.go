@@ -1,0 +1,254 @@
+package spill
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/bits"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// This file moves the bodies of idle keys out of memory.
+
+// spillBytes is the size of one write: a few thousand bodies, and enough for Pebble to write
+// them directly to a file.
+const spillBytes = 1 << 20
+
+// Tick sets the time, in a unit that the owner chooses. Bodies loaded from a snapshot count
+// as read at that moment.
+func (s *Shard) Tick(now uint32) { s.clock.Store(now) }
+
+// Moved returns how many bodies left memory and returned since the process started.
+func (s *Shard) Moved() (spilled, returned uint64) {
+	return s.moved.spilled.Load(), s.moved.returned.Load()
+}
+
+// Ages is the size of the bodies in memory by idle time: element n counts bodies idle
+// for 2^(n-1) to 2^n-1 ticks.
+type Ages [33]int64
+
+// Ages adds the bodies of this shard that may leave memory.
+func (s *Shard) Ages(to *Ages) {
+	held := s.Current()
+	held.pages.each(0, func(page *page) bool {
+		for i := range page.keys() {
+			if body := page.body(i); held.mayLeave(body) {
+				to[bits.Len32(held.idleFor(page, i))] += int64(len(body))
+			}
+		}
+		return true
+	})
+}
+
+// Bytes returns the total.
+func (a *Ages) Bytes() (total int64) {
+	for _, bytes := range a {
+		total += bytes
+	}
+	return total
+}
+
+// Oldest returns an idle time such that the bodies that are idle for at least as long have
+// at least that many bytes. If there are not so many bytes, it returns the lowest idle
+// time.
+func (a *Ages) Oldest(bytes int64) (idle uint32) {
+	for n := len(a) - 1; n > 0; n-- {
+		if bytes -= a[n]; bytes <= 0 {
+			return 1 << (n - 1)
+		}
+	}
+	return 0
+}
+
+// mayLeave reports whether a body, or what is in its place, may leave memory.
+func (b *Bodies) mayLeave(body []byte) bool {
+	return !IsMark(body) && len(body) >= b.shard.cfg.BytesMin
+}
+
+// idleFor returns for how many ticks nobody has read or written key i of a page.
+func (b *Bodies) idleFor(page *page, i int) uint32 {
+	now, at := b.pages.clock.Load(), page.touched[i].Load()
+	return now - min(now, at)
+}
+
+// Spill moves bodies that were idle for the given number of ticks out of memory, until it
+// has checked all, moved about bytesMax, or proceed returns false. The next call
+// continues there. It returns how many bodies it moved. On an error, which is cold.ErrFull
+// while the disk is full, the bodies that it was about to move stay in memory.
+func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys int, err error) {
+	held := s.Current()
+	if held.out == nil {
+		return 0, nil
+	}
+	held.out.turn.Lock()
+	defer held.out.turn.Unlock()
+	r := held.newRound(idle, bytesMax, proceed)
+	start := held.out.turn.from
+	if err = r.from(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
+		err = r.from(0, start-1)
+	}
+	if !r.ended {
+		held.pages.mu.Lock()
+		held.pages.halve()
+		held.pages.mu.Unlock()
+	}
+	return r.moved, err
+}
+
+// SpillLoaded moves bodies out of memory if that is short. The caller has loaded those up to
+// a hash from a snapshot, ascending. If the disk is full, they stay.
+func (b *Bodies) SpillLoaded(last uint64) error {
+	if b.out == nil || !b.shard.cfg.short() {
+		return nil
+	}
+	b.out.turn.Lock()
+	defer b.out.turn.Unlock()
+	r := b.newRound(0, math.MaxInt64, func() bool { return true })
+	if err := r.from(b.out.turn.loaded, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
+		return err
+	}
+	b.out.turn.loaded = last
+	return nil
+}
+
+// round is one round of moving bodies out of memory.
+type round struct {
+	*Bodies
+	idle    uint32
+	left    int64 // bytes that may still leave memory
+	proceed func() bool
+	cleared uint64 // value of spilled.cleared when the round began
+
+	records []cold.Record // to be written
+	bytes   int           // total size of records
+	moved   int           // bodies
+
+	ended bool // the round stopped before it had checked all
+}
+
+// newRound returns a round. The caller holds the turn.
+func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *round {
+	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
+}
+
+// over reports whether the bodies that the round began with were cleared or closed.
+func (r *round) over() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
+
+// from checks the keys whose hashes are first … last.
+func (r *round) from(first, last uint64) (err error) {
+	r.pages.each(first, func(page *page) bool {
+		for i := range page.keys() {
+			hash := Hash(page.key(i))
+			if hash > last {
+				break
+			}
+			if body := page.body(i); hash >= first && r.mayLeave(body) && int64(r.bytes) < r.left && r.idleFor(page, i) >= r.idle {
+				r.records = append(r.records, cold.Record{Key: hash, Body: body})
+				r.bytes += len(body)
+			}
+		}
+		if int64(r.bytes) >= min(spillBytes, r.left) {
+			err = r.write()
+		}
+		if r.ended = err != nil || r.left <= 0 || r.over() || !r.proceed(); r.ended {
+			return false
+		}
+		return page.keys() == 0 || Hash(page.key(page.keys()-1)) < last
+	})
+	if err == nil {
+		err = r.write()
+	}
+	if !r.ended {
+		r.out.turn.from = 0
+	}
+	return err
+}
+
+// write writes the collected bodies, and puts marks in their place.
+func (r *round) write() error {
+	records := r.records
+	r.records, r.bytes = nil, 0
+	if err := r.removeGone(); err != nil {
+		return err
+	}
+	if len(records) == 0 || r.over() {
+		return nil
+	}
+	r.out.turn.version++
+	for i := range records {
+		records[i].Version = r.out.turn.version
+	}
+	if err := r.out.records.Write(records); err != nil {
+		return err
+	}
+	if r.out.closed.Load() { // perhaps before they were written
+		r.out.forget()
+		return nil
+	}
+	for rest := records; len(rest) > 0; {
+		rest = r.mark(rest)
+	}
+	r.out.turn.from = records[len(records)-1].Key + 1
+	return nil
+}
+
+// mark puts marks in place of the first written bodies that share a page, unless they
+// have changed. It returns the other records.
+func (r *round) mark(written []cold.Record) (rest []cold.Record) {
+	r.pages.mu.Lock()
+	defer r.pages.mu.Unlock()
+	if r.out.cleared.Load() != r.cleared {
+		return nil // all records have gone
+	}
+	page := r.pages.page(written[0].Key)
+	b := newPageBuilder(page.keys())
+	marked := 0
+	rest = written
+	for i := range page.keys() {
+		hash := Hash(page.key(i))
+		rest = r.skipLocked(rest, func(w *cold.Record) bool { return w.Key < hash })
+		if len(rest) == 0 || rest[0].Key != hash || !bytes.Equal(rest[0].Body, page.body(i)) {
+			b.addKey(page, i)
+			continue
+		}
+		b.add(page.key(i), r.shard.appendMark(nil, rest[0].Version, rest[0].Body), page.touched[i].Load())
+		r.out.bytes.Add(int64(len(rest[0].Body)))
+		r.left -= int64(len(rest[0].Body))
+		marked++
+		rest = rest[1:]
+	}
+	rest = r.skipLocked(rest, func(w *cold.Record) bool { return r.pages.page(w.Key) == page })
+	if marked > 0 {
+		next := b.page(page.bits)
+		r.pages.bytes.Add(next.bytes() - page.bytes())
+		r.pages.put(written[0].Key, next)
+		r.pages.merge(written[0].Key)
+	}
+	r.moved += marked
+	r.out.keys.Add(int64(marked))
+	r.shard.moved.spilled.Add(uint64(marked))
+	return rest
+}
+
+// skipLocked skips the first records as long as their bodies have changed.
+func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
+	for len(records) > 0 && changed(&records[0]) {
+		r.out.gone = append(r.out.gone, records[0].Key)
+		records = records[1:]
+	}
+	return records
+}
+
+// removeGone removes the records of keys without a mark. They get none before it is
+// done, because the caller holds the turn.
+func (r *round) removeGone() error {
+	r.pages.mu.Lock()
+	gone := r.out.gone
+	r.out.gone = nil
+	r.pages.mu.Unlock()
+	if len(gone) == 0 {
+		return nil
+	}
+	return r.out.records.Delete(gone)
+}

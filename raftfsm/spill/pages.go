@@ -1,0 +1,205 @@
+package spill
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/countd/countd/engine/golomb"
+)
+
+// pageTable holds the bodies of all keys of a shard in an extendible hash table
+// (Fagin, Nievergelt, Pippenger and Strong, 1979): a directory of 2^bits pages, indexed
+// by the first bits of a key's hash. A page never changes; a write stores a new page in
+// the directory. So a reader needs no lock and always sees a whole page, and a snapshot
+// is a copy of the directory.
+//
+// A page, integers little-endian:
+//
+//	keys (4) | key (8), end in the bodies (4) … | bodies | golomb.RicePadding zeros
+//
+// in the order of the keys' hashes. In place of a body that is on disk there is a mark, as in
+// disk.go.
+type pageTable struct {
+	dir   atomic.Pointer[directory]
+	keys  atomic.Int64
+	bytes atomic.Int64   // of pages
+	clock *atomic.Uint32 // the current time, in the unit of touched
+	// bytesMax is the size at which a page of several keys is split in two. A write copies
+	// its page.
+	bytesMax int
+
+	// mu is held by writers. A writer derives a new page only from the page that it
+	// finds under mu.
+	mu sync.Mutex
+}
+
+type directory struct {
+	bits  uint8
+	slots []atomic.Pointer[page] // 2^bits; by the first bits of the hash
+}
+
+const (
+	// Beyond slotsFree a directory has at most one slot a key, so that keys with large bodies
+	// and similar hashes cannot inflate it. Their page grows instead.
+	slotsFree = 16
+
+	keysOffset = 4
+	headBytes  = 12 // per key
+	// pageOverhead is the size of a page besides its data and its keys' times.
+	pageOverhead = int(unsafe.Sizeof(page{}))
+)
+
+func newPageTable(clock *atomic.Uint32, bytesMax int) *pageTable {
+	p := &pageTable{clock: clock, bytesMax: bytesMax}
+	p.clear()
+	return p
+}
+
+// clear removes all keys.
+func (p *pageTable) clear() {
+	d := &directory{slots: make([]atomic.Pointer[page], 1)}
+	d.slots[0].Store(&page{data: make([]byte, keysOffset+golomb.RicePadding)})
+	p.dir.Store(d)
+	p.keys.Store(0)
+	p.bytes.Store(d.slots[0].Load().bytes())
+}
+
+func (d *directory) slot(hash uint64) int { return int(hash >> 1 >> (63 - d.bits)) }
+
+// page returns the page of a hash.
+func (p *pageTable) page(hash uint64) *page {
+	d := p.dir.Load()
+	return d.slots[d.slot(hash)].Load()
+}
+
+// get returns the body of a key, or nil, and marks the key as active. The caller must
+// not change the body.
+func (p *pageTable) get(key uint64) []byte {
+	page := p.page(Hash(key))
+	i := page.find(key)
+	if i < 0 {
+		return nil
+	}
+	if now := p.clock.Load(); page.touched[i].Load() != now {
+		page.touched[i].Store(now)
+	}
+	return page.body(i)
+}
+
+// peek is get for internal reads, which do not make a key look active.
+func (p *pageTable) peek(key uint64) []byte {
+	return p.page(Hash(key)).bodyOf(key)
+}
+
+// set copies body and makes it the body of a key; nil removes the key.
+func (p *pageTable) set(key uint64, body []byte) {
+	hash := Hash(key)
+	page := p.page(hash)
+	next := page.with(key, body, p.clock.Load())
+	p.keys.Add(int64(next.keys() - page.keys()))
+	p.bytes.Add(next.bytes() - page.bytes())
+	p.place(hash, next)
+}
+
+// place stores a page, one of whose hashes is given, as one page or as several if it is
+// too large.
+func (p *pageTable) place(hash uint64, page *page) {
+	p.put(hash, page)
+	if len(page.data) <= p.bytesMax || page.keys() < 2 {
+		return
+	}
+	if d := p.dir.Load(); page.bits == d.bits {
+		if int64(2*len(d.slots)) > slotsFree+p.keys.Load() {
+			return
+		}
+		p.double(d)
+	}
+	low, high := page.cut()
+	p.bytes.Add(low.bytes() + high.bytes() - page.bytes())
+	first := hash &^ (^uint64(0) >> page.bits)
+	p.place(first, low)
+	p.place(first|1<<(63-page.bits), high)
+}
+
+// put stores a page, one of whose hashes is given, in the slots of all its hashes.
+func (p *pageTable) put(hash uint64, page *page) {
+	d := p.dir.Load()
+	n := 1 << (d.bits - page.bits)
+	first := d.slot(hash) &^ (n - 1)
+	for i := range n {
+		d.slots[first+i].Store(page)
+	}
+}
+
+// double doubles the directory. A reader of the old directory still finds whole pages.
+func (p *pageTable) double(d *directory) {
+	next := &directory{bits: d.bits + 1, slots: make([]atomic.Pointer[page], 2*len(d.slots))}
+	for i := range next.slots {
+		next.slots[i].Store(d.slots[i/2].Load())
+	}
+	p.dir.Store(next)
+}
+
+// merge merges the page of a hash with its neighbour, which differs in the last bit only, and
+// repeats that while the pages are so small that the next returning body does not split them
+// again.
+func (p *pageTable) merge(hash uint64) {
+	for {
+		page := p.page(hash)
+		if page.bits == 0 {
+			return
+		}
+		high := uint64(1) << (64 - page.bits)
+		first, second := p.page(hash&^high), p.page(hash|high)
+		if first.bits != second.bits || len(first.data)+len(second.data) > p.bytesMax*3/4 {
+			return
+		}
+		b := newPageBuilder(first.keys() + second.keys())
+		b.addAll(first)
+		b.addAll(second)
+		next := b.page(page.bits - 1)
+		p.bytes.Add(next.bytes() - first.bytes() - second.bytes())
+		p.put(hash, next)
+	}
+}
+
+// halve halves the directory while no page needs all its bits.
+func (p *pageTable) halve() {
+	for d := p.dir.Load(); d.bits > 0; d = p.dir.Load() {
+		for i := range d.slots {
+			if d.slots[i].Load().bits == d.bits {
+				return
+			}
+		}
+		next := &directory{bits: d.bits - 1, slots: make([]atomic.Pointer[page], len(d.slots)/2)}
+		for i := range next.slots {
+			next.slots[i].Store(d.slots[2*i].Load())
+		}
+		p.dir.Store(next)
+	}
+}
+
+// pages returns all current pages by hash.
+func (p *pageTable) pages() (all []*page) {
+	p.each(0, func(page *page) bool {
+		all = append(all, page)
+		return true
+	})
+	return all
+}
+
+// each calls visit with the pages by hash, starting at the page of a hash, until visit
+// returns false. It may visit a page that changes meanwhile in its old form, or as
+// several.
+func (p *pageTable) each(hash uint64, visit func(*page) bool) {
+	d := p.dir.Load()
+	for i := d.slot(hash); i < len(d.slots); {
+		page := d.slots[i].Load()
+		if !visit(page) {
+			return
+		}
+		n := 1 << (d.bits - page.bits)
+		i = i&^(n-1) + n
+	}
+}

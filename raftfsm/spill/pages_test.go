@@ -1,0 +1,128 @@
+package spill
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+const testPageBytes = 4 << 10
+
+// randomBody returns a body of n bytes that begins with its first.
+func randomBody(r *rand.Rand, first byte, n int) []byte {
+	body := []byte{first}
+	for len(body) < n {
+		body = append(body, byte(r.Uint32()))
+	}
+	return body
+}
+
+// Pages hold every key: while they are cut in two, while the directory grows, with small
+// bodies and such that are larger than a page.
+func TestPagesHoldEveryKey(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p, want := newPageTable(new(atomic.Uint32), testPageBytes), map[uint64][]byte{}
+	check := func(want map[uint64][]byte) {
+		t.Helper()
+		for key, body := range want {
+			if got := p.get(key); !bytes.Equal(got, body) {
+				t.Fatalf("key %d has %d bytes, want %d", key, len(got), len(body))
+			}
+		}
+		keys, last := 0, uint64(0)
+		for _, page := range p.pages() {
+			for i := range page.keys() {
+				if hash := Hash(page.key(i)); keys > 0 && hash <= last {
+					t.Fatalf("key %d is out of order", page.key(i))
+				} else {
+					last = hash
+				}
+				keys++
+			}
+		}
+		if keys != len(want) || keys != int(p.keys.Load()) {
+			t.Fatalf("%d keys in pages, %d counted, want %d", keys, p.keys.Load(), len(want))
+		}
+	}
+	for i := range 3000 {
+		key, n := r.Uint64N(1500), 1+r.IntN(800)
+		if i%500 == 0 {
+			n = 5 * testPageBytes
+		}
+		if r.IntN(5) == 0 {
+			p.set(key, nil)
+			delete(want, key)
+			continue
+		}
+		want[key] = randomBody(r, 1, n)
+		p.set(key, want[key])
+	}
+	check(want)
+	size := 0
+	for _, page := range p.pages() {
+		size += len(page.data) + 4*page.keys() + pageOverhead
+	}
+	if counted := int(p.bytes.Load()); counted != size {
+		t.Errorf("%d bytes in pages, %d counted", size, counted)
+	}
+	if bits := p.dir.Load().bits; bits < 4 {
+		t.Errorf("a directory of %d bits shows too little", bits)
+	}
+	p.clear()
+	check(map[uint64][]byte{})
+}
+
+// Keys whose hashes begin alike do not inflate the directory.
+func TestPagesOfHashesAlike(t *testing.T) {
+	p := newPageTable(new(atomic.Uint32), testPageBytes)
+	body := randomBody(rand.New(rand.NewPCG(3, 3)), 1, 5*testPageBytes)
+	var keys []uint64
+	for key := uint64(0); len(keys) < 4; key++ {
+		if Hash(key)>>46 == Hash(0)>>46 {
+			keys = append(keys, key)
+			p.set(key, body)
+		}
+	}
+	if slots := len(p.dir.Load().slots); slots > 2*slotsFree {
+		t.Errorf("%d slots for 4 keys", slots)
+	}
+	for _, key := range keys {
+		if got := p.get(key); !bytes.Equal(got, body) {
+			t.Errorf("key %d has %d bytes", key, len(got))
+		}
+	}
+}
+
+// A reader beside a writer sees a key's body as one of those that it was given.
+func TestReadersSeeWholeBodies(t *testing.T) {
+	t.Parallel()
+	p := newPageTable(new(atomic.Uint32), testPageBytes)
+	bodies := make([][]byte, 50)
+	for i := range bodies {
+		bodies[i] = bytes.Repeat([]byte{byte(i + 1)}, 30+10*i)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for key := uint64(0); ; key = (key + 1) % 300 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if body := p.get(key); body != nil && !bytes.Equal(body, bodies[body[0]-1]) {
+					t.Errorf("key %d has a torn body of %d bytes", key, len(body))
+					return
+				}
+			}
+		})
+	}
+	for i := range 20_000 {
+		p.set(uint64(i*7%300), bodies[i%len(bodies)])
+	}
+	close(stop)
+	wg.Wait()
+}

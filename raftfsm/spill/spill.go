@@ -1,0 +1,215 @@
+// Package spill owns the byte bodies of a shard, one per key: those in use in memory, those
+// of idle keys on disk. Feeds and outboxes are such bodies. It never interprets a body, and
+// never decides when one leaves memory: its owner calls Spill.
+//
+// Each replica moves bodies by itself, because reads, which make a key active, are not in the
+// log. What is on disk must therefore be invisible to Apply, digests and snapshots.
+//
+// Invariant: a key has a body, whether in memory or on disk, if and only if the ops of the
+// log gave it one. Moving it changes neither the body nor the number of keys.
+//
+//   - Apply calls LockReturned with the keys that its entry needs before its first op. All of
+//     them are then in memory, and stay there until it unlocks, so answers, refusals and
+//     digests are those of a replica that never moved anything. The leader reads them before
+//     it proposes (Warm), so Apply rarely waits for the disk.
+//   - A mark is stored in a page only after its record was written, and a record is removed
+//     only after no page has its mark. A reader that finds no record, but still finds the
+//     mark in the page, therefore knows that the record is lost: it returns ErrLost.
+//   - A record never changes, and its checksum covers the version in the mark. A reader
+//     therefore has either the body that the mark stood for, or an error.
+//   - If Apply cannot read a record, it changes nothing: the replica is stuck until it is
+//     opened again, from its own snapshot and log, or restores another replica's snapshot.
+//   - A View captures pages and records at one moment. A snapshot contains all bodies and
+//     never refers to this disk, so replicas need not agree on what is on disk.
+//   - Records live only as long as the process. A restart at any moment, also between the
+//     write of a record and its mark, begins with the snapshot, the log and no records.
+//   - Restore builds other Bodies, with records of their own, and removes the earlier records
+//     when it replaces them, or its own if it fails.
+//   - A record without a mark, left by a write that raced with Spill, is overwritten, or
+//     removed with all others.
+package spill
+
+import (
+	"sync/atomic"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/splitmix"
+)
+
+// Place is where the bodies of idle keys may be stored. With the zero Place they stay in
+// memory.
+type Place struct {
+	Store *cold.Store
+	Group uint32 // whose bodies they are
+	// Tight reports whether memory is short. If so, bodies loaded from a snapshot leave
+	// memory, and bodies that are read do not return to it.
+	Tight func() bool
+}
+
+func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
+
+// Config configures a Shard.
+type Config struct {
+	Place
+	// What names a body before its key, in errors.
+	What string
+	// PageBytes is the size at which a page of several keys is split in two. A write copies
+	// its page.
+	PageBytes int
+	// BytesMin is the size of the smallest body that leaves memory.
+	BytesMin int
+	// Summarise appends to a mark what Summary returns of it; nil for nothing.
+	Summarise func(mark, body []byte) []byte
+}
+
+// Shard is what a replica keeps of its bodies while Restore replaces them. Its methods are
+// safe for concurrent use.
+type Shard struct {
+	cfg     Config
+	clock   atomic.Uint32
+	moved   struct{ spilled, returned atomic.Uint64 } // since the process started
+	current atomic.Pointer[Bodies]
+	newest  atomic.Pointer[Bodies] // current, or what Restore is about to replace it with
+}
+
+// NewShard returns a Shard, whose owner calls Show before anything else.
+func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
+
+// New returns empty bodies, which are not those of the shard before Show.
+func (s *Shard) New() *Bodies {
+	b := &Bodies{shard: s, pages: newPageTable(&s.clock, s.cfg.PageBytes), out: newSpilled(&s.cfg.Place)}
+	s.newest.Store(b)
+	return b
+}
+
+// Show makes bodies those of the shard and disposes of the earlier ones.
+func (s *Shard) Show(b *Bodies) {
+	if was := s.current.Swap(b); was != nil {
+		was.Dispose()
+	}
+}
+
+// Current returns the bodies of the shard. A caller loads them for each request.
+func (s *Shard) Current() *Bodies { return s.current.Load() }
+
+// Close releases the bodies on disk of a replica whose raft has stopped. Later reads of them
+// fail.
+func (s *Shard) Close() { s.Current().Dispose() }
+
+// Stats are the sizes of bodies.
+type Stats struct {
+	Keys  uint64 // with a body in memory or on disk
+	Slots int    // of the directory of pages
+	Bytes uint64 // in memory
+
+	Spilled, SpilledBytes uint64 // bodies on disk
+}
+
+// Stats returns the sizes of the current bodies.
+func (s *Shard) Stats() Stats { return s.Current().Stats() }
+
+// Bytes returns how much memory the bodies take. While a snapshot is being restored, its
+// bodies count too.
+func (s *Shard) Bytes() uint64 {
+	held, newest := s.current.Load(), s.newest.Load()
+	bytes := held.Stats().Bytes
+	if newest != held {
+		bytes += newest.Stats().Bytes
+	}
+	return bytes
+}
+
+// Bodies are the bodies of a shard as one contents has them. Readers call Get, Peek, GetMany
+// and Stats concurrently with the one writer, which applies entries or loads a snapshot, and
+// with the rounds that move bodies.
+type Bodies struct {
+	shard *Shard
+	pages *pageTable
+	out   *spilled // the bodies on disk; nil if they never leave memory
+}
+
+// Hash orders keys. It is a bijection.
+func Hash(key uint64) uint64 { return splitmix.Next(key) }
+
+// Get returns the body of a key, or its mark, or nil, and marks the key as active. The caller
+// must not change it.
+func (b *Bodies) Get(key uint64) []byte { return b.pages.get(key) }
+
+// Peek is Get for internal reads, which do not make a key active.
+func (b *Bodies) Peek(key uint64) []byte { return b.pages.peek(key) }
+
+// Stats returns the sizes of the bodies.
+func (b *Bodies) Stats() Stats {
+	slots := len(b.pages.dir.Load().slots)
+	s := Stats{Keys: uint64(b.pages.keys.Load()), Slots: slots, Bytes: uint64(b.pages.bytes.Load()) + uint64(8*slots)}
+	if b.out != nil {
+		s.Spilled, s.SpilledBytes = uint64(b.out.keys.Load()), uint64(b.out.bytes.Load())
+	}
+	return s
+}
+
+// Set copies body and makes it the body of a key; nil removes the key. The caller is the
+// writer, and holds the lock of LockReturned or has not shown the bodies.
+func (b *Bodies) Set(key uint64, body []byte) { b.pages.set(key, body) }
+
+// Clear removes all bodies. The caller is as that of Set.
+func (b *Bodies) Clear() {
+	b.pages.clear()
+	if b.out == nil {
+		return
+	}
+	b.out.keys.Store(0)
+	b.out.bytes.Store(0)
+	b.out.gone = nil
+	b.out.cleared.Add(1)
+	b.out.forget()
+}
+
+// Dispose stops spilling and removes all records. A later read of a body on disk fails.
+func (b *Bodies) Dispose() {
+	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
+	if b.out != nil && !b.out.closed.Swap(true) {
+		b.out.forget()
+	}
+}
+
+// getAtOnce is how many keys GetMany looks up at once, so that their cache misses overlap.
+const getAtOnce = 32
+
+// GetMany calls visit with the position of each key that has a body, and with the body or its
+// mark. It does not make keys active; Touch does.
+func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
+	if b.pages.keys.Load() == 0 {
+		return
+	}
+	var of [getAtOnce]*page
+	var bodies [getAtOnce][]byte
+	for first := 0; first < len(keys); first += getAtOnce {
+		some := keys[first:min(first+getAtOnce, len(keys))]
+		users := 0
+		for i, key := range some {
+			of[i] = b.pages.page(Hash(key))
+		}
+		for i := range some {
+			users += of[i].keys()
+		}
+		if users == 0 { // and else the first line of each page is on its way
+			continue
+		}
+		for i, key := range some {
+			bodies[i] = of[i].bodyOf(key)
+		}
+		for i := range some {
+			if bodies[i] != nil {
+				visit(first+i, bodies[i])
+			}
+		}
+	}
+}
+
+// Touch marks a key as active.
+func (b *Bodies) Touch(key uint64) {
+	if b.out != nil {
+		b.pages.get(key)
+	}
+}

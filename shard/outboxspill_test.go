@@ -1,0 +1,245 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/outbox"
+)
+
+// outboxSpill is a model of authors whose outboxes leave memory.
+type outboxSpill struct {
+	posts map[uint64][]uint64 // by author, newest first
+}
+
+const spillAuthors, spillPosts = 20, 10
+
+// fillAuthors publishes some posts of each author. The older of a page are of the authors with
+// the lower numbers.
+func fillAuthors(t *testing.T, n *Node) *outboxSpill {
+	t.Helper()
+	m := &outboxSpill{posts: map[uint64][]uint64{}}
+	w := &Write{Deadline: soon()}
+	for i := range uint64(spillPosts) {
+		for author := range uint64(spillAuthors) {
+			id := 1_000_000*author + 1000*i
+			w.Ops, w.Outbox = append(w.Ops, engine.Op{ID: author}), append(w.Outbox, OutboxOp{Kind: outbox.Publish, ID: id})
+			m.posts[author] = append([]uint64{id}, m.posts[author]...)
+		}
+	}
+	mustDo(t, n.Write(n.Keyspace(KeyspaceUsers), once(w)))
+	return m
+}
+
+// check reads pages of all authors, from the newest on and behind each post.
+func (m *outboxSpill) check(t *testing.T, n *Node, opt ReadOptions) {
+	t.Helper()
+	var authors []uint64
+	var all []Post
+	for author := range uint64(spillAuthors) {
+		authors = append(authors, author)
+		for _, id := range m.posts[author] {
+			all = append(all, Post{id, author})
+		}
+	}
+	slices.SortFunc(all, func(a, b Post) int {
+		if a.ID > b.ID || a.ID == b.ID && a.Author < b.Author {
+			return -1
+		}
+		return 1
+	})
+	mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 1000}, opt, all...)
+	for i := 0; i < len(all); i += 13 {
+		mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 5, HasAfter: true, After: all[i]}, opt, all[i+1:min(i+6, len(all))]...)
+	}
+	mustReadNewest(t, n, NewestPosts{Authors: authors[:1], Limit: 1000}, opt, all[len(all)-len(m.posts[0]):]...)
+}
+
+// changeSome publishes, publishes again, removes and deletes, each of an author of its own.
+func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
+	t.Helper()
+	ks := n.Keyspace(KeyspaceUsers)
+	posts := len(m.posts[first])
+	if w := mustPublish(t, n, first, m.posts[first][1]); w.Rows[0] != int64(posts) || !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+		t.Errorf("published twice: %d posts, cuts %v, want %d posts", w.Rows[0], w.Cuts, posts)
+	}
+	id := m.posts[first][0] + 1
+	if w := mustPublish(t, n, first, id); w.Rows[0] != int64(posts+1) {
+		t.Errorf("published: %d posts, want %d", w.Rows[0], posts+1)
+	}
+	m.posts[first] = append([]uint64{id}, m.posts[first]...)
+	w := once(&Write{
+		Ops: []engine.Op{{ID: first + 1}}, Outbox: []OutboxOp{{Kind: outbox.Remove, ID: m.posts[first+1][2]}},
+		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
+	})
+	mustDo(t, n.Write(ks, w))
+	if w.Rows[0] != int64(len(m.posts[first+1])-1) || len(w.Cuts) > 0 {
+		t.Errorf("removed: %d posts, cuts %v", w.Rows[0], w.Cuts)
+	}
+	m.posts[first+1] = slices.Delete(slices.Clone(m.posts[first+1]), 2, 3)
+	mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{{ID: first + 2, Kind: engine.OpDelete}}, Deadline: soon()})))
+	m.posts[first+2] = nil
+}
+
+// outboxesOnDisk counts the outboxes that a node has on disk, and all of them.
+func outboxesOnDisk(n *Node) (spilled, authors uint64) {
+	for _, r := range n.registry.bodies() {
+		if r.Of == codec.KindCounters {
+			s := r.Stats()
+			spilled, authors = spilled+s.Spilled, authors+s.Keys
+		}
+	}
+	return spilled, authors
+}
+
+// Outboxes on disk are read, written, backed up and there after a restart as those in memory
+// are. A page brings back at most as many as it has posts.
+func TestSpilledOutboxesOfANode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := openFeedNode(t, dir, 1, "")
+	m := fillAuthors(t, n)
+	before := digests(n)
+	spillAll(t, n)
+	if spilled, authors := outboxesOnDisk(n); spilled != spillAuthors || authors != spillAuthors {
+		t.Fatalf("%d outboxes of %d are on disk", spilled, authors)
+	}
+	authors := []uint64{0, 1, 2, 3, 4, 5, 18, 19}
+	mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 3}, ReadOptions{}, Post{m.posts[19][0], 19}, Post{m.posts[19][1], 19}, Post{m.posts[19][2], 19})
+	if spilled, _ := outboxesOnDisk(n); spilled != spillAuthors-3 { // the three with the newest last post
+		t.Errorf("a page of 3 posts left %d of %d outboxes on disk", spilled, spillAuthors)
+	}
+	m.check(t, n, ReadOptions{})
+	spillAll(t, n)
+	if after := digests(n); !maps.Equal(before, after) {
+		t.Errorf("digests %v, before %v", after, before)
+	}
+	m.changeSome(t, n, 5)
+	m.check(t, n, ReadOptions{Consistency: Linearizable})
+	spillAll(t, n)
+	before = digests(n)
+	for _, g := range n.registry.groups.Load().all {
+		if g.keyspace != KeyspaceUsers {
+			continue
+		}
+		backup, err := n.OpenSnapshot(t.Context(), g.number)
+		mustDo(t, err)
+		found := uint64(0)
+		facts, err := raftfsm.VisitSnapshot(backup, codec.KindCounters, raftfsm.SnapshotVisitor{Outbox: func(author uint64, box *outbox.Outbox) error {
+			found++
+			if !slices.Equal(box.IDs, m.posts[author]) {
+				t.Errorf("the backup has %v of author %d, want %v", box.IDs, author, m.posts[author])
+			}
+			return nil
+		}})
+		if state := g.replica.Load().fsm.State(); err != nil || facts.Digest != state.Digest || found != spillAuthors-1 {
+			t.Errorf("a backup of %d outboxes and %+v, %v, of %+v", found, facts, err, state)
+		}
+		mustDo(t, backup.Close())
+	}
+	closeCold(t, n)
+	n = openFeedNode(t, dir, 1, "")
+	if after := digests(n); !maps.Equal(before, after) {
+		t.Errorf("after the restart %v, before %v", after, before)
+	}
+	m.check(t, n, ReadOptions{})
+}
+
+// Of three nodes each has other outboxes in memory: any answers for all and all agree, also
+// when the leader loses those that it has on disk.
+func TestNodesSpillOutboxesByThemselves(t *testing.T) {
+	t.Parallel()
+	first := openFeedNode(t, t.TempDir(), 1, "")
+	m := fillAuthors(t, first)
+	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, ""), openFeedNode(t, t.TempDir(), 4, "")}
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	number := first.Keyspace(KeyspaceUsers).FirstGroup
+	for _, other := range all[1:] {
+		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
+	}
+	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}} // the last holds none
+	mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
+	agree := func() bool {
+		g := first.registry.shardOf(number).replica.Load()
+		return g != nil && len(g.group.Voters()) == 3 && digestsAgree(all)
+	}
+	eventually(t, "three hold the shard", agree)
+	spillAll(t, first)
+	spillAll(t, all[2])
+	for i, n := range all {
+		m.changeSome(t, n, uint64(4*i)) // forwarded, to a leader that has it on disk
+		m.check(t, n, ReadOptions{Consistency: Linearizable})
+		spillAll(t, all[i%3])
+	}
+	for _, n := range all {
+		spillAll(t, first)
+		m.check(t, n, ReadOptions{Consistency: Linearizable})
+	}
+	eventually(t, "digests agree", agree)
+	spillAll(t, first)
+	replaced := loseFeeds(t, first, number)
+	m.check(t, first, ReadOptions{Consistency: Linearizable})
+	eventually(t, "the leader has another replica", replaced)
+	for _, n := range all {
+		m.check(t, n, ReadOptions{Consistency: Linearizable})
+	}
+	eventually(t, "digests agree again", agree)
+}
+
+// A node alone whose outboxes on disk are lost answers no page without them, counts no post
+// twice, and has all again from its own snapshot and log.
+func TestLostOutboxesComeBack(t *testing.T) {
+	t.Parallel()
+	n := openFeedNode(t, t.TempDir(), 1, "")
+	m := fillAuthors(t, n)
+	number := n.Keyspace(KeyspaceUsers).FirstGroup
+	for name, touch := range map[string]func(r *localReplica){
+		"by a read": func(*localReplica) {
+			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
+			posts, unreadable, err := n.Timelines().Newest(n.Keyspace(KeyspaceUsers), &NewestPosts{Authors: []uint64{3}, Limit: 5}, opt, nil)
+			if err == nil && (len(posts) != 5 || len(unreadable) > 0) {
+				t.Errorf("a lost outbox has %v, unreadable %v", posts, unreadable)
+			}
+		},
+		"by a write": func(*localReplica) {
+			w := once(&Write{Ops: []engine.Op{{ID: 3}}, Outbox: []OutboxOp{{Kind: outbox.Publish, ID: m.posts[3][1]}}, Deadline: soon()})
+			if err := n.Write(n.Keyspace(KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+				t.Error("a post was published twice")
+			} else if err != nil && !errors.Is(err, ErrNoLeader) {
+				var unreadable *UnreadableError
+				if !errors.As(err, &unreadable) {
+					t.Errorf("a publish to a lost outbox: %v", err)
+				}
+			}
+		},
+		"by a snapshot": func(r *localReplica) {
+			mustWrite(t, n, n.Keyspace(KeyspaceUsers), addTo(999, 1, 1))
+			if err := r.group.TakeSnapshot(); err == nil {
+				t.Error("a snapshot without all outboxes was taken")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spillAll(t, n)
+			r := n.registry.shardOf(number).replica.Load()
+			replaced := loseFeeds(t, n, number)
+			touch(r)
+			eventually(t, "another replica is there", replaced)
+			eventually(t, "it serves", func() bool { return n.Ready() == nil })
+			eventually(t, "repairs may begin", func() bool {
+				n.registry.shardOf(number).replica.Load().repairAt = time.Time{}
+				return !n.repairing.Load()
+			})
+			m.check(t, n, ReadOptions{Consistency: Linearizable})
+		})
+	}
+}
