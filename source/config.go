@@ -113,6 +113,9 @@ type Mapping struct {
 type StartAt struct {
 	Latest bool
 	At     map[uint32]Position // those that are not in it begin at the earliest
+
+	texts map[uint32]string // At as it was written
+	ids   bool              // At holds ids of a Redis stream
 }
 
 // Earliest reports whether all partitions begin at their first messages.
@@ -126,7 +129,14 @@ func (s StartAt) MarshalJSON() ([]byte, error) {
 	case len(s.At) == 0:
 		return []byte(`"earliest"`), nil
 	}
-	return json.Marshal(s.At)
+	if !s.ids {
+		return json.Marshal(s.At)
+	}
+	ids := make(map[uint32]string, len(s.At))
+	for partition, p := range s.At {
+		ids[partition] = fmt.Sprintf("%d-%d", p.Hi, p.Lo)
+	}
+	return json.Marshal(ids)
 }
 
 // Duration is a time.Duration, as text in JSON.
@@ -207,7 +217,27 @@ func ParseNamed(name string, text []byte) (*Config, error) {
 		return nil, bad("name", "not %s, as the call has it", shown(name))
 	}
 	c.Name = cmp.Or(c.Name, name)
-	return c, c.validate()
+	if err := c.validate(); err != nil {
+		return c, err
+	}
+	c.Start.ids = c.Type == TypeRedis
+	for partition, text := range c.Start.texts {
+		var err error
+		if c.Start.At[partition], err = c.Position(text); err != nil {
+			return c, bad(fmt.Sprintf("start.%d", partition), "%v", err)
+		}
+	}
+	return c, nil
+}
+
+// Position parses a position of the source's queue. For a Redis stream a number is the first
+// half of an id, as in Redis: 700 is 700-0.
+func (c *Config) Position(text string) (Position, error) {
+	p, err := ParsePosition(text)
+	if err == nil && c.Type == TypeRedis && !strings.ContainsAny(text, "-/") {
+		p = Position{Hi: p.Lo}
+	}
+	return p, err
 }
 
 // read reads the root of a document.
@@ -304,7 +334,7 @@ func (c *Config) readStart(field string, n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content)/2 > startsMax {
 		return bad(field, "neither earliest, latest nor an object of 1 to %d positions by partition", startsMax)
 	}
-	c.Start.At = map[uint32]Position{}
+	c.Start.At, c.Start.texts = map[uint32]Position{}, map[uint32]string{}
 	for i := 0; i < len(n.Content); i += 2 {
 		key, value := n.Content[i].Value, n.Content[i+1]
 		field := field + "." + shown(key)
@@ -319,7 +349,7 @@ func (c *Config) readStart(field string, n *yaml.Node) error {
 		if err != nil {
 			return bad(field, "%v", err)
 		}
-		c.Start.At[uint32(partition)] = p
+		c.Start.At[uint32(partition)], c.Start.texts[uint32(partition)] = p, value.Value
 	}
 	return nil
 }

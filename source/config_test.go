@@ -2,6 +2,7 @@ package source
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -31,12 +32,16 @@ func TestConfig(t *testing.T) {
 	if err != nil || string(again.JSON()) != string(c.JSON()) {
 		t.Errorf("%s is read as %v, %v", c.JSON(), again, err)
 	}
-	start, err := ParseConfig([]byte("{name: a, type: redis-stream, addr: 'x:1', key: k, start: {0: 123, 7: 5-6}}"))
-	if err != nil || start.Start.At[0] != (Position{Lo: 123}) || start.Start.At[7] != (Position{Hi: 5, Lo: 6}) {
+	start, err := ParseConfig([]byte("{name: a, type: redis-stream, addr: 'x:1', key: k, start: {0: 123, 7: 5-6, 8: 0-9}}"))
+	if err != nil || start.Start.At[0] != (Position{Hi: 123}) || start.Start.At[7] != (Position{Hi: 5, Lo: 6}) || start.Start.At[8] != (Position{Lo: 9}) {
 		t.Errorf("start %+v, %v", start, err)
 	}
-	if again, err = ParseConfig(start.JSON()); err != nil || again.Start.At[7] != (Position{Hi: 5, Lo: 6}) {
+	if again, err = ParseConfig(start.JSON()); err != nil || !maps.Equal(again.Start.At, start.Start.At) {
 		t.Errorf("%s is read as %v, %v", start.JSON(), again, err)
+	}
+	log, err := ParseConfig([]byte("{start: {0: 123}, name: a, type: nats, url: 'nats://x:1', stream: S, dead-letters: d}"))
+	if err != nil || log.Start.At[0] != (Position{Lo: 123}) || !strings.Contains(string(log.JSON()), `"start":{"0":123}`) {
+		t.Errorf("start %+v, %v", log, err)
 	}
 	if start.SameMeaning(c) || !c.SameMeaning(c) {
 		t.Error("SameMeaning is wrong")

@@ -290,7 +290,7 @@ func TestLostData(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	for start, want := range map[string]uint64{"earliest": 2, "latest": 4, "{0: 3}": 3, "{1: 3}": 2} {
+	for start, want := range map[string]uint64{"earliest": 2, "latest": 4, "{0: 0-3}": 3, "{1: 3}": 2} {
 		if got := testConfig(t, "start: "+start).startAt(0, Position{Lo: 2}, Position{Lo: 4}); got.Lo != want {
 			t.Errorf("%s: got %v", start, got)
 		}

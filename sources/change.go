@@ -190,6 +190,15 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 	if !of.Paused {
 		return nil, &RefusedError{"the source is not paused: pause it before a seek"}
 	}
+	cfg, err := source.ParseConfig(of.Config)
+	if err != nil {
+		return nil, err
+	}
+	for partition, text := range to {
+		if positions[partition], err = cfg.Position(text); err != nil {
+			return nil, err
+		}
+	}
 	if unbegun(of) { // a partition that is sought counts as begun
 		if err = s.begin(ctx, n, of); err == nil {
 			of, err = n.Source(name)

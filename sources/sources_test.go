@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // queue is a queue of some partitions. Message i of a partition has position i.
@@ -224,6 +225,28 @@ func (st *started) count(id uint64) int64 {
 
 func like(id uint64) string {
 	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":1}}`, id)
+}
+
+// A number is the first half of an id of a Redis stream: as the second half, which other queues
+// have it for, it would be below all ids, and all messages would count again.
+func TestIDsOfRedis(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1))
+	must(st.Put(ctx, "likes", []byte(`{"type":"redis-stream","addr":"127.0.0.1:1","key":"likes"}`)))(t)
+	st.eventually("all is read", through(1))
+	must(st.Pause(ctx, "likes"))(t)
+	var argument *shard.ArgumentError
+	if _, err := st.Past(ctx, "likes", "posts", 0, "1"); !errors.As(err, &argument) || argument.Field != "from" || !strings.Contains(argument.Problem, "did you mean 1-0?") {
+		t.Errorf("messages from 1: %v", err)
+	}
+	if _, err := st.Past(ctx, "likes", "posts", 0, "0-0"); err != nil {
+		t.Errorf("messages from 0-0: %v", err)
+	}
+	for text, want := range map[string]sink.Position{"91": {Hi: 91}, "91-0": {Hi: 91}, "0-91": {Lo: 91}, "0": {}} {
+		if of := must(st.Seek(ctx, "likes", map[uint32]string{0: text}))(t); *of.Partitions[0].Position != want {
+			t.Errorf("a seek to %s: at %v", text, of.Partitions[0].Position)
+		}
+	}
 }
 
 // The life of a source: it is read, paused, changed, sought, resumed and deleted.
