@@ -28,7 +28,7 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 			continue
 		}
 		w.Repeated = w.Repeated && p.proposal.Outcome() != dedup.Applied
-		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.Result.Index})
+		w.Token.At = append(w.Token.At, GroupIndex{Group: groups[s].number, Index: p.proposal.Result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
 				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.Row(i, w.Width))

@@ -31,9 +31,9 @@ const startTimeout = 30 * time.Second
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, RunRemoved of membership, and run of maintenance, tiering,
-// Spill, votersRoom, replica.FailureDetector, sweeper, memberPurger and scrub, which Open starts and Close
-// stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
+// Its goroutines: runReconcile, RunRemoved of membership, run of maintenance, tiering, Spill,
+// votersRoom, replica.FailureDetector and scrub, and those of upkeep, which Open starts and
+// Close stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
 // for; those of asking, which end at the deadline of what they ask.
 type Node struct {
@@ -58,11 +58,12 @@ type Node struct {
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
-	cold    *cold.Store
-	sets    *members.Store
-	tiering *tiering.Tiering
-	spill   *tiering.Spill
-	sources *sourcesink.Sink
+	cold                *cold.Store
+	sets                *members.Store
+	tiering             *tiering.Tiering
+	spill               *tiering.Spill
+	sources             *sourcesink.Sink
+	*sourcesink.Changes // of the sources
 
 	headroom headroom.Headroom
 	room     headroom.DiskRoom

@@ -25,6 +25,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/shard/token"
+	"github.com/countd/countd/shard/upkeep"
 )
 
 // Open opens the node's groups. A cluster of this node alone, new or not, can
@@ -74,13 +76,14 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
+	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, token.HashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.catalogClient = catalogclient.New(catalogclient.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.registry.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
 		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
 		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
 	})
+	n.Changes = sourcesink.NewChanges(n.sources, n.catalogClient, n.router.clusterHash)
 	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
 		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
 	})
@@ -172,9 +175,13 @@ func (n *Node) start() error {
 	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
-	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
-	n.running.Go(sourceForgetter{&n.registry, n.catalog.View, n.router.clusterHash, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
-	n.running.Go(memberPurger{&n.registry, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
+	upkeep := &upkeep.Upkeep{
+		Shards: n.registry.kept, View: n.catalog.View, Cluster: n.router.clusterHash, CursorIdle: n.cfg.CursorIdle,
+		DiskFull: &n.headroom.DiskFull, Logger: n.cfg.Logger, Stopping: n.stopping,
+	}
+	n.running.Go(upkeep.SweepCursors)
+	n.running.Go(upkeep.ForgetSources)
+	n.running.Go(upkeep.PurgeMembers)
 	n.running.Go(n.tiering.Run)
 	n.running.Go(n.tiering.Scrub.Run)
 	n.running.Go(n.spill.Run)

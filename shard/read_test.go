@@ -16,12 +16,12 @@ func TestBadTokens(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	ks := n.Keyspace("posts")
 	w := mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))
-	next := Token{w.Token.Cluster, []GroupIndex{{w.Token.At[0].Group, w.Token.At[0].Index + 1}}}
+	next := Token{Cluster: w.Token.Cluster, At: []GroupIndex{{Group: w.Token.At[0].Group, Index: w.Token.At[0].Index + 1}}}
 	for name, token := range map[string]Token{
 		"the next":             next,
-		"far beyond":           {w.Token.Cluster, []GroupIndex{{w.Token.At[0].Group, 1 << 63}}},
-		"of another cluster":   {w.Token.Cluster + 1, w.Token.At},
-		"of no group of these": {w.Token.Cluster + 1, []GroupIndex{{99, 1}}},
+		"far beyond":           {Cluster: w.Token.Cluster, At: []GroupIndex{{Group: w.Token.At[0].Group, Index: 1 << 63}}},
+		"of another cluster":   {Cluster: w.Token.Cluster + 1, At: w.Token.At},
+		"of no group of these": {Cluster: w.Token.Cluster + 1, At: []GroupIndex{{Group: 99, Index: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, level := range []Consistency{Stale, Bounded, Linearizable} {
@@ -44,7 +44,7 @@ func TestBadTokens(t *testing.T) {
 	if err := n.Get(ks, []uint64{3}, 1, &ReadOptions{Token: next, Deadline: soon()}, rows); err != nil || rows[0] != 1 {
 		t.Errorf("of the other shard: %v, %v", rows, err)
 	}
-	foreign := Token{w.Token.Cluster, []GroupIndex{{99, 1 << 40}, w.Token.At[1]}}
+	foreign := Token{Cluster: w.Token.Cluster, At: []GroupIndex{{Group: 99, Index: 1 << 40}, w.Token.At[1]}}
 	if got := mustGet(t, n, ks, ReadOptions{Token: foreign}, 2, 3); got[0] != 1 {
 		t.Errorf("rows %v", got)
 	}
@@ -62,7 +62,7 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 	w := mustWrite(t, all[0], ks, addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1))
 	bad := Token{Cluster: w.Token.Cluster}
 	for _, e := range w.Token.At {
-		bad.At = append(bad.At, GroupIndex{e.Group, e.Index + 1000})
+		bad.At = append(bad.At, GroupIndex{Group: e.Group, Index: e.Index + 1000})
 	}
 	for _, n := range all {
 		for id := range uint64(3) {

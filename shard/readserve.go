@@ -140,7 +140,7 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {
-		opt.Token.At = []GroupIndex{{q.group, q.index}}
+		opt.Token.At = []GroupIndex{{Group: q.group, Index: q.index}}
 	}
 	r := g.replica.Load()
 	err := r.admit(q.group, &opt, time.Now())

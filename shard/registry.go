@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/shard/upkeep"
 )
 
 const (
@@ -120,6 +121,16 @@ func (s *registry) Damaged(number uint32) bool {
 	}
 	r := g.replica.Load()
 	return r != nil && r.damage.Found()
+}
+
+// kept returns the replicas here as upkeep sees them.
+func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
+	for _, g := range s.groups.Load().all {
+		r := g.replica.Load()
+		if r != nil && !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer, Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
+			return
+		}
+	}
 }
 
 // damagedShards counts the replicas here that are damaged.

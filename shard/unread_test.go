@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/upkeep"
 )
 
 // mustBoard applies one op on the board and returns the row of it.
@@ -215,7 +216,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))
 	}
 	index := fsm.Applied()
-	time.Sleep(2 * sweepTick) // nothing is to happen, so there is nothing to wait for
+	time.Sleep(2 * upkeep.SweepTick) // nothing is to happen, so there is nothing to wait for
 	if fsm.Applied() != index {
 		t.Errorf("the sweep goes on: entries %d to %d", index, fsm.Applied())
 	}
@@ -325,7 +326,7 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 		want  error
 	}{
 		{"all are read", Token{}, nil},
-		{"the last shard is not", Token{Cluster: n.router.clusterHash, At: []GroupIndex{{ks.FirstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
+		{"the last shard is not", Token{Cluster: n.router.clusterHash, At: []GroupIndex{{Group: ks.FirstGroup + uint32(ks.Shards) - 1, Index: 1 << 40}}}, ErrBadToken},
 	} {
 		opt := &ReadOptions{Token: c.token, Deadline: soon()}
 		groups, err := n.router.groupsOf(ks)

@@ -497,7 +497,7 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 func TestWriteWithoutOps(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
-	w := &Write{Deadline: soon(), Token: Token{At: []GroupIndex{{1, 1}}}}
+	w := &Write{Deadline: soon(), Token: Token{At: []GroupIndex{{Group: 1, Index: 1}}}}
 	if err := n.Write(keyspaces[1], w); err != nil || len(w.Token.At) != 0 {
 		t.Errorf("token %v, %v", w.Token, err)
 	}

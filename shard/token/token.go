@@ -1,4 +1,8 @@
-package shard
+// Package token owns how a client names the writes that its reads must see. It knows no shard
+// and waits for nothing.
+//
+// Invariant: a token has one text form, and Parse accepts no other text.
+package token
 
 import (
 	"bytes"
@@ -21,7 +25,7 @@ type GroupIndex struct {
 //
 //	version 2 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
-	Cluster uint32 // of clusterHash: a position in another cluster's log says nothing
+	Cluster uint32 // of HashOf: a position in another cluster's log says nothing
 	At      []GroupIndex
 }
 
@@ -31,13 +35,8 @@ const (
 	tokenElementsMax = 1024 // no request touches more groups
 )
 
-// ErrBadToken is returned for a token that no write of this cluster was answered
-// with: it is none, of another cluster, or names an index that the log has not
-// reached, because an older state of the cluster was brought back for one.
-var ErrBadToken = errs.ErrBadToken
-
-// clusterHash is what tokens hold of a cluster's id.
-func clusterHash(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
+// HashOf is what tokens hold of a cluster's id.
+func HashOf(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {
@@ -50,30 +49,30 @@ func (t Token) AppendText(dst []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, raw)
 }
 
-// ParseToken reads a token's text form, exactly as AppendText makes it. It never
+// Parse reads a token's text form, exactly as AppendText makes it. It never
 // returns a token with one group twice, nor with an index of 0.
-func ParseToken(text []byte) (Token, error) {
+func Parse(text []byte) (Token, error) {
 	raw, err := base64.RawURLEncoding.Strict().AppendDecode(nil, text)
 	if err != nil || len(raw) < tokenHeadBytes || raw[0] != tokenVersion {
-		return Token{}, ErrBadToken
+		return Token{}, errs.ErrBadToken
 	}
 	t := Token{Cluster: binary.LittleEndian.Uint32(raw[1:])}
 	for raw = raw[tokenHeadBytes:]; len(raw) > 0; {
 		group, n := binary.Uvarint(raw)
 		if n <= 0 || group > 1<<32-1 || len(t.At) == tokenElementsMax {
-			return Token{}, ErrBadToken
+			return Token{}, errs.ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
 		// No write has index 0, and Index tells an absent group by it.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
-			return Token{}, ErrBadToken
+			return Token{}, errs.ErrBadToken
 		}
 		t.At = append(t.At, GroupIndex{uint32(group), index})
 		raw = raw[n+m:]
 	}
 	// Base64 passes line breaks over and uvarints can be longer than need be.
 	if !bytes.Equal(t.AppendText(nil), text) {
-		return Token{}, ErrBadToken
+		return Token{}, errs.ErrBadToken
 	}
 	return t, nil
 }

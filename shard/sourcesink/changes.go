@@ -1,0 +1,210 @@
+package sourcesink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/source/sink"
+)
+
+// The errors of changes of sources.
+var (
+	// ErrUnknownSource is returned when there is no source of a name.
+	ErrUnknownSource = errors.New("no such source")
+	// ErrSourceExists is returned when a source is made with a name that is taken.
+	ErrSourceExists = errors.New("there is a source of this name")
+)
+
+// Changes reads and changes the sources of the cluster, which the catalog has.
+type Changes struct {
+	world   World
+	sink    *Sink
+	catalog *catalogclient.Client
+	cluster uint32 // hash of the cluster's id
+}
+
+// NewChanges returns the changes of the sources that s applies.
+func NewChanges(s *Sink, client *catalogclient.Client, cluster uint32) *Changes {
+	return &Changes{world: s.world, sink: s, catalog: client, cluster: cluster}
+}
+
+// Sources returns all sources by name, ascending.
+func (c *Changes) Sources() []catalog.Source {
+	sources := c.world.View().Sources
+	all := make([]catalog.Source, 0, len(sources))
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		all = append(all, sources[name])
+	}
+	return all
+}
+
+// Source returns the source of a name.
+func (c *Changes) Source(name string) (catalog.Source, error) {
+	s, there := c.world.View().Sources[name]
+	if !there {
+		return catalog.Source{}, fmt.Errorf("%w: %q", ErrUnknownSource, name)
+	}
+	return s, nil
+}
+
+// CreateSource makes a source. config is its configuration as a JSON object. No node reads a
+// source that is made paused before it is resumed.
+func (c *Changes) CreateSource(ctx context.Context, name string, config json.RawMessage, paused bool) (catalog.Source, error) {
+	return c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: paused})
+}
+
+// SetSource replaces the configuration of a source. If that changes what a message means,
+// the source must be paused and all shards of each partition at one position: a message
+// between two positions would count by both configurations, or by none. Then the source gets
+// a new number, and is paused or running as paused says.
+func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, sameMeaning, paused bool) (catalog.Source, error) {
+	put := &catalog.PutSourceEntry{Name: s.Name, Config: config, Number: s.Number}
+	if !sameMeaning {
+		if !s.Paused {
+			return catalog.Source{}, fmt.Errorf("%w: it is running", ErrNotPaused)
+		}
+		partitions, err := c.SettleSource(ctx, s)
+		if err != nil {
+			return catalog.Source{}, err
+		}
+		put.NewMeaning, put.Partitions, put.Cluster, put.Paused = true, partitions, c.cluster, paused
+	}
+	return c.putSource(ctx, put)
+}
+
+// SettleSource sees to it that no section from before its pause moves the shards of a paused
+// source any more, and returns its partitions with the position of all shards as their start.
+func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint32]catalog.Partition, error) {
+	var mu sync.Mutex
+	settled := make(map[uint32]catalog.Partition, len(s.Partitions))
+	settling, ctx := errgroup.WithContext(ctx)
+	settling.SetLimit(settleAtOnce)
+	for number, partition := range s.Partitions {
+		settling.Go(func() error {
+			at, err := c.sink.Settle(ctx, s, number)
+			mu.Lock()
+			defer mu.Unlock()
+			settled[number] = catalog.Partition{Epoch: partition.Epoch, Start: at}
+			return err
+		})
+	}
+	return settled, settling.Wait()
+}
+
+// settleAtOnce bounds the partitions that are settled at once.
+const settleAtOnce = 64
+
+func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (catalog.Source, error) {
+	if v := c.world.View(); !v.TakesSources() {
+		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("the cluster version, %d, is too low for sources", v.ClusterVersion)}
+	}
+	switch {
+	case !catalog.ValidSourceName(put.Name):
+		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: "must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first"}
+	case len(put.Config) > catalog.SourceConfigBytesMax:
+		return catalog.Source{}, &errs.ArgumentError{Field: "config", Problem: fmt.Sprintf("%d bytes, the bound is %d", len(put.Config), catalog.SourceConfigBytesMax)}
+	case !json.Valid(put.Config):
+		return catalog.Source{}, &errs.ArgumentError{Field: "config", Problem: "is no JSON object"}
+	}
+	r, err := c.world.Change(ctx, &catalog.Command{PutSource: put})
+	switch {
+	case err != nil:
+		return catalog.Source{}, err
+	case r.Exists:
+		return r.Source, fmt.Errorf("%w: %q", ErrSourceExists, put.Name)
+	case r.Missing:
+		return catalog.Source{}, fmt.Errorf("%w: %q", ErrUnknownSource, put.Name)
+	case r.Refused != "" && put.NewMeaning && r.Bound == "":
+		return catalog.Source{}, fmt.Errorf("%w: %s", ErrNotPaused, r.Refused)
+	case r.Bound == catalog.BoundSources:
+		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: r.Refused}
+	case r.Refused != "":
+		return catalog.Source{}, &errs.ArgumentError{Field: "config", Problem: r.Refused}
+	}
+	return r.Source, nil
+}
+
+// PauseSource pauses a source or resumes it.
+func (c *Changes) PauseSource(ctx context.Context, name string, paused bool) (catalog.Source, error) {
+	s, index, err := c.changeSource(ctx, name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: name, Paused: paused}})
+	if err == nil {
+		c.catalog.Tell(ctx, index) // readers on other nodes, before what comes next
+	}
+	return s, err
+}
+
+// SeekSource sets where partitions of a paused source continue, in all shards.
+func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sink.Position) (catalog.Source, error) {
+	if len(to) == 0 || len(to) > catalog.PartitionsMax {
+		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
+	}
+	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: name, Positions: to}})
+	return s, err
+}
+
+// DeleteSource deletes a source. No section of it is applied after that, and its positions are
+// dropped, by shards without a leader soon after they have one; a source that is made under its
+// name later begins anew.
+func (c *Changes) DeleteSource(ctx context.Context, name string) error {
+	s, err := c.knownSource(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.changeSource(ctx, name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: name, Number: s.Number}})
+	if err == nil {
+		c.sink.Forget(ctx, s.Number)
+	}
+	return err
+}
+
+// knownSource returns the source of a name, if need be after every change acknowledged before
+// the call.
+func (c *Changes) knownSource(ctx context.Context, name string) (catalog.Source, error) {
+	if s, err := c.Source(name); err == nil {
+		return s, nil
+	}
+	if err := c.world.CatchUp(ctx); err != nil {
+		return catalog.Source{}, err
+	}
+	return c.Source(name)
+}
+
+// changeSource changes a source that exists, and returns it with the index of the change. A
+// cluster whose version is too low for sources has none, so that no older program meets the
+// command.
+func (c *Changes) changeSource(ctx context.Context, name string, command *catalog.Command) (catalog.Source, uint64, error) {
+	if _, err := c.knownSource(ctx, name); err != nil {
+		return catalog.Source{}, 0, err
+	}
+	r, index, err := c.catalog.Change(ctx, command)
+	switch {
+	case err != nil:
+	case r.Missing:
+		err = fmt.Errorf("%w: %q", ErrUnknownSource, name)
+	case r.Bound == catalog.BoundPartitions:
+		err = &errs.ArgumentError{Field: "positions", Problem: r.Refused}
+	case r.Refused != "":
+		err = fmt.Errorf("%w: %s", ErrNotPaused, r.Refused)
+	}
+	if err != nil {
+		return catalog.Source{}, 0, err
+	}
+	return r.Source, index, nil
+}
+
+// SourcePositions returns the position of a partition in each shard, as Sink.Positions
+// does, without disturbing its reader; in the shards of the named keyspaces alone if there are
+// any.
+func (c *Changes) SourcePositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
+	return c.sink.ReadPositions(ctx, source, partition, keyspaces...)
+}
