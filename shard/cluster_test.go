@@ -17,6 +17,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
@@ -362,7 +363,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, readQuery: readQuery{width: 4}, keys: []uint64{1, 2}}))
-	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
+	f.Add(forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Clocked: true}))
 	f.Add(membership.AppendReplicas(nil, []raftstore.ReplicaID{{Group: 1, Number: 7}, {Group: 64, Number: 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if replicas, err := membership.ParseReplicas(b); err == nil {
@@ -378,9 +379,9 @@ func FuzzCallMessages(f *testing.F) {
 			}
 		}
 		r = wire.Reader{Rest: b}
-		if p := parseForwarded(&r); r.End() == nil {
-			s := wire.Reader{Rest: appendForwarded(nil, p)}
-			if again := parseForwarded(&s); s.End() != nil || !bytes.Equal(again.section, p.section) {
+		if p := forward.Parse(&r); r.End() == nil {
+			s := wire.Reader{Rest: forward.Append(nil, p)}
+			if again := forward.Parse(&s); s.End() != nil || !bytes.Equal(again.Section, p.Section) {
 				t.Fatalf("%+v became %+v, %v", p, again, s.Err)
 			}
 		}

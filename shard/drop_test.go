@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/dirs"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -270,7 +271,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey
-	parts := []*forwarded{{section: w.Section(), ops: 1}}
+	parts := []*forward.Part{{Section: w.Section(), Ops: 1}}
 	for _, method := range []string{methodPropose, methodRelay} {
 		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(rpc.Fate(err), ErrUnknownKeyspace) || mayTryAgain(rpc.Fate(err), true) {
 			t.Errorf("%s: %v", method, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
@@ -26,9 +27,9 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 	}
 	q := propose.Pending()
 	_, told := w.ID.Born()
-	f := &forwarded{
-		section: p.writer.Section(), width: w.Width, clocked: w.clocked() || p.writer.OfMembers(), ops: p.writer.Ops(),
-		arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
+	f := &forward.Part{
+		Section: p.writer.Section(), Width: w.Width, Clocked: w.clocked() || p.writer.OfMembers(), Ops: p.writer.Ops(),
+		Arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
 	}
 	deadline := w.Deadline
 	wr.asking.Go(func() { // ends at the deadline
@@ -53,12 +54,12 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 
 // newForwardBatcher returns the batcher of a group: what it sends goes to whichever node
 // seems to lead the group then.
-func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forwarded, *propose.Proposal] {
-	return rpc.NewBatcher(rpc.BatcherConfig[*forwarded, *propose.Proposal]{
-		Send: func(ctx context.Context, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forward.Part, *propose.Proposal] {
+	return rpc.NewBatcher(rpc.BatcherConfig[*forward.Part, *propose.Proposal]{
+		Send: func(ctx context.Context, parts []*forward.Part) ([]*propose.Proposal, error) {
 			return wr.sendToLeader(ctx, g, parts)
 		},
-		Size:     func(f *forwarded) int { return len(f.section) },
+		Size:     func(f *forward.Part) int { return len(f.Section) },
 		InFlight: propose.EntriesInFlightMax,
 		Items:    propose.QueueOpsMax, Bytes: propose.QueueBytesMax,
 		CallItems: propose.EntryOpsMax, CallBytes: propose.EntryBytesMax,
@@ -67,7 +68,7 @@ func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forwarded, *p
 
 // sendToLeader finds out who leads the group, by asking those that hold it in
 // turn if nothing better is known here or will be soon.
-func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*forward.Part) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
 		node = wr.guess(g)
@@ -88,7 +89,7 @@ func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*fo
 
 // sendTo sends parts to a node that seems to lead the group, for as long as that is of
 // use. If they certainly were not sent it has another node relay them.
-func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forward.Part) ([]*propose.Proposal, error) {
 	led, done := wr.whileLed(ctx, g, leader)
 	settled, err := wr.sendParts(led, g, leader, methodPropose, parts)
 	done()
@@ -117,17 +118,17 @@ func (g *shardReplica) learn(node string, err error) {
 
 // sendParts hands what waits for one group to the node that leads it, or relays it. All
 // of it lands in the same proposer there, so that it is settled together.
-func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forward.Part) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
-		size += len(f.section) + 8
-		answerBytes += f.settledMax()
+		size += len(f.Section) + 8
+		answerBytes += f.SettledMax()
 	}
 	request := make([]byte, 0, size)
 	request = binary.AppendUvarint(request, uint64(g.number))
 	request = binary.AppendUvarint(request, uint64(len(parts)))
 	for _, f := range parts {
-		request = appendForwarded(request, f)
+		request = forward.Append(request, f)
 	}
 	answer, err := wr.streams.Call(ctx, node, method, request, answerBytes)
 	if err != nil {
@@ -138,21 +139,21 @@ func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method s
 
 // parseAllSettled reads what became of parts. Of an answer that makes no sense it returns
 // nothing: what was read before the mistake may be as wrong.
-func parseAllSettled(answer []byte, parts []*forwarded) ([]*propose.Proposal, error) {
+func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal, error) {
 	r := wire.Reader{Rest: answer}
 	settled := make([]*propose.Proposal, len(parts))
 	for i, f := range parts {
-		q := parseSettled(&r, f.width)
-		if f.arrival && q.Err == nil {
+		q := parseSettled(&r, f.Width)
+		if f.Arrival && q.Err == nil {
 			q.Result.SetArrived(int64(r.UintTo(math.MaxInt64)))
-		} else if f.ofSource() && q.Err == nil {
-			q.Result.SetPosition(parsePositionAnswer(&r))
+		} else if f.OfSource() && q.Err == nil {
+			q.Result.SetPosition(forward.ParsePosition(&r))
 		}
-		if q.Err == nil && q.Outcome() == dedup.Moved && !f.ofSource() {
+		if q.Err == nil && q.Outcome() == dedup.Moved && !f.OfSource() {
 			r.Fail("the outcome of a source")
 		}
-		if q.Err == nil && q.Ops != f.ops {
-			r.Fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.ops))
+		if q.Err == nil && q.Ops != f.Ops {
+			r.Fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.Ops))
 		}
 		settled[i] = q
 	}

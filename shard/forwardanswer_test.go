@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
@@ -40,7 +41,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	op := addTo(1, 0, 1)
 	w.Reset(nil, &RequestID{})
 	w.Op(1, &op)
-	part := &forwarded{section: w.Section(), width: 4, ops: w.Ops()}
+	part := &forward.Part{Section: w.Section(), Width: 4, Ops: w.Ops()}
 	for name, c := range map[string]struct {
 		answer []byte
 		whole  bool
@@ -58,7 +59,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 			answer.Store(&c.answer)
 			g := &shardReplica{number: 1}
 			g.hint.Store(&leader)
-			got, err := n.writer.sendToLeader(within10s(t), g, []*forwarded{part, part})
+			got, err := n.writer.sendToLeader(within10s(t), g, []*forward.Part{part, part})
 			for i := range got {
 				err = errors.Join(err, got[i].Err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
@@ -19,9 +20,9 @@ import (
 func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number := uint32(r.UintTo(1<<32 - 1))
-	parts := make([]*forwarded, r.Count(forwardedSizeMin))
+	parts := make([]*forward.Part, r.Count(forward.SizeMin))
 	for i := range parts {
-		parts[i] = parseForwarded(&r)
+		parts[i] = forward.Parse(&r)
 	}
 	if err := r.End(); err != nil {
 		return nil, err
@@ -49,10 +50,10 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	var answer []byte
 	for i, q := range proposals {
 		err := orDropped(wr.catalog.View(), number, q.Wait(timer))
-		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
+		if answer = appendSettled(answer, q, err); err == nil && parts[i].Arrival {
 			answer = binary.AppendUvarint(answer, uint64(q.Arrived()))
-		} else if err == nil && parts[i].ofSource() {
-			answer = appendPositionAnswer(answer, q)
+		} else if err == nil && parts[i].OfSource() {
+			answer = forward.AppendPosition(answer, q)
 		}
 	}
 	return answer, nil
@@ -60,7 +61,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 
 // checkedPart is a forwarded part that was looked at.
 type checkedPart struct {
-	*forwarded
+	*forward.Part
 	replica *localReplica // leads here
 	cold    []uint64      // keys whose rows are to be read from disk first
 	sets    setReads      // likewise
@@ -68,8 +69,8 @@ type checkedPart struct {
 }
 
 // check looks at a forwarded part, by a deadline.
-func (wr *writer) check(g *shardReplica, f *forwarded, deadline time.Time) *checkedPart {
-	p := &checkedPart{forwarded: f}
+func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
+	p := &checkedPart{Part: f}
 	if p.replica, p.err = g.led(); p.err != nil {
 		if leader := g.leader(); leader != "" && leader != wr.node {
 			p.err = rpc.ErrLedBy(leader)
@@ -87,7 +88,7 @@ func (wr *writer) check(g *shardReplica, f *forwarded, deadline time.Time) *chec
 	}
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
-	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
+	p.Ops, p.Clocked, p.err = raftfsm.CheckSection(g.kind, f.Section, p.replica.findCold(visitor, &p.cold))
 	return p
 }
 
@@ -108,7 +109,7 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 	if err != nil {
 		return propose.Settled(err)
 	}
-	q, err := p.replica.proposer.Submit(p.section, p.ops, p.clocked, p.width)
+	q, err := p.replica.proposer.Submit(p.Section, p.Ops, p.Clocked, p.Width)
 	if err != nil {
 		return propose.Settled(err)
 	}

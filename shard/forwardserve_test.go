@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -26,7 +27,7 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 		w.Reset(nil, &id)
 		w.Op(1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
-		answer, err := n.writer.serveParts(ctx, appendForwarded(request, &forwarded{section: w.Section(), width: 1, clocked: clocked}))
+		answer, err := n.writer.serveParts(ctx, forward.Append(request, &forward.Part{Section: w.Section(), Width: 1, Clocked: clocked}))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
 		q := parseSettled(&r, 1)

@@ -17,7 +17,9 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/wire"
 )
 
 // A producer that writes all the time, but to one shard only, is not refused
@@ -183,16 +185,16 @@ func TestArrivalsTravel(t *testing.T) {
 		var writer raftfsm.RequestWriter
 		writer.Reset(nil, &id)
 		writer.Op(1, &op)
-		f := &forwarded{section: writer.Section(), clocked: true, arrival: asks, ops: 1}
-		if flags := appendForwarded(nil, f)[0]; (flags > forwardedClocked) != asks {
-			t.Errorf("round %d: flags %d", round, flags)
+		f := &forward.Part{Section: writer.Section(), Clocked: true, Arrival: asks, Ops: 1}
+		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Arrival != asks {
+			t.Errorf("round %d: %+v", round, got)
 		}
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), 1)
 		ctx, cancel := context.WithDeadline(t.Context(), soon())
-		answer, err := n.writer.serveParts(ctx, appendForwarded(request, f))
+		answer, err := n.writer.serveParts(ctx, forward.Append(request, f))
 		cancel()
 		mustDo(t, err)
-		settled, err := parseAllSettled(answer, []*forwarded{f})
+		settled, err := parseAllSettled(answer, []*forward.Part{f})
 		mustDo(t, err)
 		arrived := settled[0].Arrived()
 		if told := round == 1; (arrived != 0) != told || told && (arrived < began || arrived > time.Now().UnixMilli()) {

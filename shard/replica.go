@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
@@ -22,8 +23,8 @@ type shardReplica struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    keyspace.Route                              // of its keyspace
-	forward  *rpc.Batcher[*forwarded, *propose.Proposal] // to whichever node leads it
+	route    keyspace.Route                                 // of its keyspace
+	forward  *rpc.Batcher[*forward.Part, *propose.Proposal] // to whichever node leads it
 
 	replica atomic.Pointer[localReplica] // this node's; nil for none
 	opening atomic.Pointer[localReplica] // this node's while it is opened

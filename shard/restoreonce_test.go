@@ -18,6 +18,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/wire"
 )
@@ -254,7 +255,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	writer.Reset(nil, &RequestID{})
 	writer.Op(1, &op)
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
-	request = appendForwarded(request, &forwarded{section: writer.Section()})
+	request = forward.Append(request, &forward.Part{Section: writer.Section()})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	answer, err := n.writer.serveParts(gone, request)

@@ -1,0 +1,101 @@
+// Package forward owns how parts of writes travel to the node that leads their group. It
+// sends nothing.
+//
+// Invariant: a part without new flags has the bytes that older programs read.
+package forward
+
+import (
+	"encoding/binary"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
+	"github.com/countd/countd/source/sink"
+)
+
+// Part is one request's part for a group that another node leads.
+type Part struct {
+	Section []byte
+	Width   int
+	Clocked bool // as of a proposal; a leader of today's program finds it out by itself
+	Arrival bool // the answer has when the request came first
+	Ops     int  // in the section
+}
+
+// The flags of a part on its way. The second is sent only from versionOfArrivals on.
+const (
+	flagClocked = 1
+	flagArrival = 2
+)
+
+// SettledMax bounds the bytes that say what became of the part: of each op a row and a
+// refusal, of each two bytes of the section at most one cut, and an error.
+func (f *Part) SettledMax() int {
+	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + PositionAnswerMax + f.Ops*(f.Width*binary.MaxVarintLen64+8) + len(f.Section)*8
+}
+
+// SizeMin is a part of a section of one byte.
+const SizeMin = 4
+
+// Append appends a part.
+func Append(dst []byte, f *Part) []byte {
+	flags := uint64(0)
+	if f.Clocked {
+		flags |= flagClocked
+	}
+	if f.Arrival {
+		flags |= flagArrival
+	}
+	dst = binary.AppendUvarint(dst, flags)
+	dst = binary.AppendUvarint(dst, uint64(f.Width))
+	return wire.AppendBytes(dst, f.Section)
+}
+
+// Parse reads what Append wrote.
+func Parse(r *wire.Reader) *Part {
+	flags := r.UintTo(flagClocked | flagArrival)
+	f := &Part{Clocked: flags&flagClocked != 0, Arrival: flags&flagArrival != 0, Width: int(r.UintTo(engine.ColumnsMax))}
+	f.Section = r.Bytes()
+	return f
+}
+
+// OfSource reports whether the part is a section of a source, whose answer has a position.
+func (f *Part) OfSource() bool {
+	return len(f.Section) > 0 && f.Section[0] == codec.SectionSource
+}
+
+// PositionAnswerMax bounds the bytes of a position in an answer.
+const PositionAnswerMax = 4 * binary.MaxVarintLen64
+
+// AppendPosition appends the position of the partition of a section: flags, and the
+// checkpoint if there is one.
+func AppendPosition(dst []byte, q *propose.Proposal) []byte {
+	at, _ := q.Position()
+	flags := uint64(0)
+	for bit, set := range [...]bool{at.Known, at.Closed, at.Deleted, at.Full} {
+		if set {
+			flags |= 1 << bit
+		}
+	}
+	dst = binary.AppendUvarint(dst, flags)
+	if at.Known {
+		dst = binary.AppendUvarint(dst, uint64(at.Epoch))
+		dst = binary.AppendUvarint(dst, at.At.Hi)
+		dst = binary.AppendUvarint(dst, at.At.Lo)
+	}
+	return dst
+}
+
+// ParsePosition reads what AppendPosition wrote.
+func ParsePosition(r *wire.Reader) (at dedup.PositionAnswer) {
+	flags := r.UintTo(15)
+	at.Known, at.Closed, at.Deleted, at.Full = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0
+	if at.Known {
+		at.Epoch = uint32(r.UintTo(1<<32 - 1))
+		at.At = sink.Position{Hi: r.Uint(), Lo: r.Uint()}
+	}
+	return at
+}
