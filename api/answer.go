@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/api/listen"
 )
 
 // keptAnswerBytesMax bounds the buffer for answers that each connection keeps: 100 rows of
@@ -51,8 +53,8 @@ func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
 // still sending can read the answer.
 func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
-	if c, ok := ctx.Conn().(*conn); ok {
-		c.lingers = true
+	if c, ok := ctx.Conn().(*listen.Conn); ok {
+		c.Lingers = true
 	}
 }
 
@@ -81,4 +83,9 @@ const (
 	headerKey      = "Idempotency-Key"
 	headerProducer = "Countd-Producer"
 	headerSequence = "Countd-Seq"
+)
+
+const (
+	serverName      = "countd"
+	contentTypeJSON = "application/json"
 )

@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/listen"
 	"github.com/countd/countd/auth"
 )
 
@@ -132,8 +133,8 @@ func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 // rest of a batch is counted by countOps once it is decoded.
 func (s *Server) checkLimits(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	over, wait := auth.Requests, r.caller.Take(auth.Requests, 1, r.received)
-	if c, ok := ctx.Conn().(*conn); wait == 0 && ok && !c.counted {
-		c.counted = true
+	if c, ok := ctx.Conn().(*listen.Conn); wait == 0 && ok && !c.Counted {
+		c.Counted = true
 		over, wait = auth.Connections, r.caller.Take(auth.Connections, 1, r.received)
 	}
 	if wait == 0 && e.takes&takesWrite != 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -79,8 +80,8 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 			return append(dst, `null}`...)
 		}
 		last := found.IDs[len(found.IDs)-1]
-		dst = append(appendID(dst, last), `,"cursor":`...)
-		return append(appendID(dst, last), '}')
+		dst = append(jsontext.AppendID(dst, last), `,"cursor":`...)
+		return append(jsontext.AppendID(dst, last), '}')
 	})
 	return nil
 }

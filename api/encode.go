@@ -3,6 +3,7 @@ package api
 import (
 	"strconv"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -23,7 +24,7 @@ func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row [
 // appendMember appends {"id":"…" or, of a user, {"user":"…".
 func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	dst = append(append(dst, `{"`...), rowMember(ks)...)
-	return appendID(append(dst, `":`...), id)
+	return jsontext.AppendID(append(dst, `":`...), id)
 }
 
 // appendColumns appends {"column":count,…}.
@@ -47,7 +48,7 @@ func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 	n := 0
 	for i, name := range ks.Columns {
 		if name != "" {
-			dst = appendNumber(comma(dst, n), name, row[i])
+			dst = jsontext.AppendNumber(jsontext.Comma(dst, n), name, row[i])
 			n++
 		}
 	}
@@ -76,7 +77,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, in []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
-		dst = appendBool(comma(dst, j), ks.Columns[column], in[j*n+i])
+		dst = jsontext.AppendBool(jsontext.Comma(dst, j), ks.Columns[column], in[j*n+i])
 	}
 	return append(dst, '}')
 }
@@ -102,8 +103,8 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			if did {
 				changed = changed[1:]
 			}
-			dst = appendBool(append(appendMemberOp(dst, op), ','), "changed", did)
-			dst = append(appendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
+			dst = jsontext.AppendBool(append(appendMemberOp(dst, op), ','), "changed", did)
+			dst = append(jsontext.AppendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
 			continue
 		}
 		if ks == nil {
@@ -124,8 +125,8 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 
 // appendMemberOp appends {"id":"…","member":"…" for an op of a member.
 func appendMemberOp(dst []byte, op *engine.Op) []byte {
-	dst = appendID(append(dst, `{"id":`...), op.ID)
-	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
+	dst = jsontext.AppendID(append(dst, `{"id":`...), op.ID)
+	return jsontext.AppendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
 }
 
 // cutsOf splits cuts, of an op and of later ones, after those of the op.
@@ -147,7 +148,7 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 	}
 	dst = append(dst, `,"added":{`...)
 	for n, cut := range cuts {
-		dst = appendNumber(comma(dst, n), ks.Columns[cut.Column], cut.Added)
+		dst = jsontext.AppendNumber(jsontext.Comma(dst, n), ks.Columns[cut.Column], cut.Added)
 	}
 	return append(dst, '}'), later
 }
@@ -181,7 +182,7 @@ func appendUnknown(dst []byte, w *shard.Write) []byte {
 		} else {
 			dst = append(dst, ',')
 		}
-		dst = appendID(dst, w.Ops[op].ID)
+		dst = jsontext.AppendID(dst, w.Ops[op].ID)
 	}
 	if len(w.Unknown) > 0 {
 		dst = append(dst, ']')

@@ -6,11 +6,12 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
 )
 
-func newRoutes(m *metrics) *routes {
+func newRoutes(m *metric.Metrics) *routes {
 	resourceOf := func(methods map[string]*endpoint) *resource {
 		if get, ok := methods["GET"]; ok {
 			methods["HEAD"] = get
@@ -19,7 +20,7 @@ func newRoutes(m *metrics) *routes {
 		var names []string
 		for name, e := range methods {
 			names = append(names, name)
-			e.observers, e.hashed = m.observersOf(e.name), []byte(e.name)
+			e.observers, e.hashed = m.ObserversOf(e.name), []byte(e.name)
 		}
 		sort.Strings(names)
 		r.allow = strings.Join(names, ", ")
@@ -72,7 +73,7 @@ func newRoutes(m *metrics) *routes {
 		admin:   newAdminPaths(resourceOf),
 		sources: newSourcePaths(resourceOf),
 		users:   newUserPaths(resourceOf),
-		none:    &endpoint{name: "none", observers: m.observersOf("none")},
+		none:    &endpoint{name: "none", observers: m.ObserversOf("none")},
 	}
 	t.setNeeds()
 	return t

@@ -1,13 +1,13 @@
 package api
 
 import (
-	"encoding/json"
 	"fmt"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
+	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
@@ -135,11 +135,11 @@ func (f *fault) retryable() bool {
 // in bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
-func newOverloads(m *metrics) overloads {
+func newOverloads(m *metric.Metrics) overloads {
 	of := func(reason, message string) *fault {
 		f := &fault{
 			status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: message,
-			refused: m.overloads.WithLabelValues(reason),
+			refused: m.Overloads.WithLabelValues(reason),
 		}
 		f.text = f.appendJSON(nil)
 		return f
@@ -160,13 +160,13 @@ func (f *fault) appendJSON(dst []byte) []byte {
 	dst = appendError(dst, f.code, f.message, f.field)
 	if f.outcomes {
 		dst = append(dst, `,"applied":`...)
-		dst = appendIDs(dst, f.applied)
+		dst = jsontext.AppendIDs(dst, f.applied)
 		dst = append(dst, `,"unknown":`...)
-		dst = appendIDs(dst, f.unknown)
+		dst = jsontext.AppendIDs(dst, f.unknown)
 	}
 	if f.outcomes && f.byNumber {
-		dst = appendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
-		dst = appendInts(append(dst, `,"unknown_ops":`...), f.unknownOps)
+		dst = jsontext.AppendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
+		dst = jsontext.AppendInts(append(dst, `,"unknown_ops":`...), f.unknownOps)
 	}
 	return append(dst, '}')
 }
@@ -176,29 +176,12 @@ func appendError(dst []byte, code, message, field string) []byte {
 	dst = append(dst, `{"code":"`...)
 	dst = append(dst, code...)
 	dst = append(dst, `","message":`...)
-	dst = appendText(dst, message)
+	dst = jsontext.AppendString(dst, message)
 	if field != "" {
 		dst = append(dst, `,"field":`...)
-		dst = appendText(dst, field)
+		dst = jsontext.AppendString(dst, field)
 	}
 	return append(dst, '}')
-}
-
-// appendText appends text of any bytes as a JSON string.
-func appendText(dst []byte, text string) []byte {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		panic("a string has no JSON form: " + err.Error())
-	}
-	return append(dst, quoted...)
-}
-
-func appendInts(dst []byte, values []int) []byte {
-	dst = append(dst, '[')
-	for i, v := range values {
-		dst = strconv.AppendInt(comma(dst, i), int64(v), 10)
-	}
-	return append(dst, ']')
 }
 
 // shown is a client's own text as an error may repeat it. An empty name is shown

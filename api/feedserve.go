@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -21,7 +22,7 @@ func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
 		shown = len(f.Detail)
 	}
 	answerLong(ctx, 32+followeeBytes*shown, func(dst []byte) []byte {
-		dst = appendNumber(append(dst, '{'), "unread", f.Unread)
+		dst = jsontext.AppendNumber(append(dst, '{'), "unread", f.Unread)
 		if r.asked.detail {
 			dst = appendDetail(append(dst, ','), f.Detail)
 		}
@@ -37,7 +38,7 @@ func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendID(dst, f.ID)
+		dst = jsontext.AppendID(dst, f.ID)
 		dst = append(dst, ':')
 		dst = strconv.AppendInt(dst, f.Unread, 10)
 	}
@@ -55,9 +56,9 @@ func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
 	answerLong(ctx, 32+16*len(page), func(dst []byte) []byte {
-		dst = appendIDs(append(dst, `{"followees":`...), page)
+		dst = jsontext.AppendIDs(append(dst, `{"followees":`...), page)
 		if more {
-			dst = appendID(append(dst, `,"cursor":`...), page[len(page)-1])
+			dst = jsontext.AppendID(append(dst, `,"cursor":`...), page[len(page)-1])
 		}
 		return append(dst, '}')
 	})
@@ -102,7 +103,7 @@ func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed,
 	if err != nil {
 		return fmt.Errorf("cannot change feed: %w", r.withOps(err))
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "unread", f.Unread) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "unread", f.Unread) })
 	return nil
 }
 
@@ -133,7 +134,7 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = appendID(append(dst, `{"user":`...), user)
+			dst = jsontext.AppendID(append(dst, `{"user":`...), user)
 			dst = append(appendPoll(append(dst, ','), p, i), '}')
 		}
 		return append(dst, `]}`...)
@@ -145,15 +146,15 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 func appendPoll(dst []byte, p *unread.Poll, i int) []byte {
 	dst = append(dst, `"unread":{`...)
 	for c, name := range p.Columns {
-		dst = appendNumber(comma(dst, c), name, p.Counts[i*len(p.Columns)+c])
+		dst = jsontext.AppendNumber(jsontext.Comma(dst, c), name, p.Counts[i*len(p.Columns)+c])
 	}
 	dst = append(dst, `},"notices":{`...)
 	for c, name := range p.Channels {
-		dst = appendNumber(comma(dst, c), name, p.Notices[i*len(p.Channels)+c])
+		dst = jsontext.AppendNumber(jsontext.Comma(dst, c), name, p.Notices[i*len(p.Channels)+c])
 	}
 	dst = append(dst, `},"dots":{`...)
 	for d, name := range p.Dots {
-		dst = appendBool(comma(dst, d), name, p.Shown[i*len(p.Dots)+d])
+		dst = jsontext.AppendBool(jsontext.Comma(dst, d), name, p.Shown[i*len(p.Dots)+d])
 	}
-	return appendNumber(append(dst, `},`...), "feed", p.Feeds[i])
+	return jsontext.AppendNumber(append(dst, `},`...), "feed", p.Feeds[i])
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/api/listen"
 )
 
 // receive reads the body into r's memory, where ctx.Request.Body finds it until r is
@@ -136,7 +138,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	}
 	answerFault(ctx, errBodyTooLarge)
 	closeAfterAnswer(ctx)
-	e.observers.observe(errBodyTooLarge.status, 0, 0, len(ctx.Response.Body()))
+	e.observers.Observe(errBodyTooLarge.status, 0, 0, len(ctx.Response.Body()))
 	return errBodyTooLarge.status
 }
 
@@ -155,8 +157,8 @@ func unreadable(err error) *fault {
 	var headers *fasthttp.ErrSmallBuffer
 	var network net.Error
 	switch {
-	case errors.Is(err, errTLS):
-		f := invalid("request", errTLS.Error())
+	case errors.Is(err, listen.ErrTLS):
+		f := invalid("request", listen.ErrTLS.Error())
 		f.closes = true
 		return f
 	case errors.As(err, &headers):

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 )
@@ -83,8 +84,8 @@ func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot list members: %w", err)
 	}
 	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
-		dst = appendID(append(dst, `{"id":`...), r.id)
-		dst = appendNumber(append(dst, ','), "count", row[column])
+		dst = jsontext.AppendID(append(dst, `{"id":`...), r.id)
+		dst = jsontext.AppendNumber(append(dst, ','), "count", row[column])
 		dst = appendEntries(append(dst, `,"members":[`...), "member", list)
 		return append(dst, '}')
 	})
@@ -98,7 +99,7 @@ func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot list the rows of a member: %w", err)
 	}
 	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
-		dst = appendID(append(dst, `{"member":`...), r.id)
+		dst = jsontext.AppendID(append(dst, `{"member":`...), r.id)
 		dst = appendEntries(append(dst, `,"ids":[`...), "id", list)
 		return append(dst, `,"lag_ms":0}`...) // a shard changes both directions in one log entry
 	})
@@ -113,7 +114,7 @@ func appendEntries(dst []byte, name string, list members.List) []byte {
 			dst = append(dst, ',')
 		}
 		dst = append(append(append(dst, `{"`...), name...), `":`...)
-		dst = append(appendID(dst, e.ID), `,"at":"`...)
+		dst = append(jsontext.AppendID(dst, e.ID), `,"at":"`...)
 		dst = append(e.At.Time().AppendFormat(dst, time.RFC3339Nano), `"}`...)
 	}
 	dst = append(dst, ']')

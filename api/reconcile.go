@@ -100,7 +100,7 @@ func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	if !r.write.Duplicate {
-		s.metrics.corrected(&r.write, r.keyspace.Name)
+		s.metrics.Corrected(&r.write, r.keyspace.Name)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/auth"
 )
 
@@ -17,7 +18,7 @@ type endpoint struct {
 	call   func(*Server, *fasthttp.RequestCtx, *request) error
 	need   auth.Need // of the matrix
 
-	observers *observers
+	observers *metric.Observers
 }
 
 // writesRows reports whether the endpoint writes counts of rows or of several users, not the

@@ -12,6 +12,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/listen"
+	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/shard"
@@ -26,7 +28,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(cfg.Registry, cfg.Version)
+	m, err := metric.New(cfg.Registry, cfg.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +38,9 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: listen.New(listen.Config{
+		Listener: ln, ConnsMax: cfg.ConnsMax, WriteTimeout: cfg.WriteTimeout, Refusal: refusal(), Conns: m.Conns, Refused: m.ConnsRefused, Logger: cfg.Logger,
+	}),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.Attach(cfg.Backend)
@@ -72,6 +76,15 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// refusal returns the whole answer to a client beyond the cap of connections.
+func refusal() []byte {
+	f := &fault{status: 503, code: codeOverloaded, message: "too many connections"}
+	body := append(f.appendJSON(nil), '\n')
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nServer: %s\r\nContent-Type: %s\r\n"+
+		"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		serverName, contentTypeJSON, retryAfter, len(body), body)
+}
+
 // Attach replaces the backend for the calls that follow. The server may be serving.
 func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
 
@@ -94,8 +107,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // of the listener, closed above
 	}
-	s.listener.closeConns()
-	s.listener.refusals.Wait() // each is bounded by lingerTime
+	s.listener.CloseConns()
 	if err != nil {
 		return fmt.Errorf("cannot finish the requests in flight: %w", err)
 	}
@@ -133,7 +145,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if e.takes&audited != 0 || e.need.Access == auth.Admin {
 		s.audit(ctx, r, e, err)
 	}
-	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
+	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's
 	s.bodies.give(r.held)
 	if !errors.Is(err, errPanicked) {
@@ -155,7 +167,7 @@ func answerBytes(ctx *fasthttp.RequestCtx) int {
 func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			s.metrics.panics.Inc()
+			s.metrics.Panics.Inc()
 			s.limited.Error("request handler panicked",
 				"endpoint", e.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			err = errPanicked
@@ -185,10 +197,10 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		}
 	}
 	inFlight := s.inFlight.Add(1)
-	s.metrics.inFlight.Inc()
+	s.metrics.InFlight.Inc()
 	defer func() {
 		s.inFlight.Add(-1)
-		s.metrics.inFlight.Dec()
+		s.metrics.InFlight.Dec()
 	}()
 	if e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax) {
 		return s.overloads.inFlight
@@ -227,7 +239,7 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	f := unreadable(err)
 	answerFault(ctx, f)
-	s.routes.none.observers.observe(f.status, 0, 0, len(ctx.Response.Body()))
+	s.routes.none.observers.Observe(f.status, 0, 0, len(ctx.Response.Body()))
 }
 
 // printfLogger receives fasthttp's log lines: faults of connections, caused by clients or

@@ -12,6 +12,9 @@ import (
 	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/api/listen"
+	"github.com/countd/countd/api/metric"
 )
 
 // Server serves the API on one listener. Make it with New, run Serve once and
@@ -20,10 +23,10 @@ type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for events that many requests cause
 	attached atomic.Pointer[node]
-	metrics  *metrics
+	metrics  *metric.Metrics
 	routes   *routes
 	requests requestPool
-	listener *listener
+	listener *listen.Listener
 	http     *fasthttp.Server
 
 	overloads overloads

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
@@ -47,7 +48,7 @@ func (r *request) answerPublished(ctx *fasthttp.RequestCtx, id uint64, p timelin
 		return fmt.Errorf("cannot change outbox: %w", r.withID(id, err))
 	}
 	answerWrite(ctx, &r.write, func(dst []byte) []byte {
-		return appendNumber(append(appendBool(dst, "changed", p.Changed), ','), "posts", p.Posts)
+		return jsontext.AppendNumber(append(jsontext.AppendBool(dst, "changed", p.Changed), ','), "posts", p.Posts)
 	})
 	return nil
 }
@@ -76,11 +77,11 @@ func (s *Server) listOutbox(ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, 32+32*len(posts), func(dst []byte) []byte {
 		dst = append(dst, `{"posts":[`...)
 		for i, p := range posts {
-			dst = append(appendID(append(comma(dst, i), `{"id":`...), p.ID), '}')
+			dst = append(jsontext.AppendID(append(jsontext.Comma(dst, i), `{"id":`...), p.ID), '}')
 		}
 		dst = append(dst, ']')
 		if more {
-			dst = appendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
+			dst = jsontext.AppendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
 		}
 		return append(dst, '}')
 	})
@@ -153,8 +154,8 @@ func (r *request) readMemberOf(q *timeline.Query) error {
 func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page) []byte {
 	dst = append(dst, `{"posts":[`...)
 	for i, post := range p.Posts {
-		dst = appendID(append(comma(dst, i), `{"id":`...), post.ID)
-		dst = appendID(append(dst, `,"author":`...), post.Author)
+		dst = jsontext.AppendID(append(jsontext.Comma(dst, i), `{"id":`...), post.ID)
+		dst = jsontext.AppendID(append(dst, `,"author":`...), post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
 			dst = appendWholeRow(append(dst, `,"counts":`...), q.Counts, p.Counts[i*width:(i+1)*width])
@@ -180,8 +181,8 @@ func (s *Server) listGroups(ctx *fasthttp.RequestCtx, r *request) error {
 	answer(ctx, func(dst []byte) []byte {
 		dst = append(dst, `{"groups":[`...)
 		for i, g := range groups { // names need no escaping
-			dst = append(append(append(comma(dst, i), `{"name":"`...), g.Name...), `",`...)
-			dst = append(appendNumber(dst, "followees", int64(len(g.Followees))), '}')
+			dst = append(append(append(jsontext.Comma(dst, i), `{"name":"`...), g.Name...), `",`...)
+			dst = append(jsontext.AppendNumber(dst, "followees", int64(len(g.Followees))), '}')
 		}
 		return append(dst, `]}`...)
 	})
@@ -194,7 +195,7 @@ func (s *Server) getGroup(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot read group: %w", err)
 	}
 	answerLong(ctx, 32+16*len(group.Followees), func(dst []byte) []byte {
-		return append(appendIDs(append(dst, `{"followees":`...), group.Followees), '}')
+		return append(jsontext.AppendIDs(append(dst, `{"followees":`...), group.Followees), '}')
 	})
 	return nil
 }
@@ -216,7 +217,7 @@ func (r *request) answerGroup(ctx *fasthttp.RequestCtx, size int64, err error) e
 	if err != nil {
 		return fmt.Errorf("cannot change group: %w", r.withOps(err))
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "followees", size) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "followees", size) })
 	return nil
 }
 

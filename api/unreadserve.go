@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -53,7 +54,7 @@ func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot publish: %w", err)
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "seq", seq) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "seq", seq) })
 	return nil
 }
 
@@ -65,7 +66,7 @@ func (s *Server) retract(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.node().unread.Retract(string(r.name), seq, &r.write); err != nil {
 		return fmt.Errorf("cannot retract: %w", err)
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "seq", seq) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "seq", seq) })
 	return nil
 }
 
@@ -80,13 +81,13 @@ func (s *Server) notices(ctx *fasthttp.RequestCtx, r *request) error {
 
 // appendNotices appends "unread":n,"last_read":n,"latest":n.
 func appendNotices(dst []byte, n unread.Notices) []byte {
-	dst = appendNumber(dst, "unread", n.Unread)
+	dst = jsontext.AppendNumber(dst, "unread", n.Unread)
 	if n.Seen {
-		dst = appendNumber(append(dst, ','), "last_read", n.LastRead)
+		dst = jsontext.AppendNumber(append(dst, ','), "last_read", n.LastRead)
 	} else {
 		dst = append(dst, `,"last_read":null`...)
 	}
-	return appendNumber(append(dst, ','), "latest", n.Latest)
+	return jsontext.AppendNumber(append(dst, ','), "latest", n.Latest)
 }
 
 func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
@@ -115,7 +116,7 @@ func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot fire: %w", err)
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "fired", fired) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "fired", fired) })
 	return nil
 }
 
@@ -129,7 +130,7 @@ func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot set dot: %w", err)
 	}
 	answerWrite(ctx, &r.write, func(dst []byte) []byte {
-		return appendBool(append(appendNumber(dst, "fired", fired), ','), "new_users", newUsers)
+		return jsontext.AppendBool(append(jsontext.AppendNumber(dst, "fired", fired), ','), "new_users", newUsers)
 	})
 	return nil
 }
@@ -139,7 +140,7 @@ func (s *Server) showDot(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot read dot: %w", err)
 	}
-	answer(ctx, func(dst []byte) []byte { return append(appendBool(append(dst, '{'), "show", shows), '}') })
+	answer(ctx, func(dst []byte) []byte { return append(jsontext.AppendBool(append(dst, '{'), "show", shows), '}') })
 	return nil
 }
 
@@ -151,7 +152,7 @@ func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot clear dot: %w", r.withOps(err))
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendBool(dst, "show", shows) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendBool(dst, "show", shows) })
 	return nil
 }
 

@@ -114,8 +114,14 @@ const rule = `
 	# Who may do what. The catalog stores the users.
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog internal/must
+	# Connections of HTTP clients.
+	api/listen: internal/lograte
+	# Values in JSON.
+	api/jsontext:
+	# Metrics of HTTP.
+	api/metric: engine shard
 	# Neighbours that do not know each other.
-	api: internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
+	api: api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
 	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members

@@ -1,4 +1,8 @@
-package api
+// Package metric owns the metrics of the HTTP API: their names, and their series by endpoint
+// and status class. It never decides what to count.
+//
+// Invariant: an answer looks up no label.
+package metric
 
 import (
 	"errors"
@@ -14,14 +18,14 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// metrics are the api's own. The first request of an endpoint resolves its series and keeps
+// Metrics are the api's own. The first request of an endpoint resolves its series and keeps
 // them, so that a request looks up no label, and unused endpoints are not scraped.
-type metrics struct {
-	inFlight     prometheus.Gauge
-	panics       prometheus.Counter
-	conns        prometheus.Gauge
-	connsRefused prometheus.Counter
-	overloads    *prometheus.CounterVec
+type Metrics struct {
+	InFlight     prometheus.Gauge
+	Panics       prometheus.Counter
+	Conns        prometheus.Gauge
+	ConnsRefused prometheus.Counter
+	Overloads    *prometheus.CounterVec
 	drift        *prometheus.CounterVec
 
 	answers   [len(statusClasses)]prometheus.Counter
@@ -33,10 +37,10 @@ type metrics struct {
 // statusClasses are the values of the label code.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// observers holds the series of one endpoint by status class; nil until there was such an
+// Observers holds the series of one endpoint by status class; nil until there was such an
 // answer. Two concurrent first requests resolve the same series.
-type observers struct {
-	metrics  *metrics
+type Observers struct {
+	metrics  *Metrics
 	endpoint string
 	classes  [len(statusClasses)]atomic.Pointer[series]
 }
@@ -47,33 +51,34 @@ type series struct {
 	received, sent prometheus.Counter // of the endpoint
 }
 
-func newMetrics(registry *prometheus.Registry, version string) (*metrics, error) {
+// New registers the metrics.
+func New(registry *prometheus.Registry, version string) (*Metrics, error) {
 	answers := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "countd_http_requests_total",
 		Help: "Requests that were answered.",
 	}, []string{"code"})
-	m := &metrics{
+	m := &Metrics{
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "countd_reconcile_drift_total",
 			Help: "How much counts were corrected by, in either direction.",
 		}, []string{"keyspace"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		InFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "countd_http_requests_in_flight",
 			Help: "Requests that are being served.",
 		}),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{
+		Panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "countd_http_panics_total",
 			Help: "Requests whose handler panicked.",
 		}),
-		conns: prometheus.NewGauge(prometheus.GaugeOpts{
+		Conns: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "countd_http_connections",
 			Help: "Open connections.",
 		}),
-		connsRefused: prometheus.NewCounter(prometheus.CounterOpts{
+		ConnsRefused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "countd_http_connections_refused_total",
 			Help: "Connections refused because too many were open.",
 		}),
-		overloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Overloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "countd_http_overloaded_total",
 			Help: "Requests refused before their body was read: in_flight, too many requests in flight; wait, earlier writes would take more than a quarter of the deadline; bodies, no memory for the body.",
 		}, []string{"reason"}),
@@ -92,7 +97,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		}, []string{"endpoint"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, answers, m.durations, m.received, m.sent, m.drift, buildInfo(version),
+		m.InFlight, m.Panics, m.Conns, m.ConnsRefused, m.Overloads, answers, m.durations, m.received, m.sent, m.drift, buildInfo(version),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
@@ -105,8 +110,8 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 	return m, registerRuntime(registry)
 }
 
-// corrected counts ops that were added to correct rows.
-func (m *metrics) corrected(w *shard.Write, keyspace string) {
+// Corrected counts ops that were added to correct rows.
+func (m *Metrics) Corrected(w *shard.Write, keyspace string) {
 	drift, refused := 0.0, w.Overflows
 	for i := range w.Ops {
 		if len(refused) > 0 && refused[0].Op == i {
@@ -145,13 +150,13 @@ func registerRuntime(registry *prometheus.Registry) error {
 	return nil
 }
 
-// observersOf resolves the series of an endpoint that has none yet.
-func (m *metrics) observersOf(endpoint string) *observers {
-	return &observers{metrics: m, endpoint: endpoint}
+// ObserversOf resolves the series of an endpoint that has none yet.
+func (m *Metrics) ObserversOf(endpoint string) *Observers {
+	return &Observers{metrics: m, endpoint: endpoint}
 }
 
-// observe counts one request that was answered.
-func (o *observers) observe(status int, took time.Duration, received, sent int) {
+// Observe counts one request that was answered.
+func (o *Observers) Observe(status int, took time.Duration, received, sent int) {
 	class := min(max(status/100-1, 0), len(statusClasses)-1)
 	s := o.classes[class].Load()
 	if s == nil {
@@ -163,7 +168,7 @@ func (o *observers) observe(status int, took time.Duration, received, sent int) 
 	s.sent.Add(float64(sent))
 }
 
-func (o *observers) resolve(class int) *series {
+func (o *Observers) resolve(class int) *series {
 	s := &series{
 		durations: o.metrics.durations.WithLabelValues(o.endpoint, statusClasses[class]),
 		received:  o.metrics.received.WithLabelValues(o.endpoint),

@@ -1,12 +1,19 @@
-package api
+// Package listen accepts the connections of HTTP clients. It owns their number, how each is
+// refused or closed, and the deadlines of what is written outside of a handler. It reads no
+// request.
+//
+// Invariant: at most ConnsMax connections are open, and whatever a client does, each ends by
+// a deadline.
+package listen
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/internal/lograte"
 )
@@ -24,48 +31,45 @@ const (
 	acceptRetryMax = time.Second
 )
 
-// listener returns at most connsMax open connections and answers the others with a refusal.
+// Config is what a Listener needs.
+type Config struct {
+	Listener     net.Listener
+	ConnsMax     int
+	WriteTimeout time.Duration
+	Refusal      []byte // a whole HTTP answer
+	Conns        prometheus.Gauge
+	Refused      prometheus.Counter
+	Logger       *slog.Logger
+}
+
+// Listener returns at most ConnsMax open connections and answers the others with a refusal.
 // It survives failed accepts, which would stop fasthttp.
-type listener struct {
+type Listener struct {
 	net.Listener
-	connsMax     int
-	writeTimeout time.Duration
-	refusal      []byte // a whole HTTP answer
-	metrics      *metrics
-	logger       *slog.Logger
+	cfg Config
 
 	done     chan struct{}  // closed by Close
-	refusals sync.WaitGroup // of refuse; started by Accept, waited for by Server.Shutdown
+	refusals sync.WaitGroup // of refuse; started by Accept, waited for by CloseConns
 
 	mu struct {
 		sync.Mutex
 		closed   bool
-		conns    map[*conn]struct{} // open and handed on
+		conns    map[*Conn]struct{} // open and handed on
 		refusing int                // running refuse calls, at most refusalsMax
 	}
 }
 
-func newListener(ln net.Listener, cfg *Config, m *metrics) *listener {
-	f := &fault{status: 503, code: codeOverloaded, message: "too many connections"}
-	body := append(f.appendJSON(nil), '\n')
-	l := &listener{
-		Listener:     ln,
-		connsMax:     cfg.ConnsMax,
-		writeTimeout: cfg.WriteTimeout,
-		refusal: fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nServer: %s\r\nContent-Type: %s\r\n"+
-			"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
-			serverName, contentTypeJSON, retryAfter, len(body), body),
-		metrics: m,
-		logger:  new(lograte.Limiter).Logger(cfg.Logger),
-		done:    make(chan struct{}),
-	}
-	l.mu.conns = make(map[*conn]struct{})
+// New returns a listener over another. It limits the messages of the logger.
+func New(cfg Config) *Listener {
+	cfg.Logger = new(lograte.Limiter).Logger(cfg.Logger)
+	l := &Listener{Listener: cfg.Listener, cfg: cfg, done: make(chan struct{})}
+	l.mu.conns = make(map[*Conn]struct{})
 	return l
 }
 
 // Accept returns the next connection within the cap. Its only error is
 // net.ErrClosed.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	wait := time.Duration(0)
 	for {
 		raw, err := l.Listener.Accept()
@@ -74,7 +78,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		if err != nil {
 			wait = min(max(2*wait, 5*time.Millisecond), acceptRetryMax)
-			l.logger.Error("cannot accept a connection", "err", err, "retry_in", wait)
+			l.cfg.Logger.Error("cannot accept a connection", "err", err, "retry_in", wait)
 			select {
 			case <-time.After(wait):
 				continue
@@ -91,16 +95,16 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // admit returns the connection if it is within the cap; otherwise it refuses the connection
 // and returns nil.
-func (l *listener) admit(raw net.Conn) *conn {
-	c := &conn{Conn: raw, listener: l}
+func (l *Listener) admit(raw net.Conn) *Conn {
+	c := &Conn{Conn: raw, listener: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.mu.closed && len(l.mu.conns) < l.connsMax {
+	if !l.mu.closed && len(l.mu.conns) < l.cfg.ConnsMax {
 		l.mu.conns[c] = struct{}{}
-		l.metrics.conns.Inc()
+		l.cfg.Conns.Inc()
 		return c
 	}
-	l.metrics.connsRefused.Inc()
+	l.cfg.Refused.Inc()
 	if l.mu.closed || l.mu.refusing == refusalsMax {
 		_ = raw.Close()
 		return nil
@@ -112,10 +116,10 @@ func (l *listener) admit(raw net.Conn) *conn {
 }
 
 // refuse answers a client that there are too many connections.
-func (l *listener) refuse(raw net.Conn) {
+func (l *Listener) refuse(raw net.Conn) {
 	defer l.refusals.Done()
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
-	if _, err := raw.Write(l.refusal); err == nil {
+	if _, err := raw.Write(l.cfg.Refusal); err == nil {
 		linger(raw)
 	}
 	_ = raw.Close()
@@ -125,7 +129,7 @@ func (l *listener) refuse(raw net.Conn) {
 }
 
 // Close stops accepting connections. Open ones stay open.
-func (l *listener) Close() error {
+func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.mu.closed {
 		l.mu.closed = true
@@ -135,13 +139,22 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// closeConns cuts off every connection.
-func (l *listener) closeConns() {
+// Open returns how many connections are open.
+func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return len(l.mu.conns)
+}
+
+// CloseConns cuts off every connection, and waits for the refusals under way, each of which
+// lingerTime bounds.
+func (l *Listener) CloseConns() {
+	l.mu.Lock()
 	for c := range l.mu.conns {
 		_ = plain(c.Conn).Close()
 	}
+	l.mu.Unlock()
+	l.refusals.Wait()
 }
 
 // plain returns the connection under TLS, or c if it has none. crypto/tls closes a connection
@@ -153,39 +166,39 @@ func plain(c net.Conn) net.Conn {
 	return c
 }
 
-// conn is a connection within the cap.
-type conn struct {
+// Conn is a connection within the cap.
+type Conn struct {
 	net.Conn
-	listener *listener
+	listener *Listener
 	close    sync.Once
 	closeErr error
 
 	begun   bool // the first bytes were read
-	counted bool // a user's limit of connections counts it
+	Counted bool // a user's limit of connections counts it
 
-	// lingers makes Close continue to read for a while. It is set by closeAfterAnswer, on the
+	// Lingers makes Close continue to read for a while. It is set on the
 	// goroutine that serves the connection and then closes it. No other goroutine closes a connection that lingers: fasthttp closes only
 	// connections between two requests from elsewhere.
-	lingers bool
+	Lingers bool
 }
 
 // tlsHandshake is the first byte of a connection over TLS, and of no request.
 const tlsHandshake = 0x16
 
-// errTLS is returned by Read for a client that expects TLS of a port without it. Such a
+// ErrTLS is returned by Read for a client that expects TLS of a port without it. Such a
 // client sends nothing more, so that its first bytes must be answered.
-var errTLS = errors.New("this port has no TLS: use http://")
+var ErrTLS = errors.New("this port has no TLS: use http://")
 
 // Read reads what the client sends.
-func (c *conn) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.begun || n == 0 {
 		return n, err
 	}
 	c.begun = true
 	if b[0] == tlsHandshake {
-		c.listener.logger.Warn("refused a connection: it speaks TLS, and this port does not", "port", "http", "from", c.RemoteAddr().String())
-		return 0, errTLS
+		c.listener.cfg.Logger.Warn("refused a connection: it speaks TLS, and this port does not", "port", "http", "from", c.RemoteAddr().String())
+		return 0, ErrTLS
 	}
 	return n, err
 }
@@ -193,10 +206,10 @@ func (c *conn) Read(b []byte) (int, error) {
 // SetReadDeadline also moves the write deadline. fasthttp sets that only before an answer of
 // a handler, so an error answer or a 100 Continue on a kept connection would have the
 // deadline of the previous answer.
-func (c *conn) SetReadDeadline(t time.Time) error {
+func (c *Conn) SetReadDeadline(t time.Time) error {
 	write := t
 	if !t.IsZero() {
-		write = t.Add(c.listener.writeTimeout)
+		write = t.Add(c.listener.cfg.WriteTimeout)
 	}
 	if err := c.SetWriteDeadline(write); err != nil {
 		return err
@@ -205,16 +218,16 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 // Close closes the connection and releases its place in the cap.
-func (c *conn) Close() error {
+func (c *Conn) Close() error {
 	c.close.Do(func() {
-		if c.lingers {
+		if c.Lingers {
 			linger(c.Conn)
 		}
 		c.closeErr = c.Conn.Close()
 		c.listener.mu.Lock()
 		delete(c.listener.mu.conns, c)
 		c.listener.mu.Unlock()
-		c.listener.metrics.conns.Dec()
+		c.listener.cfg.Conns.Dec()
 	})
 	return c.closeErr
 }
