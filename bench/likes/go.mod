@@ -1,0 +1,3 @@
+module github.com/countd/countd/bench/likes
+
+go 1.26
