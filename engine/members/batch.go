@@ -129,7 +129,7 @@ func (b *Batch) Read() error {
 		return err
 	}
 	defer done()
-	l, err := b.group.lookup()
+	l, err := b.group.lookup(false)
 	if err != nil {
 		return err
 	}

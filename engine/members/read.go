@@ -28,11 +28,12 @@ type lookup struct {
 	at prefix
 }
 
-// lookup begins to find pairs. The caller has the store in use until it closes l.it.
-func (g *Group) lookup() (l lookup, err error) {
+// lookup begins to find pairs, or if onDisk those that were flushed. The caller has the store
+// in use until it closes l.it.
+func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
-	l.it, err = g.store.iterate(first, after(first))
+	l.it, err = g.store.iterate(first, after(first), onDisk)
 	return l, damaged(err)
 }
 
@@ -54,7 +55,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) 
 		return err
 	}
 	defer done()
-	l, err := g.lookup()
+	l, err := g.lookup(false)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 			first = append(first, 0) // the least key behind it
 		}
 	}
-	it, err := g.store.iterate(start[:], end)
+	it, err := g.store.iterate(start[:], end, false)
 	if err != nil {
 		return List{}, damaged(err)
 	}

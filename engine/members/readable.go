@@ -8,7 +8,8 @@ import (
 
 // Readable reads what Apply will read of the sets for joins and leaves of pairs, and for
 // deletions of rows, and returns an ErrDamaged if it cannot. A leader that has called it does
-// not propose an entry that it could not apply, and Apply finds the blocks in the cache.
+// not propose an entry that it could not apply, and Apply finds the blocks in the cache. What
+// is in memory alone is not looked at.
 // Readable sorts pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
@@ -26,7 +27,7 @@ func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 }
 
 func (g *Group) pairsReadable(pairs []Pair) error {
-	l, err := g.lookup()
+	l, err := g.lookup(true)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (g *Group) pairsReadable(pairs []Pair) error {
 
 func (g *Group) rowsReadable(rows []uint64) error {
 	all := g.at.kind(keyTime)
-	it, err := g.store.iterate(all, after(all))
+	it, err := g.store.iterate(all, after(all), true)
 	if err != nil {
 		return err
 	}

@@ -95,14 +95,15 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// options shares the memory out: up to a half for memtables, which Pebble takes from the
-// cache, the rest for blocks and filters.
+// options shares the memory out: up to a quarter for memtables, which Pebble takes from the
+// cache, the rest for blocks and filters. Each lookup searches a memtable, the longer the
+// larger it is.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
 		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
 		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
-		MemTableSize: s.cfg.MemoryBytes / 2 / memtables, MemTableStopWritesThreshold: memtables,
+		MemTableSize: s.cfg.MemoryBytes / 4 / memtables, MemTableStopWritesThreshold: memtables,
 	}
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
@@ -136,9 +137,10 @@ func (s *Store) filtersFit() bool {
 	return uint64(s.pairs.Load())*filterBitsLast/8 <= s.cfg.MemoryBytes*5/8
 }
 
-// iterate returns an iterator of some keys, for prefix seeks.
-func (s *Store) iterate(first, end []byte) (*pebble.Iterator, error) {
-	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, UseL6Filters: s.filtersFit()})
+// iterate returns an iterator of some keys, for prefix seeks, or if onDisk of those that were
+// flushed.
+func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error) {
+	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, UseL6Filters: s.filtersFit(), OnlyReadGuaranteedDurable: onDisk})
 }
 
 // limited returns a logger for messages that many readers or writers would repeat.
