@@ -184,7 +184,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	if r.tier != nil {
 		r.tier.Replica = r.group
 	}
-	r.proposer = propose.New(n.proposerConfig(g, r))
+	r.proposer.Store(propose.New(n.proposerConfig(g, r)))
 	r.fresh.Ask = func(ctx context.Context) (uint64, error) { return n.prover.AskFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil
@@ -246,7 +246,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
 	drained := make(chan struct{})
-	go func() { r.proposer.Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
+	go func() { r.proposer.Load().Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
 	select {
 	case <-drained:
 	case <-ctx.Done():

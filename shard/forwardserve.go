@@ -109,7 +109,7 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 	if err != nil {
 		return propose.Settled(err)
 	}
-	q, err := p.replica.proposer.Submit(p.Section, p.Ops, p.Clocked, p.Width)
+	q, err := p.replica.proposer.Load().Submit(p.Section, p.Ops, p.Clocked, p.Width)
 	if err != nil {
 		return propose.Settled(err)
 	}

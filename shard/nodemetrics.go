@@ -93,7 +93,7 @@ func (s *registry) logBehindSeconds() float64 {
 	behind := time.Duration(0)
 	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			behind = max(behind, r.proposer.Behind())
+			behind = max(behind, r.proposer.Load().Behind())
 		}
 	}
 	return behind.Seconds()

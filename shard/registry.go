@@ -127,7 +127,7 @@ func (s *registry) Damaged(number uint32) bool {
 func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
 	for _, g := range s.groups.Load().all {
 		r := g.replica.Load()
-		if r != nil && !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer, Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
+		if r != nil && !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
 			return
 		}
 	}

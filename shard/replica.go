@@ -38,9 +38,11 @@ type shardReplica struct {
 
 // localReplica is this node's copy of one shard.
 type localReplica struct {
-	group    *replica.Replica
-	fsm      raftfsm.Machine
-	proposer *propose.Proposer
+	group *replica.Replica
+	fsm   raftfsm.Machine
+	// proposer is set before others see the replica. Tests put another in its place while
+	// upkeep reads it.
+	proposer atomic.Pointer[propose.Proposer]
 	fresh    prover.Freshness
 	// The fsm by its kind, for what only that kind can do: at most one is set.
 	counters *raftfsm.Counters

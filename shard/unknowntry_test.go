@@ -50,7 +50,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 			r := g.replica.Load()
 			lost := false
 			fickle := &fickleGroup{Group: r.group}
-			fickle.lose = func() { lost = true; met(r.proposer) }
+			fickle.lose = func() { lost = true; met(r.proposer.Load()) }
 			reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = fickle })
 			w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: ByProducer([]byte("p"), 1), Deadline: time.Now().Add(300 * time.Millisecond)}
 			err := n.Write(ks, w)

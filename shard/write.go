@@ -204,7 +204,7 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 	if err != nil {
 		return nil // it is forwarded
 	}
-	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked() || p.writer.OfMembers(), w.Width)
+	p.proposal, err = r.proposer.Load().Reserve(p.writer.Section(), p.writer.Ops(), w.clocked() || p.writer.OfMembers(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
 		return err
 	}

@@ -320,10 +320,10 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
 // reconfigure restarts the proposer of this node's replica of a shard.
 func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 	r := g.replica.Load()
-	r.proposer.Close()
+	r.proposer.Load().Close()
 	cfg := n.proposerConfig(g, r)
 	change(&cfg)
-	r.proposer = propose.New(cfg)
+	r.proposer.Store(propose.New(cfg))
 }
 
 // The result of a part after several tries: the worst possible outcome, with the cause
@@ -515,7 +515,7 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	// any proposal, another none that is as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {
 		t.Helper()
-		q, err := g.replica.Load().proposer.Reserve(nil, propose.QueueOpsMax, false, 0)
+		q, err := g.replica.Load().proposer.Load().Reserve(nil, propose.QueueOpsMax, false, 0)
 		mustDo(t, err)
 		return q
 	}
