@@ -94,6 +94,9 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 // mergePosts merges the newest posts of all shards, but of outboxes that are on disk here.
 func (rd *reader) mergePosts(pg *page, groups []*shardReplica, limit int, opt *ReadOptions) (unreadable []int, err error) {
 	pg.newest.Reset(limit)
+	for s := range pg.byShard { // of an earlier merge: another node may answer a shard now
+		pg.byShard[s].here, pg.byShard[s].outboxes = nil, nil
+	}
 	failed := rd.readShards(pg, groups, opt, time.Now())
 	if unreadable, err = failed.unreadable(pg); err != nil {
 		return nil, err
@@ -125,7 +128,7 @@ func (pg *page) readOutboxes(route keyspace.Route, authors []uint64, deadline ti
 			continue
 		}
 		s, _ := route.KeyOf(authors[missing[i].Author])
-		pg.byShard[s].here, pg.byShard[s].outboxes, pg.byShard[s].disk = nil, nil, true
+		pg.byShard[s].disk = true
 	}
 	return err == nil
 }

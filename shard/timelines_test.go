@@ -52,6 +52,45 @@ func mustReadNewest(t *testing.T, n *Node, q NewestPosts, opt ReadOptions, want 
 	}
 }
 
+// A page that is merged again has the posts of a shard that this node answered the first time
+// and another node answers now.
+func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
+	t.Parallel()
+	all := openMembers(t, 3)
+	authors := []uint64{1, 2, 3, 4}
+	var want []outbox.Post // newest first
+	for i, author := range authors {
+		mustPublish(t, all[0], author, 100+author)
+		want = append([]outbox.Post{{ID: 100 + author, Author: i}}, want...)
+	}
+	opt := &ReadOptions{Consistency: Stale, Deadline: soon()}
+	merge := func(n *Node, pg *page, groups []*shardReplica) (whole bool) {
+		unreadable, err := n.reader.mergePosts(pg, groups, 10, opt)
+		return err == nil && len(unreadable) == 0 && slices.Equal(pg.newest.Posts(), want)
+	}
+	for _, n := range all {
+		groups, err := n.reader.groupsToRead(n.Keyspace(KeyspaceUsers), opt)
+		mustDo(t, err)
+		pg := newPage(readPosts, authors, 0, groups[0].route)
+		pg.posts = raftfsm.NewestPosts{Last: raftfsm.NoLast, Limit: 10}
+		eventually(t, n.cfg.NodeName+" answers alone", func() bool {
+			return merge(n, pg, groups) && !slices.ContainsFunc(pg.byShard, func(p pagePart) bool { return len(p.keys) > 0 && p.here == nil })
+		})
+		if n != all[2] {
+			pg.release()
+			continue
+		}
+		n.registry.changing.Lock() // nothing opens them again
+		defer n.registry.changing.Unlock()
+		for _, g := range groups {
+			defer g.replica.Store(g.replica.Swap(nil))
+		}
+		if !merge(n, pg, groups) {
+			t.Errorf("merged by others: %v, want %v", pg.newest.Posts(), want)
+		}
+	}
+}
+
 // Each node publishes, and reads posts and groups: of shards that it leads, that it
 // follows, and with four nodes that it does not hold.
 func TestAnyNodeAnswersTimelines(t *testing.T) {
