@@ -3,6 +3,8 @@ package members
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,6 +226,29 @@ func TestViewsAreReleased(t *testing.T) {
 		_, err = v.Next(nil)
 	}
 	if !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
+
+// A store whose keys are of the first form, of several lengths, is refused and stays as it was.
+func TestFirstFormIsRefused(t *testing.T) {
+	fs := vfs.NewMem()
+	first := *comparer
+	first.Name = "countd.members"
+	db, err := pebble.Open("members", &pebble.Options{FS: fs, Comparer: &first, FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := prefix{1, 1}.member(Pair{Row: 1, Member: 1}, 0)
+	if err := errors.Join(db.Set(key[:pairBytesOfKey], make([]byte, stampBytes), pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Dir: "members", FS: fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	if err == nil {
+		t.Error(s.Close())
+		t.Fatal("opened")
+	}
+	if !strings.Contains(err.Error(), first.Name) {
 		t.Error(err)
 	}
 }
