@@ -150,6 +150,24 @@ func TestBadBodies(t *testing.T) {
 }
 
 // TestBadIDs sends each bad id in every place that takes one.
+// TestOneOfTwo checks that an op with two fields that exclude each other is not told that one
+// of them was given twice.
+func TestOneOfTwo(t *testing.T) {
+	l := startLive(t, nil)
+	for op, want := range map[string]string{
+		`{"keyspace":"posts","id":1,"user":1,"add":{"like":1}}`:         "ops[0].user: an op has an id or a user, not both",
+		`{"user":1,"id":1,"add":{"like":1}}`:                            "ops[0].id: an op has an id or a user, not both",
+		`{"keyspace":"posts","id":1,"add":{"like":1},"set":{"like":1}}`: "ops[0].set: an op has add or set, not both",
+		`{"keyspace":"posts","id":1,"set":{"like":1},"add":{"like":1}}`: "ops[0].add: an op has add or set, not both",
+		`{"keyspace":"posts","id":1,"add":{"like":1},"add":{"like":1}}`: "ops[0].add: given twice",
+		`{"keyspace":"posts","id":1,"id":1,"add":{"like":1}}`:           "ops[0].id: given twice",
+	} {
+		if got := l.do("POST", "/v1/ops", `{"ops":[`+op+`]}`); got.status != 400 || !strings.Contains(got.body, `"message":"`+want+`"`) {
+			t.Errorf("%s: %d %s, want %s", op, got.status, got.body, want)
+		}
+	}
+}
+
 func TestBadIDs(t *testing.T) {
 	l := startLive(t, nil)
 	for _, id := range []string{

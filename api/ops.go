@@ -89,6 +89,9 @@ func (r *request) decodeMixedOp(i int) {
 			s.once(c, 0, opPath(i, "keyspace"))
 			r.enterKeyspace(opPath(i, "keyspace"))
 		case "id", "user":
+			if s.has(1) && o.member != string(key) {
+				c.Fail(opPath(i, string(key)), "an op has an id or a user, not both")
+			}
 			o.member = string(key)
 			s.once(c, 1, opPath(i, o.member))
 			var ok bool
@@ -96,6 +99,9 @@ func (r *request) decodeMixedOp(i int) {
 				c.Fail(opPath(i, o.member), notUint64)
 			}
 		case changeAdd.member, changeSet.member:
+			if s.has(2) && o.verb != string(key) {
+				c.Fail(opPath(i, string(key)), "an op has add or set, not both")
+			}
 			o.verb = string(key)
 			s.once(c, 2, opPath(i, o.verb))
 			if o.cells = c.At; r.keyspace != nil {
