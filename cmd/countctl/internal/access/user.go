@@ -38,21 +38,19 @@ func userCommand(c *cli.CLI) *cobra.Command {
 func userShowCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Print a user with its tokens", Args: cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().User(cmd.Context(), args[0])
-				if err != nil {
-					return fmt.Errorf("cannot read user %s: %w", args[0], err)
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			u, err := server.Admin().User(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("cannot read user %s: %w", args[0], err)
+			}
+			return c.Print(u, func(t *cli.Table) {
+				accountRows(t, []client.User{u})
+				if len(u.Tokens) > 0 {
+					t.Row()
+					tokenRows(t, u.Tokens)
 				}
-				return c.Print(u, func(t *cli.Table) {
-					accountRows(t, []client.User{u})
-					if len(u.Tokens) > 0 {
-						t.Row()
-						tokenRows(t, u.Tokens)
-					}
-				})
 			})
-		},
+		}),
 	}
 }
 
@@ -175,16 +173,14 @@ func warnOfBehind(c *cli.CLI, behind []string) {
 func userDeleteCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete NAME", Short: "Delete a user with all its tokens", Args: cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().DeleteUser(cmd.Context(), args[0])
-				if err != nil {
-					return fmt.Errorf("cannot delete user %s: %w", args[0], err)
-				}
-				warnOfBehind(c, u.NodesBehind)
-				return c.Print(u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			u, err := server.Admin().DeleteUser(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("cannot delete user %s: %w", args[0], err)
+			}
+			warnOfBehind(c, u.NodesBehind)
+			return c.Print(u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
+		}),
 	}
 }
 
@@ -228,33 +224,29 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 func tokenListCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "list USER", Short: "Print the tokens of a user, without their text", Args: cli.Exactly(1, "USER"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().User(cmd.Context(), args[0])
-				if err != nil {
-					return fmt.Errorf("cannot read user %s: %w", args[0], err)
-				}
-				return c.Print(struct {
-					Tokens []client.UserToken `json:"tokens"`
-				}{u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			u, err := server.Admin().User(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("cannot read user %s: %w", args[0], err)
+			}
+			return c.Print(struct {
+				Tokens []client.UserToken `json:"tokens"`
+			}{u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
+		}),
 	}
 }
 
 func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once", Args: cli.Exactly(2, "USER and ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				behind, err := server.Admin().RevokeToken(cmd.Context(), args[0], args[1])
-				if err != nil {
-					return fmt.Errorf("cannot revoke token %s of user %s: %w", args[1], args[0], err)
-				}
-				warnOfBehind(c, behind)
-				return c.Print(client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			behind, err := server.Admin().RevokeToken(ctx, args[0], args[1])
+			if err != nil {
+				return fmt.Errorf("cannot revoke token %s of user %s: %w", args[1], args[0], err)
+			}
+			warnOfBehind(c, behind)
+			return c.Print(client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
+		}),
 	}
 }
 
@@ -281,7 +273,12 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 				}
 				return c.Print(struct {
 					Events []client.AuditEvent `json:"events"`
-				}{events}, func(t *cli.Table) { auditRows(t, events) })
+				}{events}, func(t *cli.Table) {
+					t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
+					for _, e := range events {
+						t.Row(e.Time.Format(time.RFC3339), cmp.Or(e.Who, "-"), e.From, e.What, cmp.Or(e.Target, "-"), e.Outcome, e.Suppressed)
+					}
+				})
 			})
 		},
 	}
@@ -309,12 +306,5 @@ func tokenRows(t *cli.Table, tokens []client.UserToken) {
 	t.Row("TOKEN", "CREATED", "EXPIRES")
 	for _, token := range tokens {
 		t.Row(token.ID, token.Created, cmp.Or(token.Expires, "never"))
-	}
-}
-
-func auditRows(t *cli.Table, events []client.AuditEvent) {
-	t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
-	for _, e := range events {
-		t.Row(e.Time.Format(time.RFC3339), cmp.Or(e.Who, "-"), e.From, e.What, cmp.Or(e.Target, "-"), e.Outcome, e.Suppressed)
 	}
 }

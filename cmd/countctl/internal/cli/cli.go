@@ -104,6 +104,13 @@ func (c *CLI) WithServer(act func(*client.Client) error) error {
 	return act(server)
 }
 
+// OnServer returns the RunE of a command that works on the server that the global flags name.
+func (c *CLI) OnServer(act func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return c.WithServer(func(server *client.Client) error { return act(cmd.Context(), server, args) })
+	}
+}
+
 // ListCommand returns a command that lists the objects of a kind. list returns them for JSON
 // and as a table.
 func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client) (any, func(*Table), error)) *cobra.Command {
@@ -111,15 +118,13 @@ func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client
 		Use:   "list",
 		Short: "Print the " + kind,
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				all, rows, err := list(cmd.Context(), server)
-				if err != nil {
-					return fmt.Errorf("cannot list the %s: %w", kind, err)
-				}
-				return c.Print(all, rows)
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			all, rows, err := list(ctx, server)
+			if err != nil {
+				return fmt.Errorf("cannot list the %s: %w", kind, err)
+			}
+			return c.Print(all, rows)
+		}),
 	}
 }
 

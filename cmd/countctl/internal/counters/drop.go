@@ -23,26 +23,24 @@ terminal the command shows how many rows it will drop and asks for the name; els
 needs --yes. The name is then free.`,
 		Example: "  countctl keyspace drop songs",
 		Args:    cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				keyspace, rows, err := toDrop(cmd.Context(), c, server, args[0])
-				if err != nil {
-					return err
-				}
-				what := fmt.Sprintf("This drops keyspace %s with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
-				if err := confirmByName(c, what, keyspace.Name); err != nil {
-					return err
-				}
-				dropped, err := server.DropKeyspace(cmd.Context(), keyspace.Name)
-				if err != nil {
-					return fmt.Errorf("cannot drop keyspace %s: %w", keyspace.Name, err)
-				}
-				return c.Print(dropped, func(t *cli.Table) {
-					t.Row("DROPPED")
-					t.Row(dropped.Name)
-				})
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			keyspace, rows, err := toDrop(ctx, c, server, args[0])
+			if err != nil {
+				return err
+			}
+			what := fmt.Sprintf("This drops keyspace %s with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
+			if err := confirmByName(c, what, keyspace.Name); err != nil {
+				return err
+			}
+			dropped, err := server.DropKeyspace(ctx, keyspace.Name)
+			if err != nil {
+				return fmt.Errorf("cannot drop keyspace %s: %w", keyspace.Name, err)
+			}
+			return c.Print(dropped, func(t *cli.Table) {
+				t.Row("DROPPED")
+				t.Row(dropped.Name)
 			})
-		},
+		}),
 	}
 }
 
@@ -57,27 +55,25 @@ column; elsewhere it needs --yes. The name is then free: a new column of that na
 from zero. A dropped column still counts towards the 64 of a keyspace.`,
 		Example: "  countctl keyspace drop-column songs skips",
 		Args:    cli.Exactly(2, "NAME and COLUMN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				keyspace, rows, err := toDrop(cmd.Context(), c, server, args[0])
-				if err != nil {
-					return err
-				}
-				column := args[1]
-				if !slices.Contains(keyspace.Columns, column) {
-					return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
-				}
-				what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in any of %s.", column, keyspace.Name, rows)
-				if err := confirmByName(c, what, column); err != nil {
-					return err
-				}
-				changed, err := server.DropColumn(cmd.Context(), keyspace.Name, column)
-				if err != nil {
-					return fmt.Errorf("cannot drop column %s of keyspace %s: %w", column, keyspace.Name, err)
-				}
-				return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			keyspace, rows, err := toDrop(ctx, c, server, args[0])
+			if err != nil {
+				return err
+			}
+			column := args[1]
+			if !slices.Contains(keyspace.Columns, column) {
+				return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+			}
+			what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in any of %s.", column, keyspace.Name, rows)
+			if err := confirmByName(c, what, column); err != nil {
+				return err
+			}
+			changed, err := server.DropColumn(ctx, keyspace.Name, column)
+			if err != nil {
+				return fmt.Errorf("cannot drop column %s of keyspace %s: %w", column, keyspace.Name, err)
+			}
+			return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+		}),
 	}
 }
 

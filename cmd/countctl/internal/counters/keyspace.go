@@ -146,15 +146,13 @@ need no other node, and each write goes to all nodes. The command returns before
 copied it; countctl group list shows them as non-voters.`,
 		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
 		Args:    cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				changed, err := server.SetEverywhere(cmd.Context(), args[0], !off)
-				if err != nil {
-					return fmt.Errorf("cannot locate keyspace %s: %w", args[0], err)
-				}
-				return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			changed, err := server.SetEverywhere(ctx, args[0], !off)
+			if err != nil {
+				return fmt.Errorf("cannot locate keyspace %s: %w", args[0], err)
+			}
+			return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+		}),
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "remove these replicas again: only the voters of each shard keep one")
 	return cmd

@@ -107,15 +107,13 @@ func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, cont
 		Short:   short,
 		Example: "  countctl source " + verb + " likes",
 		Args:    cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				of, err := change(server, cmd.Context(), args[0])
-				if err != nil {
-					return fmt.Errorf("cannot %s source %s: %w", verb, args[0], err)
-				}
-				return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			of, err := change(server, ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("cannot %s source %s: %w", verb, args[0], err)
+			}
+			return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
+		}),
 	}
 }
 
@@ -187,18 +185,16 @@ With --wait the command shows the progress until everything that is in the queue
 begins is counted. It exits 1 if the source is paused or stalled.`,
 		Example: "  countctl source show likes --wait",
 		Args:    cli.Exactly(1, "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.WithServer(func(server *client.Client) error {
-				of, err := server.Source(cmd.Context(), args[0])
-				if err == nil && wait && !c.NoWait {
-					of, err = awaitSource(cmd.Context(), c, server, args[0])
-				}
-				if err != nil {
-					return fmt.Errorf("cannot show source %s: %w", args[0], err)
-				}
-				return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
-			})
-		},
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			of, err := server.Source(ctx, args[0])
+			if err == nil && wait && !c.NoWait {
+				of, err = awaitSource(ctx, c, server, args[0])
+			}
+			if err != nil {
+				return fmt.Errorf("cannot show source %s: %w", args[0], err)
+			}
+			return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
+		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until what is in the queue is counted, and show the progress")
 	return cmd

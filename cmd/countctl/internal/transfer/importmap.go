@@ -17,17 +17,10 @@ func (f *importFlags) columns(ctx context.Context, server *client.Client, in *cs
 		return mapEvents(ctx, server, *f)
 	}
 	if f.sets.Column != "" {
-		return mapMember(ctx, server, *f)
+		_, err := cli.FindColumn(ctx, server, f.keyspace, f.sets.Column)
+		return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, err
 	}
 	return mapColumns(ctx, server, in, *f)
-}
-
-// mapMember returns the column of the file that holds the members of a column.
-func mapMember(ctx context.Context, server *client.Client, f importFlags) ([]csvimport.Column, error) {
-	if _, err := cli.FindColumn(ctx, server, f.keyspace, f.sets.Column); err != nil {
-		return nil, err
-	}
-	return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, nil
 }
 
 // mapColumns reads --map and checks it against the keyspace.

@@ -13,16 +13,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
-	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
-
-// membersKind is the kind of an import of members, by which a later run knows it.
-func membersKind(uncounted bool) string {
-	if uncounted {
-		return csvimport.KindCopied
-	}
-	return csvimport.KindMembers
-}
 
 // membersExportOutput is the JSON output of members export.
 type membersExportOutput struct {

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
 // MembersImportCommand returns members import.
@@ -33,7 +34,10 @@ x.csv.gz goes to x.rejects.csv with line and reason, and the exit code is 1.`,
 			if f.sets.Column == "" {
 				return cli.Usagef("--column is empty")
 			}
-			f.kind = membersKind(f.sets.Uncounted)
+			f.kind = csvimport.KindMembers
+			if f.sets.Uncounted {
+				f.kind = csvimport.KindCopied
+			}
 			return importFile(cmd.Context(), c, args[0], f)
 		},
 	}
