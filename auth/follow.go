@@ -26,7 +26,7 @@ func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	warned := false
 	for {
 		if err := a.root.load(a.cfg.Logger); err != nil {
-			a.limited.Warn("cannot read the root token: keeping the one before", "err", err)
+			a.limited.Warn("cannot read the root token; the previous one stays in use", "err", err)
 		}
 		began := time.Now()
 		wait := proveEvery

@@ -38,7 +38,7 @@ func (r *rootToken) load(logger *slog.Logger) error {
 	token, err := readToken(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if r.caller.Swap(nil) != nil {
-			logger.Warn("the file of the root token is gone: there is no root token any more", "file", r.path)
+			logger.Warn("the root token file is gone; no root token is valid now", "file", r.path)
 		}
 		return nil
 	}
@@ -50,13 +50,13 @@ func (r *rootToken) load(logger *slog.Logger) error {
 		return nil
 	}
 	if info, err := os.Stat(r.path); err == nil && info.Mode().Perm()&0o077 != 0 {
-		logger.Warn("others than its owner may read the file of the root token", "file", r.path, "mode", info.Mode().Perm().String())
+		logger.Warn("users other than its owner can read the root token file", "file", r.path, "mode", info.Mode().Perm().String())
 	}
 	text := string(token)
 	r.text.Store(&text)
 	r.caller.Store(&Caller{Name: RootName, hash: sha256.Sum256(token), rights: rootRights})
 	if before != nil {
-		logger.Info("read the root token again", "file", r.path)
+		logger.Info("read the changed root token", "file", r.path)
 	}
 	return nil
 }

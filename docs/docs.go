@@ -1,5 +1,5 @@
-// Package docs holds those documents that the server hands out. It owns no code: its
-// invariant is that what is served is the file that is reviewed.
+// Package docs embeds the documents that the server serves. It owns no code. Invariant: the
+// server serves the reviewed file.
 package docs
 
 import _ "embed"

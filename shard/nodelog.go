@@ -15,9 +15,9 @@ func (n *Node) openLog() (*raftstore.Log, error) {
 		return nil, err
 	}
 	err = metric.Register(n.cfg.Metrics,
-		metric.Gauge("countd_raft_log_bytes", "Disk that the log of all groups takes, with the segments made ahead.",
+		metric.Gauge("countd_raft_log_bytes", "Disk space of the log of all groups, including segments created in advance.",
 			func() float64 { return float64(l.Usage().Bytes) }),
-		metric.Gauge("countd_raft_log_live_bytes", "About what the entries that are needed take of countd_raft_log_bytes.",
+		metric.Gauge("countd_raft_log_live_bytes", "Approximate part of countd_raft_log_bytes that holds entries still needed.",
 			func() float64 { return float64(l.Usage().LiveBytes) }))
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

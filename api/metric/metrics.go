@@ -130,7 +130,7 @@ func (m *Metrics) Corrected(w *shard.Write, keyspace string) {
 // buildInfo returns a gauge that is 1 and has the version as its label.
 func buildInfo(version string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "countd_build_info", Help: "1; the label is the program's version.",
+		Name: "countd_build_info", Help: "Always 1; the label is the program's version.",
 		ConstLabels: prometheus.Labels{"version": version},
 	}, func() float64 { return 1 })
 }

@@ -66,7 +66,7 @@ func (c *config) checkExposure(authenticates bool, logger *slog.Logger) (exposed
 			p.addr, strings.Join(p.lacks, " and ")))
 	}
 	for _, p := range open {
-		logger.Warn("a port is open to whoever reaches it, because of --insecure", "setting", p.setting, "addr", p.addr, "lacks", strings.Join(p.lacks, " and "))
+		logger.Warn("anybody who reaches the port may use it, because of --insecure", "setting", p.setting, "addr", p.addr, "lacks", strings.Join(p.lacks, " and "))
 	}
 	return true, nil
 }

@@ -46,7 +46,7 @@ func TestExposure(t *testing.T) {
 				t.Error("it is exposed without --insecure")
 			}
 			c.Insecure = true
-			if exposed, err = c.checkExposure(tc.authenticates, log.Logger()); err != nil || exposed != (tc.refused != "") || log.Has("open to whoever") != exposed {
+			if exposed, err = c.checkExposure(tc.authenticates, log.Logger()); err != nil || exposed != (tc.refused != "") || log.Has("anybody who reaches the port") != exposed {
 				t.Errorf("with --insecure: exposed %v, %v\n%s", exposed, err, log.String())
 			}
 		})

@@ -1,5 +1,5 @@
-// Package must is what tests of every package demand. It owns the time that a test waits.
-// It never continues a test whose demand is not met.
+// Package must holds the checks that tests of every package share, and the time that a test
+// waits at most. A check that fails ends the test.
 package must
 
 import (

@@ -28,7 +28,7 @@ func (h *Headroom) register(metrics prometheus.Registerer) error {
 			bytes(&h.memoryNeeds)),
 		metric.Gauge("countd_disk_reserve_bytes", "The disk reserve, 0 for none.",
 			func() float64 { return float64(h.DiskReserve) }),
-		metric.Gauge("countd_disk_needed_bytes", "Free space that the disk needs, or writes are refused: the reserve plus the size of the next snapshots.",
+		metric.Gauge("countd_disk_needed_bytes", "Free disk space below which the node refuses writes: the reserve plus the size of the next snapshots.",
 			bytes(&h.diskNeeds)),
 		metric.Gauge("countd_disk_free_bytes", "Free space of the data directory's disk.", bytes(&h.diskFree)),
 	)

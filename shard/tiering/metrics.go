@@ -31,7 +31,7 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 			held(func(s engine.Stats) uint64 { return s.ColdRows })),
 		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
 			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_sealed_total", "Rows that the check of each minute packed in memory; rows packed again count again.", count(&t.Sealed)),
+		metric.Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", count(&t.Sealed)),
 		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
 			func() float64 { return float64(t.due.Load()) }),
 		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&t.moved)),

@@ -26,7 +26,7 @@ func newTierCollector(t *Tiering) *tierCollector {
 	return &tierCollector{
 		tiering: t,
 		rows:    prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
-		bytes:   prometheus.NewDesc("countd_tier_bytes", "Size of these rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
+		bytes:   prometheus.NewDesc("countd_tier_bytes", "Size of the rows of countd_tier_rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
 	}
 }
 
