@@ -66,7 +66,7 @@ func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) resetFeed(ctx *fasthttp.RequestCtx, r *request) error {
-	told, err := r.decodeFollowees(ctx.Request.Body(), false)
+	told, upTo, err := r.decodeFeedReset(ctx.Request.Body())
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Server) resetFeed(ctx *fasthttp.RequestCtx, r *request) error {
 	if told {
 		authors = append([]uint64{}, r.ids...)
 	}
-	f, err := s.node().unread.ResetFeed(r.id, authors, &r.write)
+	f, err := s.node().unread.ResetFeed(r.id, authors, upTo, &r.write)
 	return s.answerFeed(ctx, r, f, err)
 }
 
@@ -92,7 +92,7 @@ func (s *Server) readFeed(ctx *fasthttp.RequestCtx, r *request) error {
 
 func (s *Server) changeFeed(ctx *fasthttp.RequestCtx, r *request,
 	change func(*unread.Numbers, uint64, []uint64, *shard.Write) (unread.Feed, error)) error {
-	if _, err := r.decodeFollowees(ctx.Request.Body(), true); err != nil {
+	if err := r.decodeFollowees(ctx.Request.Body()); err != nil {
 		return err
 	}
 	f, err := change(s.node().unread, r.id, r.ids, &r.write)

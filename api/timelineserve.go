@@ -201,7 +201,7 @@ func (s *Server) getGroup(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) putGroup(ctx *fasthttp.RequestCtx, r *request) error {
-	if _, err := r.decodeFollowees(ctx.Request.Body(), true); err != nil {
+	if err := r.decodeFollowees(ctx.Request.Body()); err != nil {
 		return err
 	}
 	size, err := s.node().timelines.PutGroup(r.id, string(r.name), r.ids, &r.write)

@@ -221,17 +221,28 @@ func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
 	return set, err
 }
 
-// decodeFollowees parses {"followees":[…]} into r.ids. told is false for a body without
-// followees, which is valid only if needed is false.
-func (r *request) decodeFollowees(body []byte, needed bool) (told bool, err error) {
-	if !needed {
-		body = optional(body)
-	}
+// decodeFollowees parses {"followees":[…]} into r.ids.
+func (r *request) decodeFollowees(body []byte) error {
 	s, err := r.members(body, []string{"followees"}, func(*cursor, int) { r.decodeIDList("followees", unread.FolloweesMax) })
-	if err == nil && needed && !s.has(0) {
+	if err == nil && !s.has(0) {
 		err = invalid("followees", missing)
 	}
-	return s.has(0), err
+	return err
+}
+
+// decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, nil for none. told
+// reports whether there are followees.
+func (r *request) decodeFeedReset(body []byte) (told bool, upTo *uint64, err error) {
+	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
+		if member == 0 {
+			r.decodeIDList("followees", unread.FolloweesMax)
+		} else if id, ok := c.ID(); ok {
+			upTo = &id
+		} else {
+			c.Fail("up_to", notUint64)
+		}
+	})
+	return s.has(0), upTo, err
 }
 
 // decodeIDList reads ids into r.ids.

@@ -125,8 +125,9 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 }
 
 // ResetFeed makes the user follow exactly these authors, with all their current posts
-// seen. nil stands for the current followees.
-func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+// seen. nil stands for the current followees. If upTo is not nil, the posts with higher ids
+// stay unread, as far as the authors' outboxes have them.
+func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
 	kind := raftfsm.FeedReset
 	if authors == nil {
 		followees, err := n.followees(user, now(w))
@@ -135,10 +136,16 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed
 		}
 		kind, authors = raftfsm.FeedRead, ids(followees)
 	}
-	if err := n.writeFeed(kind, user, authors, w); err != nil {
+	posts := n.posts
+	if upTo != nil {
+		posts = func(authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
+			return n.postsUpTo(authors, *upTo, opt)
+		}
+	}
+	if err := n.writeFeed(kind, user, authors, posts, w); err != nil {
 		return Feed{}, err
 	}
-	if !w.Repeated {
+	if !w.Repeated && upTo == nil {
 		return Feed{}, nil // as it was at that moment
 	}
 	return n.feedAfter(user, w)
@@ -162,14 +169,16 @@ func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed,
 }
 
 func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	if err := n.writeFeed(kind, user, authors, w); err != nil {
+	if err := n.writeFeed(kind, user, authors, n.posts, w); err != nil {
 		return Feed{}, err
 	}
 	return n.feedAfter(user, w)
 }
 
-// writeFeed proposes a change of a user's feed with the authors' current posts.
-func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) error {
+// writeFeed proposes a change of a user's feed with the seen posts of the authors, which
+// postsOf reads.
+func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64,
+	postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error), w *shard.Write) error {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return err
@@ -179,7 +188,7 @@ func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint
 	authors = slices.Compact(authors)
 	var posts []int64
 	if kind != raftfsm.FeedUnfollow {
-		if posts, err = n.posts(authors, now(w)); err != nil {
+		if posts, err = postsOf(authors, now(w)); err != nil {
 			return err
 		}
 	}

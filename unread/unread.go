@@ -36,6 +36,7 @@ type Node interface {
 	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
 	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
 	Write(ks *shard.Keyspace, w *shard.Write) error
+	Timelines() shard.Timelines
 }
 
 // Numbers answers for all users. Any goroutine may call its methods.

@@ -72,7 +72,9 @@ func resetFeed(c *conn, args [][]byte) {
 	if b.failed(err) {
 		return
 	}
-	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.node().unread.ResetFeed(user, authors, w) })
+	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) {
+		return c.server.node().unread.ResetFeed(user, authors, nil, w)
+	})
 }
 
 // writeFeed plans a write to a user's feed. It replies with the resulting number of new

@@ -100,7 +100,7 @@ const rule = `
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members
 	# What users have not seen, joined from what shards hold.
-	unread: shard raftfsm raftfsm/catalog engine
+	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
 	timeline: shard raftfsm raftfsm/outbox engine
 	# Documents that the server hands out.

@@ -1,6 +1,7 @@
 package social
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -82,6 +83,7 @@ func feedRows(t *cli.Table, user client.ID, unread int64) {
 
 func feedResetCommand(c *cli.CLI) *cobra.Command {
 	var nobody bool
+	var upTo string
 	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset", cli.AtLeast(1, "USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
 			users, err := parseUsers(args)
@@ -91,6 +93,14 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 			if nobody && len(users) > 1 {
 				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
 			}
+			if upTo != "" {
+				seen, err := parseUsers([]string{upTo})
+				if err != nil || nobody || len(users) > 1 {
+					return nil, nil, cmp.Or(err, cli.Usagef("feed reset takes followees, --nobody or --up-to"))
+				}
+				answer, err := server.ResetFeedUpTo(ctx, users[0], seen[0], o)
+				return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+			}
 			followees := []client.ID(nil)
 			if nobody || len(users) > 1 {
 				followees = append([]client.ID{}, users[1:]...)
@@ -99,6 +109,7 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 			return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
 		})
 	cmd.Flags().BoolVar(&nobody, "nobody", false, "remove all followees")
+	cmd.Flags().StringVar(&upTo, "up-to", "", "id of the newest post that the user has seen: newer ones stay unread")
 	return cmd
 }
 
