@@ -26,7 +26,17 @@ type queue struct {
 	partitions [][]string
 	down       error
 	letters    []string
-	open       int // brokers
+	reasons    []string  // of the letters
+	open       int       // brokers
+	first      uint64    // message that is still there, in each partition
+	withheld   uint64    // from this message on none is handed out; 0: all are
+	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
+}
+
+func (q *queue) set(change func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	change()
 }
 
 func (q *queue) add(partition int, values ...string) {
@@ -78,10 +88,15 @@ func (b broker) Partitions(context.Context) (all []uint32, err error) {
 func (b broker) Bounds(_ context.Context, partition uint32) (first, end source.Position, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return source.Position{}, source.Position{Lo: uint64(len(b.partitions[partition]))}, b.down
+	return source.Position{Lo: b.first}, source.Position{Lo: uint64(len(b.partitions[partition]))}, b.down
 }
 
 func (b broker) Read(_ context.Context, partition uint32, from source.Position) (source.Reader, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if from.Lo < b.first {
+		return nil, source.Lost(source.Position{Lo: b.first}, "messages were removed before they were read")
+	}
 	return &queueReader{b.queue, partition, from.Lo}, nil
 }
 
@@ -89,7 +104,7 @@ func (b broker) DeadLetter(_ context.Context, letters []source.Letter) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, l := range letters {
-		b.letters = append(b.letters, string(l.Value))
+		b.letters, b.reasons = append(b.letters, string(l.Value)), append(b.reasons, l.Reason)
 	}
 	return b.down
 }
@@ -104,8 +119,12 @@ func (r *queueReader) Next(ctx context.Context, limit int) (source.Fetched, erro
 	for {
 		r.mu.Lock()
 		var f source.Fetched
-		for all := r.partitions[r.partition]; r.at < uint64(len(all)) && len(f.Messages) < limit; r.at++ {
-			f.Messages = append(f.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: []byte(all[r.at]), Time: time.Now()})
+		for all := r.partitions[r.partition]; r.at < uint64(len(all)) && (r.withheld == 0 || r.at < r.withheld) && len(f.Messages) < limit; r.at++ {
+			written := time.Now()
+			if !r.oldest.IsZero() {
+				written = r.oldest.Add(time.Duration(r.at) * time.Millisecond)
+			}
+			f.Messages = append(f.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: []byte(all[r.at]), Time: written})
 		}
 		r.mu.Unlock()
 		f.Next.Lo = r.at

@@ -1,0 +1,96 @@
+package sources
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/source"
+)
+
+// poisons are messages that cannot be applied, of each kind that docs/SOURCES.md names, and what
+// their reasons have. The kinds of bad JSON are in source's TestPoison.
+var poisons = []struct{ message, reason string }{
+	{`not JSON`, "op: not an object"},
+	{``, "empty"},
+	{`{"keyspace":"posts","id":"x","add":{"like":1}}`, "id: not an unsigned 64-bit integer"},
+	{`{"keyspace":"nobody","id":1,"add":{"like":1}}`, "nobody"},
+	{`{"keyspace":"posts","id":1,"add":{"likes":1}}`, "likes"},
+	{`{"keyspace":"posts","id":1,"column":"likes","member":7,"set":true}`, "likes"},
+	{`{"user":1,"add":{"likes":1}}`, "likes"},
+	{`[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"likes":1}}]`, "likes"},
+	{`[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":-1,"add":{"like":1}}]`, "[1].id"},
+	{`{"keyspace":"posts","id":2,"add":{"like":9223372036854775807}}`, "the sum overflows"}, // row 2 is 1
+}
+
+// TestPoison: what a node does with each kind of bad message between good ones.
+func TestPoison(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(2))
+	must(st.put(""))(t)
+	read := uint64(1)
+	good := int64(0)
+	onError := func(does string) {
+		st.t.Helper()
+		must(st.Pause(ctx, "likes"))(t) // so that no reader goes on that does what it did before
+		must(st.put(`,"on-error":"` + does + `"`))(t)
+		must(st.Resume(ctx, "likes"))(t)
+	}
+	next := func() { // a good message
+		st.t.Helper()
+		st.queue.add(0, like(1))
+		good++
+		read++
+		st.eventually("all is read", through(read))
+		if got := st.count(1); got != good {
+			t.Fatalf("row 1 is %d, want %d", got, good)
+		}
+	}
+	next()
+	for i, p := range poisons {
+		st.queue.add(0, p.message)
+		read++
+		next()
+		st.queue.set(func() {
+			if len(st.queue.letters) != i+1 || st.queue.letters[i] != p.message || !strings.Contains(st.queue.reasons[i], p.reason) {
+				t.Fatalf("%s: dead letters %q, reasons %q", p.message, st.queue.letters, st.queue.reasons)
+			}
+		})
+	}
+	if of := must(st.Get(ctx, "likes"))(t); of.Rejected != uint64(len(poisons)) {
+		t.Errorf("%d are rejected", of.Rejected)
+	}
+
+	onError("skip")
+	for _, p := range poisons {
+		st.queue.add(0, p.message)
+		read++
+	}
+	next()
+	st.queue.set(func() {
+		if len(st.queue.letters) != len(poisons) {
+			t.Errorf("dead letters of what is skipped: %q", st.queue.letters[len(poisons):])
+		}
+	})
+
+	for _, kind := range []int{0, 4, 7} { // bad JSON, no such column, a list that is good in part
+		p := poisons[kind]
+		onError("stop")
+		st.queue.add(0, like(1), p.message, like(1))
+		of := st.eventually("it stalls", func(of *Source) bool { return of.State == source.StateStalled })
+		if at := of.Partitions[0].Position; !strings.Contains(of.Reason, p.reason) || at == nil || at.Lo != read+1 {
+			t.Errorf("%s: %+v, want position %d", p.message, of, read+1)
+		}
+		if got := st.count(1); got != good+1 {
+			t.Errorf("%s: row 1 is %d, want %d", p.message, got, good+1)
+		}
+		onError("skip")
+		read, good = read+3, good+2
+		st.eventually("it goes on", through(read))
+	}
+	if got := st.count(1); got != good {
+		t.Errorf("row 1 is %d, want %d", got, good)
+	}
+	if got := st.count(2); got != 1 {
+		t.Errorf("row 2 is %d", got)
+	}
+}
