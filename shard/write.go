@@ -281,6 +281,10 @@ func (wr *writer) outlived(p *part, w *Write) error {
 	return nil
 }
 
+// lastTryMin is the time that a further try of a part has at least. With less it would
+// hardly be answered, and an outcome that is known would become unknown.
+const lastTryMin = 50 * time.Millisecond
+
 // settle proposes the parts that are not settled, all at once, and waits until
 // they are. What found no leader, or a shard that has yet to forget the key, is proposed
 // again until the deadline.
@@ -307,9 +311,10 @@ func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *
 				again = again || !p.settled
 			}
 		}
-		if !again || !sleep(pause, deadline) {
+		if !again || time.Until(w.Deadline) < pause+lastTryMin {
 			return
 		}
+		time.Sleep(pause)
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				if err := p.reserve(groups[s], w); err != nil {
@@ -342,18 +347,6 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 		p.proposal = wr.forward(g, p, w)
 	} else if err := p.proposal.Enqueue(); err != nil {
 		p.proposal = propose.Settled(err)
-	}
-}
-
-// sleep returns true after the pause, and false at the deadline if that comes
-// first. The deadline's timer goes off again for the next who asks.
-func sleep(pause time.Duration, deadline *time.Timer) bool {
-	select {
-	case <-time.After(pause):
-		return true // perhaps past the deadline: who waits next is told
-	case <-deadline.C:
-		deadline.Reset(0)
-		return false
 	}
 }
 
