@@ -20,7 +20,7 @@ build: ## bin/countd and bin/countctl
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/countd ./cmd/countctl
 
 test: ## every test, the real binaries over real sockets included; under 5 minutes on 2 cores
-	$(GO) test -p 4 -parallel 4 -timeout 10m ./...
+	$(GO) test -p 4 -parallel 4 -timeout 15m ./...
 
 # Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector
@@ -51,7 +51,7 @@ bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
-	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 10m ./cmd/countd/e2e
+	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e
 
 e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
