@@ -15,7 +15,7 @@ type Source struct {
 	State      string            `json:"state"`  // running, paused or stalled
 	Reason     string            `json:"reason"` // why it is stalled or does not go on
 	Node       string            `json:"node,omitempty"`
-	Applied    uint64            `json:"applied"` // messages, since the readers began
+	Applied    uint64            `json:"applied"` // messages, since each node started
 	Rejected   uint64            `json:"rejected"`
 	Lag        *uint64           `json:"lag,omitempty"` // messages that wait; nil if not known of all partitions
 	Partitions []SourcePartition `json:"partitions"`

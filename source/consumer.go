@@ -45,7 +45,7 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 	return first
 }
 
-// ConsumerConfig is what a consumer needs. All but Logger and Ending is.
+// ConsumerConfig is what a consumer needs. All but Logger, Counts and Ending is.
 type ConsumerConfig struct {
 	Number uint64 // of the source
 	Source *Config
@@ -55,6 +55,8 @@ type ConsumerConfig struct {
 	// harmless.
 	Owns   func(partition uint32) bool
 	Logger *slog.Logger
+	// Counts returns what the runners of a partition count into; nil if each has its own.
+	Counts func(partition uint32) *Counts
 	// Ending, once closed, ends the consumer when its runners have applied their batches and
 	// brought the shards to one position, or could not for a while.
 	Ending <-chan struct{}
@@ -176,10 +178,14 @@ func (c *Consumer) assign(ctx context.Context) {
 func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	ctx, cancel := context.WithCancel(ctx)
 	ending := make(chan struct{})
+	var counts *Counts
+	if c.cfg.Counts != nil {
+		counts = c.cfg.Counts(partition)
+	}
 	r := &running{
 		Runner: NewRunner(RunnerConfig{
 			Number: c.cfg.Number, Source: c.cfg.Source, Partition: partition, Late: true,
-			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Ending: ending,
+			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Counts: counts, Ending: ending,
 		}),
 		cancel: cancel,
 		ending: ending,

@@ -26,7 +26,7 @@ type times struct {
 	call                   time.Duration // one call of the broker or the Sink
 }
 
-// RunnerConfig is what a runner needs. All but Late, Logger and Ending is.
+// RunnerConfig is what a runner needs. All but Late, Logger, Counts and Ending is.
 type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
@@ -37,6 +37,7 @@ type RunnerConfig struct {
 	Broker Broker
 	Sink   sink.Sink
 	Logger *slog.Logger
+	Counts *Counts // nil for counts of its own
 	// Ending, once closed, ends the runner when its batch is applied and the shards are at one
 	// position; nil for a runner that only its context ends.
 	Ending <-chan struct{}
@@ -67,6 +68,10 @@ func NewRunner(cfg RunnerConfig) *Runner {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Runner{cfg: cfg, times: defaultTimes, decoder: NewDecoder(cfg.Source), refused: map[Position]string{}}
+	if r.status.counts = cfg.Counts; r.status.counts == nil {
+		r.status.counts = &Counts{}
+	}
+	r.status.mu.counted, _ = r.status.counts.Load()
 	r.status.mu.Status = Status{State: StateRunning, Errors: map[string]uint64{}, left: -1}
 	return r
 }

@@ -228,7 +228,7 @@ func TestRestoredShardRefusesAgain(t *testing.T) {
 // ended a moment ago, and unknown before.
 func TestLagThatNothingCounts(t *testing.T) {
 	at := func(n uint64) Position { return Position{Hi: n} }
-	var s status
+	s := status{counts: &Counts{}}
 	s.mu.left = -1
 	s.mu.lastTime = time.Now().Add(-time.Minute)
 	for i, step := range []struct {

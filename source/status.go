@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/source/sink"
@@ -34,8 +35,8 @@ type Status struct {
 	End      Position  // of the queue
 	// LagSeconds is how old the last applied message is while others wait; otherwise 0.
 	LagSeconds float64
-	Applied    uint64  // messages, since the runner began
-	Rejected   uint64  // messages, or ops of messages, since the runner began
+	Applied    uint64  // messages, by all runners that share the Counts
+	Rejected   uint64  // messages, or ops of messages, by the same runners
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
 
@@ -56,12 +57,22 @@ func (s *Status) Lag() (messages uint64, known bool) {
 	return uint64(max(0, s.left) + s.waiting), s.left >= 0
 }
 
+// Counts counts the messages of one partition, and only rises. The runners that read the
+// partition on a node, one after another, share it.
+type Counts struct {
+	applied, rejected atomic.Uint64
+}
+
+// Load returns how many messages were applied, and how many messages or ops rejected.
+func (c *Counts) Load() (applied, rejected uint64) { return c.applied.Load(), c.rejected.Load() }
+
 type status struct {
-	mu struct {
+	counts *Counts
+	mu     struct {
 		sync.Mutex
 		Status
 		lastTime time.Time // of the last applied message
-		counted  uint64    // Applied at the last look of rate
+		counted  uint64    // messages that were applied before the last call of rate
 		// what the next call of setEnd will show, if nothing counts the messages
 		nextEnd    Position
 		nextLooked time.Time
@@ -73,6 +84,7 @@ func (s *status) get() Status {
 	defer s.mu.Unlock()
 	out := s.mu.Status
 	out.Errors = maps.Clone(out.Errors)
+	out.Applied, out.Rejected = s.counts.Load()
 	if out.Position.Less(out.End) && !s.mu.lastTime.IsZero() {
 		out.LagSeconds = max(0, time.Since(s.mu.lastTime).Seconds())
 	}
@@ -129,17 +141,8 @@ func (s *status) setWaiting(messages int) {
 	s.mu.waiting = int64(messages)
 }
 
-func (s *status) applied(messages int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.Applied += uint64(messages)
-}
-
-func (s *status) rejected(messages int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.Rejected += uint64(messages)
-}
+func (s *status) applied(messages int)  { s.counts.applied.Add(uint64(messages)) }
+func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)) }
 
 func (s *status) count(reason string) {
 	s.mu.Lock()
@@ -152,8 +155,9 @@ func (s *status) rate(since time.Duration) {
 	const weight = 0.3 // of the newest second: five of them are most of the rate
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := float64(s.mu.Applied-s.mu.counted) / since.Seconds()
-	s.mu.counted = s.mu.Applied
+	all := s.counts.applied.Load()
+	now := float64(all-s.mu.counted) / since.Seconds()
+	s.mu.counted = all
 	s.mu.Rate += weight * (now - s.mu.Rate)
 }
 

@@ -149,7 +149,7 @@ const (
 
 func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool {
 	for _, reports := range s.reports(ctx, n, n.Catalog()) {
-		if slices.ContainsFunc(reports, func(r report) bool { return r.Number == number }) {
+		if slices.ContainsFunc(reports, func(r report) bool { return r.Number == number && !r.Ended }) {
 			return true
 		}
 	}

@@ -37,7 +37,8 @@ func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
 	}
 	r.consumer = source.NewConsumer(source.ConsumerConfig{
 		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
-		Owns: func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self },
+		Owns:   func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self },
+		Counts: func(partition uint32) *source.Counts { return s.counts.partition(of.Number, partition) },
 	})
 	go func() {
 		defer close(r.ended)

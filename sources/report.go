@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -30,7 +28,8 @@ type Source struct {
 	State  string `json:"state"`  // running, paused or stalled
 	Reason string `json:"reason"` // why it is stalled or does not go on
 	// Node is the node that reads all of it; empty if several do or none does.
-	Node       string          `json:"node,omitempty"`
+	Node string `json:"node,omitempty"`
+	// Applied and Rejected are what the nodes have counted since each of them started.
 	Applied    uint64          `json:"applied"`
 	Rejected   uint64          `json:"rejected"`
 	Lag        *uint64         `json:"lag,omitempty"` // of all partitions, if it is known of all
@@ -38,7 +37,8 @@ type Source struct {
 	Config     json.RawMessage `json:"config"`
 }
 
-// Partition is one partition of a source, as the node that reads it reports it.
+// Partition is one partition of a source, as the node that reads it reports it, or as the
+// shards and the queue have it while no reader knows.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`
@@ -55,11 +55,13 @@ type Partition struct {
 	Rejected   uint64    `json:"rejected"`
 }
 
-// report is what a node says of one source that it reads.
+// report is what a node reports of one source that it reads, or has read since it started.
 type report struct {
-	Number     uint64      `json:"number"`
-	Failed     string      `json:"failed,omitempty"` // why it reads less than it owns
-	Partitions []Partition `json:"partitions"`
+	Number     uint64             `json:"number"`
+	Ended      bool               `json:"ended,omitempty"`  // the node does not read it
+	Failed     string             `json:"failed,omitempty"` // why it reads less than it owns
+	Partitions []Partition        `json:"partitions"`
+	Counted    map[uint32]counted `json:"counted,omitempty"` // by partition, of those too that it no longer reads
 }
 
 // HandleReport answers ReportCall.
@@ -67,14 +69,15 @@ func (s *Sources) HandleReport(context.Context, []byte) ([]byte, error) {
 	return json.Marshal(s.report())
 }
 
-// report returns what this node reads, by number.
+// report returns what this node reads or has read, by number.
 func (s *Sources) report() []report {
 	all := []report{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	counted := s.counts.load()
 	for _, number := range slices.Sorted(maps.Keys(s.mu.readers)) {
 		statuses, err := s.mu.readers[number].status()
-		r := report{Number: number}
+		r := report{Number: number, Counted: counted[number]}
 		if err != nil {
 			r.Failed = err.Error()
 		}
@@ -82,15 +85,16 @@ func (s *Sources) report() []report {
 			r.Partitions = append(r.Partitions, partitionOf(partition, statuses[partition]))
 		}
 		all = append(all, r)
+		delete(counted, number)
+	}
+	for _, number := range slices.Sorted(maps.Keys(counted)) {
+		all = append(all, report{Number: number, Ended: true, Counted: counted[number]})
 	}
 	return all
 }
 
 func partitionOf(number uint32, of source.Status) Partition {
-	p := Partition{
-		Partition: number, State: of.State, Reason: of.Reason,
-		LagSeconds: of.LagSeconds, Rate: of.Rate, Applied: of.Applied, Rejected: of.Rejected,
-	}
+	p := Partition{Partition: number, State: of.State, Reason: of.Reason, LagSeconds: of.LagSeconds, Rate: of.Rate}
 	if of.Known {
 		age := time.Since(of.Looked).Milliseconds()
 		p.Position, p.End, p.EndAgeMS = &of.Position, &of.End, &age
@@ -139,7 +143,7 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []shard.Source) [
 	name := admin.Names(view)
 	joined := make([]Source, len(all))
 	var joins sync.WaitGroup
-	for i, of := range all { // a paused one waits for its queue
+	for i, of := range all { // one without a reader waits for its queue
 		joins.Go(func() { joined[i] = s.joinOne(ctx, n, of, reports, name) })
 	}
 	joins.Wait()
@@ -166,7 +170,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 	if cfg, err := source.ParseConfig(of.Config); err == nil {
 		out.Type = cfg.Type
 	}
-	found := map[uint32]Partition{}
+	found, sums := map[uint32]Partition{}, map[uint32]counted{}
 	for _, key := range slices.Sorted(maps.Keys(reports)) {
 		for _, r := range reports[key] {
 			if r.Number != of.Number {
@@ -174,6 +178,10 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 			}
 			if r.Failed != "" {
 				out.Reason = name[key] + ": " + r.Failed
+			}
+			for partition, c := range r.Counted {
+				sum := sums[partition]
+				sums[partition] = counted{sum.Applied + c.Applied, sum.Rejected + c.Rejected}
 			}
 			for _, p := range r.Partitions {
 				p.Node = name[key]
@@ -183,20 +191,22 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 			}
 		}
 	}
-	switch {
-	case of.Paused:
+	unread := Partition{State: source.StateRunning, Reason: "no node reads it at the moment"}
+	if of.Paused {
 		out.State, out.Reason = source.StatePaused, ""
-		found = s.paused(ctx, n, of)
-	default:
-		for partition := range of.Partitions {
-			if _, is := found[partition]; !is {
-				found[partition] = Partition{Partition: partition, State: source.StateRunning, Reason: "no node reads it at the moment"}
-			}
+		found, unread = map[uint32]Partition{}, Partition{State: source.StatePaused}
+	}
+	for unread.Partition = range of.Partitions {
+		if _, is := found[unread.Partition]; !is {
+			found[unread.Partition] = unread
 		}
 	}
 	for _, partition := range slices.Sorted(maps.Keys(found)) {
-		out.Partitions = append(out.Partitions, found[partition])
+		p := found[partition]
+		p.Applied, p.Rejected = sums[partition].Applied, sums[partition].Rejected
+		out.Partitions = append(out.Partitions, p)
 	}
+	s.complete(ctx, n, of, out.Partitions)
 	out.sum()
 	return out
 }
@@ -231,69 +241,5 @@ func (out *Source) sum() {
 	}
 	if known {
 		out.Lag = &lag
-	}
-}
-
-// pausedLook bounds the wait for the end of a queue that nobody reads.
-const pausedLook = time.Second
-
-// lookAtOnce bounds the partitions of a paused source that are read concurrently.
-const lookAtOnce = 64
-
-// paused returns the partitions of a paused source, from the shards and from its queue.
-func (s *Sources) paused(ctx context.Context, n *shard.Node, of shard.Source) map[uint32]Partition {
-	var broker source.Broker
-	if cfg, err := source.ParseConfig(of.Config); err == nil {
-		if broker, err = s.cfg.Open(cfg); err == nil {
-			defer broker.Close()
-		}
-	}
-	looking, cancel := context.WithTimeout(ctx, pausedLook)
-	defer cancel()
-	var mu sync.Mutex
-	var looks errgroup.Group
-	looks.SetLimit(lookAtOnce)
-	found := make(map[uint32]Partition, len(of.Partitions))
-	for number := range of.Partitions {
-		looks.Go(func() error {
-			p := Partition{Partition: number, State: source.StatePaused, Position: pausedAt(ctx, n, of, number)}
-			if broker != nil && p.Position != nil {
-				p.look(looking, broker)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			found[number] = p
-			return nil
-		})
-	}
-	_ = looks.Wait()
-	return found
-}
-
-// pausedAt returns the position that all shards have reached, nil if a shard does not answer.
-func pausedAt(ctx context.Context, n *shard.Node, of shard.Source, partition uint32) *Position {
-	all, err := n.SourcePositions(ctx, of.Number, partition)
-	if err != nil {
-		return nil
-	}
-	at, known := of.Partitions[partition].Start, false
-	for _, shard := range all {
-		if shard.Known && (!known || shard.Position.Less(at)) {
-			at, known = shard.Position, true
-		}
-	}
-	return &at
-}
-
-// look sets End and Lag of a partition that nobody reads.
-func (p *Partition) look(ctx context.Context, broker source.Broker) {
-	_, end, err := broker.Bounds(ctx, p.Partition)
-	if err != nil {
-		return
-	}
-	p.End = &end
-	if end.Hi == 0 && p.Position.Hi == 0 && !end.Less(*p.Position) {
-		lag := end.Lo - p.Position.Lo
-		p.Lag = &lag
 	}
 }

@@ -50,6 +50,7 @@ type Sources struct {
 	abandon  context.CancelFunc
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
+	counts   counts
 
 	mu struct {
 		sync.Mutex
@@ -114,6 +115,7 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.counts.keep(all)
 	for number, r := range s.mu.readers {
 		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() {
 			if r.end(); r.hasEnded() { // until then it still reports

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ type queue struct {
 	reasons    []string  // of the letters
 	open       int       // brokers
 	first      uint64    // message that is still there, in each partition
+	identity   string    // "" for that of its first life
 	withheld   uint64    // from this message on none is handed out; 0: all are
 	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
 }
@@ -74,7 +76,11 @@ func (b broker) Close() error {
 	return nil
 }
 
-func (b broker) Identity(context.Context) (string, error) { return "queue", nil }
+func (b broker) Identity(context.Context) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.identity, "queue"), nil
+}
 
 func (b broker) Partitions(context.Context) (all []uint32, err error) {
 	b.mu.Lock()

@@ -1,0 +1,94 @@
+package sources
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/countd/countd/admin"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// is fails unless the only partition of a source is as told. lag is -1 if none is told.
+func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag int64, applied uint64) {
+	t.Helper()
+	p, told := of.Partitions[0], int64(-1)
+	if p.Lag != nil {
+		told = int64(*p.Lag)
+	}
+	switch {
+	case p.Position == nil || p.Position.Lo != position:
+		t.Errorf("%s it is at %v, want %d: %+v", when, p.Position, position, of)
+	case lag >= 0 && (p.End == nil || p.End.Lo != end || p.EndAgeMS == nil), lag < 0 && p.End != nil:
+		t.Errorf("%s its end is %v, want %d: %+v", when, p.End, end, of)
+	case told != lag:
+		t.Errorf("%s its lag is %d, want %d: %+v", when, told, lag, of)
+	case p.State != state || of.State != state || p.Applied != applied || of.Applied != applied:
+		t.Errorf("%s it is %+v, want %d messages applied", when, of, applied)
+	}
+}
+
+// TestUnreadPartition: a source that is paused, that was resumed just now, or that stalled
+// before it read anything
+//
+//  1. shows the position that its shards have;
+//  2. shows the end of its queue and the lag, if the queue answers and is the one that it read;
+//  3. shows how many messages were applied before.
+func TestUnreadPartition(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1), like(1), like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(3))
+	must(st.Pause(ctx, "likes"))(t).is(t, "paused", source.StatePaused, 3, 3, 0, 3)
+
+	st.queue.set(func() { st.queue.withheld = 3 })
+	st.queue.add(0, like(1), like(1))
+	must(st.Resume(ctx, "likes"))(t).is(t, "resumed", source.StateRunning, 3, 5, 2, 3)
+	must(st.Pause(ctx, "likes"))(t).is(t, "paused again", source.StatePaused, 3, 5, 2, 3)
+
+	st.queue.setDown(errors.New("connection refused"))
+	must(st.Get(ctx, "likes"))(t).is(t, "paused without a queue", source.StatePaused, 3, 0, -1, 3)
+	must(st.Resume(ctx, "likes"))(t).is(t, "resumed without a queue", source.StateRunning, 3, 0, -1, 3)
+	must(st.Pause(ctx, "likes"))(t)
+	st.queue.set(func() { st.queue.down, st.queue.identity = nil, "another" })
+	must(st.Get(ctx, "likes"))(t).is(t, "paused beside another queue", source.StatePaused, 3, 0, -1, 3)
+	must(st.Resume(ctx, "likes"))(t)
+	stalled := st.eventually("it stalls", func(of *Source) bool { return of.State == source.StateStalled })
+	stalled.is(t, "stalled", source.StateStalled, 3, 0, -1, 3)
+
+	st.queue.set(func() { st.queue.withheld, st.queue.identity = 0, "" })
+	of := st.eventually("it goes on", through(5))
+	of.is(t, "at the end", source.StateRunning, 5, 5, 0, 5)
+	if got := st.count(1); got != 5 {
+		t.Errorf("counted %d", got)
+	}
+	if err := st.Delete(ctx, "likes"); err != nil {
+		t.Fatal(err)
+	}
+	must(st.put(""))(t)
+	st.eventually("another of the name is read", through(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
+}
+
+// A partition that moved shows what all nodes have counted of it.
+func TestCountedByAllNodes(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	must(st.put(`,"start":{"0":0}`))(t)
+	must(st.Pause(ctx, "likes"))(t)
+	n, of, err := st.find(ctx, "likes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := map[string][]report{
+		"a": {{Number: of.Number, Counted: map[uint32]counted{0: {5, 1}}}},
+		"b": {{Number: of.Number, Ended: true, Counted: map[uint32]counted{0: {7, 2}}}, {Number: of.Number + 1, Counted: map[uint32]counted{0: {100, 100}}}},
+	}
+	if all := st.joinOne(ctx, n, of, reports, admin.Names(n.Catalog())); all.Applied != 12 || all.Rejected != 3 {
+		t.Errorf("it is %+v", all)
+	}
+	var c counts
+	c.partition(1, 0)
+	c.partition(2, 0)
+	if c.keep([]shard.Source{{Number: 2}}); len(c.load()) != 1 {
+		t.Errorf("there are %v", c.load())
+	}
+}
