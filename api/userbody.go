@@ -8,34 +8,60 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// decodeUser parses {"grants":[{"role":…,"keyspaces":[…]},…],"limits":{…}?}. Package auth
-// checks the values.
-func (r *request) decodeUser(body []byte) (grants []catalog.Grant, limits catalog.UserLimits, err error) {
+// decodeUser parses {"grants":[{"role":…,"keyspaces":[…]},…],"limits":{…}?,"was":{…}?}.
+// Package auth checks the values. was is nil if it is missing.
+func (r *request) decodeUser(body []byte) (rights catalog.UserRights, was *catalog.UserRights, err error) {
 	c := r.objectIn(body)
+	rights = c.rights("", func(key []byte) bool {
+		if string(key) != "was" {
+			return false
+		}
+		if was != nil {
+			c.Fail("was", givenTwice)
+		} else if !c.Begin('{') {
+			c.Fail("was", notObject)
+		}
+		before := c.rights("was.", func([]byte) bool { return false })
+		was = &before
+		return true
+	})
+	return rights, was, r.decoded()
+}
+
+// rights parses the members of an object that began: grants, limits, and those that other
+// accepts. Their fields begin with path.
+func (c *cursor) rights(path string, other func(key []byte) bool) (rights catalog.UserRights) {
 	var s seen
 	for n := 0; c.Next(n, '}'); n++ {
 		switch key := c.Key(); string(key) {
 		case "grants":
-			s.once(c, 0, "grants")
-			if !c.Begin('[') {
-				c.Fail("grants", notArray)
-			}
-			for i := 0; c.Next(i, ']'); i++ {
-				if i == catalog.GrantsMax {
-					c.Fail("grants", fmt.Sprintf("more than %d", catalog.GrantsMax))
-					break
-				}
-				grants = append(grants, c.grant(fmt.Sprintf("grants[%d]", i)))
-			}
+			s.once(c, 0, path+"grants")
+			rights.Grants = c.grants(path + "grants")
 		case "limits":
-			s.once(c, 1, "limits")
-			limits = c.limits("limits")
+			s.once(c, 1, path+"limits")
+			rights.Limits = c.limits(path + "limits")
 		default:
-			c.Fail(shown(key), noSuchFld)
+			if !other(key) {
+				c.Fail(path+shown(key), noSuchFld)
+			}
 		}
 	}
-	s.need(c, 0, "grants")
-	return grants, limits, r.decoded()
+	s.need(c, 0, path+"grants")
+	return rights
+}
+
+func (c *cursor) grants(path string) (grants []catalog.Grant) {
+	if !c.Begin('[') {
+		c.Fail(path, notArray)
+	}
+	for i := 0; c.Next(i, ']'); i++ {
+		if i == catalog.GrantsMax {
+			c.Fail(path, fmt.Sprintf("more than %d", catalog.GrantsMax))
+			break
+		}
+		grants = append(grants, c.grant(fmt.Sprintf("%s[%d]", path, i)))
+	}
+	return grants
 }
 
 // grant parses {"role":…,"keyspaces":[…]?}. Without keyspaces, those of the grant are nil.

@@ -16,6 +16,9 @@ func userFault(err error) *fault {
 	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
 	}
+	if errors.Is(err, auth.ErrUserChanged) {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: "was: " + err.Error(), field: "was"}
+	}
 	for _, known := range []error{auth.ErrNoUser, auth.ErrNoToken} {
 		if errors.Is(err, known) {
 			return &fault{status: fasthttp.StatusNotFound, code: codeNotFound, message: known.Error()}

@@ -76,13 +76,13 @@ func getUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func putUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	grants, limits, err := r.decodeUser(ctx.Request.Body())
+	rights, was, err := r.decodeUser(ctx.Request.Body())
 	if err != nil {
 		return err
 	}
 	until, cancel := r.until()
 	defer cancel()
-	u, behind, err := auth.PutUser(until, s.node(), string(r.name), grants, limits)
+	u, behind, err := auth.PutUser(until, s.node(), string(r.name), rights, was)
 	return answerUser(ctx, &u, behind, err)
 }
 

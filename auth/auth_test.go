@@ -72,7 +72,7 @@ func authorizerOf(t testing.TB, mode Mode, c *fakeCluster) *Authorizer {
 // tokenOf makes a user and a token of it.
 func tokenOf(t testing.TB, c *fakeCluster, user string, expiresIn time.Duration, grants ...catalog.Grant) (token []byte, id string) {
 	t.Helper()
-	if _, _, err := PutUser(t.Context(), c, user, grants, catalog.UserLimits{}); err != nil {
+	if _, _, err := PutUser(t.Context(), c, user, catalog.UserRights{Grants: grants}, nil); err != nil {
 		t.Fatal(err)
 	}
 	made, text, _, err := AddToken(t.Context(), c, user, expiresIn)
@@ -185,7 +185,7 @@ func TestRolesAreHeldToKeyspaces(t *testing.T) {
 			t.Errorf("access %d on %s: %v", one.access, one.keyspace, got)
 		}
 	}
-	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "*")}, catalog.UserLimits{}); err != nil {
+	if _, _, err := PutUser(t.Context(), c, "web", catalog.UserRights{Grants: []catalog.Grant{grant("writer", "*")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	caller, _ = a.Still(caller, time.Now())
@@ -252,7 +252,7 @@ func TestBadUsersAreRefused(t *testing.T) {
 		{"limits.ops_per_second", "web", good, catalog.UserLimits{Ops: LimitMax + 1}},
 		{"limits.connections_per_second", "web", good, catalog.UserLimits{Connections: -1}},
 	} {
-		_, _, err := PutUser(t.Context(), c, one.name, one.grants, one.limits)
+		_, _, err := PutUser(t.Context(), c, one.name, catalog.UserRights{Grants: one.grants, Limits: one.limits}, nil)
 		if bad, ok := errors.AsType[*FieldError](err); !ok || bad.Field != one.field {
 			t.Errorf("%+v: %v", one, err)
 		}
@@ -261,8 +261,44 @@ func TestBadUsersAreRefused(t *testing.T) {
 		t.Error("a bad user was stored")
 	}
 	c.mu.view.ClusterVersion = 4
-	if _, _, err := PutUser(t.Context(), c, "web", good, catalog.UserLimits{}); err == nil {
+	if _, _, err := PutUser(t.Context(), c, "web", catalog.UserRights{Grants: good}, nil); err == nil {
 		t.Error("a user in cluster version 4")
+	}
+}
+
+// TestUsersChangedAtOnce checks that a change of a user that somebody else changed since it was
+// read is refused, and that a repeated change is not.
+func TestUsersChangedAtOnce(t *testing.T) {
+	c := newFakeCluster()
+	put := func(name string, grants, was []catalog.Grant) error {
+		_, _, err := PutUser(t.Context(), c, name, catalog.UserRights{Grants: grants}, &catalog.UserRights{Grants: was})
+		return err
+	}
+	reader, both := []catalog.Grant{grant("reader", "posts")}, []catalog.Grant{grant("reader", "posts"), {Role: "metrics"}}
+	for i, step := range []struct {
+		name        string
+		grants, was []catalog.Grant
+		want        error
+	}{
+		{"web", reader, reader, ErrNoUser},
+		{"web", reader, nil, nil},
+		{"web", both, nil, ErrUserChanged},
+		{"web", both, reader, nil},
+		{"web", both, reader, nil}, // a repeat
+		{"web", []catalog.Grant{grant("writer", "posts")}, reader, ErrUserChanged},
+		{"web", reader, []catalog.Grant{grant("reader", "posts"), {Role: "metrics"}}, nil},
+	} {
+		if err := put(step.name, step.grants, step.was); !errors.Is(err, step.want) {
+			t.Errorf("step %d: %v, want %v", i, err, step.want)
+		}
+	}
+	bad, ok := errors.AsType[*FieldError](put("web", reader, []catalog.Grant{grant("owner", "posts")}))
+	if !ok || bad.Field != "was.grants[0].role" {
+		t.Errorf("a bad role: %v", bad)
+	}
+	_, _, err := PutUser(t.Context(), c, "web", catalog.UserRights{Grants: reader}, &catalog.UserRights{Limits: catalog.UserLimits{Ops: -1}})
+	if bad, ok := errors.AsType[*FieldError](err); !ok || bad.Field != "was.limits.ops_per_second" {
+		t.Errorf("a bad limit: %v", err)
 	}
 }
 
@@ -290,7 +326,7 @@ func TestLimits(t *testing.T) {
 	c := newFakeCluster()
 	a := authorizerOf(t, Enforce, c)
 	token, _ := tokenOf(t, c, "web", 0, grant("writer", "posts"))
-	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Requests: 10, Ops: 100}); err != nil {
+	if _, _, err := PutUser(t.Context(), c, "web", catalog.UserRights{Grants: []catalog.Grant{grant("writer", "posts")}, Limits: catalog.UserLimits{Requests: 10, Ops: 100}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	now := a.proved.Load().at
@@ -343,7 +379,7 @@ func TestDebtsOfBatchesAtOnce(t *testing.T) {
 	c := newFakeCluster()
 	a := authorizerOf(t, Enforce, c)
 	token, _ := tokenOf(t, c, "web", 0, grant("writer", "posts"))
-	if _, _, err := PutUser(t.Context(), c, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+	if _, _, err := PutUser(t.Context(), c, "web", catalog.UserRights{Grants: []catalog.Grant{grant("writer", "posts")}, Limits: catalog.UserLimits{Ops: 1}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	caller, _ := a.Identify(token, a.proved.Load().at)

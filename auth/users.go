@@ -17,6 +17,8 @@ var (
 	ErrNoUser = errors.New("no such user")
 	// ErrNoToken is returned when a user has no token of an id.
 	ErrNoToken = errors.New("the user has no such token")
+	// ErrUserChanged is returned when a user is not as the caller of a change read it.
+	ErrUserChanged = errors.New("the user is another one, or was changed meanwhile")
 	// ErrNoCatalog is returned while a node has no catalog.
 	ErrNoCatalog = errors.New("this node does not know its cluster yet")
 )
@@ -62,13 +64,20 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 	return u, nil
 }
 
-// PutUser makes a user, or replaces the grants and limits of one that exists. behind names the
-// nodes that did not confirm the change.
-func PutUser(ctx context.Context, cluster Cluster, name string, grants []catalog.Grant, limits catalog.UserLimits) (u catalog.User, behind []string, err error) {
-	if err := checkUser(name, grants, limits); err != nil {
+// PutUser makes a user, or replaces the grants and limits of one that exists; if was is not
+// nil, only while the user has those rights. behind names the nodes that did not confirm the
+// change.
+func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, was *catalog.UserRights) (u catalog.User, behind []string, err error) {
+	if err := checkUser(name, rights, was); err != nil {
 		return u, nil, err
 	}
-	r, behind, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: grants, Limits: limits}})
+	r, behind, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: rights.Grants, Limits: rights.Limits, Was: was}})
+	switch {
+	case r.Missing:
+		err = fmt.Errorf("%w: %q", ErrNoUser, name)
+	case r.Exists:
+		err = ErrUserChanged
+	}
 	return r.User, behind, err
 }
 
@@ -161,21 +170,33 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 // NameRule is the rule for names of users.
 const NameRule = "not 1 to 64 of A-Z a-z 0-9 . _ -"
 
-// checkUser returns the first fault of a user.
-func checkUser(name string, grants []catalog.Grant, limits catalog.UserLimits) error {
+// checkUser returns the first fault of a user, or of what it was.
+func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) error {
 	switch {
 	case !catalog.ValidUserName(name):
 		return &FieldError{"name", NameRule}
 	case name == RootName || name == DefaultName:
 		return &FieldError{"name", fmt.Sprintf("%q stands for the holder of the root token, %q for any user of Redis clients", RootName, DefaultName)}
-	case len(grants) < 1 || len(grants) > catalog.GrantsMax:
-		return &FieldError{"grants", fmt.Sprintf("%d are not 1 to %d", len(grants), catalog.GrantsMax)}
+	case len(rights.Grants) < 1 || len(rights.Grants) > catalog.GrantsMax:
+		return &FieldError{"grants", fmt.Sprintf("%d are not 1 to %d", len(rights.Grants), catalog.GrantsMax)}
 	}
-	for i := range grants {
-		if err := checkGrant(fmt.Sprintf("grants[%d]", i), &grants[i]); err != nil {
+	if err := checkRights("", rights); err != nil {
+		return err
+	}
+	if was == nil {
+		return nil
+	}
+	return checkRights("was.", *was)
+}
+
+// checkRights returns the first fault of a grant or limit, whose field begins with path.
+func checkRights(path string, rights catalog.UserRights) error {
+	for i := range rights.Grants {
+		if err := checkGrant(fmt.Sprintf("%sgrants[%d]", path, i), &rights.Grants[i]); err != nil {
 			return err
 		}
 	}
+	limits := rights.Limits
 	for _, l := range []struct {
 		field string
 		value int64
@@ -183,7 +204,7 @@ func checkUser(name string, grants []catalog.Grant, limits catalog.UserLimits) e
 		{"requests_per_second", limits.Requests}, {"ops_per_second", limits.Ops}, {"connections_per_second", limits.Connections},
 	} {
 		if l.value < 0 || l.value > LimitMax {
-			return &FieldError{"limits." + l.field, fmt.Sprintf("not 0 to %d; 0 is for no limit", LimitMax)}
+			return &FieldError{path + "limits." + l.field, fmt.Sprintf("not 0 to %d; 0 is for no limit", LimitMax)}
 		}
 	}
 	return nil

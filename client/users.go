@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,10 +59,52 @@ func (a Admin) User(ctx context.Context, name string) (User, error) {
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
 func (a Admin) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+	return a.putUser(ctx, name, userRights{grants, limits}, nil)
+}
+
+// CreateUser makes a user. It fails with a conflict, 409, if there is another one of the name.
+func (a Admin) CreateUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+	return a.putUser(ctx, name, userRights{grants, limits}, &userRights{Grants: []Grant{}})
+}
+
+// ChangeUser has change change the grants and limits of a user. If somebody else changes the
+// user at the same time, it calls change again, with that user.
+func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) (User, error) {
+	for try := 1; ; try++ {
+		u, err := a.User(ctx, name)
+		if err != nil {
+			return User{}, err
+		}
+		was := userRights{slices.Clone(u.Grants), u.Limits}
+		if was.Limits != nil {
+			was.Limits = new(*u.Limits)
+		}
+		change(&u)
+		u, err = a.putUser(ctx, name, userRights{u.Grants, u.Limits}, &was)
+		var refused *Error
+		if changed := errors.As(err, &refused) && refused.Status == http.StatusConflict && refused.Field == "was"; !changed || try == changeUserTriesMax {
+			return u, err
+		}
+	}
+}
+
+// changeUserTriesMax bounds the tries of ChangeUser. Each one fails only if another change
+// succeeds, and people change users.
+const changeUserTriesMax = 16
+
+// userRights are the grants and limits of a user, nil for none. Without grants they stand for
+// no user.
+type userRights struct {
+	Grants []Grant     `json:"grants"`
+	Limits *UserLimits `json:"limits,omitempty"`
+}
+
+// putUser stores a user; if was is not nil, only while the user has those rights.
+func (a Admin) putUser(ctx context.Context, name string, rights userRights, was *userRights) (User, error) {
 	request := struct {
-		Grants []Grant     `json:"grants"`
-		Limits *UserLimits `json:"limits,omitempty"`
-	}{grants, limits}
+		userRights
+		Was *userRights `json:"was,omitempty"`
+	}{rights, was}
 	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
 }
 

@@ -177,7 +177,7 @@ func TestRevokedLogin(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("reader", "posts")}, catalog.UserLimits{}); err != nil {
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", catalog.UserRights{Grants: []catalog.Grant{grant("reader", "posts")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := queued.do("EXEC")[0]; !strings.HasPrefix(got, "-EXECABORT Transaction discarded because of: NOPERM") {
@@ -261,7 +261,7 @@ func TestNobodyLearnsNothing(t *testing.T) {
 func TestTransactionsAreCountedOnce(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	web := cluster.Token(t, "web", grant("writer", "posts"))
-	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", catalog.UserRights{Grants: []catalog.Grant{grant("writer", "posts")}, Limits: catalog.UserLimits{Ops: 1}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c := loggedIn(t, s, web)
@@ -360,7 +360,7 @@ func TestPermissiveServesAll(t *testing.T) {
 func TestLimitsOfRedisUsers(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	web := cluster.Token(t, "web", grant("writer", "posts"))
-	if _, _, err := auth.PutUser(t.Context(), cluster, "web", []catalog.Grant{grant("writer", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+	if _, _, err := auth.PutUser(t.Context(), cluster, "web", catalog.UserRights{Grants: []catalog.Grant{grant("writer", "posts")}, Limits: catalog.UserLimits{Ops: 1}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c := loggedIn(t, s, web)
@@ -375,7 +375,7 @@ func TestLimitsOfRedisUsers(t *testing.T) {
 		t.Error(got)
 	}
 	adds := cluster.Token(t, "adds", grant("ingest", "posts"))
-	if _, _, err := auth.PutUser(t.Context(), cluster, "adds", []catalog.Grant{grant("ingest", "posts")}, catalog.UserLimits{Ops: 1}); err != nil {
+	if _, _, err := auth.PutUser(t.Context(), cluster, "adds", catalog.UserRights{Grants: []catalog.Grant{grant("ingest", "posts")}, Limits: catalog.UserLimits{Ops: 1}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c = loggedIn(t, s, adds)

@@ -67,7 +67,7 @@ func Open(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
 // Token makes a user with grants, and returns a token of it.
 func (c *Cluster) Token(t testing.TB, user string, grants ...catalog.Grant) string {
 	t.Helper()
-	if _, _, err := auth.PutUser(t.Context(), c, user, grants, catalog.UserLimits{}); err != nil {
+	if _, _, err := auth.PutUser(t.Context(), c, user, catalog.UserRights{Grants: grants}, nil); err != nil {
 		t.Fatal(err)
 	}
 	_, text, _, err := auth.AddToken(t.Context(), c, user, time.Hour)

@@ -97,11 +97,28 @@ func ValidUserName(name string) bool {
 }
 
 // PutUserEntry makes a user, or replaces the grants and limits of one that exists. Tokens
-// stay.
+// stay. With Was it is refused as Exists or Missing unless the user has the rights Was, or
+// those of the entry already: its sender read the user, and must not undo a change that came
+// between. A repeated entry changes nothing.
 type PutUserEntry struct {
-	Name   string     `json:"name"`
+	Name   string      `json:"name"`
+	Grants []Grant     `json:"grants"`
+	Limits UserLimits  `json:"limits,omitzero"`
+	Was    *UserRights `json:"was,omitempty"`
+}
+
+// UserRights are what a user may do. Without grants they stand for no user: a user has at
+// least one.
+type UserRights struct {
 	Grants []Grant    `json:"grants"`
 	Limits UserLimits `json:"limits,omitzero"`
+}
+
+// are reports whether a user, the zero one if there is none, has the rights.
+func (r *UserRights) are(u *User) bool {
+	return r.Limits == u.Limits && slices.EqualFunc(r.Grants, u.Grants, func(a, b Grant) bool {
+		return a.Role == b.Role && slices.Equal(a.Keyspaces, b.Keyspaces)
+	})
 }
 
 // DeleteUserEntry deletes a user with all its tokens.
@@ -177,10 +194,12 @@ func (c *PutUserEntry) apply(v *View) (Result, bool) {
 		return refused("a user in a cluster of version %d", v.ClusterVersion)
 	case err != nil:
 		return refused("%v", err)
-	case !exists && v.Users != nil && len(v.Users.ByName) >= UsersMax:
-		return pastBound(BoundUsers, "there are %d users, the most that a cluster takes", UsersMax)
 	case exists && reflect.DeepEqual(u, was):
 		return Result{User: u}, false
+	case c.Was != nil && !c.Was.are(&was):
+		return Result{Exists: exists, Missing: !exists}, false
+	case !exists && v.Users != nil && len(v.Users.ByName) >= UsersMax:
+		return pastBound(BoundUsers, "there are %d users, the most that a cluster takes", UsersMax)
 	}
 	return v.putUser(u), true
 }

@@ -16,6 +16,11 @@ func putUser(name string, grants ...Grant) *Command {
 	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants}}
 }
 
+// changeUser is putUser that expects the user to have rights; none stand for no user.
+func changeUser(name string, was []Grant, limits UserLimits, grants ...Grant) *Command {
+	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants, Was: &UserRights{Grants: was, Limits: limits}}}
+}
+
 func deleteUser(name string) *Command { return &Command{DeleteUser: &DeleteUserEntry{Name: name}} }
 
 func addToken(user string, number uint64, created, expires int64) *Command {
@@ -92,6 +97,12 @@ func TestUsers(t *testing.T) {
 		}
 		return ""
 	}
+	changed := func(_ *View, r *Result) string {
+		if !r.Exists {
+			return "the user is as expected"
+		}
+		return ""
+	}
 	c := usersCatalog(t)
 	for i, step := range []struct {
 		command *Command
@@ -124,6 +135,13 @@ func TestUsers(t *testing.T) {
 		{putUser("web", grant("reader", "posts")), tokens()},
 		{addToken("web", 1, 1, 0), taken},
 		{addToken("web", 5, 1, 0), tokens(5)},
+		{changeUser("web", nil, UserLimits{}, grant("writer", "posts")), changed},
+		{changeUser("web", []Grant{grant("reader", "users")}, UserLimits{}, grant("writer", "posts")), changed},
+		{changeUser("web", []Grant{grant("reader", "posts")}, UserLimits{Ops: 1}, grant("writer", "posts")), changed},
+		{changeUser("web", []Grant{grant("reader", "posts")}, UserLimits{}, grant("writer", "posts")), tokens(5)},
+		{changeUser("bob", []Grant{grant("reader", "posts")}, UserLimits{}, grant("writer", "posts")), missing},
+		{deleteUser("web"), nil},
+		{changeUser("web", nil, UserLimits{}, grant("reader", "posts")), tokens()},
 	} {
 		before := c.View()
 		r := applyCommand(t, c, step.command)

@@ -3,6 +3,9 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,5 +93,47 @@ func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	c.asRoot("token", "revoke", "ann", made.ID)
 	if status, err := c.Send(t.Context(), "GET", "/v1/users", bears, nil, nil); err != nil || status != http.StatusUnauthorized {
 		t.Errorf("the revoked token: %d, %v", status, err)
+	}
+}
+
+// TestUsersChangedAtOnce has one operator change a user right before the change of another
+// one, who read it before: neither undoes the other's.
+func TestUsersChangedAtOnce(t *testing.T) {
+	t.Parallel()
+	node := proctest.NewNode(t, bin, t.TempDir())
+	node.StartReady()
+	target, err := url.Parse(node.URL)
+	must.Do(t, err)
+	var between []string // a command that runs right before the next change
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if args := between; args != nil && r.Method == http.MethodPut {
+			between = nil
+			if got := node.Ctl(args...); got.Code != 0 {
+				t.Errorf("%v: exit %d, %s", args, got.Code, got.Stderr)
+			}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	node.URL = server.URL
+	for _, step := range []struct {
+		line, between string
+		code          int
+		want          string // the user afterwards
+	}{
+		{"create web --grant reader:posts", "create web --grant writer:unread", 1, "web   writer:unread  -"},
+		{"grant web --grant reader:posts", "grant web --grant reader:users", 0, "writer:unread reader:users reader:posts  -"},
+		{"grant web --grant reader:feed", "grant web --grant reader:users --ops-per-second 5", 0, "reader:posts reader:feed  0 requests, 5 ops"},
+		{"grant web --only --grant admin", "grant web --requests-per-second 7 --ops-per-second 5", 0, "web   admin:*  7 requests, 5 ops"},
+		{"grant web --grant admin", "grant web --grant admin", 0, "web   admin:*  7"}, // once
+		{"grant web --grant reader:posts", "delete web", 1, "no such user"},
+	} {
+		between = strings.Fields("user " + step.between)
+		got := node.Ctl(append([]string{"user"}, strings.Fields(step.line)...)...)
+		after := node.Ctl("user", "show", "web")
+		if text := after.Stdout + after.Stderr; got.Code != step.code || between != nil || !strings.Contains(text, step.want) {
+			t.Errorf("%s beside %s: exit %d, %s%s; want %d; the user is\n%s", step.line, step.between, got.Code, got.Stdout, got.Stderr, step.code, text)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package access
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,10 +109,12 @@ func userCreateCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("user create needs --grant")
 			}
 			return c.WithServer(func(server *client.Client) error {
-				if _, err := server.Admin().User(cmd.Context(), args[0]); err == nil {
+				u, err := server.Admin().CreateUser(cmd.Context(), args[0], grants, flags.someLimits())
+				var refused *client.Error
+				if errors.As(err, &refused) && refused.Field == "was" {
 					return fmt.Errorf("there is a user %s; countctl user grant changes it", args[0])
 				}
-				return putUser(cmd.Context(), c, server, args[0], grants, flags.someLimits())
+				return printChanged(c, args[0], u, err)
 			})
 		},
 	}
@@ -133,18 +136,20 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().User(cmd.Context(), args[0])
-				if err != nil {
-					return fmt.Errorf("cannot read user %s: %w", args[0], err)
-				}
-				if only {
-					u.Grants = nil
-				}
-				limits := u.Limits
-				if cmd.Flags().Changed("requests-per-second") || cmd.Flags().Changed("ops-per-second") || cmd.Flags().Changed("connections-per-second") {
-					limits = flags.someLimits()
-				}
-				return putUser(cmd.Context(), c, server, args[0], append(u.Grants, added...), limits)
+				u, err := server.Admin().ChangeUser(cmd.Context(), args[0], func(u *client.User) {
+					if only {
+						u.Grants = nil
+					}
+					for _, grant := range added { // a repeated command adds nothing
+						if !holds(u, grant) {
+							u.Grants = append(u.Grants, grant)
+						}
+					}
+					if cmd.Flags().Changed("requests-per-second") || cmd.Flags().Changed("ops-per-second") || cmd.Flags().Changed("connections-per-second") {
+						u.Limits = flags.someLimits()
+					}
+				})
+				return printChanged(c, args[0], u, err)
 			})
 		},
 	}
@@ -153,9 +158,16 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// putUser makes or changes a user, and prints it.
-func putUser(ctx context.Context, c *cli.CLI, server *client.Client, name string, grants []client.Grant, limits *client.UserLimits) error {
-	u, err := server.Admin().PutUser(ctx, name, grants, limits)
+// holds reports whether a user has a grant. A grant for the whole cluster names no keyspaces on
+// the command line, and * in the user.
+func holds(u *client.User, grant client.Grant) bool {
+	return slices.ContainsFunc(u.Grants, func(has client.Grant) bool {
+		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil)
+	})
+}
+
+// printChanged prints a user that was made or changed, unless that failed.
+func printChanged(c *cli.CLI, name string, u client.User, err error) error {
 	if err != nil {
 		return fmt.Errorf("cannot change user %s: %w", name, err)
 	}
