@@ -55,7 +55,8 @@ type Config struct {
 	// Certificates go to servers that ask for one. nil for the system's authorities and no
 	// certificate. With it, https is the scheme of an address that names none.
 	TLS *tls.Config
-	// Token authenticates each call; "" for none. A server without --auth ignores it.
+	// Token authenticates each call; "" for none. A server without --auth ignores it. If one of
+	// Addrs has TLS, the token goes without TLS only to those of Addrs that have none.
 	Token string
 }
 
@@ -102,7 +103,7 @@ func New(cfg Config) (*Client, error) {
 		TLSClientConfig:     cfg.TLS.Clone(),
 	}
 	if cfg.Token != "" {
-		transport = bearer{transport, cfg.Token, strings.HasPrefix(c.bases[0], "https://")}
+		transport = bearer{transport, cfg.Token, c.bases}
 	}
 	c.http = &http.Client{Transport: transport}
 	return c, nil

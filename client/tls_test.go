@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,5 +38,55 @@ func TestTLS(t *testing.T) {
 			t.Error(addr, "is trusted")
 		}
 		c.Close()
+	}
+}
+
+// TestTokenOverPlainConnections checks where a client sends its token without TLS: to addresses
+// that its configuration names as plain, in whatever order, and elsewhere only if it uses no TLS
+// at all. A redirect of one server cannot make it do more.
+func TestTokenOverPlainConnections(t *testing.T) {
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.Header.Get("Authorization"))) })
+	named, other := httptest.NewServer(echo), httptest.NewServer(echo)
+	defer named.Close()
+	defer other.Close()
+	withTLS := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if to := r.URL.Query().Get("to"); to != "" {
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+			return
+		}
+		echo(w, r)
+	}))
+	defer withTLS.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(withTLS.Certificate())
+	for _, one := range []struct {
+		name  string
+		addrs []string
+		url   string
+		want  string
+	}{
+		{"TLS", []string{withTLS.URL, named.URL}, withTLS.URL, "Bearer secret"},
+		{"a plain address after one with TLS", []string{withTLS.URL, named.URL}, named.URL, "Bearer secret"},
+		{"a plain address before one with TLS", []string{named.URL, withTLS.URL}, named.URL, "Bearer secret"},
+		{"a redirect to a plain address", []string{withTLS.URL, named.URL}, withTLS.URL + "?to=" + named.URL, "Bearer secret"},
+		{"a redirect to another one", []string{withTLS.URL, named.URL}, withTLS.URL + "?to=" + other.URL, ""},
+		{"another one", []string{named.URL, withTLS.URL}, other.URL, ""},
+		{"another one, without TLS", []string{named.URL}, other.URL, "Bearer secret"},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			c, err := New(Config{Addrs: one.addrs, TLS: &tls.Config{RootCAs: roots}, Token: "secret"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			answer, err := c.http.Get(one.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			if got, err := io.ReadAll(answer.Body); err != nil || string(got) != one.want {
+				t.Errorf("the server got %q, %v, want %q", got, err, one.want)
+			}
+		})
 	}
 }

@@ -157,15 +157,17 @@ func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
 }
 
 // bearer adds a token to each request, redirects included: a node redirects to others of its
-// cluster. It sends none without TLS if the client was told to use TLS.
+// cluster. If an address of the client has TLS, it sends the token without TLS only to
+// addresses that the client has as http://, as while a cluster turns TLS on.
 type bearer struct {
-	next    http.RoundTripper
-	token   string
-	tlsOnly bool
+	next  http.RoundTripper
+	token string
+	bases []string // addresses of the client, as http://host:port
 }
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if b.tlsOnly && r.URL.Scheme != "https" {
+	usesTLS := slices.ContainsFunc(b.bases, func(base string) bool { return strings.HasPrefix(base, "https://") })
+	if usesTLS && r.URL.Scheme != "https" && !slices.Contains(b.bases, r.URL.Scheme+"://"+r.URL.Host) {
 		return b.next.RoundTrip(r)
 	}
 	r = r.Clone(r.Context())
