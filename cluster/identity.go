@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/countd/countd/internal/names"
 )
 
 const (
@@ -64,19 +66,7 @@ func validHex(s string, n int) bool {
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
 // ValidNodeID reports whether s may name a node.
-func ValidNodeID(s string) bool {
-	if len(s) == 0 || len(s) > nodeIDBytesMax {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
+func ValidNodeID(s string) bool { return names.IsLabel(s, nodeIDBytesMax) }
 
 // newIdentity returns an identity for a directory that has none.
 func newIdentity(nodeID string) Identity {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/internal/splitmix"
 	"github.com/countd/countd/raftfsm/codec"
 )
@@ -26,18 +27,7 @@ type Group struct {
 
 // ValidGroupName reports whether a group may have a name: bytes that need no escaping in
 // JSON or in a path.
-func ValidGroupName[T string | []byte](name T) bool {
-	if len(name) < 1 || len(name) > GroupNameBytesMax {
-		return false
-	}
-	for i := range len(name) {
-		b := name[i]
-		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '_' && b != '-' && b != '.' {
-			return false
-		}
-	}
-	return true
-}
+func ValidGroupName[T string | []byte](name T) bool { return names.IsLabel(name, GroupNameBytesMax) }
 
 // The groups of one user, in memory behind the followees and in snapshots likewise:
 //

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/countd/countd/internal/names"
 )
 
 // The types of brokers.
@@ -397,9 +399,9 @@ func (c *Config) readBatch(field string, n *yaml.Node) error {
 	})
 }
 
-// nameForm is what a source may be called: it is part of paths, of metrics and of a
+// nameBytesMax bounds the name of a source, which is part of paths, of metrics and of a
 // consumer group's name.
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+const nameBytesMax = 64
 
 // slotForm is what PostgreSQL calls a slot.
 var slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -411,7 +413,7 @@ func (c *Config) validate() error {
 	switch {
 	case c.Name == "":
 		return bad("name", "missing")
-	case !nameForm.MatchString(c.Name):
+	case !names.IsSlug(c.Name, nameBytesMax):
 		return bad("name", "not 1 to 64 of a-z, 0-9, - and _, a letter or digit first")
 	case c.Type == "":
 		return bad("type", "missing")

@@ -30,6 +30,8 @@ const rule = `
 	engine/members: internal/lograte
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
+	# The forms of names.
+	internal/names:
 	# JSON that others wrote.
 	internal/strictjson:
 	# Parts of ops that requests and messages write alike.
@@ -37,7 +39,7 @@ const rule = `
 	# Positions of queues, and what their readers and the shards say to each other.
 	source/sink:
 	# Queues into a sink: what messages mean, and how a partition is read.
-	source: source/sink internal/strictjson internal/opjson
+	source: internal/names source/sink internal/strictjson internal/opjson
 	# One broker each.
 	source/redisstream: source
 	source/kafka: source
@@ -46,13 +48,13 @@ const rule = `
 	# Which requests a group has applied.
 	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.
-	raftfsm/catalog: raftfsm/codec engine source/sink
+	raftfsm/catalog: internal/names raftfsm/codec engine source/sink
 	# The newest posts of authors, packed; no log, no pages, no counts.
 	raftfsm/outbox: internal/splitmix
 	# Bodies of idle keys on disk.
 	raftfsm/spill: internal/splitmix engine/cold engine/golomb
 	# What a log entry means to a shard.
-	raftfsm: internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
+	raftfsm: internal/names internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.
@@ -125,7 +127,7 @@ const rule = `
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
 	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
-	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
+	cluster: internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events
 	# Lines of the log about what changed.

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+
+	"github.com/countd/countd/internal/names"
 )
 
 // versionOfUsers is the first cluster version with users. An older program fails at their
@@ -83,18 +85,7 @@ func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10)
 
 // ValidUserName reports whether a user may have a name: 1 to UserNameBytesMax of A-Z, a-z,
 // 0-9, ".", "_" and "-".
-func ValidUserName(name string) bool {
-	if len(name) < 1 || len(name) > UserNameBytesMax {
-		return false
-	}
-	for i := range len(name) {
-		b := name[i]
-		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '.' && b != '_' && b != '-' {
-			return false
-		}
-	}
-	return true
-}
+func ValidUserName(name string) bool { return names.IsLabel(name, UserNameBytesMax) }
 
 // PutUserEntry makes a user, or replaces the grants and limits of one that exists. Tokens
 // stay. With Was it is refused as Exists or Missing unless the user has the rights Was, or
