@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/countd/countd/engine/members"
@@ -135,48 +134,46 @@ func (m memberReads) Of(ks *Keyspace, column int, member uint64, page members.Pa
 	return all, nil
 }
 
-// each reads the shards that have a read: those here one after the other, and the others at
-// once.
+// setParts are the reads of sets of one request, by shard, nil for none, and their answers.
+type setParts struct {
+	reads   []*memberRead
+	answers []memberAnswer
+}
+
+// each reads the shards that have a read.
 func (m memberReads) each(ks *Keyspace, groups []*shardReplica, reads []*memberRead, opt *ReadOptions) ([]memberAnswer, error) {
-	arrived := time.Now()
-	answers, errs := make([]memberAnswer, len(groups)), make([]error, len(groups))
+	parts := setParts{reads, make([]memberAnswer, len(groups))}
 	if !m.catalog.View().TakesMembers() { // there are none, and an older node does not know the read
 		for s, q := range reads {
 			if q != nil {
-				answers[s].in = make([]bool, len(q.keys))
+				parts.answers[s].in = make([]bool, len(q.keys))
 			}
 		}
-		return answers, nil
+		return parts.answers, nil
 	}
-	var rest sync.WaitGroup
-	for s, q := range reads {
-		if q == nil {
-			continue
-		}
-		r, err := m.admitted(groups[s], opt, arrived)
-		if errs[s] = err; err != nil {
-			continue
-		}
-		if r != nil && r.members(q, &answers[s]) == nil {
-			continue
-		}
-		rest.Go(func() { errs[s] = m.fetchMembers(groups[s], q, &answers[s], opt) }) // ends at the deadline
+	if failed := m.readShards(&parts, groups, opt, time.Now()); failed != nil {
+		return parts.answers, m.orUnknown(ks, errors.Join(failed.ByShard...))
 	}
-	rest.Wait()
-	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return answers, m.orUnknown(ks, errors.Join(errs...))
-	}
-	return answers, nil
+	return parts.answers, nil
 }
 
-// fetchMembers reads a shard that this node's replica cannot answer for now.
-func (m memberReads) fetchMembers(g *shardReplica, q *memberRead, a *memberAnswer, opt *ReadOptions) error {
+// wants implements readParts.
+func (p *setParts) wants(s int) bool { return p.reads[s] != nil }
+
+// fromMemory implements readParts: the page cache of a set's store counts as memory.
+func (p *setParts) fromMemory(s int, r *localReplica) bool {
+	return r.members(p.reads[s], &p.answers[s]) == nil
+}
+
+// fetch implements readParts: of a shard that this node's replica cannot answer for now.
+func (p *setParts) fetch(rd *reader, g *shardReplica, s int, _ *localReplica, opt *ReadOptions) error {
+	q, a := p.reads[s], &p.answers[s]
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	return m.ask(ctx, g, nil, opt, func(r *localReplica) error {
+	return rd.ask(ctx, g, nil, opt, func(r *localReplica) error {
 		return r.members(q, a)
 	}, func(ctx context.Context, node string) error {
-		answer, err := m.calls.Call(ctx, node, methodMembers, q.appendTo(appendRead(nil, newRemoteRead(g, opt))))
+		answer, err := rd.calls.Call(ctx, node, methodMembers, q.appendTo(appendRead(nil, newRemoteRead(g, opt))))
 		if err != nil {
 			return err
 		}

@@ -68,10 +68,27 @@ func (pg *page) release() {
 	pagePool.Put(pg)
 }
 
+// wants implements readParts.
+func (pg *page) wants(s int) bool { return len(pg.byShard[s].keys) > 0 }
+
+// fetch implements readParts.
+func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *ReadOptions) error {
+	p, q := &pg.byShard[s], pg.readQuery
+	if q.of == readPosts { // Below counts the keys of the part
+		q.posts.Below, _ = slices.BinarySearch(p.at, q.posts.Below)
+	}
+	rows, err := rd.fetch(g, r, q, p.keys, opt)
+	if err == nil {
+		p.rows = rows
+	}
+	return err
+}
+
 // fromMemory fills a part from this node's replica, and reports whether memory held all of
 // it. Of feeds it only notes the replica: the caller copies them once. Posts of all parts go
 // to newest.
-func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
+func (pg *page) fromMemory(s int, r *localReplica) bool {
+	p := &pg.byShard[s]
 	if pg.of == readPosts {
 		if r.counters == nil || p.disk {
 			return false

@@ -154,36 +154,35 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.Board
 	return view, err
 }
 
-// readShards fills each shard's part: from memory where this node's replica may answer,
-// and the others at once, from disk or from other nodes.
-func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
+// readParts is a read of several shards: of one part for each.
+type readParts interface {
+	// wants reports whether the read has a part of shard s.
+	wants(s int) bool
+	// fromMemory reads part s from this node's replica, and reports whether memory held all of it.
+	fromMemory(s int, r *localReplica) bool
+	// fetch reads part s from the disk of this node's replica r, if not nil, or from another node.
+	fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *ReadOptions) error
+}
+
+// readShards reads each shard's part: from memory where this node's replica may answer,
+// and the others at once, from disk or from other nodes. It is the only fan-out of reads.
+func (rd *reader) readShards(parts readParts, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
 	var rest *waitingParts // nil, and not allocated, while memory has all
-	for s := range pg.byShard {
-		p := &pg.byShard[s]
-		if len(p.keys) == 0 {
+	for s, g := range groups {
+		if !parts.wants(s) {
 			continue
 		}
-		r, err := rd.admitted(groups[s], opt, arrived)
-		if r != nil && pg.fromMemory(p, r) {
+		r, err := rd.admitted(g, opt, arrived)
+		if r != nil && parts.fromMemory(s, r) {
 			continue
 		}
 		if rest == nil {
 			rest = &waitingParts{errs: make([]error, len(groups))}
 		}
 		waiting := rest
-		if waiting.errs[s] = err; err != nil {
-			continue
+		if waiting.errs[s] = err; err == nil {
+			waiting.Go(func() { waiting.errs[s] = parts.fetch(rd, g, s, r, opt) }) // ends at the deadline
 		}
-		waiting.Go(func() { // ends at the deadline
-			q := pg.readQuery
-			if q.of == readPosts {
-				q.posts = pg.postsOf(p)
-			}
-			rows, err := rd.fetch(groups[s], r, q, p.keys, opt)
-			if waiting.errs[s] = err; err == nil {
-				p.rows = rows
-			}
-		})
 	}
 	if rest == nil {
 		return nil
@@ -195,7 +194,7 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 	return &ReadError{ByShard: rest.errs, hash: groups[0].route.Hash}
 }
 
-// waitingParts are the parts of a page that memory here does not hold.
+// waitingParts are the parts of a read that memory here does not hold.
 type waitingParts struct {
 	sync.WaitGroup
 	errs []error // by shard; each goroutine sets its own

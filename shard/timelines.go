@@ -171,13 +171,6 @@ func (e *ReadError) unreadable(pg *page) (shards []int, err error) {
 	return shards, err
 }
 
-// postsOf returns what a part asks its shard for: Below counts the keys of the part.
-func (pg *page) postsOf(p *pagePart) raftfsm.NewestPosts {
-	q := pg.posts
-	q.Below, _ = slices.BinarySearch(p.at, q.Below)
-	return q
-}
-
 // postsRow returns the posts that a read asks for as outbox.AppendRow has them. Unless cold, it
 // returns errs.ErrColdRows if it needs outboxes that memory does not hold.
 func (r *localReplica) postsRow(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
