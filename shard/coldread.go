@@ -48,7 +48,7 @@ func (r *localReplica) bodyFailure(err error) error {
 }
 
 // tableFailure is coldFailure for the cold rows of a table, which are repaired if they are
-// damaged. A table that was replaced by a snapshot meanwhile has let go of its own.
+// damaged. A table that a snapshot has replaced meanwhile holds no cold rows any more.
 func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(raftfsm.TableCounts) == table {
 		r.damage.Note(err)
@@ -56,7 +56,7 @@ func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	return coldFailure(err)
 }
 
-// coldFailure says what an error of reading the disk means to who asked.
+// coldFailure returns the error for the caller of a read that the disk failed with err.
 func coldFailure(err error) error {
 	switch {
 	case err == nil:

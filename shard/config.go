@@ -54,8 +54,8 @@ type Config struct {
 	ClusterName string // told in Status and to other nodes, which refuse another one; "" for none
 	Version     string
 	ClusterAddr string // where groups listen for each other
-	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
-	// whoever made it when Open fails.
+	// Listener listens on ClusterAddr; if it is nil, Open listens there. Close closes it. If
+	// Open fails, the caller closes it.
 	Listener   net.Listener
 	HTTPAddr   string // these two are told in Status
 	GossipAddr string
@@ -107,8 +107,8 @@ type Config struct {
 	DialPeer rpc.DialPeer
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
-	// Fatal is told, once, why the node may serve no more. It is called in the
-	// goroutine that failed, must not call Close, and should end the process.
+	// Fatal receives, once, the reason why the node must stop serving. The goroutine that
+	// failed calls it. It must not call Close, and should end the process.
 	Fatal func(error)
 }
 

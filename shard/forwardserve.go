@@ -92,9 +92,9 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 	return p
 }
 
-// propose submits the part, once the cold rows that it needs are in the cache. What
-// comes back is settled already if it was refused: also for a caller who has gone, to
-// whom its outcome would be unknown, and who may have had it applied elsewhere.
+// propose submits the part once the cold rows that it needs are in the cache. It returns a
+// settled proposal if it refuses the part. It refuses the part of a caller that is gone: the
+// caller counts the outcome as unknown, and another node may have applied the part.
 func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.Proposal {
 	err := p.err
 	if err == nil && len(p.cold) > 0 {

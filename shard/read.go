@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// followMax is how long a read waits for a replica to apply what is
-	// committed. While writes come, that is a fraction of it. When they stop, a
-	// follower hears of the last commit with the leader's next idle message,
-	// and the read is better off at the leader.
+	// followMax bounds how long a read waits for a replica to apply committed entries.
+	// While writes arrive, the wait is a fraction of it. After the last write a follower
+	// learns of the commit only with the leader's next idle message, and the leader answers
+	// the read sooner.
 	followMax = 5 * time.Millisecond
-	// renewShare is the part of the allowed staleness after which a bounded read
-	// has the next confirmation fetched, so that reads that go on never wait.
+	// renewShare is the part of the allowed staleness after which a bounded read fetches
+	// the next confirmation in the background, so that a steady stream of reads never waits.
 	renewShare = 2
 )
 

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// readWaitMax bounds how long a node that was asked to read for another
-	// waits before it says that it cannot: others' reads are in the same call.
+	// readWaitMax bounds how long a node that reads for another waits before it refuses:
+	// reads of other callers are in the same call.
 	readWaitMax = 50 * time.Millisecond
 	// readKeysMax bounds the keys of one read: those of a request.
 	readKeysMax = 10_000
@@ -152,8 +152,8 @@ func (rd *reader) close() {
 	}
 }
 
-// readAt asks one node, for as long as one that is there may take: then another
-// is asked. What it has to read from disk it is asked for again, apart from others.
+// readAt reads from one node, for at most the time that a living node may take, so that the
+// caller can try another. It reads cold rows with a second call, apart from other reads.
 func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
 	ask := func(b *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)

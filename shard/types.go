@@ -312,14 +312,14 @@ type Write struct {
 	Cuts      []engine.Cut      // deltas that floors cut short, by index of the op, rising; a repeat has none
 	Changed   []int             // member ops that changed their set, by index, rising; a repeat has none
 	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
-	// Duplicate: the request came before. Of a key that is what the shard that
-	// judges it says, so that of copies sent at once one is told false and a
-	// retry that completes the rest is told true; of a producer it means that
-	// every shard had applied its part. Of either it is true too if a shard had
-	// whose answer was lost, and that was asked again. Rows hold counts as of now.
+	// Duplicate reports that the request came before. For a key the shard that judges the
+	// key decides: of copies sent at once one gets false, and a retry that completes the
+	// rest gets true. For a producer it is true if every shard had applied its part. For
+	// both it is also true if a shard had applied its part, its answer was lost, and the
+	// node asked it again. Rows then hold the present counts.
 	Duplicate bool
-	// Repeated: no op of it was applied now, as each had been, or was refused,
-	// before. Of a write to one row it tells more than Duplicate.
+	// Repeated reports that this call applied no op, because each op had been applied or
+	// refused before. For a write to one row it tells more than Duplicate.
 	Repeated bool
 	Token    Token
 

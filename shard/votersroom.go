@@ -18,9 +18,8 @@ import (
 const votersRoomTick = time.Second
 
 // votersRoom finds the groups led here that may take no writes because too few
-// voters have room for them. Each voter stores each entry, and one whose disk is
-// full ends: a single one may, and the group goes on; with most of them it would
-// lose its quorum.
+// voters have room for them. Each voter stores each entry, and a voter whose disk is
+// full stops. The group survives the loss of one voter, but not of a majority.
 type votersRoom struct {
 	key      string // of this node
 	registry *registry

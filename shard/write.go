@@ -439,8 +439,8 @@ func (w *Write) ofTimelines() bool {
 	return len(w.Outbox) > 0 || slices.ContainsFunc(w.Feeds, func(op FeedOp) bool { return op.Kind.OfGroup() })
 }
 
-// clocked reports whether the leader's time must stand in the entry before the
-// write: for its identity, for the day of a cursor, or for the age of posts.
+// clocked reports whether the entry must have the leader's time before the write: for its
+// identity, for the day of a cursor, or for the age of posts.
 func (w *Write) clocked() bool {
 	return w.ID.Exists() || w.Table == raftfsm.TableCursors || len(w.Outbox) > 0
 }

@@ -72,8 +72,8 @@ func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard
 	})
 }
 
-// BeginNotices sets the cursor of a user who has none in a channel to a notice, as if the
-// user had read up to it.
+// BeginNotices gives a user without a cursor in a channel one at a notice, as if the user had
+// read up to that notice.
 func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
 }

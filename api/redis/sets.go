@@ -210,7 +210,7 @@ func wholeStamps(page members.Page, read func(members.Page) (members.List, error
 		if !list.More || n == 0 {
 			return found, 0, nil
 		}
-		// One more entry tells whether the stamp goes on.
+		// The next entry shows whether more members have the same stamp.
 		last := found[n-1]
 		peek, err := read(members.Page{Limit: 1, After: last, Continues: true})
 		if err != nil {

@@ -6,7 +6,7 @@
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait
 //	respload -addrs 127.0.0.1:6379 -conns 4 -depth 100 -rows 10000000 -each news
 //
-// The second is how users are told one by one. It prints increments, increments a
+// The second notifies users one by one. It prints increments, increments a
 // second and the p50 and p99 of a pipeline in milliseconds.
 package main
 

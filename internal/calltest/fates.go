@@ -1,7 +1,7 @@
-// Package calltest is what tests of calls between nodes share: where the nodes are, and many
-// callers of one method. It owns the callers, and compares what they were told with what the
-// handlers have seen. It never decides what an error means: its user names the two errors
-// that matter. Invariant: once Fates.End has returned, no caller is left.
+// Package calltest holds the helpers that tests of calls between nodes share: the addresses of
+// the nodes, and many callers of one method. It owns the callers, and compares the answers
+// that they got with the calls that the handlers served. It never interprets an error: its
+// user names the two errors that matter. Invariant: once Fates.End has returned, no caller is left.
 package calltest
 
 import (

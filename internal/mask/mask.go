@@ -1,8 +1,7 @@
-// Package mask owns how tokens look in text that is written for people: callers put tokens into
-// paths and bodies by mistake, and logs keep those. It never changes what is stored or
-// answered.
+// Package mask removes the secrets of tokens from logs: callers put tokens into paths and bodies
+// by mistake, and logs keep those. It never changes stored data or answers.
 //
-// Invariant: no part of the secret of a token is left.
+// Invariant: no part of the secret of a token remains.
 package mask
 
 import (

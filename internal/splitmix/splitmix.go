@@ -1,6 +1,6 @@
 // Package splitmix owns the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
 //
-// Invariant: it never changes. Rows, pages and digests on disks lie where it says.
+// Invariant: it never changes, because rows, pages and digests on disks depend on it.
 package splitmix
 
 // Mix is a bijection in which every bit of x moves every bit of the result. It maps 0 to 0.

@@ -1,4 +1,4 @@
-// Package codec owns the bytes around what the Raft log says: the frame of a log entry,
+// Package codec owns the bytes around the contents of the Raft log: the frame of a log entry,
 // the frame of a snapshot stream, their checksums, and the numbers of their sections and
 // of the kinds of shards. docs/FORMAT.md draws them.
 //

@@ -1,7 +1,7 @@
-// Package outbox owns what a shard knows of the posts of an author: the newest ids, packed.
-// It has the form of an outbox in memory, in entries and in snapshots, what an op does to
-// one, and how the newest posts of many authors merge. It never counts, stores or replicates
-// anything; package raftfsm does.
+// Package outbox owns outboxes: the newest ids of the posts of an author, packed. It defines
+// their form in memory, in entries and in snapshots, the effect of each op, and the merge of
+// the newest posts of many authors. It never counts, stores or replicates anything; package
+// raftfsm does.
 //
 // Invariant: between two removals of an id, at most one publish of it is answered with
 // Changed. An id that limits have removed is refused for ever, because a second publish of

@@ -1,9 +1,9 @@
-// Package headroom owns what is known of the memory and the disk that this node may still
-// take, and shares the free disk among snapshots that are written at once.
+// Package headroom tracks how much memory and disk this node may still use, and divides the
+// free disk among snapshots that are written at the same time.
 //
-// It never refuses a request itself: who takes requests asks it.
+// It never refuses a request itself: the code that admits requests asks it.
 //
-// Invariant: a bound that was met stays met until the use is below it by a sixteenth.
+// Invariant: a bound that the use has reached stays reached until the use is a sixteenth below it.
 package headroom
 
 import (
@@ -34,8 +34,8 @@ const (
 	// takes up to half of it, while requests are under way.
 	MemoryLimitMin = 64 << 20
 
-	// memoryTightShare of the limit is twice what turn waits for: moving rows out of
-	// memory goes on until new ones are taken again.
+	// memoryTightShare of the limit is twice the room that turn waits for, so that rows keep
+	// moving out of memory until new ones are accepted again.
 	memoryTightShare = 8
 
 	// DiskReserveDefault is kept free for the log entries of writes that were
@@ -166,8 +166,8 @@ func (h *Headroom) worthCollecting(needs uint64) bool {
 	return tables+tables*h.Collector()/100 < h.MemoryLimit
 }
 
-// Lacks returns how many bytes more than there is room for tables would need that grew by
-// so much, before rows are moved out of memory for want of it; 0 if they fit.
+// Lacks returns by how much tables that grow by bytes exceed the room above which rows move
+// out of memory; 0 if they fit.
 func (h *Headroom) Lacks(bytes uint64) uint64 {
 	if h.MemoryLimit == 0 {
 		return 0

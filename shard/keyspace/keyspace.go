@@ -1,7 +1,7 @@
-// Package keyspace owns what a keyspace is to requests: its columns, kind and floors, which
-// shard and key an id has, and what names and bounds it may be made with.
+// Package keyspace owns the keyspaces as requests see them: their columns, kinds and floors,
+// the shard and the key of an id, and the names and bounds that a new keyspace may have.
 //
-// It never changes one: the catalog does, and each change makes a new value.
+// It never changes a keyspace: the catalog does, and each change makes a new value.
 //
 // Invariant: in one keyspace no two ids share a key of a shard, whatever its sharding, and
 // the mapping never changes.
@@ -39,8 +39,7 @@ const (
 	// ShardsMax bounds the shards of a keyspace. All of them may be on one node,
 	// and 16 to 64 Raft groups are what a node carries well.
 	ShardsMax = 64
-	// CatalogName stands in place of a keyspace's name where a status has the catalog's
-	// group.
+	// CatalogName is the keyspace name of the catalog's group in a status.
 	CatalogName = "meta"
 )
 

@@ -61,7 +61,7 @@ func (m *Membership) serveLeaderViews(ctx context.Context, _ []byte) ([]byte, er
 	return json.Marshal(m.LeaderViewsHere(ctx))
 }
 
-// LeaderViewsHere tells of the groups that this node leads.
+// LeaderViewsHere returns the views of the groups that this node leads.
 func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
 	views := []LeaderView{}
 	last := map[uint32]uint64{} // index of each log, before anybody was asked

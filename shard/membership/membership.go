@@ -1,6 +1,6 @@
 // Package membership owns which nodes are members of the groups that this node leads: it
-// changes them step by step to those that the catalog wants, hands groups over, and tells
-// other nodes and the catalog what a leader knows of replicas.
+// changes them step by step to those that the catalog wants, hands groups over, and reports
+// to other nodes and to the catalog what a leader knows about replicas.
 //
 // It never decides where replicas go, and it opens or deletes none.
 //

@@ -78,7 +78,7 @@ func (m *Membership) answerProgress(replicas []raftstore.ReplicaID) ([]byte, err
 }
 
 // ServeMember answers whether a replica is, or may become again, a member of a group
-// that this node leads. A node that is told that its replica is not may delete it, so
+// that this node leads. After the answer no, the other node may delete its replica, so
 // this node must lead the group now, and its answer must be committed.
 func (m *Membership) ServeMember(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}

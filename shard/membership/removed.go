@@ -41,9 +41,9 @@ func (m *Membership) RunRemoved() {
 	}
 }
 
-// RemovedBy returns the node that has proved that this one is in the catalog no
-// more, "" for none. It asks only if this node was in it: who has an entry of the
-// catalog's log was put into the catalog before that was sent.
+// RemovedBy returns the node that has proved that this one is no longer in the catalog, ""
+// for none. It asks only if this node was in the catalog. A node that has an entry of the
+// catalog's log was: the leader adds a node to the catalog before it sends entries to it.
 func (m *Membership) RemovedBy() string {
 	view := m.cfg.Catalog.View()
 	_, in := view.Nodes[m.cfg.Key]

@@ -1,6 +1,6 @@
 // Package metric makes metrics whose value a function returns at each scrape.
 //
-// It never stores a value. Invariant: each value is what its function returns at the time.
+// It never stores a value. Invariant: a scrape calls the function once for each metric.
 package metric
 
 import (

@@ -2,11 +2,10 @@ package propose
 
 import "slices"
 
-// The bounds of what waits for one group or is in flight. Memory is bounded by
-// bytes and ops (a result row is at most 512 B an op), not by who calls.
+// The bounds of the requests of one group that wait or are in flight. Bytes and ops bound
+// the memory (a result row is at most 512 B an op), whatever the number of callers.
 const (
-	// At the slowest disk seen (a sync of 10 ms) that much is committed in a
-	// second.
+	// The slowest disk seen (a sync of 10 ms) commits as many in a second.
 	QueueOpsMax   = 200_000
 	QueueBytesMax = 16 << 20
 	// largeShare is the part of both, 1/largeShare, that large requests may

@@ -65,8 +65,8 @@ type roundMember struct {
 	turn atomic.Uint64
 }
 
-// NewRounds returns the rounds of a node. expect is told how many entries a round makes
-// right before it makes them, and must not wait; nil for nobody.
+// NewRounds returns the rounds of a node. Right before a round proposes its entries it calls
+// expect, unless nil, with their number. expect must not block.
 func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }

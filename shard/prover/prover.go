@@ -1,10 +1,10 @@
-// Package prover owns the proof that this node leads a group, and what its replicas learn
-// of how far their groups are.
+// Package prover proves that this node leads a group, and asks leaders for the commit index
+// up to which a replica must apply the log before it may answer a read.
 //
 // It never answers a read, and never judges by heartbeats or time.
 //
-// Invariant: an index that it returns was asked for after the call began, and every write
-// that was acknowledged before is in the group's log at that index or before.
+// Invariant: the leader reads an index after the call for it began, and every write
+// acknowledged before that call is in the group's log at or below the index.
 package prover
 
 import (

@@ -163,7 +163,7 @@ func (r *itemReader) next(it *item) bool {
 	return r.Err == nil
 }
 
-// entryHead reads what stands between an entry's replica and its extensions.
+// entryHead reads the fields of an entry between its replica and its extensions.
 func (r *itemReader) entryHead(it *item) (extensions, data uint64) {
 	it.first, it.term = r.Uint(), r.Uint()
 	it.entryType = raft.LogType(r.Byte())

@@ -1,13 +1,13 @@
-// Package raftstore stores what the Raft groups of one node must not lose. It owns the
-// node's log: the entries, terms and votes of all replicas of the node in one sequence of
-// files, written by one goroutine that makes everything that waits durable with one sync.
+// Package raftstore owns a node's log: the entries, terms and votes of all its replicas, in
+// one sequence of files. One goroutine writes them, and makes all waiting writes durable with
+// one sync.
 //
-// It knows nothing of what entries mean, of other nodes, or of snapshots, and it never
-// repairs: bytes that are not as they were written are refused with ErrDamaged.
+// It knows nothing of the meaning of entries, of other nodes, or of snapshots. It never
+// repairs: it refuses bytes that differ from those written, with ErrDamaged.
 //
-// Invariant: what a call returned nil for is on disk, and is there after a crash at any
-// moment. After a write or a sync that failed the log takes nothing more, because nobody
-// can tell what of it is on disk.
+// Invariant: once a call has returned nil, its data is on disk and survives a crash at any
+// moment. After a failed write or sync the log accepts nothing more, because nobody can tell
+// which part of that write is on disk.
 package raftstore
 
 import (
@@ -79,7 +79,7 @@ type Log struct {
 		err      error // the first failure; nothing is written after it
 	}
 
-	// Of whoever writes, see writeLocked.
+	// Only the goroutine that writes uses these, see writeLocked.
 	writing *segment // the segment mu.active
 	framer  framer
 	batch   []*request

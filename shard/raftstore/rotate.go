@@ -24,10 +24,10 @@ type prepared struct {
 	err     error
 }
 
-// rotate goes on in the next segment, which has room for a batch of so many sectors.
+// rotate continues in the next segment, which has room for a batch of so many sectors.
 //
-// The next segment begins with all that the index has but the entries' positions, so the
-// values in earlier segments are not needed any more. Only then does an end close the
+// The next segment begins with the whole index except the positions of entries, so nobody
+// needs the values in earlier segments any more. Only then does an end close the
 // segment before, and only then is anything else written to the next. So a segment behind
 // one that has ended has a beginning, and if it has none it was lost.
 func (l *Log) rotate(need int) error {

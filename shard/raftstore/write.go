@@ -122,10 +122,10 @@ func (l *Log) yieldLocked() {
 	q.expected = 0
 }
 
-// writeLocked writes everything that waits as one batch, with one sync, and answers it.
-// The caller holds the queue's lock, which is not held meanwhile: busy is set instead, and
-// whoever set it alone changes the index. The next batch is not begun before this one is
-// synced, so at most one batch is in doubt after a crash.
+// writeLocked writes all waiting requests as one batch, with one sync, and answers them. The
+// caller holds the queue's lock. writeLocked releases the lock while it writes and sets busy
+// instead; only the goroutine that set busy changes the index. The next batch begins after
+// the sync of this one, so at most one batch is in doubt after a crash.
 func (l *Log) writeLocked() {
 	q := &l.queue
 	batch, bytes := l.takeLocked()
@@ -201,8 +201,8 @@ func (l *Log) takeLocked() (batch []*request, bytes int) {
 	return batch, bytes
 }
 
-// check returns an error for a request that contradicts the index, which
-// whoever writes alone changes.
+// check returns an error for a request that contradicts the index, which only the goroutine
+// that writes changes.
 func (l *Log) check(r *request) error {
 	x := l.mu.index
 	switch r.kind {

@@ -1,5 +1,5 @@
-// Package rafttest is what tests of the packages that speak raft share: calls between
-// replicas, and a store whose writes can be made to fail. It never starts a replica.
+// Package rafttest holds the helpers that tests of raft share: calls between replicas, and a
+// store whose writes can be made to fail. It never starts a replica.
 // Invariant: each call returns memory of its own.
 package rafttest
 

@@ -137,8 +137,8 @@ func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser,
 	return metas[0], state, nil
 }
 
-// NoteColdDamage tells of cold rows that the snapshot of an index names and that could
-// not be read to be sent; not if a later one took its place meanwhile, and they with it.
+// NoteColdDamage reports that the cold rows of the snapshot of an index could not be read and
+// sent, unless a later snapshot has replaced that one, and its rows, meanwhile.
 func (g *Replica) NoteColdDamage(index uint64, err error) {
 	if isDamage(err) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
 		g.cfg.ColdDamaged(err)

@@ -33,8 +33,8 @@ func (g *Replica) closeGate() error {
 	return nil
 }
 
-// settle lets raft answer what is in its queue. raft forgets what is there
-// when it is shut down, and whoever waits for it would wait for ever.
+// settle waits until raft has answered the requests in its queue. At its shutdown raft drops
+// the requests that are left, and their callers would wait for ever.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 	return Within(ctx, func() error {
 		// Its answer does not matter: raft's queue is first in, first out.

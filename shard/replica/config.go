@@ -33,9 +33,9 @@ type Config struct {
 	Streams *stream.Streams // the caller's; must outlive the group
 	Beats   *Beats          // of all groups of the node; nil for a group that is alone
 	Logger  *slog.Logger
-	// Fatal is told, once, why this group has stopped for good. It is called
-	// in the goroutine that failed and must not wait for the group. The
-	// process should end: the group serves no more.
+	// Fatal receives, once, the reason why this group has stopped for good. The goroutine
+	// that failed calls it. It must not wait for the group. The process should end, because
+	// the group serves no more.
 	Fatal func(error)
 
 	// Initial are the voters that a new group begins with: an empty replica
@@ -66,8 +66,8 @@ type Config struct {
 	// group for good instead.
 	Reopen func()
 
-	// Cold is where this replica's cold rows are; nil for nowhere. ColdDamaged is told
-	// of those that a snapshot needs and that cannot be read.
+	// Cold stores this replica's cold rows; nil for none. ColdDamaged receives the error if
+	// rows that a snapshot needs cannot be read.
 	Cold        *cold.Group
 	ColdDamaged func(error)
 	// Members is where this replica's sets of members are; nil for nowhere.

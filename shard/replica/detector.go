@@ -7,10 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// candidateStagger is between two voters that miss their leader. Raft's vote goes
-// to nobody while the one who is asked still has a leader, so the first to
-// miss it only loses it, and the second is elected; at the same moment they
-// would split the vote.
+// candidateStagger is the pause between the campaigns of two voters that miss their leader.
+// A voter that still has a leader votes for nobody. So the first campaign only makes the
+// others drop the leader, and the second one wins; two at the same moment would split the vote.
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader

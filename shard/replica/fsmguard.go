@@ -17,8 +17,8 @@ import (
 // after a restore that failed half way: at start with an older snapshot, later
 // with the next entry. Here such a failure stops the group. Apply is handed
 // through, panics included: an entry that is committed and cannot be applied
-// must end the process. damaged, unless it is nil, is told of what a snapshot needs and
-// that cannot be read from disk, which stops nothing.
+// must end the process. If a snapshot needs data that cannot be read from disk, damaged,
+// unless nil, receives the error; that stops nothing.
 //
 // The result is a raft.BatchingFSM if fsm is one; other optional interfaces
 // are not kept.
@@ -87,7 +87,7 @@ func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 	return nil
 }
 
-// isDamage reports whether an error tells of rows or members on disk that cannot be read. Another
+// isDamage reports whether err means that rows or members on disk cannot be read. Another
 // replica has them.
 func isDamage(err error) bool {
 	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)

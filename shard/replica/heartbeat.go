@@ -61,7 +61,7 @@ func (h *Beats) beat() {
 // a follower ten heartbeats in a heartbeat timeout, which is what an idle group costs;
 // most of them are answered from here.
 //
-// pause is how long after a call was taken raft is told so once more.
+// pause is the time after a successful call until raft learns again that the follower answers.
 type contact struct {
 	to uint64 // addressee of the follower's Raft id
 

@@ -1,14 +1,14 @@
-// Package replica owns this node's replica of one Raft group: raft itself, what stands
-// between raft and the network (rpcFilter, raftTransport), between raft and its state
-// machine (guardFSM, watchFSM) and between raft and the disk (logCache over package
-// storage), and when it takes snapshots, changes members and campaigns.
+// Package replica owns this node's replica of one Raft group: raft itself, and the layers
+// between raft and the network (rpcFilter, raftTransport), between raft and its state machine
+// (guardFSM, watchFSM) and between raft and the disk (logCache over package storage). It also
+// decides when the replica takes snapshots and campaigns.
 //
-// It never decides who the members are to be, proves that a leader still leads, or knows
-// what an entry means; the node that owns it does.
+// It never chooses the members, proves that a leader still leads, or interprets an entry; the
+// node that owns the replica does.
 //
-// Invariant: whatever peers send, raft never acknowledges an entry that is not on disk
-// here, votes twice in a term, or takes back what it has applied. A replica that could not
-// keep that fails for good, or is opened again.
+// Invariant: whatever peers send, raft never acknowledges an entry that is not on disk here,
+// never votes twice in a term, and never reverts an applied entry. A replica that can no
+// longer guarantee this fails for good, or is opened again.
 package replica
 
 import (
@@ -56,7 +56,7 @@ type Replica struct {
 	// barrierIndex is that of this term's barrier, set before readyTerm. What is
 	// committed behind it reaches the FSM.
 	barrierIndex atomic.Uint64
-	// AskFirst is the voter, of the others, that whoever proves the term asks first.
+	// AskFirst is the index, among the other voters, of the one that a term proof asks first.
 	AskFirst atomic.Uint32
 
 	// gate is held for reading while something is handed to raft's queue and

@@ -13,11 +13,11 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// rpcFilter stands between raft and the network: raft's Consumer is rpcs, and run hands
-// it one call of a peer after the other, each once the one before has its answer. raft's
-// main loop handles calls one at a time anyway, so this changes no order. It gives each
-// check below what raft alone does not have: while a check runs, no other call changes
-// the term, the log behind the commit index, or what is applied.
+// rpcFilter filters the calls between the network and raft: raft's Consumer is rpcs, and run
+// passes one call of a peer at a time to it, each after the answer to the one before. raft's
+// main loop handles calls one at a time anyway, so this changes no order. It gives the checks
+// below a guarantee that raft alone does not give: while a check runs, no other call changes
+// the term, the log behind the commit index, or the applied state.
 //
 // raft has six gaps that peers, or bytes that arrive late, can lead it into:
 //

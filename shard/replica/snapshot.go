@@ -49,7 +49,7 @@ func (g *Replica) TakeSnapshot() error {
 	return nil
 }
 
-// noteUnreadable is told of what a snapshot needs and that cannot be read from disk.
+// noteUnreadable records that data which a snapshot needs cannot be read from disk.
 func (g *Replica) noteUnreadable(err error) {
 	g.unreadable.Store(&err)
 	if g.cfg.ColdDamaged != nil {
@@ -114,8 +114,8 @@ func (g *Replica) runSnapshots() {
 	}
 }
 
-// NoteSnapshot tells of a snapshot that was put off: once if for want of room, which
-// an operator must make.
+// NoteSnapshot logs a deferred snapshot: only once if the disk lacks room, which an operator
+// must make.
 func (g *Replica) NoteSnapshot(err error) {
 	without := errors.Is(err, ErrNoRoom)
 	was := g.withoutRoom.Swap(without)

@@ -236,10 +236,10 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return err
 }
 
-// EncodePeer is raft.Transport's. raft asks for this replica's own address alone, which it
-// sends with each call. A voter remembers the candidate that it voted for by these bytes,
-// and gives the vote again to whoever sends them in the same term. So they name the
-// replica: another may have its address by then.
+// EncodePeer implements raft.Transport. raft encodes only this replica's own address, which
+// it sends with each call. A voter remembers its candidate by these bytes, and votes again
+// for any candidate that sends them in the same term. So they name the replica: another
+// replica may have its address by then.
 func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
 	return []byte(rpc.ReplicaAt(id, string(addr)))
 }

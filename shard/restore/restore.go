@@ -1,10 +1,10 @@
-// Package restore owns how a shard gets the rows of a snapshot: by writes through its log,
-// each of which has a number that its repeats share.
+// Package restore writes the rows of a snapshot into a shard, through the shard's log. Each
+// write has a number, and a repeat of the write has the same number.
 //
-// It never touches a replica: what it writes and reads goes to whatever node leads the shard.
+// It never touches a replica: it writes to, and reads from, the node that leads the shard.
 //
-// Invariant: once a restore has begun, no write of an earlier one is applied, and no section of
-// a source until the shard holds what was restored.
+// Invariant: once a restore has begun, the shard applies no write of an earlier restore. It
+// applies no section of a source until it holds all restored rows.
 package restore
 
 import (

@@ -30,8 +30,8 @@ const (
 	PingEvery      = time.Second
 	pingsDoubtful  = 2
 	PingsMissedMax = 4
-	// The server's side of the same: it pings who has sent nothing for
-	// serverPingAfter, which only happens when the client has stopped to.
+	// The server pings a client that has sent nothing for serverPingAfter. That happens only
+	// after the client has stopped pinging.
 	serverPingAfter   = 3 * time.Second
 	serverPingTimeout = 2 * time.Second
 )
@@ -42,8 +42,8 @@ type CallsConfig struct {
 	// Lookup returns the cluster address of a node now. It is called often, from
 	// many goroutines, and must not wait.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// ByAddress says that nodes are named by their addresses: whoever is there is
-	// called.
+	// ByAddress says that nodes are named by their addresses: a call goes to any node at the
+	// address.
 	ByAddress bool
 	// Cut is called when nothing has come from a node for too long: other connections to
 	// it are to be closed too. nil if there are none.

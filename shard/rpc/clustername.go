@@ -7,7 +7,7 @@ import (
 )
 
 // ClusterNameBytesMax bounds the name of a cluster: it has one byte for its length, and a
-// node reads it from whoever connects.
+// node reads it from any peer that connects.
 const ClusterNameBytesMax = 32
 
 // errOtherCluster is why a connection from a node of another cluster is refused.

@@ -5,7 +5,7 @@
 //
 // It never reads a body, retries a call that may have been seen, or knows what a group
 // is beyond its number. Invariant: ErrNotSent is returned only if no byte of a request
-// left this node, so that whoever gets it may send the request elsewhere.
+// left this node, so that the caller may send the request elsewhere.
 package rpc
 
 import (
@@ -35,8 +35,8 @@ const (
 	// calls, has been given and not taken. They take them at once; when they do
 	// not, their peers are better off dialling again.
 	acceptQueueMax = 16
-	// acceptRetryDelay is the pause after a failed accept, which is nearly
-	// always for want of file descriptors.
+	// acceptRetryDelay is the pause after a failed accept. Nearly always the process has run
+	// out of file descriptors then.
 	acceptRetryDelay = 50 * time.Millisecond
 )
 
@@ -345,9 +345,9 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	m.Limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
-// Dial connects to another node's cluster port and says what the connection is for,
-// and who is meant: the Raft id of a replica or, of the other kinds, the key of a node; "" for
-// whoever is there. ctx bounds both, and nothing after them.
+// Dial connects to another node's cluster port and sends the kind of the connection and the
+// addressee: the Raft id of a replica or, for the other kinds, the key of a node; "" accepts
+// any. ctx bounds only these two steps.
 func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
 	dial := m.cfg.Dial
 	if dial == nil {

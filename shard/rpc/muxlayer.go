@@ -148,8 +148,8 @@ func ReplicaAt(id raft.ServerID, addr string) raft.ServerAddress {
 	return raft.ServerAddress(string(id) + "@" + addr)
 }
 
-// Dial is raft.StreamLayer's: it connects to the same group on another node. An
-// address of ReplicaAt leads to that replica or nowhere, any other to whoever is there.
+// Dial implements raft.StreamLayer: it connects to the same group on another node. An
+// address of ReplicaAt leads only to that replica, any other to whichever replica is there.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()

@@ -13,7 +13,7 @@ const (
 	// failureGap ends a spell of failures: raft tries a peer that fails about as
 	// often.
 	failureGap = 10 * time.Second
-	// failureEvery is how often a peer that goes on failing is told.
+	// failureEvery is how often the log repeats that a peer still fails.
 	failureEvery = time.Minute
 	// failingPeersMax bounds the peers that are remembered: many more than a
 	// cluster has nodes.

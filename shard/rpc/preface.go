@@ -22,8 +22,8 @@ import (
 //
 // crc32c covers all bytes before it. to names the replica that is meant, or the
 // node unless the kind is kindRaft: the first 8 bytes of the SHA-256 of its Raft id or key,
-// or 0 for whoever is there. A node may have an address that was another's, and a
-// replica the place of one that was deleted. Its answer must not count as theirs.
+// or 0 for any. A node may have the former address of another, and a replica may have
+// replaced a deleted one. Their answers must not count as those of their predecessors.
 const (
 	prefaceVersion      = 1
 	prefaceVersionNamed = 2
@@ -56,10 +56,10 @@ type preface struct {
 	cluster [16]byte
 	group   uint32
 	to      uint64 // addressee of the replica or node that is meant, 0 for whoever is there
-	name    string // of the cluster, as the node was told; at most ClusterNameBytesMax, "" for none
+	name    string // --cluster-name of the node; at most ClusterNameBytesMax, "" for none
 }
 
-// Addressee returns what stands in a preface for a Raft id or a node's key, 0 for "".
+// Addressee returns the value of to in a preface for a Raft id or a node's key, 0 for "".
 func Addressee(name string) uint64 {
 	if name == "" {
 		return 0

@@ -69,7 +69,7 @@ func (f *FailStop) Arm() error {
 	return f.mu.err
 }
 
-// Disarm ends the notices: what fails while the group closes is told by close.
+// Disarm ends the notices: close itself returns the errors of closing a group.
 func (f *FailStop) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,11 +77,11 @@ func (f *FailStop) Disarm() {
 }
 
 // raft panics, in a goroutine of its own where nobody can recover, when it
-// cannot save its term or read back a committed entry. The two types below
-// stand between raft and the stores: once the group has failed they end the
-// calling goroutine instead. Its deferred calls run (the RPC in hand is
-// refused, a leader stops its replication), raft.Shutdown can still wait for
-// it, and how the process ends is left to whoever was notified.
+// cannot save its term or read back a committed entry. The two types below wrap
+// the stores for raft: once the group has failed they end the calling goroutine
+// instead. Its deferred calls run (it refuses the RPC in hand, a leader stops its
+// replication), raft.Shutdown can still wait for it, and the notified function
+// decides how the process ends.
 
 // NewEndingLog returns the log that raft is given.
 func NewEndingLog(log raft.LogStore, stop *FailStop) raft.LogStore { return endingLog{log, stop} }

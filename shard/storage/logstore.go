@@ -1,10 +1,11 @@
 // Package storage keeps one replica's log, term and vote, and snapshots on disk, over
-// either log store. It checks every byte that it reads back, sees a write that hangs, and
-// stops the replica for good (FailStop) when it can no longer promise what raft relies on.
+// either log store. It checks every byte that it reads back, detects a write that hangs, and
+// stops the replica for good (FailStop) when it can no longer give the guarantees that raft
+// needs.
 //
-// It never knows what an entry means, who leads, or who else is in the group. Invariant:
-// what it reported as stored is read back as it was written, or the replica stops; after
-// the first failure nothing more is stored, acknowledged or voted for.
+// It knows neither the meaning of an entry, nor the leader, nor the other members. Invariant:
+// it returns stored data exactly as it was written, or stops the replica. After the first
+// failure it stores nothing more, so the replica acknowledges nothing and casts no vote.
 package storage
 
 import (

@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// This file is what operators ask of the rows on disk of all nodes: each node has its
-// own, and decides by itself what it can do. What an order begins goes on by itself
-// (queue.go).
+// This file has the orders of operators about the rows on disk of all nodes. Each node has
+// its own rows on disk, and decides what it can do. The order only starts a job; queue.go
+// runs it.
 
 const (
 	// ColdKeepDefault is for how long warmed rows stay in memory, however old.
@@ -94,12 +94,12 @@ func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// Order has all nodes follow an order, if all that answer can. It returns what each
-// says, by node key, and does not wait for the end. A node that is at this order goes on
-// with it, so that it may be repeated. An order for what cannot be meant is an
-// ArgumentError. A ctx that ends while the nodes are asked what it comes to is a
-// ColdSilentError: nothing has begun then. Once all are told to begin it may take rpc.AskTimeout longer than ctx, so
-// that no short one has some begin and others not.
+// Order starts an order on all nodes if every node that answers can follow it. It returns
+// the answers by node key, and does not wait for the end of the jobs. A repeated order lets a
+// node that is running it continue. An order that makes no sense is an ArgumentError. If ctx
+// ends while Order asks the nodes for the effect, the error is a ColdSilentError, and nothing
+// has begun. Telling the nodes to begin may take rpc.AskTimeout longer than ctx, so that a
+// short ctx does not start the order on some nodes only.
 func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := t.checkCold(&o); err != nil {
 		return "", nil, err

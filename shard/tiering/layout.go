@@ -136,8 +136,8 @@ func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(firs
 	return func(first, last uint64) bool { return first >= begins && last < young }
 }
 
-// Misfit tells of the rows in memory whose ids the layout of their keyspace cannot have
-// given: they stay there whatever their age.
+// Misfit describes rows in memory whose ids the layout of their keyspace cannot have
+// produced. They stay in memory whatever their age.
 type Misfit struct {
 	ID     uint64 `json:"id,string"` // one of them
 	Layout string `json:"layout"`

@@ -83,7 +83,7 @@ func (t *Tiering) lastScrubbed() float64 {
 // coldReads is how long reads of cold rows took that were not in the cache.
 type coldReads struct{ tiering *Tiering }
 
-// Of the bounds that the store has, those are told that a disk or its queue may come to.
+// Export only the buckets that a read of a disk, with its wait in the queue, can fall into.
 const (
 	coldReadBoundMin = 16 * time.Microsecond
 	coldReadBoundMax = 5 * time.Second

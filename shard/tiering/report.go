@@ -108,7 +108,7 @@ func (t *Tiering) diskBytes() uint64 {
 	return 0
 }
 
-// Stats is what that store tells of reads, zero before there is one.
+// Stats returns the store's statistics of reads, zero before there is a store.
 func (t *Tiering) Stats() (s cold.Stats) {
 	if store := t.store.Load(); store != nil {
 		s = store.Stats()

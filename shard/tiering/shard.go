@@ -53,7 +53,7 @@ type Damage struct {
 }
 
 // Note remembers err, and logs it the first time. It does nothing after Close: a replica
-// that is being closed has let go of its rows.
+// that is being closed has released its rows.
 func (d *Damage) Note(err error) {
 	if d.closing.Load() {
 		return

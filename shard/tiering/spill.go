@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// FeedIdleDefault is when a feed leaves memory: who has not polled for a week is
-	// not expected within the hour.
+	// FeedIdleDefault is the idle time after which a feed leaves memory: a user who has not
+	// polled for a week is unlikely to poll within the hour.
 	FeedIdleDefault = 7 * 24 * time.Hour
-	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds are told
-	// the time in seconds, of which 32 bits count for longer.
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds count time
+	// in seconds, of which 32 bits suffice for longer.
 	FeedIdleMin = time.Second
 	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
-	// spillTick is how often feeds are told the time, in seconds, and memory is looked
-	// after. It is as often as headroom looks twice.
+	// spillTick is how often Run advances the clock of feeds and checks memory. Headroom
+	// checks twice as often.
 	spillTick = time.Second
 	// All feeds are looked at each part of the idle time, and no less often than
 	// feedLookMax: that takes some 10 ns a user.
@@ -81,7 +81,7 @@ func (s *Spill) Place(group uint32) spill.Place {
 // Begin sets the time of a shard, none of whose bodies anybody has asked for yet.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
-// Time is the time that feeds are told, which begins at FeedBusy.
+// Time returns the time on the clock of feeds, which begins at FeedBusy.
 func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
 
 // Run moves feeds of idle users out of memory and, near the memory limit, those of

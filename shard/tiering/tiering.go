@@ -1,6 +1,6 @@
 // Package tiering owns where rows and feeds are: unpacked or packed in memory, or on disk.
-// It moves them by age and for want of memory, does what operators order about that, and
-// reads all that is on disk to find damage.
+// It moves them by age and when memory is short, carries out the jobs of operators, and reads
+// everything on disk to detect damage.
 //
 // It never changes a count, proposes an entry or opens a replica.
 //
@@ -36,7 +36,7 @@ const (
 	coldSnapshotShare = 8
 	// coldShare is the part of one core, as a share, that moving rows, and packing them,
 	// takes while memory is not tight: some 200,000 rows a second to disk, which is far
-	// more than a service makes, and leaves the processors to those who read.
+	// more than a service makes, and leaves the processors to reads.
 	coldShare = 8
 	// relieveTurns is in how many turns all that is idle would leave memory: each takes
 	// as large a part of every shard, so that the oldest of all go first.
@@ -227,7 +227,7 @@ func (t *Tiering) isStopping() bool {
 	}
 }
 
-// noRest is rest for who is in a hurry.
+// noRest is a rest that does not pause, for urgent moves.
 func noRest(time.Duration) {}
 
 // freeze moves rows of that many segments, or of all that there are, and rests after

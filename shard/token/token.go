@@ -1,5 +1,5 @@
-// Package token owns how a client names the writes that its reads must see. It knows no shard
-// and waits for nothing.
+// Package token owns tokens, by which a client names the writes that its reads must see. It
+// knows no shard and never waits.
 //
 // Invariant: a token has one text form, and Parse accepts no other text.
 package token

@@ -2,8 +2,8 @@
 // them: it drops the cursors of idle users, members of deleted rows, and positions of deleted
 // sources. It changes a shard through its log alone.
 //
-// Invariant: what a step would drop is of no use already, so a step that fails, or comes
-// twice, does no harm. The next tick repeats it.
+// Invariant: a step drops only state that is already useless, so a step that fails or runs
+// twice does no harm. The next tick repeats it.
 package upkeep
 
 import (

@@ -1,4 +1,4 @@
-// Package brokers opens the broker of a source by its type. It is all that knows every type.
+// Package brokers opens the broker of a source by its type. Only this package knows every type.
 package brokers
 
 import (

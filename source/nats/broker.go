@@ -1,7 +1,7 @@
 // Package nats reads a JetStream stream for package source.
 //
-// A stream has no gaps but where messages were removed. Each sequence number that was
-// removed before it was read is a count that would be wrong, so every gap stalls the source.
+// A stream has gaps only where messages were removed. A message that was removed before it
+// was read would make a count wrong, so every gap stalls the source.
 package nats
 
 import (

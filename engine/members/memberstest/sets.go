@@ -1,5 +1,5 @@
-// Package memberstest has sets of members in memory, for tests: as a stand-in of a node, and
-// as what a node's answers are compared with.
+// Package memberstest holds sets of members in memory, for tests: as a fake node, and as the
+// expected answers of a real one.
 package memberstest
 
 import (

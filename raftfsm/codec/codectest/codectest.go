@@ -1,6 +1,6 @@
-// Package codectest has what tests of state machines share: golden files, snapshots that
-// are damaged in every way, sinks that break. It builds frames and knows nothing of what
-// they hold.
+// Package codectest holds the helpers that tests of state machines share: golden files,
+// snapshots that are damaged in every way, and sinks that break. It builds frames and never
+// interprets their contents.
 //
 // Invariant: only tests import it.
 package codectest
