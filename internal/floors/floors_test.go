@@ -1,7 +1,9 @@
 package floors
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -196,6 +198,46 @@ func TestFloors(t *testing.T) {
 	}
 	for _, breach := range r.Breaches(edges) {
 		t.Error(breach)
+	}
+}
+
+// TestMap checks the map in docs/ARCHITECTURE.md: it has a row for each package of the
+// programs, apart from the commands of countctl, and packages import only those in rows below
+// their own.
+func TestMap(t *testing.T) {
+	r, err := ParseRule(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("../../docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int{}
+	for n, line := range strings.Split(string(doc), "\n") {
+		cells := strings.Split(line, " | ")
+		if name := strings.TrimPrefix(cells[0], "| "); len(cells) == 3 && rows[name] == 0 { // other tables follow
+			rows[name] = n
+		}
+	}
+	edges, err := Read("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := map[string]bool{}
+	for _, e := range edges {
+		ofTests := matchesAny(append(r.tests, "cmd/countd/e2e", "internal/testbroker/..."), e.From)
+		if e.Test || ofTests || !e.inside() || matches("cmd/countctl/internal/...", e.From) || matches("cmd/countctl/internal/...", e.To) {
+			continue
+		}
+		from, ok := rows[e.From]
+		if !ok && !missing[e.From] {
+			missing[e.From] = true
+			t.Errorf("%s has no row", e.From)
+		}
+		if to, named := rows[e.To]; ok && named && to < from {
+			t.Errorf("%s: %s is above %s", e.File, e.To, e.From)
+		}
 	}
 }
 
