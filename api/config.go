@@ -98,39 +98,19 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("config: neither Listener nor Addr")
 	}
 	c.Scheme = cmp.Or(c.Scheme, "http")
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"ReadTimeout", &c.ReadTimeout, readTimeoutDefault},
-		{"WriteTimeout", &c.WriteTimeout, writeTimeoutDefault},
-		{"IdleTimeout", &c.IdleTimeout, idleTimeoutDefault},
-	} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-		if *d.value < 0 {
-			return c, fmt.Errorf("config: %s is negative", d.name)
-		}
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, readTimeoutDefault)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, writeTimeoutDefault)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, idleTimeoutDefault)
+	if least := min(c.ReadTimeout, c.WriteTimeout, c.IdleTimeout); least < 0 {
+		return c, fmt.Errorf("config: a timeout is %s", least)
 	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{
-		{"BodyBytesMax", &c.BodyBytesMax, bodyBytesMaxDefault},
-		{"BodiesBytesMax", &c.BodiesBytesMax, bodiesBytesMaxDefault},
-		{"HeaderBytesMax", &c.HeaderBytesMax, headerBytesMaxDefault},
-		{"ConnsMax", &c.ConnsMax, connsMaxDefault},
-		{"InFlightMax", &c.InFlightMax, inFlightMaxDefault},
-	} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < 0 {
-			return c, fmt.Errorf("config: %s is negative", n.name)
-		}
+	c.BodyBytesMax = cmp.Or(c.BodyBytesMax, bodyBytesMaxDefault)
+	c.BodiesBytesMax = cmp.Or(c.BodiesBytesMax, bodiesBytesMaxDefault)
+	c.HeaderBytesMax = cmp.Or(c.HeaderBytesMax, headerBytesMaxDefault)
+	c.ConnsMax = cmp.Or(c.ConnsMax, connsMaxDefault)
+	c.InFlightMax = cmp.Or(c.InFlightMax, inFlightMaxDefault)
+	if least := min(c.BodyBytesMax, c.BodiesBytesMax, c.HeaderBytesMax, c.ConnsMax, c.InFlightMax); least < 0 {
+		return c, fmt.Errorf("config: a bound is %d", least)
 	}
 	return c, nil
 }

@@ -100,7 +100,7 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 	if via == "" {
 		return nil, err
 	}
-	answers, done := wr.whileAnswers(ctx, via)
+	answers, done := wr.while(ctx, func(context.Context) bool { return !wr.calls.Doubtful(via) })
 	defer done()
 	return wr.sendParts(answers, g, via, methodRelay, parts)
 }

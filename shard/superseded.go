@@ -27,12 +27,6 @@ func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (c
 	})
 }
 
-// whileAnswers returns a context that ends when the node that is called has not been
-// heard of for a while.
-func (wr *writer) whileAnswers(ctx context.Context, node string) (context.Context, context.CancelFunc) {
-	return wr.while(ctx, func(context.Context) bool { return !wr.calls.Doubtful(node) })
-}
-
 // while returns a context that ends when a condition has not held for a while.
 //
 // Its goroutine starts with the first look, since most calls are answered before. It

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -80,41 +81,24 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Logger == nil:
 		return c, errors.New("config: no Logger")
 	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"Timeout", &c.Timeout, timeoutDefault},
-		{"ArriveTimeout", &c.ArriveTimeout, arriveTimeoutDefault},
-		{"IdleTimeout", &c.IdleTimeout, idleTimeoutDefault},
-		{"WriteTimeout", &c.WriteTimeout, writeTimeoutDefault},
-	} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-		if *d.value < 0 {
-			return c, fmt.Errorf("config: %s is negative", d.name)
-		}
+	c.Timeout = cmp.Or(c.Timeout, timeoutDefault)
+	c.ArriveTimeout = cmp.Or(c.ArriveTimeout, arriveTimeoutDefault)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, idleTimeoutDefault)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, writeTimeoutDefault)
+	if least := min(c.Timeout, c.ArriveTimeout, c.IdleTimeout, c.WriteTimeout); least < 0 {
+		return c, fmt.Errorf("config: a timeout is %s", least)
 	}
-	for _, n := range []struct {
-		name            string
-		value           *int
-		least, standard int
-	}{
-		{"CommandBytesMax", &c.CommandBytesMax, readBytesFirst, commandBytesMaxDefault},
-		{"BulkBytesMax", &c.BulkBytesMax, 1, bulkBytesMaxDefault},
-		{"ArgsMax", &c.ArgsMax, 1, argsMaxDefault},
-		{"OutputBytesMax", &c.OutputBytesMax, 1, outputBytesMaxDefault},
-		{"LargeBytesMax", &c.LargeBytesMax, 1, largeBytesMaxDefault},
-		{"ConnsMax", &c.ConnsMax, 1, connsMaxDefault},
-	} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < n.least {
-			return c, fmt.Errorf("config: %s is %d, at least %d is needed", n.name, *n.value, n.least)
-		}
+	c.CommandBytesMax = cmp.Or(c.CommandBytesMax, commandBytesMaxDefault)
+	c.BulkBytesMax = cmp.Or(c.BulkBytesMax, bulkBytesMaxDefault)
+	c.ArgsMax = cmp.Or(c.ArgsMax, argsMaxDefault)
+	c.OutputBytesMax = cmp.Or(c.OutputBytesMax, outputBytesMaxDefault)
+	c.LargeBytesMax = cmp.Or(c.LargeBytesMax, largeBytesMaxDefault)
+	c.ConnsMax = cmp.Or(c.ConnsMax, connsMaxDefault)
+	if c.CommandBytesMax < readBytesFirst {
+		return c, fmt.Errorf("config: CommandBytesMax is %d, at least %d is needed", c.CommandBytesMax, readBytesFirst)
+	}
+	if least := min(c.BulkBytesMax, c.ArgsMax, c.OutputBytesMax, c.LargeBytesMax, c.ConnsMax); least < 1 {
+		return c, fmt.Errorf("config: a bound is %d", least)
 	}
 	return c, nil
 }
