@@ -232,7 +232,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	}
 	id, number := r.group.ID(), r.group.Number()
 	if view := n.catalog.View(); !n.membership.WasRemoved(g.number, number, leader, view) {
-		n.cfg.Logger.Info("this node's replica may be in its group still, and is kept", "group", g.number, "replica", id)
+		n.cfg.Logger.Info("keeping this node's replica: it may still be in its group", "group", g.number, "replica", id)
 		return n.openReplica(g, number, view)
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)

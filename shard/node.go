@@ -146,7 +146,7 @@ func (n *Node) HandOver(ctx context.Context) error {
 		return nil
 	})
 	if led, _ := n.membership.ToHandOver(); began > 0 {
-		n.cfg.Logger.Info("handed over what was led here", "groups", max(0, began-led), "kept", led)
+		n.cfg.Logger.Info("handed over the groups that this node led", "groups", max(0, began-led), "kept", led)
 	}
 	return err
 }

@@ -153,7 +153,7 @@ func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	if n.draining.Load() || g.replica.Load() != r {
 		return nil // the next start finds the snapshot, or there is no replica any more
 	}
-	n.cfg.Logger.Info("a replica is opened again, from its newest snapshot and the log behind that", "group", g.number)
+	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
 	g.replica.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -95,7 +95,7 @@ func serve(c *config) error {
 	var p *process
 	select {
 	case s := <-signals:
-		logger.Info("stopped before the start was done", "signal", s.String())
+		logger.Info("stopped before the start was complete", "signal", s.String())
 		return nil // nothing was accepted yet
 	case o := <-started:
 		if o.err != nil {

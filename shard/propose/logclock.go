@@ -51,13 +51,13 @@ func (c *Clock) now() time.Time {
 	if stamped := c.logTime(); stamped.After(c.mu.at) {
 		c.mu.at = stamped
 		if ahead := time.Until(stamped); ahead > logOffWarn {
-			c.logger.Warn("the log's time is ahead of this machine's clock and goes on from there", "by", ahead.Round(time.Second))
+			c.logger.Warn("the log's time is ahead of this machine's clock and continues from there", "by", ahead.Round(time.Second))
 		}
 	}
 	behind := now.Round(0).Sub(c.mu.at)
 	if late := behind > logOffWarn; late != c.mu.late {
 		if c.mu.late = late; late {
-			c.logger.Warn("this machine's clock was set ahead; the log's time goes at twice the speed until it is there", "by", behind.Round(time.Second))
+			c.logger.Warn("this machine's clock was set ahead: the log's time runs at twice the speed until it has caught up", "by", behind.Round(time.Second))
 		}
 	}
 	return c.mu.at

@@ -34,7 +34,7 @@ func (d FailureDetector) Run() {
 		for _, g := range d.Replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {
-				d.Logger.Warn("a group's leader is missed", "group", g.Group(), "err", err)
+				d.Logger.Warn("heard nothing from the leader of a group", "group", g.Group(), "err", err)
 			}
 			next = min(next, again)
 		}

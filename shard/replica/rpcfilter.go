@@ -203,7 +203,7 @@ func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 // reopen has the replica opened again, and passes nothing on until it is closed.
 func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	g := f.g
-	g.cfg.Logger.Warn("a snapshot took the place of a log that was as long: the replica is opened again",
+	g.cfg.Logger.Warn("a snapshot replaced a log of the same length: the replica is opened again",
 		"group", g.cfg.Group, "snapshot", call.LastLogIndex, "from", string(call.ID))
 	g.Reopen()
 	<-g.done
@@ -327,7 +327,7 @@ func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) er
 	}
 	err := fmt.Errorf("group %d: %w: entry %d, which is committed here, is of term %d, and of term %d at %s (%s), which leads term %d",
 		f.g.cfg.Group, errContradicted, index, ours, theirs, from.ID, from.Addr, leads)
-	f.g.cfg.Logger.Error("the replicas of a group have lost each other: this one stops", "group", f.g.cfg.Group, "err", err)
+	f.g.cfg.Logger.Error("the replicas of a group disagree on a committed entry: this one stops for good", "group", f.g.cfg.Group, "err", err)
 	return f.g.stop.Fail(err)
 }
 

@@ -123,7 +123,7 @@ func (g *Replica) NoteSnapshot(err error) {
 	case without && !was:
 		g.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
 	case err != nil && !without:
-		g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
+		g.cfg.Logger.Info("deferred a snapshot", "group", g.cfg.Group, "err", err)
 	}
 }
 

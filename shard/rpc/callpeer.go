@@ -145,7 +145,7 @@ func (p *callPeer) watch() {
 			p.silent.Store(&silence{line, heard})
 		}
 		if missed >= PingsMissedMax && line.cut() {
-			p.calls.cfg.Logger.Warn("nothing came from a node any more, its connection is closed",
+			p.calls.cfg.Logger.Warn("closed the connection to a node that sends nothing any more",
 				"node", p.node, "for", PingEvery*PingsMissedMax)
 		}
 		if cut := p.calls.cfg.Cut; cut != nil && missed >= PingsMissedMax {

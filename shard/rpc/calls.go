@@ -94,7 +94,7 @@ func (c *Calls) Serve() {
 	c.serves.Store(true)
 	c.wg.Go(func() {
 		if err := c.server.grpc.Serve(c.cfg.Mux.Calls()); err != nil {
-			c.cfg.Logger.Error("calls of other nodes are not answered any more", "err", err)
+			c.cfg.Logger.Error("no longer answering calls of other nodes", "err", err)
 		}
 	})
 }

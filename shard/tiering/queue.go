@@ -181,7 +181,7 @@ func (t *Tiering) workCold() {
 	err := follow(&o)
 	t.Queue.end(err)
 	work, _ := t.Queue.Report()
-	t.cfg.Logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
+	t.cfg.Logger.Info("moved cold rows for an operator", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 

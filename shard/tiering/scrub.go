@@ -164,7 +164,7 @@ func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
 		l.Damage.Note(err)
 		return
 	}
-	s.logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.Group, "generation", number, "err", err)
+	s.logger.Error("cold rows of a stored snapshot are damaged: taking another snapshot", "group", l.Group, "generation", number, "err", err)
 	if err := l.Replica.TakeSnapshot(); err != nil {
 		l.Replica.NoteSnapshot(err)
 	}

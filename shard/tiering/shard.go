@@ -64,7 +64,7 @@ func (d *Damage) Note(err error) {
 	if d.found.Swap(true) {
 		return
 	}
-	d.Logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
+	d.Logger.Error("cannot read this replica's data on disk: other replicas answer its reads, and it is repaired", "err", err)
 }
 
 // Found reports whether Note was called.

@@ -52,7 +52,7 @@ func (c *CLI) Root(groups ...Commands) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "countctl",
 		Short: "Work on a countd server",
-		Long: `countctl works on a countd server through its HTTP API.
+		Long: `countctl operates a countd server through its HTTP API.
 
 It exits 0 if the command succeeded completely, 1 if not (rows rejected, a node not ready,
 a request refused), and 2 on wrong usage. Errors go to standard error.`,

@@ -37,7 +37,7 @@ func rebalanceCommand(c *cli.CLI) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "rebalance --dry-run",
-		Short: "Print the current moves of the cluster, the next ones, and why",
+		Short: "Print the current and the next moves of the cluster, with reasons",
 		Long: `Print what the cluster is moving, what it would move next, and why.
 
 The cluster makes these moves by itself, a few at a time: this command never changes

@@ -19,7 +19,7 @@ func incrCommand(c *cli.CLI) *cobra.Command {
 	})
 	cmd.Use = "incr ID COLUMN=+N…"
 	cmd.Aliases = []string{"add"}
-	cmd.Short = "Add to columns of one row and print it"
+	cmd.Short = "Add to columns of one row and print the row"
 	cmd.Long = cmd.Short + "." + cli.OnceText
 	cmd.Example = "  countctl incr 4467107636950632 like=+1 repost=-1\n  countctl incr 4467107636950632 like=-1 --floor 0"
 	floor.Add(cmd)
@@ -29,7 +29,7 @@ func incrCommand(c *cli.CLI) *cobra.Command {
 func setCommand(c *cli.CLI) *cobra.Command {
 	cmd := writeCommand(c, "set", (*client.Client).Set)
 	cmd.Use = "set ID COLUMN=N…"
-	cmd.Short = "Set columns of one row, keep the others, and print it"
+	cmd.Short = "Set columns of one row, keep its other columns, and print the row"
 	cmd.Long = cmd.Short + "." + cli.OnceText
 	cmd.Example = "  countctl set 4467107636950632 like=10"
 	return cmd
