@@ -94,11 +94,11 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
 			}
 			if upTo != "" {
-				seen, err := parseUsers([]string{upTo})
+				seen, err := parseID("post", upTo)
 				if err != nil || nobody || len(users) > 1 {
 					return nil, nil, cmp.Or(err, cli.Usagef("feed reset takes followees, --nobody or --up-to"))
 				}
-				answer, err := server.ResetFeedUpTo(ctx, users[0], seen[0], o)
+				answer, err := server.ResetFeedUpTo(ctx, users[0], seen, o)
 				return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
 			}
 			followees := []client.ID(nil)

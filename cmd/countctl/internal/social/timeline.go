@@ -84,7 +84,7 @@ func outboxListCommand(c *cli.CLI) *cobra.Command {
 	var q client.PostQuery
 	cmd := unreadRead(c, "list AUTHOR", "Print a page of an author's posts, newest first", cli.Exactly(1, "one AUTHOR"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			author, err := parseUser(args[0])
+			author, err := parseID("author", args[0])
 			if err != nil {
 				return nil, nil, err
 			}
@@ -105,14 +105,18 @@ func outboxChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, client.ID, client.WriteOptions) (client.PostResult, error)) *cobra.Command {
 	return unreadWrite(c, verb+" AUTHOR POST", short, what, cli.Exactly(2, "AUTHOR and POST"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			ids, err := parseUsers(args)
+			author, err := parseID("author", args[0])
 			if err != nil {
 				return nil, nil, err
 			}
-			answer, err := change(server, ctx, ids[0], ids[1], o)
+			post, err := parseID("post", args[1])
+			if err != nil {
+				return nil, nil, err
+			}
+			answer, err := change(server, ctx, author, post, o)
 			return answer, func(t *cli.Table) {
 				t.Row("AUTHOR", "CHANGED", "POSTS")
-				t.Row(ids[0], answer.Changed, answer.Posts)
+				t.Row(author, answer.Changed, answer.Posts)
 			}, err
 		})
 }

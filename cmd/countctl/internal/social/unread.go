@@ -54,7 +54,7 @@ func unreadWrite(c *cli.CLI, use, short, what string, args cobra.PositionalArgs,
 					return cli.Unknown(what, key, err)
 				}
 				if err != nil {
-					return unreadError("it was not done that "+what, cli.WithKeyRemedy(err))
+					return unreadError("the write failed", cli.WithKeyRemedy(err))
 				}
 				return c.Print(answer, rows)
 			})
@@ -73,12 +73,15 @@ func unreadError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-func parseUser(text string) (client.ID, error) {
-	user, err := client.ParseID(text)
+func parseUser(text string) (client.ID, error) { return parseID("user", text) }
+
+// parseID parses the id of a kind of thing, which its error names.
+func parseID(kind, text string) (client.ID, error) {
+	id, err := client.ParseID(text)
 	if err != nil {
-		return 0, cli.Usagef("the user %v", err)
+		return 0, cli.Usagef("the %s %v", kind, err)
 	}
-	return user, nil
+	return id, nil
 }
 
 func parseUsers(args []string) ([]client.ID, error) {
