@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -165,6 +166,34 @@ func (r *outboxReplica) spill(idle uint32, bytes int64) {
 	r.must(err)
 }
 
+// onDisk returns the authors whose outboxes are on disk, ascending.
+func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint64) {
+	for key := range authors {
+		if r.Outboxes().IsSpilled(key) {
+			spilled = append(spilled, key)
+		}
+	}
+	slices.Sort(spilled)
+	return spilled
+}
+
+// behind returns which of the outboxes on disk an entry leaves there: those that none of its
+// ops is on. Ops that only count are on none.
+func behind(spilled []uint64, acts []outboxAct) []uint64 {
+	left := slices.Clone(spilled)
+	for i := range acts {
+		a := &acts[i]
+		switch {
+		case a.table != nil && a.table.Kind != engine.OpDelete:
+		case a.table == nil && a.op.Kind == outbox.Clear:
+			left = nil
+		default:
+			left = slices.DeleteFunc(left, func(key uint64) bool { return key == a.key })
+		}
+	}
+	return left
+}
+
 // newest is Counters.Newest that reads outboxes on disk.
 func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newest) []outbox.Post {
 	r.t.Helper()
@@ -180,7 +209,8 @@ func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newes
 }
 
 // Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
-// counted, deleted and repeated. The first has all outboxes in memory. Of the others each has
+// counted, deleted and repeated. An entry returns to memory the outboxes that its ops are on
+// and no others, so one that only counts is applied also if all outboxes on disk are lost. The first has all outboxes in memory. Of the others each has
 // others on disk, restores snapshots, and is killed at any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
@@ -229,6 +259,10 @@ func TestOutboxesEqualModel(t *testing.T) {
 				a.table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
 			}
 			return a
+		})
+		count := rapid.Custom(func(t *rapid.T) outboxAct { // needs no outbox
+			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
+			return outboxAct{key: keys.Draw(t, "key"), table: op}
 		})
 		var sent [][]byte // sections that may be repeated
 		seq := uint64(0)
@@ -289,21 +323,25 @@ func TestOutboxesEqualModel(t *testing.T) {
 				t.Fatalf("cuts %v do not rise", r.Cuts)
 			}
 		}
-		write := func(t *rapid.T) {
-			acts := rapid.SliceOfN(act, 1, 6).Draw(t, "acts")
+		apply := func(t *rapid.T, acts []outboxAct, on ...*outboxReplica) {
 			seq++
 			id := dedup.ByProducer([]byte("p"), seq)
 			section := outboxSection(&id, floors, acts...)
 			sent = append(sent, section)
 			result := plain.Apply(codectest.Next(plain, outboxEntry(now, section))).(*Result)
 			check(acts, result)
-			for _, r := range replicas() {
-				got := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
-				if !slices.Equal(got.Rows, result.Rows) || !slices.Equal(got.Cuts, result.Cuts) || !slices.Equal(got.Overflows, result.Overflows) {
+			for _, r := range on {
+				spilled := r.onDisk(want)
+				got, ok := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*Result)
+				if !ok || !slices.Equal(got.Rows, result.Rows) || !slices.Equal(got.Cuts, result.Cuts) || !slices.Equal(got.Overflows, result.Overflows) {
 					t.Fatalf("answered %+v, want %+v", got, result)
+				}
+				if left := behind(spilled, acts); !slices.Equal(r.onDisk(want), left) {
+					t.Fatalf("on disk are %v, were %v, want %v", r.onDisk(want), spilled, left)
 				}
 			}
 		}
+		write := func(t *rapid.T) { apply(t, rapid.SliceOfN(act, 1, 6).Draw(t, "acts"), disks...) }
 		t.Repeat(map[string]func(*rapid.T){
 			"write": write,
 			"repeat": func(t *rapid.T) {
@@ -348,6 +386,24 @@ func TestOutboxesEqualModel(t *testing.T) {
 			"load": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
 				r.must(r.Outboxes().Warm(context.Background(), keys.Draw(t, "key")))
+			},
+			"lost": func(t *rapid.T) { // all outboxes that a replica has on disk
+				r, other := disks[0], disks[1]
+				if rapid.Bool().Draw(t, "second") {
+					r, other = other, r
+				}
+				r.Outboxes().Current().Dispose()
+				apply(t, rapid.SliceOfN(count, 1, 4).Draw(t, "counts"), disks...)
+				if spilled := r.onDisk(want); len(spilled) > 0 {
+					a := outboxAct{key: rapid.SampledFrom(spilled).Draw(t, "lost"), op: outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}}
+					before := r.State()
+					entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, floors, count.Draw(t, "count"), a))
+					if err, ok := r.Apply(codectest.Next(r, entry)).(error); !ok || !errors.Is(err, ErrStuck) || !errors.Is(err, spill.ErrLost) || r.State() != before {
+						t.Fatalf("an op on a lost outbox: %v, %+v, before %+v", err, r.State(), before)
+					}
+				}
+				apply(t, []outboxAct{count.Draw(t, "count")}, other)
+				r.kill(codectest.Persisted(t, plain), rapid.Uint64().Draw(t, "seed"))
 			},
 			"read": func(t *rapid.T) { // a page of all authors
 				authors := slices.Sorted(maps.Keys(want))

@@ -40,7 +40,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	proposals := make([]*propose.Proposal, len(parts))
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
-		if p := wr.check(g, f, deadline); len(p.cold) == 0 {
+		if p := wr.check(g, f, deadline); p.cold.none() {
 			proposals[i] = p.propose(ctx, deadline)
 		} else {
 			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
@@ -63,7 +63,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 type checkedPart struct {
 	*forward.Part
 	replica *localReplica // leads here
-	cold    []uint64      // keys whose rows are to be read from disk first
+	cold    coldKeys      // what it needs from disk first
 	sets    setReads      // likewise
 	err     error         // why it is refused
 }
@@ -97,8 +97,8 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 // caller counts the outcome as unknown, and another node may have applied the part.
 func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.Proposal {
 	err := p.err
-	if err == nil && len(p.cold) > 0 {
-		err = p.replica.warm(p.cold, deadline)
+	if err == nil && !p.cold.none() {
+		err = p.replica.warm(&p.cold, deadline)
 	}
 	if err == nil {
 		err = p.replica.readSets(&p.sets)

@@ -11,7 +11,10 @@
 //   - Apply calls LockReturned with the keys that its entry needs before its first op. All of
 //     them are then in memory, and stay there until it unlocks, so answers, refusals and
 //     digests are those of a replica that never moved anything. The leader reads them before
-//     it proposes (Warm), so Apply rarely waits for the disk.
+//     it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that: the
+//     entry may be an old one, or another node's, and the body may have left again.
+//   - Apply gets no other body. So an entry neither waits for nor fails on a body that none of
+//     its ops is on, although the body shares its key with a row that the entry counts in.
 //   - A mark is stored in a page only after its record was written, and a record is removed
 //     only after no page has its mark. A reader that finds no record, but still finds the
 //     mark in the page, therefore knows that the record is lost: it returns ErrLost.
