@@ -335,6 +335,23 @@ func TestFeed(t *testing.T) {
 		l.ok(`{"unread":0`+written, "POST", "/v1/feed/1/reset", `{"followees":[]}`)
 		unread(`{"unread":0,"followees":{}}`)
 	})
+	t.Run("a reset up to a post leaves what is newer", func(*testing.T) {
+		for _, post := range [][2]string{{"31", "900"}, {"32", "900"}, {"31", "901"}, {"31", "902"}} { // author, id
+			if r := l.do("POST", "/v1/outbox/"+post[0], `{"id":"`+post[1]+`"}`); r.status != 200 {
+				t.Fatal(r)
+			}
+		}
+		l.ok(`{"unread":2`+written, "POST", "/v1/feed/30/reset", `{"followees":["31","32"],"up_to":"900"}`)
+		l.ok(`{"unread":1`+written, "POST", "/v1/feed/30/reset", `{"up_to":901}`)
+		l.ok(`{"unread":2`+written, "POST", "/v1/feed/30/reset", `{"up_to":"900"}`)
+		l.ok(`{"unread":0`+written, "POST", "/v1/feed/30/reset", `{"up_to":"18446744073709551615"}`)
+		for _, bad := range []string{`"902.31"`, `"902 "`, `""`, `null`, `-1`, `9.5`, `1e3`, `18446744073709551616`, `["902"]`, `true`} {
+			l.refused(400, "invalid_argument", "up_to", "POST", "/v1/feed/30/reset", `{"up_to":`+bad+`}`)
+		}
+		l.refused(400, "invalid_argument", "up_to", "POST", "/v1/feed/30/reset", `{"up_to":"1","up_to":"2"}`)
+		l.refused(400, "invalid_argument", "up_to", "POST", "/v1/feed/30/follow", `{"followees":["1"],"up_to":"2"}`)
+		l.ok(`{"unread":0}`, "GET", "/v1/feed/30/unread?consistency=linearizable", "")
+	})
 	t.Run("5,000 followees, and not one more", func(*testing.T) {
 		many := func(n int) string { return `{"followees":[` + ids(n) + `]}` }
 		l.ok(`{"unread":0`+written, "POST", "/v1/feed/2/reset", many(5000))

@@ -12,50 +12,71 @@ import (
 const (
 	// newerMax bounds the posts above the id of a reset, which reads them all.
 	newerMax = 100_000
-	// newerPage is how many of them one read asks for.
-	newerPage = 1_000
+	// newerFirst and newerPage are how many posts the first read of them and the later ones
+	// ask for. Most resets follow a page, and few posts are newer.
+	newerFirst, newerPage = 50, 1_000
 )
+
+// tally is what an author has: posts, and those of them in the outbox above an id.
+type tally struct {
+	posts, newer int64
+	ids          uint64 // hash of the newer ids
+}
 
 // postsUpTo returns how many posts each author, ascending, has without those in the outbox
 // whose ids are above upTo. It reads what is acknowledged: opt is linearizable.
 //
-// Posts and outboxes are read apart. They are of one moment if no posts changed between a read
-// of them before the outboxes and one behind: a publish or a removal in between makes it read
-// again. Only a removal and a publish of one author, both between these two reads, go
-// unnoticed.
+// Posts and outboxes are read apart, twice, and again for authors that changed in between:
+// publishes by some do not hold up the others. Two reads that agree are of one moment, as it
+// takes three changes by one author within them to give other numbers and go unnoticed.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
-	posts, err := n.posts(authors, opt)
+	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
+	at := make([]int, len(authors)) // of each author that is still to be read
+	for i := range at {
+		at[i] = i
+	}
+	was, err := n.tallies(authors, upTo, opt)
 	for err == nil {
-		var newer, again []int64
-		if newer, err = n.newer(authors, upTo, opt); err != nil {
+		var now []tally
+		if now, err = n.tallies(authors, upTo, opt); err != nil {
 			break
 		}
-		if again, err = n.posts(authors, opt); err != nil {
-			break
-		}
-		if slices.Equal(posts, again) {
-			for i := range posts {
-				posts[i] = max(posts[i], math.MinInt64+newer[i]) - newer[i]
+		again := 0
+		for i, s := range now {
+			if s == was[i] {
+				seen[at[i]] = max(s.posts, math.MinInt64+s.newer) - s.newer
+				continue
 			}
-			return posts, nil
+			authors[again], at[again], now[again] = authors[i], at[i], s
+			again++
 		}
-		if posts = again; !time.Now().Before(opt.Deadline) {
-			err = fmt.Errorf("%w: followees publish all the time", shard.ErrOverloaded)
+		if again == 0 {
+			return seen, nil
+		}
+		if authors, at, was = authors[:again], at[:again], now[:again]; !time.Now().Before(opt.Deadline) {
+			err = fmt.Errorf("%w: %d followees publish all the time", shard.ErrOverloaded, again)
 		}
 	}
 	return nil, err
 }
 
-// newer returns how many posts with ids above upTo the outbox of each author has.
-func (n *Numbers) newer(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
-	counts := make([]int64, len(authors))
-	ks, err := n.keyspace(PostsKeyspace, shard.KindCounters)
+// tallies reads the posts of authors, ascending, and then their outboxes.
+func (n *Numbers) tallies(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]tally, error) {
+	all := make([]tally, len(authors))
+	posts, err := n.posts(authors, opt)
 	if err != nil || len(authors) == 0 {
-		return counts, err
+		return all, err
 	}
-	q := shard.NewestPosts{Authors: authors, Limit: newerPage}
+	for i := range all {
+		all[i].posts = posts[i]
+	}
+	ks, err := n.keyspace(PostsKeyspace, shard.KindCounters)
+	if err != nil {
+		return nil, err
+	}
+	q := shard.NewestPosts{Authors: authors, Limit: newerFirst}
 	var page []shard.Post
-	for range newerMax / newerPage {
+	for newer := 0; newer <= newerMax; newer += len(page) {
 		var unreadable []int
 		page, unreadable, err = n.node.Timelines().Newest(ks, &q, opt, page[:0])
 		if err != nil {
@@ -66,15 +87,16 @@ func (n *Numbers) newer(authors []uint64, upTo uint64, opt *shard.ReadOptions) (
 		}
 		for _, p := range page {
 			if p.ID <= upTo {
-				return counts, nil
+				return all, nil
 			}
 			author, _ := slices.BinarySearch(authors, p.Author)
-			counts[author]++
+			s := &all[author]
+			s.newer, s.ids = s.newer+1, (s.ids+p.ID+1)*0x9e3779b97f4a7c15
 		}
-		if len(page) < newerPage {
-			return counts, nil
+		if len(page) < q.Limit {
+			return all, nil
 		}
-		q.After, q.HasAfter = page[len(page)-1], true
+		q.After, q.HasAfter, q.Limit = page[len(page)-1], true, newerPage
 	}
 	return nil, &shard.ArgumentError{Field: "up_to", Problem: fmt.Sprintf("followees have more than %d newer posts", newerMax)}
 }

@@ -3,6 +3,7 @@ package unread
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -23,7 +24,8 @@ func changePost(t rapid.TB, node *shard.Node, kind outbox.Kind, author, id uint6
 }
 
 // A reset up to the newest post of a page leaves exactly the posts above it, whatever was
-// published, removed and counted before, between the read and the reset, and since.
+// published, removed, counted, deleted, followed and unfollowed before, between the read and
+// the reset, and since. Any later reset counts, also one up to a lower id.
 func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)
@@ -33,9 +35,16 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 		user += 10
 		authors := []uint64{user + 1, user + 2, user + 3}
 		posts := map[uint64]map[uint64]bool{}
-		unread := map[uint64]int64{}
+		unread := map[uint64]int64{} // of followees
+		total := map[uint64]int64{}
 		for _, author := range authors {
 			posts[author] = map[uint64]bool{}
+		}
+		add := func(author uint64, n int64) {
+			total[author] += n
+			if _, follows := unread[author]; follows {
+				unread[author] += n
+			}
 		}
 		author := rapid.SampledFrom(authors)
 		id := rapid.Uint64Range(1, 30)
@@ -46,6 +55,9 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 			}
 			want := int64(0)
 			for _, author := range authors {
+				if _, follows := unread[author]; !follows && told == nil {
+					continue
+				}
 				unread[author] = 0
 				for id := range posts[author] {
 					if id > upTo {
@@ -65,7 +77,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 				changePost(t, node, outbox.Publish, a, id)
 				if !posts[a][id] {
 					posts[a][id] = true
-					unread[a]++
+					add(a, 1)
 				}
 			},
 			"remove": func(t *rapid.T) {
@@ -73,7 +85,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 				changePost(t, node, outbox.Remove, a, id)
 				if posts[a][id] {
 					delete(posts[a], id)
-					unread[a]--
+					add(a, -1)
 				}
 			},
 			"count": func(t *rapid.T) { // a post without an id
@@ -82,7 +94,30 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
 					t.Fatal(err)
 				}
-				unread[a]++
+				add(a, 1)
+			},
+			"delete": func(t *rapid.T) { // the author
+				a := author.Draw(t, "author")
+				w := &shard.Write{Ops: []engine.Op{{ID: a, Kind: engine.OpDelete}}, Deadline: soon()}
+				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
+					t.Fatal(err)
+				}
+				clear(posts[a])
+				add(a, -total[a])
+			},
+			"follow": func(t *rapid.T) {
+				a := author.Draw(t, "author")
+				if _, err := n.Follow(user, []uint64{a}, &shard.Write{Deadline: soon()}); err != nil {
+					t.Fatal(err)
+				}
+				unread[a] += 0
+			},
+			"unfollow": func(t *rapid.T) {
+				a := author.Draw(t, "author")
+				if _, err := n.Unfollow(user, []uint64{a}, &shard.Write{Deadline: soon()}); err != nil {
+					t.Fatal(err)
+				}
+				delete(unread, a)
 			},
 			"reset":       func(t *rapid.T) { reset(nil, rapid.OneOf(id, rapid.Just[uint64](math.MaxUint64)).Draw(t, "up to")) },
 			"reset these": func(t *rapid.T) { reset(authors, id.Draw(t, "up to")) },
@@ -134,4 +169,93 @@ func TestResetUpToBesidePublishes(t *testing.T) {
 	if f, err := n.Feed(1, asOfNow()); err != nil || f.Unread != 2*during {
 		t.Errorf("%d unread, %v, want %d", f.Unread, err, 2*during)
 	}
+}
+
+// racing is a node on which something changes right before each read of posts.
+type racing struct {
+	*shard.Node
+	change func()
+}
+
+func (r *racing) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+	if ks.Name == PostsKeyspace {
+		r.change()
+	}
+	return r.Node.Get(ks, ids, width, opt, rows)
+}
+
+func (r *racing) Timelines() shard.Timelines { return racingPosts{r.Node.Timelines(), r.change} }
+
+type racingPosts struct {
+	shard.Timelines
+	change func()
+}
+
+func (r racingPosts) Newest(ks *shard.Keyspace, q *shard.NewestPosts, opt *shard.ReadOptions, dst []shard.Post) (posts []shard.Post, unreadable []int, err error) {
+	r.change()
+	return r.Timelines.Newest(ks, q, opt, dst)
+}
+
+// A reset up to a post stores what each author had up to it at one moment, although authors
+// publish and remove posts between any two of its reads, each twice.
+func TestResetUpToBesideChanges(t *testing.T) {
+	t.Parallel()
+	node := openNode(t)
+	user := uint64(0)
+	rapid.Check(t, func(t *rapid.T) {
+		user += 10
+		authors := []uint64{user + 1, user + 2}
+		upTo := uint64(10)
+		id := rapid.Uint64Range(8, 13)
+		posts := map[uint64]map[uint64]bool{}
+		seen := map[uint64][]int64{} // posts up to upTo, at each moment
+		change := func(author, id uint64) {
+			kind := outbox.Publish
+			if posts[author][id] {
+				kind = outbox.Remove
+				delete(posts[author], id)
+			} else {
+				posts[author][id] = true
+			}
+			changePost(t, node, kind, author, id)
+		}
+		look := func(author uint64) {
+			older := int64(0)
+			for id := range posts[author] {
+				if id <= upTo {
+					older++
+				}
+			}
+			seen[author] = append(seen[author], older)
+		}
+		left := map[uint64]int{}
+		for _, author := range authors {
+			posts[author], left[author] = map[uint64]bool{}, 2
+			for _, id := range rapid.SliceOfDistinct(id, rapid.ID[uint64]).Draw(t, "before") {
+				change(author, id)
+			}
+			look(author)
+		}
+		n := New(&racing{node, func() {
+			author := rapid.SampledFrom(authors).Draw(t, "author")
+			if left[author] > 0 && rapid.Bool().Draw(t, "changes") {
+				left[author]--
+				change(author, id.Draw(t, "id"))
+				look(author)
+			}
+		}})
+		if _, err := n.ResetFeed(user, authors, &upTo, &shard.Write{Deadline: soon()}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := New(node).Feed(user, asOfNow())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, author := range authors {
+			of := int64(len(posts[author]))
+			if got := f.Detail[i].Unread; !slices.ContainsFunc(seen[author], func(seen int64) bool { return got == max(0, of-seen) }) {
+				t.Fatalf("author %d has %d unread of %v, having had %v posts up to %d", author, got, posts[author], seen[author], upTo)
+			}
+		}
+	})
 }
