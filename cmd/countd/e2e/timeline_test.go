@@ -47,17 +47,20 @@ type timelineRun struct {
 	rand  *rand.Rand
 	model timelineModel
 	http  *client.Client
+	keys  int // used so far
 }
 
-// TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows while nodes
-// are killed, one after the other. With each node down, and at the end on every node:
+// TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows, sometimes
+// twice under one key, while nodes are killed, one after the other, replicas move to a fourth
+// node, and idle outboxes and feeds move to disk. With each node down, and at the end on every
+// node:
 //
 //  1. the timeline of each user, page by page, is that of the model;
 //  2. the posts of each author are counted once each;
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := timelineRun{
@@ -65,8 +68,12 @@ func TestTimelinesEqualModelThroughKills(t *testing.T) {
 		model: timelineModel{posts: map[client.ID][]client.ID{}, follows: map[client.ID]map[client.ID]bool{}},
 	}
 	for range short(1, 20) {
-		for _, victim := range c.Nodes() {
+		for _, victim := range c.Nodes()[1:] {
 			for range 40 {
+				r.act()
+			}
+			moveTimelines(t, c)
+			for range 10 {
 				r.act()
 			}
 			victim.Kill()
@@ -111,15 +118,17 @@ func (r *timelineRun) act() {
 	switch kind := r.rand.IntN(10); {
 	case kind < 5:
 		id := client.ID(timelinePost + timelineStep*r.rand.IntN(1000))
-		answer, err := r.http.AddPost(r.t.Context(), author, id, client.WriteOptions{})
 		if !slices.Contains(posts, id) {
 			posts = append(posts, id)
 		}
-		r.published(author, posts, answer, err)
+		r.publish(author, posts, func(o client.WriteOptions) (client.PostResult, error) {
+			return r.http.AddPost(r.t.Context(), author, id, o)
+		})
 	case kind < 7 && len(posts) > 0:
 		at := r.rand.IntN(len(posts))
-		answer, err := r.http.RemovePost(r.t.Context(), author, posts[at], client.WriteOptions{})
-		r.published(author, slices.Delete(slices.Clone(posts), at, at+1), answer, err)
+		r.publish(author, slices.Delete(slices.Clone(posts), at, at+1), func(o client.WriteOptions) (client.PostResult, error) {
+			return r.http.RemovePost(r.t.Context(), author, posts[at], o)
+		})
 	case kind == 7:
 		if _, err := r.http.Unfollow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
 			r.t.Fatal(err)
@@ -136,10 +145,15 @@ func (r *timelineRun) act() {
 	}
 }
 
-func (r *timelineRun) published(author client.ID, posts []client.ID, answer client.PostResult, err error) {
+// publish changes the posts of an author, sometimes by two requests under one key.
+func (r *timelineRun) publish(author client.ID, posts []client.ID, write func(client.WriteOptions) (client.PostResult, error)) {
 	r.t.Helper()
-	if err != nil || answer.Posts != int64(len(posts)) {
-		r.t.Fatalf("author %d has %d posts, %v, want %d", author, answer.Posts, err, len(posts))
+	r.keys++
+	for range 1 + r.rand.IntN(2) {
+		answer, err := write(client.WriteOptions{Key: fmt.Sprintf("key %d", r.keys)})
+		if err != nil || answer.Posts != int64(len(posts)) {
+			r.t.Fatalf("author %d has %d posts, %v, want %d", author, answer.Posts, err, len(posts))
+		}
 	}
 	r.model.posts[author] = posts
 }
