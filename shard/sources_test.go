@@ -281,6 +281,55 @@ func TestMeaningIsFenced(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
+// After a seek no section is applied of a reader that has not learned of the pause: where it has
+// read beyond the new position, messages would count again.
+func TestSeekIsFenced(t *testing.T) {
+	t.Parallel()
+	n, ctx := openMembers(t, 1)[0], t.Context()
+	posts, world := n.Keyspace("posts"), nodeSources{n}
+	late := func(section dedup.SourceSection) dedup.Outcome {
+		w := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: make([]*dedup.SourceSection, posts.Shards)}
+		w.Sections[0] = &section
+		world.Send(ctx, w)
+		mustDo(t, w.Answers[0].Err)
+		return w.Answers[0].Outcome
+	}
+	seek := func(to uint64) {
+		_, err := n.PauseSource(ctx, "numbers", true)
+		mustDo(t, err)
+		_, err = n.SeekSource(ctx, "numbers", map[uint32]sink.Position{0: {Lo: to}})
+		mustDo(t, err)
+	}
+	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	mustDo(t, err)
+	key := dedup.PositionKey{Source: s.Number}
+	_, err = n.Sink().Start(ctx, s.Number, 0, sink.Start{Identity: "numbered"})
+	mustDo(t, err)
+	seek(5)
+	if late(dedup.SourceSection{PositionKey: key, Mode: dedup.SectionBegin, Epoch: 1, Since: 1}) == dedup.Applied {
+		t.Error("a shard without a position was begun after a seek, by a reader from before it")
+	}
+	_, err = n.PauseSource(ctx, "numbers", false)
+	mustDo(t, err)
+	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
+	s, err = n.Source("numbers")
+	mustDo(t, err)
+	epoch := s.Partitions[0].Epoch
+	seek(15)
+	if late(dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: epoch, Prev: sink.Position{Lo: 10}, Next: sink.Position{Lo: 30}}) == dedup.Applied {
+		t.Error("a section from before a seek was applied after it")
+	}
+	_, err = n.PauseSource(ctx, "numbers", false)
+	mustDo(t, err)
+	mustDo(t, numbered(40).read(ctx, n.Sink(), s.Number, 10))
+	numbered(40).wantCounts(t, n, func(m uint64) int64 {
+		if m < 5 || m >= 10 && m < 15 {
+			return 0
+		}
+		return 1
+	})
+}
+
 // No command of a source that is not there is proposed: in a cluster with older programs, none
 // is, and they would fail at the command.
 func TestNoCommandWithoutSource(t *testing.T) {

@@ -143,13 +143,40 @@ func (c *Changes) PauseSource(ctx context.Context, name string, paused bool) (ca
 	return s, err
 }
 
-// SeekSource sets where partitions of a paused source continue, in all shards.
+// SeekSource sets where partitions of a paused source continue, in all shards, which must answer:
+// a reader that has yet to learn of the pause could apply messages beyond the new position in a
+// shard that does not, and they would count again.
 func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sink.Position) (catalog.Source, error) {
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
+	if err := c.fence(ctx, name, to); err != nil {
+		return catalog.Source{}, err
+	}
 	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: name, Positions: to}})
 	return s, err
+}
+
+// fence fences the partitions of a seek that have begun. What the seek will be refused for passes.
+func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) error {
+	if err := c.world.CatchUp(ctx); err != nil {
+		return err
+	}
+	s, err := c.Source(name)
+	if err != nil || !s.Paused {
+		return nil //nolint:nilerr // the command finds out too
+	}
+	fencing, ctx := errgroup.WithContext(ctx)
+	fencing.SetLimit(settleAtOnce)
+	for number := range to {
+		if _, begun := s.Partitions[number]; begun {
+			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
+		}
+	}
+	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // it was deleted or resumed meanwhile
+		return err
+	}
+	return nil
 }
 
 // DeleteSource deletes a source. No section of it is applied after that, and its positions are

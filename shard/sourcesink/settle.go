@@ -41,6 +41,24 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 	return at, err
 }
 
+// Fence raises the epochs of all shards to that of the pause of a source, wherever they are, so
+// that a reader that has yet to learn of the pause applies nothing any more. It begins the shards
+// that have no position: such a reader would begin them otherwise.
+func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
+	all, err := s.Positions(ctx, source.Number, partition)
+	if err != nil {
+		return err
+	}
+	low, known := source.Partitions[partition].Start, false
+	for _, p := range all {
+		if p.Known && (!known || p.Position.Less(low)) {
+			low, known = p.Position, true
+		}
+	}
+	_, err = s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low})
+	return err
+}
+
 // Forget has all shards drop the positions of a deleted source, and begin none of it, so that
 // a reader that has yet to learn of the deletion counts nothing. Its caller repeats it
 // where it fails.
