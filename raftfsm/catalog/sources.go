@@ -109,6 +109,10 @@ type DeleteSourceEntry struct {
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
 	Positions map[uint32]sink.Position `json:"positions"`
+	// Epochs are those of the same partitions when all shards were fenced, 0 for those that had
+	// not begun. A partition that was resumed and paused since may have a reader that is not
+	// fenced.
+	Epochs map[uint32]uint32 `json:"epochs"`
 }
 
 // StartSourceEntry records where partitions of a queue begin and what queue it is, for those
@@ -236,6 +240,19 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 		return refused("source %s is not paused", c.Name)
 	case len(c.Positions) == 0:
 		return refused("a seek of source %s without positions", c.Name)
+	}
+	done := true // by an earlier copy of the command
+	for partition, at := range c.Positions {
+		p, fenced := s.Partitions[partition], c.Epochs[partition]
+		done = done && p.Epoch == fenced+1 && p.Start == at
+	}
+	if done {
+		return Result{Source: s}, false
+	}
+	for _, partition := range slices.Sorted(maps.Keys(c.Positions)) {
+		if p, fenced := s.Partitions[partition], c.Epochs[partition]; p.Epoch != fenced {
+			return refused("partition %d of source %s is at epoch %d, not %d: it was changed meanwhile", partition, c.Name, p.Epoch, fenced)
+		}
 	}
 	s.Partitions = owned(s.Partitions)
 	for partition, at := range c.Positions {

@@ -29,8 +29,10 @@ func pause(name string, paused bool) *Command {
 	return &Command{PauseSource: &PauseSourceEntry{Name: name, Paused: paused}}
 }
 
-func seek(name string, partition uint32, to uint64) *Command {
-	return &Command{SeekSource: &SeekSourceEntry{Name: name, Positions: map[uint32]sink.Position{partition: {Lo: to}}}}
+func seek(name string, partition, fenced uint32, to uint64) *Command {
+	return &Command{SeekSource: &SeekSourceEntry{
+		Name: name, Positions: map[uint32]sink.Position{partition: {Lo: to}}, Epochs: map[uint32]uint32{partition: fenced},
+	}}
 }
 
 func start(number uint64, partition uint32, from uint64, identity string) *Command {
@@ -52,7 +54,7 @@ func sourceSteps() (steps []struct {
 	command *Command
 }) {
 	for _, command := range []*Command{
-		putSource("likes", ` { "type" : "nats" } `, 0), start(first, 3, 10, "q1"), pause("likes", true), seek("likes", 3, 5),
+		putSource("likes", ` { "type" : "nats" } `, 0), start(first, 3, 10, "q1"), pause("likes", true), seek("likes", 3, 2, 5),
 		start(first, 3, 9, "q2"), putSource("likes", `{"type":"<>"}`, first), deleteSource("likes", first),
 	} {
 		steps = append(steps, struct {
@@ -123,12 +125,16 @@ func TestSources(t *testing.T) {
 		{start(second, 3, 10, "q1"), missing},
 		{start(first, 3, 10, "q1"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
 		{start(first, 3, 20, "q2"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
-		{seek("likes", 3, 5), refusal},
-		{seek("other", 3, 5), missing},
+		{seek("likes", 3, 1, 5), refusal},
+		{seek("other", 3, 1, 5), missing},
 		{pause("other", true), missing},
 		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
 		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
-		{seek("likes", 3, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})},
+		{seek("likes", 3, 1, 5), refusal}, // it was fenced before the pause
+		{seek("likes", 4, 1, 5), refusal}, // it has not begun
+		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})},
+		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})}, // the same again
+		{seek("likes", 3, 2, 6), refusal},
 		{start(first, 3, 10, "q2"), partition(first, Partition{3, 0, sink.Position{Lo: 5}, "q2"})},
 		{newMeaning("likes", first, 2, 7), refusal}, // the epoch was another
 		{newMeaning("likes", second, 3, 7), missing},
@@ -140,7 +146,7 @@ func TestSources(t *testing.T) {
 		{pause("likes", true), partition(first, Partition{5, 3, sink.Position{Lo: 5}, "q2"})},
 		{start(first, 4, 1, "q2"), nil},
 		{newMeaning("likes", first, 5, 7), refusal}, // it has another partition by now
-		{seek("likes", 3, 6), partition(first, Partition{6, 0, sink.Position{Lo: 6}, ""})},
+		{seek("likes", 3, 5, 6), partition(first, Partition{6, 0, sink.Position{Lo: 6}, ""})},
 		{deleteSource("likes", second), missing},
 		{deleteSource("likes", first), nil},
 		{deleteSource("likes", first), missing},

@@ -150,33 +150,37 @@ func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sin
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
-	if err := c.fence(ctx, name, to); err != nil {
+	epochs, err := c.fence(ctx, name, to)
+	if err != nil {
 		return catalog.Source{}, err
 	}
-	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: name, Positions: to}})
+	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: name, Positions: to, Epochs: epochs}})
 	return s, err
 }
 
-// fence fences the partitions of a seek that have begun. What the seek will be refused for passes.
-func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) error {
+// fence fences the partitions of a seek that have begun, and returns the epochs of all. What the
+// seek will be refused for passes.
+func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) (map[uint32]uint32, error) {
 	if err := c.world.CatchUp(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	s, err := c.Source(name)
-	if err != nil || !s.Paused {
-		return nil //nolint:nilerr // the command finds out too
+	if err != nil {
+		return nil, nil //nolint:nilerr // the command finds out too
 	}
+	epochs := make(map[uint32]uint32, len(to))
 	fencing, ctx := errgroup.WithContext(ctx)
 	fencing.SetLimit(settleAtOnce)
 	for number := range to {
-		if _, begun := s.Partitions[number]; begun {
+		p, begun := s.Partitions[number]
+		if epochs[number] = p.Epoch; begun && s.Paused {
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // it was deleted or resumed meanwhile
-		return err
+	if err := fencing.Wait(); err != nil && !errors.Is(err, sink.ErrStopped) { // it was deleted or resumed meanwhile
+		return nil, err
 	}
-	return nil
+	return epochs, nil
 }
 
 // DeleteSource deletes a source. No section of it is applied after that, and its positions are

@@ -45,6 +45,7 @@ type sourceCluster struct {
 	starts   map[int]sink.Position   // of lives
 	ends     map[int]sink.Position   // of lives whose messages mean something else after it
 	meaning  *catalog.PutSourceEntry // on its way
+	fenced   map[uint64]uint32       // by source, the epoch of its last seek
 	seq      uint64                  // of restores
 	backups  map[uint32][]byte
 	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
@@ -178,29 +179,36 @@ func (n *sourceNode) Send(_ context.Context, w *Write) {
 			column := uint8(n.c.ordinal(section.Source, section.Epoch))
 			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: w.Ops[i].Cells[0].Value}}})
 		}
-		w.Answers[slot] = n.c.deliver(shards[slot].group, dedup.BySource(*section), ops)
+		w.Answers[slot] = n.c.deliver(shards[slot].group, *section, ops)
 	}
 }
 
 // deliver applies a section to a shard, or loses it, its answer, or both for a while.
-func (c *sourceCluster) deliver(group uint32, id dedup.RequestID, ops []engine.Op) Answer {
+func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops []engine.Op) Answer {
 	fate := 0
 	if c.faults != nil {
 		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.faults, "fate")
+	}
+	arrives := func() Answer {
+		a := c.apply(group, dedup.BySource(section), ops)
+		if fenced := c.fenced[section.Source]; a.Err == nil && a.Outcome == dedup.Applied && len(ops) > 0 && section.Epoch < fenced {
+			c.t.Fatalf("group %d applied a section of epoch %d after the seek that began epoch %d", group, section.Epoch, fenced)
+		}
+		return a
 	}
 	switch fate {
 	case 1: // never arrives
 		return Answer{Err: errModelLost}
 	case 2: // arrives, and the answer is lost
-		c.apply(group, id, ops)
+		arrives()
 		return Answer{Err: errModelLost}
 	case 3: // arrives later
-		c.late = append(c.late, func() { c.apply(group, id, ops) })
+		c.late = append(c.late, func() { arrives() })
 		return Answer{Err: errModelLost}
 	case 4: // arrives, and once more later
-		c.late = append(c.late, func() { c.apply(group, id, ops) })
+		c.late = append(c.late, func() { arrives() })
 	}
-	return c.apply(group, id, ops)
+	return arrives()
 }
 
 func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op) Answer {
@@ -364,8 +372,25 @@ func (c *sourceCluster) pause(paused bool) {
 	c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Paused: paused}})
 }
 
-func (c *sourceCluster) seek(to uint64) {
-	c.command(&catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: to}}}})
+// fence prepares a seek through a node. It returns nil if a shard does not answer.
+func (c *sourceCluster) fence(n *sourceNode, to uint64) *catalog.SeekSourceEntry {
+	_ = n.CatchUp(context.Background())
+	s := c.source()
+	p, begun := s.Partitions[0]
+	if begun && s.Paused && n.sink.Fence(context.Background(), s, 0) != nil {
+		return nil
+	}
+	return &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: to}}, Epochs: map[uint32]uint32{0: p.Epoch}}
+}
+
+// seek makes a seek that was prepared.
+func (c *sourceCluster) seek(fenced *catalog.SeekSourceEntry) {
+	if fenced == nil {
+		return
+	}
+	if r := c.command(&catalog.Command{SeekSource: fenced}); r.Refused == "" {
+		c.fenced[r.Source.Number] = r.Source.Partitions[0].Epoch
+	}
 }
 
 // settle prepares another meaning through a node.
@@ -398,7 +423,7 @@ func (c *sourceCluster) mean() {
 func newSourceCluster(t rapid.TB) *sourceCluster {
 	c := &sourceCluster{
 		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[life]int{}, since: map[life]uint32{}, starts: map[int]sink.Position{}, ends: map[int]sink.Position{},
-		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{},
+		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{}, fenced: map[uint64]uint32{},
 	}
 	c.command(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "a.1", Name: "a", Zone: "z", HTTPAddr: "a:1", ClusterAddr: "a:2", GossipAddr: "a:3", Version: "1", VersionMax: catalog.ClusterVersionMax,
@@ -454,7 +479,7 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 		t.Fatal("it has not called Start alone")
 	}
 	c.pause(true)
-	c.seek(3)
+	c.seek(c.fence(c.node(), 3))
 	must.Do(t, late.CatchUp(ctx))
 	late.step(3)
 	if _, err := late.sink.Apply(ctx, &sink.Batch{Source: late.source, From: late.from, Next: late.from}); !errors.Is(err, sink.ErrMoved) {
@@ -481,7 +506,7 @@ func TestReaderFromBeforeASeek(t *testing.T) {
 		late.step(4)
 	}
 	c.pause(true)
-	c.seek(0)
+	c.seek(c.fence(c.node(), 0))
 	c.pause(false)
 	c.readAll(other)
 	b := &sink.Batch{Source: late.source, From: late.from, Next: sink.Position{Lo: 8}}
@@ -594,7 +619,23 @@ func TestSourcesModel(t *testing.T) {
 					return
 				}
 				c.pause(true)
-				c.seek(uint64(rapid.IntRange(0, len(c.queue)).Draw(t, "to")))
+				fenced := c.fence(nodes[node()], uint64(rapid.IntRange(0, len(c.queue)).Draw(t, "to")))
+				if rapid.IntRange(0, 3).Draw(t, "changed meanwhile") == 0 {
+					c.pause(false)
+					reader := nodes[node()]
+					for range 4 {
+						_ = reader.CatchUp(context.Background())
+						reader.step(2)
+					}
+					c.pause(true)
+				}
+				c.seek(fenced)
+				if rapid.Bool().Draw(t, "all late") {
+					for _, arrive := range c.late {
+						arrive()
+					}
+					c.late = nil
+				}
 				if rapid.Bool().Draw(t, "resume") {
 					c.pause(false)
 				}
