@@ -31,7 +31,7 @@ func (n *Node) registerMetrics() error {
 		metric.Counter("countd_cursor_rows_dropped_total",
 			"Idle users whose cursors this node's replicas have dropped since the process started.",
 			n.registry.cursorsDropped),
-		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows that cannot be read.",
+		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows or sets of members that cannot be read.",
 			func() float64 { return float64(n.registry.damagedShards()) }),
 	}
 	all = append(all, metric.RenamedGauge("countd_snapshots_deferred", "countd_snapshots_put_off",

@@ -115,9 +115,7 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
-	if n.sets, err = members.Open(members.Config{
-		Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Logger: cfg.Logger, Fatal: n.fatal,
-	}); err != nil {
+	if n.sets, err = n.tiering.OpenSets(members.Config{Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Fatal: n.fatal}); err != nil {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
 	}
@@ -184,6 +182,7 @@ func (n *Node) start() error {
 	n.running.Go(upkeep.PurgeMembers)
 	n.running.Go(n.tiering.Run)
 	n.running.Go(n.tiering.Scrub.Run)
+	n.running.Go(n.tiering.Scrub.RunSuspects)
 	n.running.Go(n.spill.Run)
 	return nil
 }

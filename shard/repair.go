@@ -82,6 +82,7 @@ func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) err
 	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)
 	for _, node := range n.router.readers(g) {
 		if err = n.fetchSnapshot(ctx, g, r.group, node); err == nil {
+			n.tiering.Repaired.Add(1)
 			return n.reopen(g, r)
 		}
 	}

@@ -79,6 +79,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	defer done()
 	g := &Group{store: s, number: number, at: prefix{group: number}}
+	s.mu.Lock()
+	s.openLocked(g)
+	s.mu.Unlock()
 	var state State
 	if g.at.generation, state, err = readState(s.db, number); err == nil {
 		g.dead, err = readDead(s.db, g.at)
@@ -175,6 +178,23 @@ func eachFrom(from pebble.Reader, first, end []byte, fn func(key, value []byte) 
 
 // State returns the state of the store: of the newest entry in it.
 func (g *Group) State() State { return g.state }
+
+// DiskBytes returns about how many bytes the sets have on disk.
+func (g *Group) DiskBytes() (total uint64) {
+	done, err := g.begin()
+	if err != nil {
+		return 0
+	}
+	defer done()
+	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
+		prefix := g.at.kind(kind)
+		bytes, err := g.store.db.EstimateDiskUsage(prefix, after(prefix))
+		if err == nil { // a damaged file is found when it is read
+			total += bytes
+		}
+	}
+	return total
+}
 
 // Generation returns the number of the load that the sets come from.
 func (g *Group) Generation() uint32 {

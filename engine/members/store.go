@@ -70,6 +70,14 @@ type Store struct {
 	limit lograte.Limiter
 	pairs atomic.Int64 // of the groups in use
 
+	damaged atomic.Uint64 // times that Pebble met damage
+
+	mu struct { // under it nothing is read or written
+		sync.Mutex
+		groups map[uint32]*suspect         // those in use
+		files  []pebble.DataCorruptionInfo // that were found damaged
+	}
+
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
 	// acquired before all other locks, and once.
 	gate    sync.RWMutex
@@ -87,6 +95,7 @@ func Open(cfg Config) (*Store, error) {
 		cfg.FS = vfs.Default
 	}
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
+	s.mu.groups = map[uint32]*suspect{}
 	var err error
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		s.cache.Unref()
@@ -116,9 +125,7 @@ func (s *Store) options() *pebble.Options {
 	o.EventListener = &pebble.EventListener{
 		// By default Pebble ends the process when a file is damaged. Readers of the file
 		// get an error, which is enough.
-		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			s.limited().Error("members are damaged on disk", "file", info.Path, "err", info.Details.Error())
-		},
+		DataCorruption: s.noteDamage,
 		// By default Pebble retries a failed flush without end or pause.
 		FlushEnd: func(info pebble.FlushInfo) {
 			var file *fs.PathError
@@ -173,14 +180,30 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// DiskBytes returns the size of the store's files, 0 after Close.
-func (s *Store) DiskBytes() uint64 {
+// Stats are numbers of a store for metrics. Those from Hits on count since Open.
+type Stats struct {
+	Pairs       int64  // of the groups in use
+	DiskBytes   uint64 // of all files
+	MemoryBytes int64  // of the cache of blocks and filters, and of recent changes
+
+	Hits, Misses             int64 // blocks that were in the cache, and blocks that were not
+	FilterHits, FilterMisses int64 // lookups that a filter ended, and lookups that it did not
+	Damaged                  uint64
+}
+
+// Stats returns the numbers of the store, none after Close.
+func (s *Store) Stats() Stats {
 	done, err := s.use()
 	if err != nil {
-		return 0
+		return Stats{}
 	}
 	defer done()
-	return s.db.Metrics().DiskSpaceUsage()
+	m := s.db.Metrics()
+	return Stats{
+		Pairs: s.pairs.Load(), DiskBytes: m.DiskSpaceUsage(), MemoryBytes: m.BlockCache.Size + int64(m.MemTable.Size),
+		Hits: m.BlockCache.Hits, Misses: m.BlockCache.Misses, FilterHits: m.Filter.Hits, FilterMisses: m.Filter.Misses,
+		Damaged: s.damaged.Load(),
+	}
 }
 
 // Drop removes the sets of a group. No Group of that number may be in use.

@@ -1,13 +1,24 @@
 package members
 
 import (
+	"errors"
 	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
-// Verify reads all sets of a group as they are now, and returns an ErrDamaged unless both
-// orders have the same pairs and these are those of the state. Entries may be applied
-// meanwhile.
-func (g *Group) Verify() error {
+// scrubKeys is how many keys are read between two calls of the function that Scrub is given:
+// a few blocks.
+const scrubKeys = 2048
+
+// Verify is a Scrub at full speed.
+func (g *Group) Verify() error { return g.Scrub(func(int) error { return nil }) }
+
+// Scrub reads all sets of a group as they are now, and returns an ErrDamaged unless each order
+// has the pairs of the state that the log made. Entries may be applied meanwhile. Between
+// steps of a few blocks it calls read with the bytes of the last step, and returns the error
+// of that. What is removed during a Scrub stays on disk until its end.
+func (g *Group) Scrub(read func(bytes int) error) error {
 	done, err := g.store.use()
 	if err != nil {
 		return err
@@ -25,7 +36,7 @@ func (g *Group) Verify() error {
 		v.releaseLocked()
 	}()
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
-		sum, err := v.sum(kind)
+		sum, err := v.sum(kind, read)
 		if err != nil {
 			return err
 		}
@@ -38,13 +49,36 @@ func (g *Group) Verify() error {
 }
 
 // sum returns number and digest of the pairs in one order.
-func (v *View) sum(kind byte) (s State, err error) {
-	err = each(v.disk, v.at.kind(kind), func(key, _ []byte) (bool, error) {
-		p, at, err := parseKey(kind, key)
+func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
+	prefix := v.at.kind(kind)
+	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return s, damaged(err)
+	}
+	filters, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix), UseL6Filters: true})
+	if err != nil {
+		return s, damaged(errors.Join(err, it.Close()))
+	}
+	var pause error
+	keys, counted := 0, uint64(0)
+	for valid := it.First(); valid && err == nil && pause == nil; valid = it.Next() {
+		var p Pair
+		var at Stamp
+		p, at, err = parseKey(kind, it.Key())
 		s.Add(p, at)
-		return true, err
-	})
-	return s, err
+		if keys++; keys%scrubKeys == 1 && kind == keyMember && !filters.SeekPrefixGE(it.Key()) {
+			err = errors.Join(err, filters.Error()) // the filter of the file is damaged, which the scan does not read
+		}
+		if keys%scrubKeys == 0 {
+			now := it.Stats().InternalStats.BlockBytes
+			pause, counted = read(int(now-counted)), now
+		}
+	}
+	left := int(it.Stats().InternalStats.BlockBytes - counted)
+	if err = damaged(errors.Join(err, it.Error(), it.Close(), filters.Close())); err == nil && pause == nil {
+		pause = read(left)
+	}
+	return s, errors.Join(err, pause)
 }
 
 func parseKey(kind byte, key []byte) (p Pair, at Stamp, err error) {

@@ -117,6 +117,11 @@ func (g *Group) Close() {
 	}
 	defer done()
 	g.store.pairs.Add(-int64(g.state.Pairs))
+	g.store.mu.Lock()
+	if of := g.store.mu.groups[g.number]; of != nil && of.group == g {
+		delete(g.store.mu.groups, g.number)
+	}
+	g.store.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, v := range g.mu.views {

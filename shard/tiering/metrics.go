@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/metric"
 )
 
-// Metrics are of the rows on disk.
+// Metrics are of the rows and sets on disk.
 func (t *Tiering) Metrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	held := func(value func(engine.Stats) uint64) func() float64 {
@@ -23,7 +23,7 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 			return float64(total)
 		}
 	}
-	return []prometheus.Collector{
+	return append(t.setMetrics(),
 		newTierCollector(t),
 		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
 			held(func(s engine.Stats) uint64 { return s.Rows })),
@@ -53,15 +53,16 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 			t.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
 		coldReads{t},
 
+		metric.Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", count(&t.Repaired)),
 		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
 			func() float64 { return float64(t.Scrub.Report().Blocks) }),
-		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows that were read to find damage.",
+		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows and of sets of members that were read to find damage.",
 			func() float64 { return float64(t.Scrub.Report().Bytes) }),
-		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows ended; 0 if none has since the start.",
+		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows and sets of members ended; 0 if none has since the start.",
 			t.lastScrubbed),
-		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which a scrub found damage.",
+		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows, and sets of members of shards, in which a scrub found damage.",
 			func() float64 { return float64(t.Scrub.Report().Damaged) }),
-	}
+	)
 }
 
 // stored returns what reads a number of the store of cold rows, 0 before there is one,

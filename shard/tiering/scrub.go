@@ -23,21 +23,21 @@ const (
 	scrubRestMin = time.Second
 )
 
-// ColdScrub is how far a node is with reading all that it has on disk. A start begins
-// anew, so what it tells is since then.
+// ColdScrub is how far a node is with reading all that it has on disk: cold rows, and sets of
+// members. A start begins anew, so what it tells is since then.
 type ColdScrub struct {
 	EverySeconds float64   `json:"every_seconds"` // 0 for never
-	Blocks       uint64    `json:"blocks"`
+	Blocks       uint64    `json:"blocks"`        // of cold rows
 	Bytes        uint64    `json:"bytes"`
 	PassBytes    uint64    `json:"pass_bytes"` // of the pass that goes on, or of the last one
 	PassOf       uint64    `json:"pass_of"`    // about as many as that is to read
 	Passes       uint64    `json:"passes"`     // that have ended
 	LastPass     time.Time `json:"last_pass,omitzero"`
-	Damaged      uint64    `json:"damaged_generations"` // that passes found, each time
+	Damaged      uint64    `json:"damaged_generations"` // that passes found, each time; and shards with damaged sets
 }
 
-// Scrub reads all cold rows once in a while, so that a disk that loses some is found out
-// while other replicas have them. Its bytes are spread over the time that a pass may
+// Scrub reads all cold rows and sets once in a while, so that a disk that loses some is found
+// out while other replicas have them. Its bytes are spread over the time that a pass may
 // take.
 type Scrub struct {
 	shards   func() []*Shard
@@ -107,7 +107,7 @@ func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 	}
 }
 
-// Pass reads all cold rows once, shard by shard in any order: where the process
+// Pass reads all cold rows and sets once, shard by shard in any order: where the process
 // never lives for a whole pass, each has its turn all the same. It returns the error of
 // pause.
 func (s *Scrub) Pass(pause func(bytes int) error) error {
@@ -116,10 +116,19 @@ func (s *Scrub) Pass(pause func(bytes int) error) error {
 	of := uint64(0)
 	for _, l := range all {
 		of += l.FSM.State().ColdBytes
+		if sets := l.FSM.Members(); sets != nil {
+			of += sets.DiskBytes()
+		}
 	}
 	s.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 0, of })
 	for _, l := range all {
 		if err := s.shard(l, pause); err != nil {
+			return err
+		}
+		if err := s.sets(l); err != nil {
+			return err
+		}
+		if err := pause(scrubPieceBytes); err != nil { // for the sets
 			return err
 		}
 	}

@@ -47,12 +47,13 @@ const (
 // order about that. It has no lock but that of
 // its queue, under which it calls nothing.
 //
-// Its goroutines: run and run of scrub, which the node starts and waits for.
+// Its goroutines: Run, and Run and RunSuspects of Scrub, which the node starts and waits for.
 type Tiering struct {
 	cfg     Config
-	calls   *rpc.Calls                 // set by connect
-	limited *slog.Logger               // limits what repeats; set by connect
-	store   atomic.Pointer[cold.Store] // nil before OpenStore
+	calls   *rpc.Calls                    // set by connect
+	limited *slog.Logger                  // limits what repeats; set by connect
+	store   atomic.Pointer[cold.Store]    // nil before OpenStore
+	sets    atomic.Pointer[members.Store] // nil before OpenSets
 
 	Scrub    Scrub
 	Queue    Queue
@@ -60,6 +61,7 @@ type Tiering struct {
 	due      atomic.Int64  // rows in memory that the last look found were to become so
 	warmed   atomic.Uint64 // rows that came back into memory because an operator asked for it
 	Sealed   atomic.Uint64 // rows that were sealed, each time
+	Repaired atomic.Uint64 // replicas that were replaced by another node's: the node counts them
 	sealNext int           // at which of the shards the next round begins: run's
 }
 
@@ -87,6 +89,16 @@ func (t *Tiering) OpenStore(dir string, fatal func(error)) (*cold.Store, error) 
 	store, err := cold.Open(cold.Config{Dir: cmp.Or(t.cfg.Cold.Dir, dir), CacheBytes: t.cfg.Cold.CacheBytes, Logger: t.cfg.Logger, Fatal: fatal})
 	if err == nil {
 		t.store.Store(store)
+	}
+	return store, err
+}
+
+// OpenSets opens the store of sets of members.
+func (t *Tiering) OpenSets(cfg members.Config) (*members.Store, error) {
+	cfg.Logger = t.cfg.Logger
+	store, err := members.Open(cfg)
+	if err == nil {
+		t.sets.Store(store)
 	}
 	return store, err
 }

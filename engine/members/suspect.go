@@ -1,0 +1,70 @@
+package members
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Pebble meets damage where nobody reads a set, too: when it merges files. It names the file
+// and the keys at its ends, which may belong to several groups, and to none that is in use. So
+// each group that may be concerned is a suspect until a Scrub shows whether it is.
+
+// suspect is what is known of a group in use.
+type suspect struct {
+	group *Group
+	fresh bool // a file that may have keys of the group was found damaged since TakeSuspicion
+}
+
+// openLocked lists a group as in use. Damage may have been met before.
+func (s *Store) openLocked(g *Group) {
+	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(info pebble.DataCorruptionInfo) bool {
+		return mayHold(info, g.number)
+	})}
+}
+
+// noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble meets
+// the same file again and again, which counts once. Any lock but Store.mu may be held here, as
+// every read may find damage.
+func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
+	s.damaged.Add(1)
+	var numbers []uint32
+	s.mu.Lock()
+	known := slices.ContainsFunc(s.mu.files, func(of pebble.DataCorruptionInfo) bool { return of.Path == info.Path })
+	if !known {
+		s.mu.files = append(s.mu.files, info)
+	}
+	for number, of := range s.mu.groups {
+		if mayHold(info, number) {
+			numbers = append(numbers, number)
+			of.fresh = of.fresh || !known
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(numbers)
+	s.limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
+}
+
+// mayHold reports whether a file may have keys of a group.
+func mayHold(info pebble.DataCorruptionInfo, number uint32) bool {
+	first, last := info.Bounds.Start, info.Bounds.End.Key
+	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
+		prefix := groupPrefix(kind, number)
+		return bytes.Compare(first, after(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
+	})
+}
+
+// TakeSuspicion reports whether damage was found since the last call that may concern the
+// group.
+func (g *Group) TakeSuspicion() bool {
+	s := g.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.mu.groups[g.number]
+	if of == nil || of.group != g || !of.fresh {
+		return false
+	}
+	of.fresh = false
+	return true
+}

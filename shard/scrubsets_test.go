@@ -1,0 +1,79 @@
+package shard
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+)
+
+// A flipped bit in a set that nobody reads is found by a pass, or once the store meets it. It
+// is counted, and the replica is replaced by another's: 1. a pass over what is whole finds
+// nothing; 2. afterwards the replica has the sets of the others, on disk too.
+func TestScrubFindsDamagedSets(t *testing.T) {
+	t.Parallel()
+	for name, find := range map[string]func(*testing.T, *coldMember){
+		"by a pass": func(t *testing.T, m *coldMember) {
+			damaged := m.here()
+			mustDo(t, m.tiering.Scrub.Pass(noPause))
+			if !damaged.damage.Found() {
+				t.Error("a pass does not find it")
+			}
+		},
+		"as the store meets it": func(t *testing.T, m *coldMember) {
+			if err := m.here().counters.Members().Verify(); !errors.Is(err, members.ErrDamaged) {
+				t.Errorf("reading all sets: %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testDamagedSets(t, find)
+		})
+	}
+}
+
+func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
+	all := coldCluster(t)
+	m := all[1]
+	var last *Write
+	for from := uint64(0); from < 20_000; from += 5_000 {
+		var ops []engine.Op
+		for i := from; i < from+5_000; i++ {
+			ops = append(ops, engine.Join(coldID(i/100), 2, i*7919))
+		}
+		last = memberWrite(t, all[0].Node, all[0].Keyspace("posts"), ops...)
+	}
+	to := all[0].here().fsm.Applied()
+	eventually(t, "the members have arrived", func() bool { return m.here().fsm.Applied() >= to })
+	eventually(t, "a snapshot names the sets", func() bool { // raft puts it off while members change
+		err := m.here().group.TakeSnapshot()
+		return err == nil || errors.Is(err, raft.ErrNothingNewToSnapshot)
+	})
+	m.stop()
+	m.start() // what was in Pebble's log is in its files now
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	mustDo(t, m.tiering.Scrub.Pass(noPause))
+	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || s.Bytes < 200_000 || s.Passes != 1 || m.registry.damagedShards() != 0 {
+		t.Fatalf("a pass over what is whole: %+v", s)
+	}
+	m.stop()
+	flipLargest(t, filepath.Join(m.dir, "groups-members", "*.sst"))
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	damaged := m.here()
+	find(t, m)
+	mustBeRepaired(t, all, m, damaged)
+	if s := m.tiering.Scrub.Report(); s.Damaged == 0 || m.tiering.Repaired.Load() == 0 {
+		t.Errorf("%+v, %d replicas were repaired", s, m.tiering.Repaired.Load())
+	}
+	mustDo(t, m.here().counters.Members().Verify())
+	l, err := m.Members().List(m.Keyspace("posts"), 2, coldID(7), members.Page{Limit: 1000}, &ReadOptions{Token: last.Token, Deadline: soon()})
+	if mustDo(t, err); len(l.Entries) != 100 {
+		t.Errorf("a set has %d members, want 100", len(l.Entries))
+	}
+}

@@ -1,0 +1,68 @@
+package tiering
+
+import (
+	"errors"
+	"time"
+
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/shard/errs"
+)
+
+// suspectEvery is how often RunSuspects looks for sets in which damage was found.
+const suspectEvery = time.Second
+
+// RunSuspects reads the sets of a replica at once when the store met damage that may concern
+// them. Open starts it, Close stops and waits for it.
+func (s *Scrub) RunSuspects() {
+	tick := time.NewTicker(suspectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.stopping:
+			return
+		}
+		for _, l := range s.shards() {
+			sets := l.FSM.Members()
+			if sets == nil || !sets.TakeSuspicion() || l.Damage.Found() {
+				continue
+			}
+			if s.sets(l) != nil {
+				return
+			}
+		}
+	}
+}
+
+// sets reads the sets of a replica, and has it repaired if they are damaged. They are read at
+// the highest rate and not spread over a pass: until the end, what is removed from the store
+// stays on disk. It returns ErrDraining once the node is stopping.
+func (s *Scrub) sets(l *Shard) error {
+	sets := l.FSM.Members()
+	if sets == nil {
+		return nil
+	}
+	err := sets.Scrub(func(bytes int) error {
+		s.tell(func(s *ColdScrub) {
+			s.Bytes += uint64(bytes)
+			s.PassBytes += uint64(bytes)
+		})
+		select {
+		case <-time.After(time.Duration(bytes) * time.Second / scrubBytesPerSecondMax):
+			return nil
+		case <-s.stopping:
+			return errs.ErrDraining
+		}
+	})
+	if !errors.Is(err, members.ErrDamaged) {
+		if errors.Is(err, members.ErrClosed) {
+			return errs.ErrDraining
+		}
+		return err
+	}
+	if !l.Damage.closing.Load() {
+		s.tell(func(s *ColdScrub) { s.Damaged++ })
+		l.Damage.Note(err)
+	}
+	return nil
+}
