@@ -79,8 +79,8 @@ type deadPairs struct {
 // after the entries that were given to the state machine before, which is earlier than the
 // store's while a restart replays the log.
 func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
-	if g.broken != nil {
-		return nil, g.broken
+	if err := g.usable(); err != nil {
+		return nil, err
 	}
 	b := &Batch{group: g, before: at, index: index, stamp: at.Stamp, now: StampOf(now)}
 	if b.replayed = index <= g.state.Index; !b.replayed {

@@ -165,6 +165,11 @@ func (w *write) commit() error {
 	w.after.Index, w.after.Stamp = w.index, w.stamp
 	w.outcome.previous, w.outcome.after = w.before.Index, w.after
 	g := w.group
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
+	if g.usable() != nil {
+		return nil // since Begin: another replica has the sets, and the next entry is refused
+	}
 	err := errors.Join(
 		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
 		w.at.setState(w.to, w.after),

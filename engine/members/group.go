@@ -55,12 +55,10 @@ type Group struct {
 	// state is that of the store: of the newest entry in it. Replay after a restart begins
 	// at an earlier one.
 	state State
-	// broken is why the sets cannot be used until a Load replaces them; nil for sets that can.
-	broken error
-
 	// reading is held for reading while the fields below are in use, and for writing to
 	// change them.
 	reading sync.RWMutex
+	broken  error // why the sets cannot be used until a Load replaces them; nil for sets that can
 	at      prefix
 	dead    map[uint64]Stamp // deleted rows whose pairs are not all removed
 
@@ -79,6 +77,8 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	defer done()
 	g := &Group{store: s, number: number, at: prefix{group: number}}
+	s.writes.RLock() // until the generation is known
+	defer s.writes.RUnlock()
 	s.mu.Lock()
 	s.openLocked(g)
 	s.mu.Unlock()
@@ -87,17 +87,26 @@ func (s *Store) Group(number uint32) (*Group, error) {
 		g.dead, err = readDead(s.db, g.at)
 	}
 	if err == nil {
-		err = g.removeOthers()
+		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
+			err = nil // nobody reads them, and they stay
+		}
 	}
 	if err != nil {
 		// The rows are served although the sets cannot be read. The number of the next load is
 		// above that of each earlier one, as these count up from 1.
 		s.limited().Error("the members of a group cannot be read", "group", number, "err", err)
-		g.broken, g.at.generation, g.dead = err, uint32(time.Now().Unix()), map[uint64]Stamp{}
+		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
 	}
 	g.setState(state)
 	return g, nil
+}
+
+// usable returns why the sets cannot be used, nil for sets that can.
+func (g *Group) usable() error {
+	g.reading.RLock()
+	defer g.reading.RUnlock()
+	return g.broken
 }
 
 // setState notes that the store's sets are of another state.
@@ -239,6 +248,8 @@ func (g *Group) Trim(index uint64) error {
 	g.reading.RLock()
 	at := g.at
 	g.reading.RUnlock()
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
 	if err := g.store.db.DeleteRange(at.kind(keyOutcome), at.number(keyOutcome, index+1), pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot remove outcomes of members: %w", err)
 	}
@@ -248,9 +259,10 @@ func (g *Group) Trim(index uint64) error {
 // Adopts returns an ErrDamaged unless the store can continue from a state that a snapshot
 // of this replica names.
 func (g *Group) Adopts(generation uint32, s State) error {
+	broken := g.usable()
 	switch {
-	case g.broken != nil:
-		return g.broken
+	case broken != nil:
+		return broken
 	case generation != g.at.generation || s.Index > g.state.Index:
 		return fmt.Errorf("%w: the snapshot names entry %d of load %d, the disk has %d of %d",
 			ErrDamaged, s.Index, generation, g.state.Index, g.at.generation)

@@ -26,13 +26,14 @@ func (g *Group) Load() (*Load, error) {
 		return nil, err
 	}
 	defer done()
+	g.store.discardFor(g)
 	l := &Load{group: g, at: prefix{g.number, g.at.generation + 1}, dead: map[uint64]Stamp{}}
-	return l, l.removeAll(g.store.db, l.at, pebble.NoSync)
+	return l, l.removeAll(l.at)
 }
 
 // Reset removes all sets, durably.
 func (g *Group) Reset() error {
-	if g.state == (State{}) && g.broken == nil {
+	if g.state == (State{}) && g.usable() == nil {
 		return nil
 	}
 	l, err := g.Load()
@@ -43,15 +44,15 @@ func (g *Group) Reset() error {
 }
 
 // removeAll removes what a generation has on disk.
-func (l *Load) removeAll(db *pebble.DB, at prefix, sync *pebble.WriteOptions) error {
-	batch := db.NewBatch()
+func (l *Load) removeAll(at prefix) error {
+	batch := l.group.store.db.NewBatch()
 	defer batch.Close()
 	var errs []error
 	for _, kind := range generationKinds {
 		from := at.kind(kind)
 		errs = append(errs, batch.DeleteRange(from, after(from), nil))
 	}
-	if err := errors.Join(append(errs, batch.Commit(sync))...); err != nil {
+	if err := errors.Join(append(errs, l.group.store.commit(batch, pebble.NoSync))...); err != nil {
 		return fmt.Errorf("cannot remove members: %w", err)
 	}
 	return nil
@@ -79,7 +80,7 @@ func (l *Load) Block(block []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := batch.Commit(pebble.NoSync); err != nil {
+	if err := l.group.store.commit(batch, pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
 	return nil
@@ -147,7 +148,7 @@ func (l *Load) Switch(s State) error {
 	if err := l.at.setState(batch, s); err != nil {
 		return err
 	}
-	if err := batch.Commit(pebble.Sync); err != nil {
+	if err := g.store.commit(batch, pebble.Sync); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
 	earlier := g.at
@@ -155,5 +156,5 @@ func (l *Load) Switch(s State) error {
 	g.at, g.dead, g.broken = l.at, l.dead, nil
 	g.reading.Unlock() // no reader reads the earlier sets from here on
 	g.setState(s)
-	return l.removeAll(g.store.db, earlier, pebble.NoSync)
+	return l.removeAll(earlier)
 }

@@ -74,9 +74,14 @@ type Store struct {
 
 	mu struct { // under it nothing is read or written
 		sync.Mutex
-		groups map[uint32]*suspect         // those in use
-		files  []pebble.DataCorruptionInfo // that were found damaged
+		groups map[uint32]*suspect // opened and not dropped since
+		files  []*damagedFile
 	}
+
+	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
+	// file. It is acquired before all locks but gate.
+	writes   sync.RWMutex
+	discards atomic.Uint64 // damaged files that were replaced
 
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
 	// acquired before all other locks, and once.
@@ -96,6 +101,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	s.mu.groups = map[uint32]*suspect{}
+	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
 	var err error
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		s.cache.Unref()
@@ -163,6 +169,13 @@ func (s *Store) use() (done func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
+// commit writes a batch. The caller has the store in use.
+func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
+	s.writes.RLock()
+	defer s.writes.RUnlock()
+	return batch.Commit(sync)
+}
+
 // Close closes the store. All views must be closed. Later calls of other methods get
 // ErrClosed.
 func (s *Store) Close() error {
@@ -221,9 +234,12 @@ func (s *Store) Drop(number uint32) error {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 		}
 	}
-	if err := batch.Commit(pebble.Sync); err != nil {
+	if err := s.commit(batch, pebble.Sync); err != nil {
 		return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 	}
+	s.mu.Lock()
+	delete(s.mu.groups, number)
+	s.mu.Unlock()
 	return nil
 }
 

@@ -11,16 +11,16 @@ import (
 // and the keys at its ends, which may belong to several groups, and to none that is in use. So
 // each group that may be concerned is a suspect until a Scrub shows whether it is.
 
-// suspect is what is known of a group in use.
+// suspect is what is known of a group that was opened.
 type suspect struct {
 	group *Group
 	fresh bool // a file that may have keys of the group was found damaged since TakeSuspicion
 }
 
-// openLocked lists a group as in use. Damage may have been met before.
+// openLocked lists a group. Damage may have been met before.
 func (s *Store) openLocked(g *Group) {
-	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(info pebble.DataCorruptionInfo) bool {
-		return mayHold(info, g.number)
+	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {
+		return mayHold(f.DataCorruptionInfo, g.number)
 	})}
 }
 
@@ -31,9 +31,14 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.damaged.Add(1)
 	var numbers []uint32
 	s.mu.Lock()
-	known := slices.ContainsFunc(s.mu.files, func(of pebble.DataCorruptionInfo) bool { return of.Path == info.Path })
-	if !known {
-		s.mu.files = append(s.mu.files, info)
+	at := slices.IndexFunc(s.mu.files, func(of *damagedFile) bool {
+		return of.Path == info.Path && bytes.Equal(of.Bounds.Start, info.Bounds.Start) && bytes.Equal(of.Bounds.End.Key, info.Bounds.End.Key)
+	})
+	known := at >= 0
+	if known {
+		s.mu.files[at].met = true
+	} else {
+		s.mu.files = append(s.mu.files, &damagedFile{DataCorruptionInfo: info, loaded: map[uint32]bool{}, met: true})
 	}
 	for number, of := range s.mu.groups {
 		if mayHold(info, number) {

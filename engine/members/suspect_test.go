@@ -3,9 +3,9 @@ package members
 import (
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -61,78 +61,231 @@ func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 
 // A damaged file is found without a read of a set: 1. a compaction that meets it makes
 // suspects of the groups that it may concern, once; 2. a scrub tells which of them it does;
-// 3. once their sets are replaced, no set is damaged any more, although the file is still there.
+// 3. once the sets of those are replaced, the file is gone: all sets can be read and compacted,
+// after a restart too, and writes went on meanwhile; 4. nothing of the other groups is lost.
 func TestDamagedFile(t *testing.T) {
-	fs := vfs.NewMem()
-	d := &disk{T: t, store: storeOf(t, fs)}
-	var states []State
-	var blocks [][][]byte
-	groups := []*Group{d.open(0), d.open(1), d.open(2)}
-	give := func(g *Group, index uint64, ops []op) {
-		if _, _, err := give(g, g.State(), index, &entry{now: logTimeStart, ops: ops}); err != nil {
-			t.Fatal(err)
+	for _, part := range parts(0, 10) {
+		t.Run(strconv.Itoa(int(part)), func(t *testing.T) { testDamagedFile(t, part) })
+	}
+}
+
+// parts returns the parts of a file to damage: those below n, in the short form each third.
+func parts(first, n int64) (all []int64) {
+	for part := int64(0); part < n; part++ {
+		if !testing.Short() || part%3 == first {
+			all = append(all, part)
 		}
 	}
-	for _, g := range groups {
-		give(g, 1, joins(100, 100))
+	return all
+}
+
+// damagedRows is how many sets of 100 members each group of a damagedDisk has.
+const damagedRows = 20
+
+// damagedDisk is a disk with a damaged file that has sets of three groups.
+type damagedDisk struct {
+	*disk
+	fs     vfs.FS
+	groups []*Group
+	blocks [][][]byte // of the sets before the damage
+	states []State
+}
+
+func damagedDiskOf(t *testing.T, part int64) *damagedDisk {
+	t.Helper()
+	fs := vfs.NewMem()
+	d := &damagedDisk{disk: &disk{T: t, store: storeOf(t, fs)}, fs: fs}
+	for number := range uint32(3) {
+		g := d.open(number)
+		d.to(g, joins(damagedRows, 100))
 		s, b := copyOf(t, g)
-		states, blocks = append(states, s), append(blocks, b)
+		d.groups, d.states, d.blocks = append(d.groups, g), append(d.states, s), append(d.blocks, b)
 	}
 	d.compact()
-	for _, g := range groups {
-		give(g, 2, joins(101, 1)[100:]) // what the damaged file is to be merged with
+	for i := range d.groups {
+		d.to(d.groups[i], joins(101, 1)[100:]) // what the damaged file is to be merged with
+	}
+	d.reopen(func() { flip(t, fs, d.store.cfg.Dir, part) })
+	for d.store.Stats().Damaged == 0 && t.Context().Err() == nil { // Pebble may have met it on its own
+		if d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) == nil {
+			break // it does not read the filter, and the file is gone
+		}
+	}
+	return d
+}
+
+// reopen opens the store and the groups again, with a change of the closed store's files.
+func (d *damagedDisk) reopen(change func()) {
+	d.Helper()
+	for _, g := range d.groups {
 		g.Close()
 	}
 	_ = d.store.Close()
-	flip(t, fs, d.store.cfg.Dir, 1)
-	d.store = storeOf(t, fs)
-	defer d.store.Close()
-	for number := range groups {
-		groups[number] = d.open(uint32(number))
+	change()
+	d.store = storeOf(d.T, d.fs)
+	for number := range d.groups {
+		d.groups[number] = d.open(uint32(number))
 	}
-	for began := time.Now(); d.store.Stats().Damaged == 0; { // Pebble may have met it on its own
-		_ = d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
-		if time.Since(began) > time.Minute {
-			t.Fatal("a compaction does not meet the damage")
+}
+
+func (d *damagedDisk) close() {
+	for _, g := range d.groups {
+		g.Close()
+	}
+	_ = d.store.Close()
+}
+
+// to gives the next entry to a group.
+func (d *damagedDisk) to(g *Group, ops []op) {
+	d.Helper()
+	if _, _, err := give(g, g.State(), g.State().Index+1, &entry{now: logTimeStart, ops: ops}); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// repair replaces the sets of a group by those from before the damage.
+func (d *damagedDisk) repair(i int) {
+	d.Helper()
+	l, err := d.groups[i].Load()
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, b := range d.blocks[i] {
+		if err := l.Block(b); err != nil {
+			d.Fatal(err)
 		}
 	}
-	suspects, broken := 0, 0
-	for i, g := range groups {
-		suspect := g.TakeSuspicion()
-		if suspect {
-			suspects++
+	if err := l.Switch(d.states[i]); err != nil {
+		d.Fatal(err)
+	}
+}
+
+func testDamagedFile(t *testing.T, part int64) {
+	d := damagedDiskOf(t, part)
+	defer func() { d.close() }()
+	want := make([]State, len(d.groups))
+	for round := 0; ; round++ {
+		broken := 0
+		for i, g := range d.groups {
+			suspect := g.TakeSuspicion()
+			err := g.Verify()
+			if err == nil {
+				continue
+			}
+			if broken++; round == 0 && !suspect || !errors.Is(err, ErrDamaged) {
+				t.Errorf("group %d, a suspect %v, is damaged: %v", i, suspect, err)
+			}
+			d.repair(i)
 		}
-		if g.TakeSuspicion() {
-			t.Error("a suspicion was taken, and is there again")
+		d.store.Discard()
+		if broken == 0 {
+			break
 		}
-		err := g.Verify()
-		if err == nil {
+		if round == 10 {
+			t.Fatal("the sets are damaged again and again")
+		}
+	}
+	for i, g := range d.groups {
+		if want[i] = g.State(); want[i].Pairs < 100*damagedRows {
+			t.Errorf("group %d has %d pairs", i, want[i].Pairs)
+		}
+	}
+	for restarts := range 2 {
+		if err := d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+			t.Errorf("a compaction: %v", err)
+		}
+		for i, g := range d.groups {
+			if err := g.Verify(); err != nil || g.State() != want[i] {
+				t.Errorf("group %d: %+v, %v", i, g.State(), err)
+			}
+			d.to(g, []op{{kind: 'j', pair: Pair{Row: 200, Member: g.State().Index}}})
+			want[i] = g.State()
+		}
+		if n := d.store.Stats().Damaged; n > 0 && restarts > 0 {
+			t.Errorf("damage was met %d times after a restart", n)
+		}
+		d.reopen(func() {})
+	}
+}
+
+// readable returns how many sets can be read. The others must be refused.
+func (d *damagedDisk) readable() (n int) {
+	d.Helper()
+	for _, g := range d.groups {
+		for row := range uint64(damagedRows) {
+			l, err := g.Members(row, 0, Page{Limit: 1000})
+			switch {
+			case err == nil && len(l.Entries) == 100:
+				n++
+			case !errors.Is(err, ErrDamaged):
+				d.Fatalf("group %d: row %d has %d members: %v", g.number, row, len(l.Entries), err)
+			}
+		}
+	}
+	return n
+}
+
+// A damaged file stays while it has sets that no other replica is known to have: 1. what can be
+// read of them is served; 2. all of them are there if the file can be read again.
+func TestDamagedFileStays(t *testing.T) {
+	refused := 0
+	for _, part := range parts(1, 8) {
+		d := damagedDiskOf(t, part)
+		if d.store.Stats().Damaged == 0 { // see there
+			d.close()
 			continue
 		}
-		if broken++; !suspect || !errors.Is(err, ErrDamaged) {
-			t.Errorf("a group, a suspect %v, is damaged: %v", suspect, err)
+		before := d.readable()
+		refused += 3*damagedRows - before
+		d.store.Discard()
+		if after := d.readable(); after != before {
+			t.Errorf("%d/10: %d sets can be read, before there were %d", part, after, before)
 		}
-		l, err := g.Load()
-		if err != nil {
-			t.Fatal(err)
+		d.reopen(func() { flip(t, d.fs, d.store.cfg.Dir, part) })
+		for _, g := range d.groups {
+			if err := g.Verify(); err != nil {
+				t.Errorf("%d/10: %v", part, err)
+			}
 		}
-		for _, b := range blocks[i] {
-			if err := l.Block(b); err != nil {
+		if n := d.readable(); n != 3*damagedRows {
+			t.Errorf("%d/10: %d sets can be read", part, n)
+		}
+		d.close()
+	}
+	if refused == 0 && !testing.Short() {
+		t.Error("all sets could be read")
+	}
+}
+
+// A crash between the removal of a damaged file and the Switch: the group refuses its sets
+// until they are replaced.
+func TestCrashBehindDiscard(t *testing.T) {
+	for _, part := range parts(2, 3) {
+		d := damagedDiskOf(t, part)
+		for _, g := range d.groups {
+			if g.Verify() == nil && g.usable() == nil {
+				continue
+			}
+			if _, err := g.Load(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := l.Switch(states[i]); err != nil {
-			t.Fatal(err)
+		d.reopen(func() {})
+		if n := d.readable(); n == 3*damagedRows || n%damagedRows > 0 {
+			t.Errorf("%d/10: %d sets can be read", part, n)
 		}
-	}
-	if broken == 0 || suspects < broken {
-		t.Errorf("%d groups are damaged, %d are suspects", broken, suspects)
-	}
-	for _, g := range groups {
-		if err := g.Verify(); err != nil {
-			t.Error(err)
+		for i, g := range d.groups {
+			if g.Adopts(1, d.states[i]) != nil {
+				d.repair(i)
+			}
+			if err := g.Verify(); err != nil || g.usable() != nil {
+				t.Errorf("%d/10: group %d: %v, %v", part, i, err, g.usable())
+			}
 		}
-		g.Close()
+		if n := d.readable(); n != 3*damagedRows {
+			t.Errorf("%d/10: %d sets can be read", part, n)
+		}
+		d.close()
 	}
 }
 

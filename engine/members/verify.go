@@ -24,9 +24,23 @@ func (g *Group) Scrub(read func(bytes int) error) error {
 		return err
 	}
 	defer done()
+	if err := g.usable(); err != nil {
+		return err
+	}
+	for {
+		before := g.store.discards.Load()
+		if err = g.scrub(read); !errors.Is(err, ErrDamaged) || g.store.discards.Load() == before {
+			return err
+		}
+	}
+}
+
+func (g *Group) scrub(read func(bytes int) error) error {
+	g.store.writes.RLock()
 	g.mu.Lock()
 	v, err := g.openLocked()
 	g.mu.Unlock()
+	g.store.writes.RUnlock()
 	if err != nil {
 		return err
 	}
@@ -45,7 +59,13 @@ func (g *Group) Scrub(read func(bytes int) error) error {
 				sum.Pairs, sum.Digest, v.state.Pairs, v.state.Digest)
 		}
 	}
-	return nil
+	if _, err := readDead(v.disk, v.at); err != nil {
+		return err
+	}
+	return each(v.disk, v.at.kind(keyOutcome), func(_, value []byte) (bool, error) {
+		_, err := parseOutcome(value)
+		return true, err
+	})
 }
 
 // sum returns number and digest of the pairs in one order.

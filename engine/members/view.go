@@ -55,6 +55,8 @@ func (g *Group) Capture() error {
 		return err
 	}
 	defer done()
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.mu.views); g.state.Index == 0 || n > 0 && g.mu.views[n-1].state == g.state && g.mu.views[n-1].at == g.at {
@@ -73,7 +75,7 @@ func (g *Group) Capture() error {
 }
 
 // openLocked returns a view of the present sets with one reference. The caller has the store
-// in use.
+// in use, and holds Store.writes.
 func (g *Group) openLocked() (v *View, err error) {
 	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot(), since: time.Now()}
 	v.at.group = g.number
@@ -100,12 +102,17 @@ func (g *Group) ReleaseViews(before time.Time) {
 	defer done()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.releaseLocked(func(v *View) bool { return v.since.Before(before) })
+}
+
+// releaseLocked releases captured views. The caller has the store in use.
+func (g *Group) releaseLocked(which func(*View) bool) {
 	g.mu.views = slices.DeleteFunc(g.mu.views, func(v *View) bool {
-		old := v.since.Before(before)
-		if old {
+		released := which(v)
+		if released {
 			v.releaseLocked()
 		}
-		return old
+		return released
 	})
 }
 
@@ -117,17 +124,9 @@ func (g *Group) Close() {
 	}
 	defer done()
 	g.store.pairs.Add(-int64(g.state.Pairs))
-	g.store.mu.Lock()
-	if of := g.store.mu.groups[g.number]; of != nil && of.group == g {
-		delete(g.store.mu.groups, g.number)
-	}
-	g.store.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, v := range g.mu.views {
-		v.releaseLocked()
-	}
-	g.mu.views = nil
+	g.releaseLocked(func(*View) bool { return true })
 }
 
 // OpenView returns the sets for a snapshot that names a state: as of that state if they are
@@ -147,6 +146,8 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 		return nil, err
 	}
 	defer done()
+	g.store.writes.RLock() // until there is an iterator
+	defer g.store.writes.RUnlock()
 	g.mu.Lock()
 	var v *View
 	for _, kept := range g.mu.views {

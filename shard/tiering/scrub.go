@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -41,7 +42,8 @@ type ColdScrub struct {
 // take.
 type Scrub struct {
 	shards   func() []*Shard
-	every    time.Duration // 0 for never
+	stored   func() *members.Store // nil before OpenSets
+	every    time.Duration         // 0 for never
 	logger   *slog.Logger
 	stopping <-chan struct{}
 

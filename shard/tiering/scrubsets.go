@@ -12,7 +12,7 @@ import (
 const suspectEvery = time.Second
 
 // RunSuspects reads the sets of a replica at once when the store met damage that may concern
-// them. Open starts it, Close stops and waits for it.
+// them, and removes damaged files. Open starts it, Close stops and waits for it.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
 	defer tick.Stop()
@@ -30,6 +30,9 @@ func (s *Scrub) RunSuspects() {
 			if s.sets(l) != nil {
 				return
 			}
+		}
+		if store := s.stored(); store != nil {
+			store.Discard()
 		}
 	}
 }

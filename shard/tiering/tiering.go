@@ -80,6 +80,7 @@ type Config struct {
 // New returns a tiering that waits for its store, its connection and run.
 func New(cfg Config) *Tiering {
 	t := &Tiering{cfg: cfg, Scrub: Scrub{shards: cfg.Shards, every: cfg.Cold.ScrubEvery, logger: cfg.Logger, stopping: cfg.Stopping}}
+	t.Scrub.stored = t.sets.Load
 	t.Queue.asked = make(chan struct{}, 1)
 	return t
 }

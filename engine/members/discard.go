@@ -1,0 +1,370 @@
+package members
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Pebble never lets go of a damaged file on its own: it cannot merge it with others, and a read
+// of keys beside the damaged block reads that block, even of sets that were replaced. So the
+// store replaces the whole span of keys of a damaged file by what is in use of it,
+// in one step of Pebble (an ingest with an excise). Nothing that can be read is lost:
+//
+//   - A file stays while it has sets in use that cannot be read, unless another replica has
+//     them: those of a group that begins a Load, or had one since the file was found damaged.
+//   - Those sets are given up first: durably, the state of the group is a mark (no bytes), and
+//     it refuses all calls until the next Switch.
+//   - No write is under way meanwhile (Store.writes). An iterator keeps the files that it
+//     reads, and an iterator that is opened later finds the same keys. A Pebble snapshot does
+//     not, so the captured views are released, and a Scrub begins anew.
+
+// discardKeysMax bounds the keys that are rewritten, and so the delay of writes: a file of
+// fileBytes has up to three million.
+const discardKeysMax = 12 << 20
+
+// discardAgainAfter is the least time between two attempts of Discard at the same file.
+const discardAgainAfter = 10 * time.Minute
+
+// rewrittenName is the name of the file that Pebble takes over.
+const rewrittenName = "rewritten.tmp"
+
+// damagedFile is a file that Pebble found damaged.
+type damagedFile struct {
+	pebble.DataCorruptionInfo
+	loaded map[uint32]bool // groups that began a Load since, so that another replica has their sets
+	met    bool            // since Discard tried
+	tried  time.Time       // by Discard
+}
+
+// Discard removes the damaged files that were met since its last attempt, if what is in use of
+// them can be read.
+func (s *Store) Discard() {
+	done, err := s.use()
+	if err != nil {
+		return
+	}
+	defer done()
+	s.discard(nil, func(f *damagedFile) bool {
+		due := f.met && time.Since(f.tried) > discardAgainAfter
+		if due {
+			f.met, f.tried = false, time.Now()
+		}
+		return due
+	})
+}
+
+// discardFor removes the damaged files that may have keys of a group whose sets are about to be
+// replaced. The caller has the store in use.
+func (s *Store) discardFor(g *Group) {
+	s.discard(g, func(f *damagedFile) bool {
+		concerned := mayHold(f.DataCorruptionInfo, g.number)
+		if concerned {
+			f.loaded[g.number] = true
+		}
+		return concerned
+	})
+}
+
+func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
+	s.mu.Lock()
+	var files []*damagedFile
+	for _, f := range s.mu.files {
+		if which(f) && len(f.Bounds.Start) > 0 && len(f.Bounds.End.Key) > 0 {
+			files = append(files, f)
+		}
+	}
+	s.mu.Unlock()
+	for _, f := range files {
+		if err := s.discardFile(f, loading); err != nil {
+			s.cfg.Logger.Warn("a damaged file of members stays", "file", f.Path, "err", err.Error())
+		}
+	}
+}
+
+// discardFile replaces the span of a damaged file by what is in use of it.
+func (s *Store) discardFile(f *damagedFile, loading *Group) error {
+	s.writes.Lock()
+	defer s.writes.Unlock()
+	span := pebble.KeyRange{Start: cut(f.Bounds.Start), End: after(cut(f.Bounds.End.Key))}
+	if err := s.mayCut(span); err != nil {
+		return err
+	}
+	r, err := s.rewrite(f, loading, span)
+	if err != nil {
+		return err
+	}
+	for _, g := range r.lost {
+		if err := s.giveUp(g, loading); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.db.Flush(), s.excise(r, span)); err != nil {
+		return err
+	}
+	s.discards.Add(1)
+	s.mu.Lock()
+	s.mu.files = slices.DeleteFunc(s.mu.files, func(of *damagedFile) bool { return of == f })
+	s.mu.Unlock()
+	for _, g := range s.groups() {
+		g.mu.Lock()
+		g.releaseLocked(func(*View) bool { return true })
+		g.mu.Unlock()
+	}
+	s.cfg.Logger.Info("a damaged file of members was removed", "file", f.Path, "kept_keys", r.keys, "groups_given_up", len(r.lost))
+	return nil
+}
+
+func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
+	if r.keys == 0 {
+		return s.db.Excise(context.Background(), span)
+	}
+	_, err := s.db.IngestAndExcise(context.Background(), []string{r.path}, nil, nil, span)
+	return err
+}
+
+// cut returns the greatest key up to a key at which Pebble can cut files: one that is a prefix
+// for filters, see comparer.
+func cut(key []byte) []byte {
+	if kind := key[0]; len(key) > listBytes && (kind == keyMember || kind == keyTime || kind == keyOf) {
+		key = key[:listBytes]
+	}
+	return bytes.Clone(key)
+}
+
+// mayCut returns an error if a file that has keys on both sides of an end of the span is
+// damaged. Where Pebble cuts such a file and cannot read it, it drops the rest without a word.
+func (s *Store) mayCut(span pebble.KeyRange) error {
+	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
+	if err != nil {
+		return err
+	}
+	for _, file := range slices.Concat(levels...) {
+		if bytes.Compare(file.Smallest.UserKey, span.Start) >= 0 && bytes.Compare(file.Largest.UserKey, span.End) < 0 {
+			continue
+		}
+		if err := s.checkFile(s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")); err != nil {
+			return fmt.Errorf("cannot cut a file beside it: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkFile reads a file whole.
+func (s *Store) checkFile(path string) error {
+	f, err := s.cfg.FS.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r, err := sstable.NewReader(context.Background(), readable, s.fileOptions().MakeReaderOptions())
+	if err != nil {
+		return errors.Join(damaged(err), readable.Close())
+	}
+	return errors.Join(damaged(r.ValidateBlockChecksums()), r.Close())
+}
+
+// fileOptions returns options for files outside of the store.
+func (s *Store) fileOptions() *pebble.Options {
+	o := s.options()
+	o.EnsureDefaults()
+	return o
+}
+
+// groups returns those that were opened, in use or not.
+func (s *Store) groups() (all []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.mu.groups {
+		all = append(all, of.group)
+	}
+	return all
+}
+
+// giveUp has a group refuse all calls until its sets are replaced.
+func (s *Store) giveUp(g, loading *Group) error {
+	if err := s.db.Set(full(groupPrefix(keyState, g.number)), nil, pebble.Sync); err != nil {
+		return err
+	}
+	g.reading.Lock()
+	g.broken = fmt.Errorf("%w: they were in a file that is removed", ErrDamaged)
+	g.reading.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.mu.groups[g.number]; of != nil && g != loading {
+		of.fresh = true // a Scrub returns ErrDamaged
+	}
+	return nil
+}
+
+// holder is a group that has keys in the store.
+type holder struct {
+	number      uint32
+	generations []uint32 // in use: its own, and that of a Load under way
+	group       *Group   // nil if it was not opened
+}
+
+// holders returns the groups that may have keys in use, ascending. A replica that begins may
+// be the first of several, so groups that were not opened since Open are then read from disk.
+func (s *Store) holders(f *damagedFile, loading *Group) ([]holder, error) {
+	byNumber, replaceable := map[uint32]holder{}, true
+	err := each(s.db, []byte{keyState}, func(key, value []byte) (bool, error) {
+		h := holder{number: binary.BigEndian.Uint32(key[1:])}
+		if len(value) >= 4 { // it was not given up
+			h.generations = []uint32{binary.BigEndian.Uint32(value)}
+		}
+		byNumber[h.number] = h
+		return true, nil
+	})
+	for _, g := range s.groups() {
+		own := g.Generation()
+		byNumber[g.number] = holder{g.number, []uint32{own, own + 1}, g}
+		replaceable = replaceable && s.replaceable(f, g)
+	}
+	if loading == nil || replaceable {
+		err = nil // all groups were opened
+	}
+	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
+}
+
+// replaceable reports whether another replica has the sets of a group.
+func (s *Store) replaceable(f *damagedFile, g *Group) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return g != nil && f.loaded[g.number]
+}
+
+// rewriting copies what is in use of a span of keys to a file outside of the store.
+type rewriting struct {
+	store *Store
+	span  pebble.KeyRange
+	path  string
+	to    *sstable.Writer // nil to count alone
+	keys  int
+	lost  map[uint32]*Group // that cannot be read in the span, and that another replica has
+}
+
+// rewrite writes what is in use of a damaged file's span to a file, if it can all be read.
+func (s *Store) rewrite(f *damagedFile, loading *Group, span pebble.KeyRange) (*rewriting, error) {
+	r := &rewriting{store: s, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
+	holders, err := s.holders(f, loading)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.all(f, holders); err != nil || r.keys == 0 && len(r.lost) == 0 {
+		return r, err
+	}
+	file, err := s.cfg.FS.Create(r.path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	o := s.fileOptions()
+	r.to, r.keys = sstable.NewWriter(objstorageprovider.NewFileWritable(file), o.MakeWriterOptions(len(o.Levels)-1, s.db.TableFormat())), 0
+	err = r.all(f, holders)
+	if failed := r.to.Close(); err == nil {
+		err = failed
+	}
+	if err != nil || r.keys == 0 {
+		err = errors.Join(err, s.cfg.FS.Remove(r.path))
+	}
+	return r, err
+}
+
+// all copies the keys in their order.
+func (r *rewriting) all(f *damagedFile, holders []holder) error {
+	for _, kind := range [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime} {
+		for _, h := range holders {
+			err := r.holder(kind, h, f)
+			switch {
+			case errors.Is(err, ErrDamaged) && r.to == nil && r.store.replaceable(f, h.group):
+				r.lost[h.number] = h.group
+			case err != nil:
+				return fmt.Errorf("group %d: %w", h.number, err)
+			}
+		}
+	}
+	return nil
+}
+
+// holder copies the keys of one kind of a group.
+func (r *rewriting) holder(kind byte, h holder, f *damagedFile) error {
+	if kind == keyState {
+		return r.state(h)
+	}
+	if r.lost[h.number] != nil {
+		return nil
+	}
+	if h.group != nil && mayHold(f.DataCorruptionInfo, h.number) {
+		if err := h.group.usable(); err != nil {
+			return err // the generation on disk is not known
+		}
+	}
+	for _, generation := range h.generations {
+		if err := r.prefix(prefix{h.number, generation}.kind(kind)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// state copies the state of a group, or the mark that it was given up. A lookup, unlike an
+// iterator, does not read older states, which may be in the damaged block.
+func (r *rewriting) state(h holder) error {
+	key := full(groupPrefix(keyState, h.number))
+	if bytes.Compare(key, r.span.Start) < 0 || bytes.Compare(key, r.span.End) >= 0 {
+		return nil
+	}
+	var value []byte
+	if r.lost[h.number] == nil {
+		found, closer, err := r.store.db.Get(key)
+		if errors.Is(err, pebble.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return damaged(err)
+		}
+		value = bytes.Clone(found)
+		if err := closer.Close(); err != nil {
+			return err
+		}
+	}
+	if r.keys++; r.to == nil {
+		return nil
+	}
+	return r.to.Set(key, value)
+}
+
+// prefix copies the keys with a prefix that are in the span.
+func (r *rewriting) prefix(prefix []byte) error {
+	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{after(prefix), r.span.End}, bytes.Compare)
+	if bytes.Compare(from, to) >= 0 {
+		return nil
+	}
+	var failed error // not of a read
+	err := eachFrom(r.store.db, from, to, func(key, value []byte) (bool, error) {
+		if r.keys++; r.keys > discardKeysMax {
+			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)
+		} else if r.to != nil {
+			failed = r.to.Set(key, value)
+		}
+		return failed == nil, nil
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
