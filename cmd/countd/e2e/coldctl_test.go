@@ -22,7 +22,10 @@ type coldStatus struct {
 			Rows     uint64
 			ColdRows uint64 `json:"cold_rows"`
 		}
-		Scrub struct{ Passes, Blocks uint64 }
+		Scrub struct {
+			Passes, Blocks, Bytes uint64
+			Damaged               uint64 `json:"damaged_generations"`
+		}
 	}
 }
 
