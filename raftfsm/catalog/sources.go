@@ -244,7 +244,7 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 	done := true // by an earlier copy of the command
 	for partition, at := range c.Positions {
 		p, fenced := s.Partitions[partition], c.Epochs[partition]
-		done = done && p.Epoch == fenced+1 && p.Start == at
+		done = done && p.Epoch == fenced+1 && p.Sought == 0 && p.Start == at // a pause keeps Start too
 	}
 	if done {
 		return Result{Source: s}, false

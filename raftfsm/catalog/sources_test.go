@@ -130,8 +130,9 @@ func TestSources(t *testing.T) {
 		{pause("other", true), missing},
 		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
 		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
-		{seek("likes", 3, 1, 5), refusal}, // it was fenced before the pause
-		{seek("likes", 4, 1, 5), refusal}, // it has not begun
+		{seek("likes", 3, 1, 5), refusal},  // it was fenced before the pause
+		{seek("likes", 3, 1, 10), refusal}, // likewise, although it began there
+		{seek("likes", 4, 1, 5), refusal},  // it has not begun
 		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})},
 		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})}, // the same again
 		{seek("likes", 3, 2, 6), refusal},
