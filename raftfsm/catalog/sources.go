@@ -105,9 +105,10 @@ type DeleteSourceEntry struct {
 	Number uint64 `json:"number"`
 }
 
-// SeekSourceEntry sets where partitions of a paused source continue.
+// SeekSourceEntry sets where partitions of the paused source of a name and number continue.
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
+	Number    uint64                   `json:"number"`
 	Positions map[uint32]sink.Position `json:"positions"`
 	// Epochs are those of the same partitions when all shards were fenced, 0 for those that had
 	// not begun. A partition that was resumed and paused since may have a reader that is not
@@ -236,6 +237,8 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !exists:
 		return Result{Missing: true}, false
+	case s.Number != c.Number:
+		return refused("source %s is another one, or its messages mean something else by now", c.Name)
 	case !s.Paused:
 		return refused("source %s is not paused", c.Name)
 	case len(c.Positions) == 0:

@@ -31,7 +31,7 @@ func pause(name string, paused bool) *Command {
 
 func seek(name string, partition, fenced uint32, to uint64) *Command {
 	return &Command{SeekSource: &SeekSourceEntry{
-		Name: name, Positions: map[uint32]sink.Position{partition: {Lo: to}}, Epochs: map[uint32]uint32{partition: fenced},
+		Name: name, Number: first, Positions: map[uint32]sink.Position{partition: {Lo: to}}, Epochs: map[uint32]uint32{partition: fenced},
 	}}
 }
 
@@ -153,6 +153,9 @@ func TestSources(t *testing.T) {
 		{deleteSource("likes", first), missing},
 		{start(first, 3, 10, "q1"), missing},
 		{putSource("likes", aConfig, 0), made(second)},
+		{start(second, 3, 1, "q1"), nil},
+		{pause("likes", true), partition(second, Partition{2, 1, sink.Position{Lo: 1}, "q1"})},
+		{seek("likes", 3, 2, 5), refusal}, // the other source of the name was fenced
 	} {
 		r := applyCommand(t, c, step.command)
 		if step.check == nil && (r.Refused != "" || r.Missing || r.Exists) {
@@ -186,7 +189,7 @@ func TestSourcesAreBounded(t *testing.T) {
 		t.Errorf("one source too many: %+v", r)
 	}
 	applyCommand(t, c, pause("s0", true))
-	many := &SeekSourceEntry{Name: "s0", Positions: map[uint32]sink.Position{}}
+	many := &SeekSourceEntry{Name: "s0", Number: first, Positions: map[uint32]sink.Position{}}
 	for i := range uint32(PartitionsMax) {
 		many.Positions[i] = sink.Position{}
 	}

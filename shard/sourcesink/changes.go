@@ -150,37 +150,34 @@ func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sin
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
-	epochs, err := c.fence(ctx, name, to)
+	seek, err := c.fence(ctx, name, to)
 	if err != nil {
 		return catalog.Source{}, err
 	}
-	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: name, Positions: to, Epochs: epochs}})
+	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: seek})
 	return s, err
 }
 
-// fence fences the partitions of a seek that have begun, and returns the epochs of all. What the
-// seek will be refused for passes.
-func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) (map[uint32]uint32, error) {
+// fence fences the partitions of a seek that have begun, and returns the seek with the number and
+// the epochs that were fenced. What the seek will be refused for passes.
+func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) (*catalog.SeekSourceEntry, error) {
 	if err := c.world.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	s, err := c.Source(name)
-	if err != nil {
-		return nil, nil //nolint:nilerr // the command finds out too
-	}
-	epochs := make(map[uint32]uint32, len(to))
+	s := c.world.View().Sources[name]
+	seek := &catalog.SeekSourceEntry{Name: name, Number: s.Number, Positions: to, Epochs: make(map[uint32]uint32, len(to))}
 	fencing, ctx := errgroup.WithContext(ctx)
 	fencing.SetLimit(settleAtOnce)
 	for number := range to {
 		p, begun := s.Partitions[number]
-		if epochs[number] = p.Epoch; begun && s.Paused {
+		if seek.Epochs[number] = p.Epoch; begun && s.Paused {
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); err != nil && !errors.Is(err, sink.ErrStopped) { // it was deleted or resumed meanwhile
+	if err := fencing.Wait(); err != nil && !errors.Is(err, sink.ErrStopped) { // it was deleted meanwhile
 		return nil, err
 	}
-	return epochs, nil
+	return seek, nil
 }
 
 // DeleteSource deletes a source. No section of it is applied after that, and its positions are

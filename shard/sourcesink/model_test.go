@@ -380,7 +380,7 @@ func (c *sourceCluster) fence(n *sourceNode, to uint64) *catalog.SeekSourceEntry
 	if begun && s.Paused && n.sink.Fence(context.Background(), s, 0) != nil {
 		return nil
 	}
-	return &catalog.SeekSourceEntry{Name: modelSource, Positions: map[uint32]sink.Position{0: {Lo: to}}, Epochs: map[uint32]uint32{0: p.Epoch}}
+	return &catalog.SeekSourceEntry{Name: modelSource, Number: s.Number, Positions: map[uint32]sink.Position{0: {Lo: to}}, Epochs: map[uint32]uint32{0: p.Epoch}}
 }
 
 // seek makes a seek that was prepared.
