@@ -58,6 +58,8 @@ type Config struct {
 	// Token authenticates each call; "" for none. A server without --auth ignores it. If one of
 	// Addrs has TLS, the token goes without TLS only to those of Addrs that have none.
 	Token string
+	// TokenToAddrs has the token go without TLS only to Addrs, also if none of them has TLS.
+	TokenToAddrs bool
 }
 
 // Client calls the servers of one cluster. It is safe for concurrent use.
@@ -103,7 +105,8 @@ func New(cfg Config) (*Client, error) {
 		TLSClientConfig:     cfg.TLS.Clone(),
 	}
 	if cfg.Token != "" {
-		transport = bearer{transport, cfg.Token, c.bases}
+		toBases := cfg.TokenToAddrs || slices.ContainsFunc(c.bases, func(base string) bool { return strings.HasPrefix(base, "https://") })
+		transport = bearer{transport, cfg.Token, c.bases, toBases}
 	}
 	c.http = &http.Client{Transport: transport}
 	return c, nil

@@ -72,9 +72,12 @@ func TestTokenOverPlainConnections(t *testing.T) {
 		{"a redirect to another one", []string{withTLS.URL, named.URL}, withTLS.URL + "?to=" + other.URL, ""},
 		{"another one", []string{named.URL, withTLS.URL}, other.URL, ""},
 		{"another one, without TLS", []string{named.URL}, other.URL, "Bearer secret"},
+		{"another one, without TLS, to addresses only", []string{named.URL}, other.URL, ""},
 	} {
 		t.Run(one.name, func(t *testing.T) {
-			c, err := New(Config{Addrs: one.addrs, TLS: &tls.Config{RootCAs: roots}, Token: "secret"})
+			c, err := New(Config{
+				Addrs: one.addrs, TLS: &tls.Config{RootCAs: roots}, Token: "secret", TokenToAddrs: strings.HasSuffix(one.name, "only"),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

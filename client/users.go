@@ -157,17 +157,18 @@ func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
 }
 
 // bearer adds a token to each request, redirects included: a node redirects to others of its
-// cluster. If an address of the client has TLS, it sends the token without TLS only to
-// addresses that the client has as http://, as while a cluster turns TLS on.
+// cluster.
 type bearer struct {
 	next  http.RoundTripper
 	token string
 	bases []string // addresses of the client, as http://host:port
+	// toBases says that without TLS the token goes only to those of bases that have none, as
+	// while a cluster turns TLS on.
+	toBases bool
 }
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	usesTLS := slices.ContainsFunc(b.bases, func(base string) bool { return strings.HasPrefix(base, "https://") })
-	if usesTLS && r.URL.Scheme != "https" && !slices.Contains(b.bases, r.URL.Scheme+"://"+r.URL.Host) {
+	if b.toBases && r.URL.Scheme != "https" && !slices.Contains(b.bases, r.URL.Scheme+"://"+r.URL.Host) {
 		return b.next.RoundTrip(r)
 	}
 	r = r.Clone(r.Context())

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -68,14 +69,23 @@ func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token})
+	usesTLS := slices.ContainsFunc(c.addrs, func(addr string) bool {
+		return strings.HasPrefix(strings.ToLower(addr), "https://") || config != nil && !strings.Contains(addr, "://")
+	})
+	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token, TokenToAddrs: usesTLS})
 }
 
-// NodeURL returns where a node is reached that says its address itself: its scheme is that
-// of the server in use.
+// NodeURL returns where a node is reached that says its address itself: as the addresses of
+// server have it. If they do not, it is reached with TLS if any of them is, so that no token goes
+// in the clear to a guessed address.
 func NodeURL(server *client.Client, httpAddr string) string {
-	scheme, _, _ := strings.Cut(server.Addr(), "://")
-	return scheme + "://" + httpAddr
+	addrs := server.Addrs()
+	withTLS := func(addr string) bool { return strings.HasPrefix(addr, "https://") }
+	plain, secure := "http://"+httpAddr, "https://"+httpAddr
+	if !slices.ContainsFunc(addrs, withTLS) || slices.Contains(addrs, plain) && !slices.Contains(addrs, secure) {
+		return plain
+	}
+	return secure
 }
 
 // The variables that set the token.
