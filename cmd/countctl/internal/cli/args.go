@@ -56,6 +56,21 @@ func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value tim
 	}
 }
 
+// limitMax bounds --limit, as the API does.
+const limitMax = 1000
+
+// LimitFlag defines --limit of a page. Without it, limit stays as it is.
+func LimitFlag(flags *pflag.FlagSet, limit *int, usage string) {
+	flags.Func("limit", usage, func(text string) error {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > limitMax {
+			return fmt.Errorf("not an integer from 1 to %d", limitMax)
+		}
+		*limit = n
+		return nil
+	})
+}
+
 // ReadFlags adds the flags of reads.
 func ReadFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")

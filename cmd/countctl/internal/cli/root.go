@@ -188,6 +188,7 @@ var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
 	"keyspace", "before", "older_than_seconds", "keep_seconds", "column", "member", "limit", "cursor",
+	"positions", "key", "group", "grants", "limits",
 }
 
 // isUsage reports whether a server refused a part of the command line.
@@ -196,6 +197,6 @@ func isUsage(err error) bool {
 	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {
 		return false
 	}
-	field, _, _ := strings.Cut(refused.Field, "[")
-	return slices.Contains(argumentFields, field)
+	field := strings.FieldsFunc(refused.Field, func(r rune) bool { return r == '[' || r == '.' })
+	return len(field) > 0 && slices.Contains(argumentFields, field[0])
 }

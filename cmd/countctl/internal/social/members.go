@@ -101,7 +101,8 @@ type listFlags struct {
 }
 
 func (f *listFlags) register(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&f.limit, "limit", 100, "lines to print, at most 1,000")
+	f.limit = 100
+	cli.LimitFlag(cmd.Flags(), &f.limit, "lines to print, `N` from 1 to 1000 (default 100)")
 	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the previous page printed")
 }
 

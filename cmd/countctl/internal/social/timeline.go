@@ -31,7 +31,7 @@ func timelineCommand(c *cli.CLI) *cobra.Command {
 }
 
 func pageFlags(flags *pflag.FlagSet, q *client.PostQuery) {
-	flags.IntVar(&q.Limit, "limit", 0, "posts of the page, 1 to 1000 (default 20)")
+	cli.LimitFlag(flags, &q.Limit, "posts of the page, `N` from 1 to 1000 (default 20)")
 	flags.StringVar(&q.Cursor, "cursor", "", "cursor of the previous page")
 }
 

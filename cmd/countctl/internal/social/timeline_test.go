@@ -28,3 +28,19 @@ func TestBadIDsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitsAreChecked checks that 0 is not taken for the default, as the API does not take it
+// either.
+func TestLimitsAreChecked(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))
+	defer server.Close()
+	i := clitest.New(t, server.URL, Commands)
+	for _, line := range []string{"timeline 1", "outbox list 1", "members list 1", "members of 1"} {
+		for limit, good := range map[string]bool{"0": false, "-1": false, "1001": false, "x": false, "1": true, "1000": true} {
+			got := i.Run(append(strings.Fields(line), "--limit", limit)...)
+			if good && got.Code != cli.ExitOK || !good && (got.Code != cli.ExitUsage || !strings.Contains(got.Err, "--limit") || !strings.Contains(got.Err, "1 to 1000")) {
+				t.Errorf("%s --limit %s: exit %d: %s", line, limit, got.Code, got.Err)
+			}
+		}
+	}
+}
