@@ -1,7 +1,9 @@
 package access
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,7 +113,10 @@ the node; localhost, 127.0.0.1 and ::1 are always among them.`
 		if err != nil {
 			return err
 		}
-		return writePair(c, dir, name, pair)
+		if err = writePair(c, dir, name, pair); errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%w; move it away to renew", err)
+		}
+		return err
 	}
 	return cmd
 }
