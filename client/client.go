@@ -143,7 +143,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 func elsewhere(err error) bool {
 	var refused *Error
 	if errors.As(err, &refused) {
-		return refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusBadGateway
+		return refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusBadGateway || refused.needsTLS()
 	}
 	return errors.Is(err, ErrNoAnswer)
 }

@@ -64,6 +64,11 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrNoAnswer)
 }
 
+// needsTLS reports whether a port with TLS was asked without it. countd answers so as Go does.
+func (e *Error) needsTLS() bool {
+	return e.Status == http.StatusBadRequest && e.Code == "" && strings.HasPrefix(e.Message, "Client sent an HTTP request to an HTTPS server")
+}
+
 // errorMessageBytesMax cuts the text of an answer that is not countd's own.
 const errorMessageBytesMax = 200
 

@@ -93,3 +93,34 @@ func TestTokenOverPlainConnections(t *testing.T) {
 		})
 	}
 }
+
+// TestPlainAddressOfAServerWithTLS checks that a client goes on to its next address where one is
+// given without TLS and has it by now.
+func TestPlainAddressOfAServerWithTLS(t *testing.T) {
+	withTLS := httptest.NewTLSServer(http.NotFoundHandler())
+	defer withTLS.Close()
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))
+	defer plain.Close()
+	without := strings.Replace(withTLS.URL, "https://", "http://", 1)
+	for _, one := range []struct {
+		addrs []string
+		good  bool
+	}{
+		{[]string{without, plain.URL}, true},
+		{[]string{plain.URL, without}, true},
+		{[]string{without}, false},
+	} {
+		c, err := New(Config{Addrs: one.addrs, Retry: Retry{For: RetryNever}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, read := c.Admin().Users(t.Context())
+		_, wrote := c.Admin().PutUser(t.Context(), "a", nil, nil)
+		for _, err := range []error{read, wrote} {
+			if (err == nil) != one.good || err != nil && !strings.Contains(err.Error(), "HTTPS server") {
+				t.Errorf("%v: %v", one.addrs, err)
+			}
+		}
+		c.Close()
+	}
+}
