@@ -300,15 +300,18 @@ func (r *rewriting) all(f *damagedFile, holders []holder) error {
 	return nil
 }
 
-// holder copies the keys of one kind of a group.
+// holder copies the keys of one kind of a group. Of one that is given up it copies those of a
+// Load under way, whose Switch does not read them again.
 func (r *rewriting) holder(kind byte, h holder, f *damagedFile) error {
 	if kind == keyState {
 		return r.state(h)
 	}
 	if r.lost[h.number] != nil {
-		return nil
-	}
-	if h.group != nil && mayHold(f.DataCorruptionInfo, h.number) {
+		if !h.group.loading.Load() {
+			return nil
+		}
+		h.generations = h.generations[1:]
+	} else if h.group != nil && mayHold(f.DataCorruptionInfo, h.number) {
 		if err := h.group.usable(); err != nil {
 			return err // the generation on disk is not known
 		}

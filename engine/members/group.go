@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -61,6 +62,8 @@ type Group struct {
 	broken  error // why the sets cannot be used until a Load replaces them; nil for sets that can
 	at      prefix
 	dead    map[uint64]Stamp // deleted rows whose pairs are not all removed
+
+	loading atomic.Bool // a Load wrote a block, and its Switch may follow
 
 	mu struct {
 		sync.Mutex

@@ -26,6 +26,7 @@ func (g *Group) Load() (*Load, error) {
 		return nil, err
 	}
 	defer done()
+	g.loading.Store(false) // an earlier one was let go
 	g.store.discardFor(g)
 	l := &Load{group: g, at: prefix{g.number, g.at.generation + 1}, dead: map[uint64]Stamp{}}
 	return l, l.removeAll(l.at)
@@ -80,6 +81,7 @@ func (l *Load) Block(block []byte) error {
 	if err != nil {
 		return err
 	}
+	l.group.loading.Store(true)
 	if err := l.group.store.commit(batch, pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
@@ -148,13 +150,26 @@ func (l *Load) Switch(s State) error {
 	if err := l.at.setState(batch, s); err != nil {
 		return err
 	}
-	if err := g.store.commit(batch, pebble.Sync); err != nil {
+	earlier := g.at
+	if err := l.replace(batch); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
-	earlier := g.at
-	g.reading.Lock()
-	g.at, g.dead, g.broken = l.at, l.dead, nil
-	g.reading.Unlock() // no reader reads the earlier sets from here on
 	g.setState(s)
 	return l.removeAll(earlier)
+}
+
+// replace commits a batch with the state of the loaded sets, and makes them those of the group
+// before a damaged file can be removed: that would go by the earlier ones.
+func (l *Load) replace(batch *pebble.Batch) error {
+	g := l.group
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	g.reading.Lock()
+	defer g.reading.Unlock() // no reader reads the earlier sets from here on
+	g.at, g.dead, g.broken = l.at, l.dead, nil
+	g.loading.Store(false)
+	return nil
 }
