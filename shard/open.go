@@ -115,7 +115,9 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
-	if n.sets, err = n.tiering.OpenSets(members.Config{Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Fatal: n.fatal}); err != nil {
+	if n.sets, err = n.tiering.OpenSets(members.Config{
+		Dir: cmp.Or(cfg.MembersDir, cfg.Dir+"-members"), MemoryBytes: cfg.MembersMemory, Fatal: n.fatal, Groups: n.registry.withSets,
+	}); err != nil {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
 	}

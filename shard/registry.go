@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/prover"
@@ -40,6 +41,18 @@ func (s *registry) counters() (all []*tiering.Shard) {
 		}
 	}
 	return all
+}
+
+// withSets returns the groups of the replicas here that may have sets of members: a catalog that
+// is behind does not know of what kind a group is.
+func (s *registry) withSets() (numbers []uint32) {
+	for _, r := range s.dirs.Replicas(func(group uint32) bool {
+		g := s.shardOf(group)
+		return group != catalogGroup && (g == nil || g.kind == codec.KindCounters)
+	}) {
+		numbers = append(numbers, r.Group)
+	}
+	return numbers
 }
 
 // bodies returns the feeds and outboxes of this node's replicas.

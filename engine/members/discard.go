@@ -101,7 +101,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	if err := s.mayCut(span); err != nil {
 		return err
 	}
-	r, err := s.rewrite(f, loading, span)
+	r, err := s.rewrite(f, span)
 	if err != nil {
 		return err
 	}
@@ -218,10 +218,10 @@ type holder struct {
 	group       *Group   // nil if it was not opened
 }
 
-// holders returns the groups that may have keys in use, ascending. A replica that begins may
-// be the first of several, so groups that were not opened since Open are then read from disk.
-func (s *Store) holders(f *damagedFile, loading *Group) ([]holder, error) {
-	byNumber, replaceable := map[uint32]holder{}, true
+// holders returns the groups that may have keys in use, ascending. Those that were not opened
+// since Open are read from disk.
+func (s *Store) holders() ([]holder, error) {
+	byNumber := map[uint32]holder{}
 	err := each(s.db, []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
 		if len(value) >= 4 { // it was not given up
@@ -233,12 +233,22 @@ func (s *Store) holders(f *damagedFile, loading *Group) ([]holder, error) {
 	for _, g := range s.groups() {
 		own := g.Generation()
 		byNumber[g.number] = holder{g.number, []uint32{own, own + 1}, g}
-		replaceable = replaceable && s.replaceable(f, g)
 	}
-	if loading == nil || replaceable {
-		err = nil // all groups were opened
+	if err != nil && s.allOpened() {
+		err = nil // each refuses what it cannot read
 	}
 	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
+}
+
+// allOpened reports whether all groups that may have sets on disk were opened.
+func (s *Store) allOpened() bool {
+	if s.cfg.Groups == nil {
+		return false
+	}
+	all := s.cfg.Groups()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
 // replaceable reports whether another replica has the sets of a group.
@@ -259,9 +269,9 @@ type rewriting struct {
 }
 
 // rewrite writes what is in use of a damaged file's span to a file, if it can all be read.
-func (s *Store) rewrite(f *damagedFile, loading *Group, span pebble.KeyRange) (*rewriting, error) {
+func (s *Store) rewrite(f *damagedFile, span pebble.KeyRange) (*rewriting, error) {
 	r := &rewriting{store: s, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
-	holders, err := s.holders(f, loading)
+	holders, err := s.holders()
 	if err != nil {
 		return nil, err
 	}

@@ -61,3 +61,36 @@ func TestDiscardBesideLoads(t *testing.T) {
 		d.close()
 	}
 }
+
+// A damaged file whose states cannot be read stays until all groups are known: it may have sets
+// of groups that are not open.
+func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
+	d := damagedDiskOf(t, 1)
+	d.reopen(func() { flip(t, d.fs, d.store.cfg.Dir, 1) })
+	defer func() { d.close() }()
+	d.compact()
+	damage, found := func(at int64) { flipAt(t, d.fs, d.store.cfg.Dir, at, 200) }, false
+	for at := int64(0); at < 200 && !found; at++ {
+		d.reopen(func() { damage(at) })
+		if found = each(d.store.db, []byte{keyState}, func(_, _ []byte) (bool, error) { return true, nil }) != nil; !found {
+			d.reopen(func() { damage(at) })
+			continue
+		}
+		d.close()
+		d.store = storeOf(t, d.fs)
+		g := d.open(0)
+		d.store.discardFor(g)
+		d.store.Discard()
+		g.Close()
+		d.groups[0], d.groups[1], d.groups[2] = g, d.open(1), d.open(2)
+		d.reopen(func() { damage(at) })
+	}
+	if !found {
+		t.Fatal("no states were damaged")
+	}
+	for i, g := range d.groups {
+		if err := g.Verify(); err != nil || g.usable() != nil || g.State().Pairs < damagedRows*100 {
+			t.Errorf("group %d has %d pairs, %v, %v", i, g.State().Pairs, err, g.usable())
+		}
+	}
+}

@@ -43,7 +43,8 @@ type world struct {
 const logTimeStart = 1_700_000_000_000
 
 func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
-	s, err := Open(Config{Dir: "members", FS: fs, MemoryBytes: MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
+	groups := func() []uint32 { return []uint32{0, 1, 2} } // of a damagedDisk
+	s, err := Open(Config{Dir: "members", FS: fs, Groups: groups, MemoryBytes: MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}

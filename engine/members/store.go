@@ -25,6 +25,9 @@ type Config struct {
 	Logger      *slog.Logger
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
+	// Groups returns the groups that may have sets on disk from before Open, others too. nil for
+	// unknown: then a damaged file stays if groups that were not opened may have sets in it.
+	Groups func() []uint32
 	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
 }

@@ -13,6 +13,12 @@ import (
 // flip changes a byte in the largest table of a closed store, at a tenth of its size times part.
 func flip(t *testing.T, fs vfs.FS, dir string, part int64) {
 	t.Helper()
+	flipAt(t, fs, dir, part, 10)
+}
+
+// flipAt changes a byte in the largest table of a closed store, at part/of of its size.
+func flipAt(t *testing.T, fs vfs.FS, dir string, part, of int64) {
+	t.Helper()
 	names, err := fs.List(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -30,11 +36,11 @@ func flip(t *testing.T, fs vfs.FS, dir string, part int64) {
 	}
 	defer f.Close()
 	b := make([]byte, 1)
-	if _, err := f.ReadAt(b, size*part/10); err != nil {
+	if _, err := f.ReadAt(b, size*part/of); err != nil {
 		t.Fatal(err)
 	}
 	b[0] ^= 4
-	if _, err := f.WriteAt(b, size*part/10); err != nil {
+	if _, err := f.WriteAt(b, size*part/of); err != nil {
 		t.Fatal(err)
 	}
 }
