@@ -95,7 +95,7 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	}
 	defer done()
 	found := false
-	if b.outcome, found, err = readOutcome(g.store.db, g.at, index); err != nil {
+	if b.outcome, found, err = g.outcome(index); err != nil {
 		return nil, err
 	}
 	if found && b.outcome.previous != at.Index {
@@ -105,6 +105,15 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 		b.outcome.after = at
 	}
 	return b, nil
+}
+
+// What an entry reads counts only if its group is usable afterwards: one that is given up, with
+// a damaged file, is so before its keys are gone, and pairs seem to be absent from then on.
+
+// outcome reads the outcome of an entry.
+func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
+	o, found, err = readOutcome(g.store.db, g.at, index)
+	return o, found, errors.Join(err, g.usable())
 }
 
 // Touch has Read read the pair of a Join or Leave.
@@ -139,7 +148,7 @@ func (b *Batch) Read() error {
 		at.was, err = l.stamp(b.touched[i])
 		at.is = at.was
 	}
-	return damaged(errors.Join(err, l.it.Close()))
+	return damaged(errors.Join(err, l.it.Close(), b.group.usable()))
 }
 
 // compare orders pairs as their keys.
@@ -233,6 +242,9 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 	}
 	if failed := it.Close(); err == nil {
 		err = failed
+	}
+	if gone := g.usable(); err == nil {
+		err = gone
 	}
 	return first, more, damaged(err)
 }

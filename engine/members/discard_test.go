@@ -1,6 +1,7 @@
 package members
 
 import (
+	"errors"
 	"testing"
 )
 
@@ -92,5 +93,34 @@ func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
 		if err := g.Verify(); err != nil || g.usable() != nil || g.State().Pairs < damagedRows*100 {
 			t.Errorf("group %d has %d pairs, %v, %v", i, g.State().Pairs, err, g.usable())
 		}
+	}
+}
+
+// An entry that began before its group is given up with a damaged file is refused: it does not
+// find that pairs are absent.
+func TestDiscardBesideAnEntry(t *testing.T) {
+	d := damagedDiskOf(t, 1)
+	defer func() { d.close() }()
+	d.shatter()
+	g := d.groups[0]
+	b, err := g.Begin(g.State(), g.State().Index+1, logTimeStart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Touch(Pair{})
+	for _, g := range d.groups {
+		d.store.discardFor(g)
+	}
+	if d.store.discards.Load() == 0 || g.usable() == nil {
+		t.Fatal("the group was not given up")
+	}
+	if err := b.Read(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a pair was read: %+v, %v", b.pairs[Pair{}], err)
+	}
+	if err := b.TouchRow(0); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a row was read: %+v, %v", b.rows[0], err)
+	}
+	if _, found, err := g.outcome(1); !errors.Is(err, ErrDamaged) {
+		t.Errorf("an outcome was read: %v, %v", found, err)
 	}
 }
