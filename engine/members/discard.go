@@ -110,10 +110,10 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 			return err
 		}
 	}
+	s.discards.Add(1) // before the keys go: a Scrub that misses some looks whether it rose
 	if err := errors.Join(s.db.Flush(), s.excise(r, span)); err != nil {
 		return err
 	}
-	s.discards.Add(1)
 	s.mu.Lock()
 	s.mu.files = slices.DeleteFunc(s.mu.files, func(of *damagedFile) bool { return of == f })
 	s.mu.Unlock()

@@ -2,7 +2,12 @@ package members
 
 import (
 	"errors"
+	"math/rand/v2"
+	"sync"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 // shatter damages the file of a damagedDisk in more places, so that several groups are damaged.
@@ -122,5 +127,69 @@ func TestDiscardBesideAnEntry(t *testing.T) {
 	}
 	if _, found, err := g.outcome(1); !errors.Is(err, ErrDamaged) {
 		t.Errorf("an outcome was read: %v, %v", found, err)
+	}
+}
+
+// A crash at any step of the removal of a damaged file leaves groups that have all of their
+// sets, or that refuse them.
+func TestCrashAtEachStepOfDiscard(t *testing.T) {
+	for _, part := range []int64{2} {
+		d := damagedDiskOf(t, part)
+		d.shatter()
+		d.reopen(func() {})
+		disk := vfs.NewCrashableMem()
+		if ok, err := vfs.Clone(d.fs, disk, "members", "members", vfs.CloneSync); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		d.close()
+		var crashed []*vfs.MemFS
+		var mu sync.Mutex
+		discarding := false
+		d.fs = errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if discarding && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+				n := len(crashed)
+				cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * (n % 2), RNG: rand.New(rand.NewPCG(1, uint64(n)))}
+				crashed = append(crashed, disk.CrashClone(cfg))
+			}
+			return nil
+		}))
+		d.store = storeOf(t, d.fs)
+		for i := range d.groups {
+			d.groups[i] = d.open(uint32(i))
+			if err := d.groups[i].Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		discarding = true
+		mu.Unlock()
+		for _, g := range d.groups {
+			d.store.discardFor(g)
+		}
+		mu.Lock()
+		discarding = false
+		mu.Unlock()
+		if d.store.discards.Load() == 0 {
+			t.Fatal("no file was removed")
+		}
+		d.close()
+		for i, fs := range crashed {
+			if testing.Short() && i%3 > 0 {
+				continue
+			}
+			d.fs, d.store = fs, storeOf(t, fs)
+			for i := range d.groups {
+				d.groups[i] = d.open(uint32(i))
+			}
+			d.readable() // no set with some of its members alone
+			for _, g := range d.groups {
+				if err := g.Verify(); err != nil && !errors.Is(err, ErrDamaged) || g.usable() == nil && g.State().Pairs < 100*damagedRows {
+					t.Errorf("%d/10: step %d: group %d: %+v, %v", part, i, g.number, g.State(), err)
+				}
+			}
+			d.close()
+		}
 	}
 }

@@ -84,7 +84,7 @@ type Store struct {
 	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
 	// file. It is acquired before all locks but gate.
 	writes   sync.RWMutex
-	discards atomic.Uint64 // damaged files that were replaced
+	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
 
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
 	// acquired before all other locks, and once.
@@ -242,6 +242,9 @@ func (s *Store) Drop(number uint32) error {
 	}
 	s.mu.Lock()
 	delete(s.mu.groups, number)
+	for _, f := range s.mu.files {
+		delete(f.loaded, number) // the next group of the number has not
+	}
 	s.mu.Unlock()
 	return nil
 }
