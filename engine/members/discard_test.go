@@ -16,7 +16,12 @@ func (d *damagedDisk) shatter() {
 	for part := int64(1); part < 10; part += 2 {
 		d.reopen(func() { flip(d.T, d.fs, d.store.cfg.Dir, part) })
 	}
-	_ = d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false) // finds the damage
+	d.find()
+}
+
+// find has Pebble meet the damage.
+func (d *damagedDisk) find() {
+	_ = d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false)
 }
 
 // repairAll replaces sets until those of all groups can be read.
@@ -85,6 +90,7 @@ func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
 		d.close()
 		d.store = storeOf(t, d.fs)
 		g := d.open(0)
+		d.find()
 		d.store.discardFor(g)
 		d.store.Discard()
 		g.Close()
@@ -162,6 +168,7 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		d.find()
 		mu.Lock()
 		discarding = true
 		mu.Unlock()
