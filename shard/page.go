@@ -55,8 +55,14 @@ func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 	return pg
 }
 
-// release returns the page to the pool, without the replicas that it read.
+// release returns the page to the pool.
 func (pg *page) release() {
+	pg.forget()
+	pagePool.Put(pg)
+}
+
+// forget drops the replicas that the page read and what calls answered.
+func (pg *page) forget() {
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		if !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
@@ -65,7 +71,6 @@ func (pg *page) release() {
 		p.here, p.outboxes, p.disk = nil, nil, false
 	}
 	pg.newest.Reset(0)
-	pagePool.Put(pg)
 }
 
 // wants implements readParts.
