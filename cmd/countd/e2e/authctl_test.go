@@ -30,7 +30,7 @@ func TestUsersByCountctl(t *testing.T) {
 		{"user create web --grant admin", 1, []string{"there is a user web"}},
 		{"user create bob", 2, []string{"needs --grant"}},
 		{"user create bob --grant writer:", 2, []string{"--grant is ROLE:KEYSPACE"}},
-		{"user create bob --grant owner:posts", 1, []string{"grants[0].role", "not one of admin, ingest, metrics, reader, writer"}},
+		{"user create bob --grant owner:posts", 2, []string{"grants[0].role", "not one of admin, ingest, metrics, reader, writer"}},
 		{"user create a/b --grant admin", 2, []string{"name"}},
 		{"user create root --grant admin", 2, []string{"name"}},
 		{"user grant web --grant reader:users --ops-per-second 5", 0, []string{"writer:posts,unread reader:users", "5 ops"}},
