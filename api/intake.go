@@ -53,6 +53,9 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 // receiveChunks reads a body of unknown length.
 func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	r.body = r.body[:0]
+	if !s.hold(r, cap(r.body)) { // of an earlier request's body
+		return s.overloads.bodies
+	}
 	for {
 		if len(r.body) == cap(r.body) {
 			grown := max(2*cap(r.body), smallBodyBytesMax)
