@@ -58,12 +58,7 @@ func (q numbered) session(ctx context.Context, s sink.Sink, source uint64, batch
 	if err != nil {
 		return err
 	}
-	from, known := start.Position, false
-	for _, p := range all {
-		if p.Known && (!known || p.Position.Less(from)) {
-			from, known = p.Position, true
-		}
-	}
+	from, _ := sink.Span(all, start.Position)
 	for {
 		b := &sink.Batch{Source: source, From: from, Next: sink.Position{Lo: min(uint64(q), from.Lo+batch)}}
 		b.Ops = q.ops(from.Lo, b.Next.Lo)

@@ -99,22 +99,7 @@ func (s *session) positions(ctx context.Context, start Position) (low, high Posi
 		return low, high, wrap("read the positions", err)
 	}
 	s.met = time.Now()
-	found := false
-	for _, shard := range shards {
-		if !shard.Known {
-			continue
-		}
-		if !found || shard.Position.Less(low) {
-			low = shard.Position
-		}
-		if !found || high.Less(shard.Position) {
-			high = shard.Position
-		}
-		found = true
-	}
-	if !found {
-		return start, start, nil
-	}
+	low, high = sink.Span(shards, start)
 	return low, high, nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 const (
@@ -72,13 +73,8 @@ func lowest(ctx context.Context, n *shard.Node, of shard.Source, partition uint3
 	if err != nil {
 		return nil
 	}
-	at, known := of.Partitions[partition].Start, false
-	for _, shard := range all {
-		if shard.Known && (!known || shard.Position.Less(at)) {
-			at, known = shard.Position, true
-		}
-	}
-	return &at
+	low, _ := sink.Span(all, of.Partitions[partition].Start)
+	return &low
 }
 
 // look sets End and Lag of a partition, if the queue is still the one of the recorded identity:

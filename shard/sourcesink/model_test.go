@@ -255,12 +255,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 	if !n.reads {
 		all, err := n.sink.Positions(ctx, n.source, 0)
 		n.begun, n.reads = err == nil, err == nil
-		known := false
-		for _, p := range all {
-			if p.Known && (!known || p.Position.Less(n.from)) {
-				n.from, known = p.Position, true
-			}
-		}
+		n.from, _ = sink.Span(all, n.from)
 		return false
 	}
 	next := sink.Position{Lo: min(uint64(len(c.queue)), n.from.Lo+uint64(batch))}

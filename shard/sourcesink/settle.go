@@ -27,18 +27,11 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 	if err != nil {
 		return sink.Position{}, err
 	}
-	at, known := source.Partitions[partition].Start, false
-	for _, p := range all {
-		switch {
-		case !p.Known:
-		case known && p.Position != at:
-			return sink.Position{}, fmt.Errorf("%w: of partition %d they are at %v and %v", ErrNotPaused, partition, at, p.Position)
-		default:
-			at, known = p.Position, true
-		}
+	low, high := sink.Span(all, source.Partitions[partition].Start)
+	if low != high {
+		return sink.Position{}, fmt.Errorf("%w: of partition %d they are at %v and %v", ErrNotPaused, partition, low, high)
 	}
-	_, err = s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: at, Next: at})
-	return at, err
+	return low, s.raise(ctx, source, partition, low)
 }
 
 // Fence raises the epochs of all shards to that of the pause of a source, wherever they are, so
@@ -49,13 +42,14 @@ func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint3
 	if err != nil {
 		return err
 	}
-	low, known := source.Partitions[partition].Start, false
-	for _, p := range all {
-		if p.Known && (!known || p.Position.Less(low)) {
-			low, known = p.Position, true
-		}
-	}
-	_, err = s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low})
+	low, _ := sink.Span(all, source.Partitions[partition].Start)
+	return s.raise(ctx, source, partition, low)
+}
+
+// raise raises the epochs of all shards, and begins those that have no position at low. None is
+// below low, so that none moves.
+func (s *Sink) raise(ctx context.Context, source catalog.Source, partition uint32, low sink.Position) error {
+	_, err := s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low})
 	return err
 }
 

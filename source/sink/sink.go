@@ -93,6 +93,25 @@ type ShardPosition struct {
 	Known    bool // false: the shard has none and begins at Batch.From of the next Apply
 }
 
+// Span returns the lowest and the highest position of shards, or start if no shard has one.
+func Span(shards []ShardPosition, start Position) (low, high Position) {
+	low, high = start, start
+	known := false
+	for _, s := range shards {
+		if !s.Known {
+			continue
+		}
+		if !known || s.Position.Less(low) {
+			low = s.Position
+		}
+		if !known || high.Less(s.Position) {
+			high = s.Position
+		}
+		known = true
+	}
+	return low, high
+}
+
 // Sink applies the ops of partitions, in each shard exactly once. It is safe for use by
 // several goroutines. Two readers of one partition, on one node or on two, do no harm.
 type Sink interface {
