@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -116,7 +117,7 @@ type StartAt struct {
 	Latest bool
 	At     map[uint32]Position // those that are not in it begin at the earliest
 
-	texts map[uint32]string // At as it was written
+	texts map[uint32]string // At as it was written; parsed once the type is known
 	ids   bool              // At holds ids of a Redis stream
 }
 
@@ -223,9 +224,9 @@ func ParseNamed(name string, text []byte) (*Config, error) {
 		return c, err
 	}
 	c.Start.ids = c.Type == TypeRedis
-	for partition, text := range c.Start.texts {
+	for _, partition := range slices.Sorted(maps.Keys(c.Start.texts)) {
 		var err error
-		if c.Start.At[partition], err = c.Position(text); err != nil {
+		if c.Start.At[partition], err = c.Position(c.Start.texts[partition]); err != nil {
 			return c, bad(fmt.Sprintf("start.%d", partition), "%v", err)
 		}
 	}
@@ -344,14 +345,10 @@ func (c *Config) readStart(field string, n *yaml.Node) error {
 		if err != nil || strconv.FormatUint(partition, 10) != key {
 			return bad(field, "not a partition: a number below 2^32")
 		}
-		if _, twice := c.Start.At[uint32(partition)]; twice {
+		if _, twice := c.Start.texts[uint32(partition)]; twice {
 			return bad(field, "given twice")
 		}
-		p, err := ParsePosition(value.Value)
-		if err != nil {
-			return bad(field, "%v", err)
-		}
-		c.Start.At[uint32(partition)], c.Start.texts[uint32(partition)] = p, value.Value
+		c.Start.texts[uint32(partition)] = value.Value
 	}
 	return nil
 }
