@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -14,8 +15,13 @@ import (
 type counts struct {
 	mu struct {
 		sync.Mutex
-		sources map[uint64]map[uint32]*source.Counts // by the source's number
+		partitions map[partitionKey]*source.Counts
 	}
+}
+
+type partitionKey struct {
+	source    uint64 // its number
+	partition uint32
 }
 
 // counted is what a node has counted of a partition.
@@ -26,44 +32,38 @@ type counted struct {
 
 // partition returns what the readers of a partition count into.
 func (c *counts) partition(number uint64, partition uint32) *source.Counts {
+	p := partitionKey{number, partition}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.mu.sources[number]
-	if of == nil {
-		of = map[uint32]*source.Counts{}
-		if c.mu.sources == nil {
-			c.mu.sources = map[uint64]map[uint32]*source.Counts{}
-		}
-		c.mu.sources[number] = of
+	if c.mu.partitions == nil {
+		c.mu.partitions = map[partitionKey]*source.Counts{}
 	}
-	if of[partition] == nil {
-		of[partition] = &source.Counts{}
+	if c.mu.partitions[p] == nil {
+		c.mu.partitions[p] = &source.Counts{}
 	}
-	return of[partition]
+	return c.mu.partitions[p]
 }
 
 // keep forgets the sources that are gone.
 func (c *counts) keep(all []shard.Source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for number := range c.mu.sources {
-		if !slices.ContainsFunc(all, func(of shard.Source) bool { return of.Number == number }) {
-			delete(c.mu.sources, number)
-		}
-	}
+	maps.DeleteFunc(c.mu.partitions, func(p partitionKey, _ *source.Counts) bool {
+		return !slices.ContainsFunc(all, func(of shard.Source) bool { return of.Number == p.source })
+	})
 }
 
 // load returns what this node has counted, by number and partition.
 func (c *counts) load() map[uint64]map[uint32]counted {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[uint64]map[uint32]counted, len(c.mu.sources))
-	for number, of := range c.mu.sources {
-		all[number] = make(map[uint32]counted, len(of))
-		for partition, counts := range of {
-			applied, rejected := counts.Load()
-			all[number][partition] = counted{applied, rejected}
+	all := map[uint64]map[uint32]counted{}
+	for p, counts := range c.mu.partitions {
+		if all[p.source] == nil {
+			all[p.source] = map[uint32]counted{}
 		}
+		applied, rejected := counts.Load()
+		all[p.source][p.partition] = counted{applied, rejected}
 	}
 	return all
 }
