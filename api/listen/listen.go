@@ -146,8 +146,8 @@ func (l *Listener) Open() int {
 	return len(l.mu.conns)
 }
 
-// CloseConns cuts off every connection, and waits for the refusals under way, each of which
-// lingerTime bounds.
+// CloseConns closes every open connection without telling the client. Then it waits for the
+// refusals under way, each of which ends within two lingerTimes.
 func (l *Listener) CloseConns() {
 	l.mu.Lock()
 	for c := range l.mu.conns {
@@ -176,9 +176,9 @@ type Conn struct {
 	begun   bool // the first bytes were read
 	Counted bool // a user's limit of connections counts it
 
-	// Lingers makes Close continue to read for a while. It is set on the
-	// goroutine that serves the connection and then closes it. No other goroutine closes a connection that lingers: fasthttp closes only
-	// connections between two requests from elsewhere.
+	// Lingers makes Close continue to read for a while. The goroutine that serves the connection
+	// sets it, and then closes the connection. No other goroutine closes one that lingers:
+	// fasthttp closes only connections between two requests from elsewhere.
 	Lingers bool
 }
 

@@ -185,7 +185,7 @@ func (s *Store) fileOptions() *pebble.Options {
 	return o
 }
 
-// groups returns those that were opened, in use or not.
+// groups returns the groups that were opened, also those that were closed since.
 func (s *Store) groups() (all []*Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

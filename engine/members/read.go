@@ -28,7 +28,7 @@ type lookup struct {
 	at prefix
 }
 
-// lookup begins to find pairs, or if onDisk those that were flushed. The caller has the store
+// lookup returns a lookup of pairs; if onDisk, of flushed pairs alone. The caller keeps the store
 // in use until it closes l.it.
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)

@@ -209,7 +209,7 @@ func (m *memberRun) rejoin() {
 	}
 }
 
-// scrubbed waits until each node has read all its sets, of which none may be damaged.
+// scrubbed waits until every node has scrubbed all its sets, and fails if any set is damaged.
 func (m *memberRun) scrubbed() {
 	var status coldStatus
 	eventually(m.t, "all nodes have read their sets", func() bool {

@@ -75,9 +75,9 @@ func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token, TokenToAddrs: usesTLS})
 }
 
-// NodeURL returns where a node is reached that says its address itself: as the addresses of
-// server have it. If they do not, it is reached with TLS if any of them is, so that no token goes
-// in the clear to a guessed address.
+// NodeURL returns the URL of a node that reports httpAddr as its address. The scheme is that of
+// the same address among server's. If server does not have the address, the scheme is https if
+// any of server's is, so that no token goes to a guessed address in the clear.
 func NodeURL(server *client.Client, httpAddr string) string {
 	addrs := server.Addrs()
 	withTLS := func(addr string) bool { return strings.HasPrefix(addr, "https://") }

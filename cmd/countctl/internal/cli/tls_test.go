@@ -11,8 +11,9 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// A node is reached as the command line says. An address that it does not name is one with TLS
-// as soon as any of those that it names is: no token goes to a guessed address in the clear.
+// NodeURL gives an address the scheme that the command line gives it. An address that the command
+// line does not name has https if any named one has: no token goes to a guessed address in the
+// clear.
 func TestNodeURL(t *testing.T) {
 	for _, one := range []struct{ addrs, node, want string }{
 		{"http://n1:1", "n1:1", "http://n1:1"},

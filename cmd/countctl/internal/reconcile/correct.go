@@ -17,9 +17,10 @@ import (
 // first adds 0 to each row that differs: the fence. Once all shards took it, the run compares the
 // rows again, and adds what they lack. So a shard orders runs by when it took their fences:
 //
-//   - It took the fence of an earlier run before the first correction of that run was sent, so
-//     a later fence that it takes is above the numbers of these corrections. It refuses those that
-//     are still on their way. Those that it took are in the rows that are compared again.
+//   - It takes the fence of an earlier run before that run sends its first correction. If it
+//     takes the fence of a later run after that, this fence has a number above these corrections.
+//     It then refuses those that are still on their way. Those that it took are in the rows that
+//     the later run compares again.
 //   - So what a row lacks in that comparison, it lacks until this run adds it, or a later one.
 //   - Once it took the fence of a later run, it refuses the next correction of this run, which
 //     ends with ErrPassed. The later run sees what was corrected before.

@@ -74,7 +74,7 @@ func (s *shards) run(killed bool) error {
 	return err
 }
 
-// drifts returns what rows lack; those that lack as much as before, if before is not nil.
+// drifts returns what each row lacks. If before is not nil, it returns only what is in before too.
 func (s *shards) drifts(before []Drift) (all []Drift) {
 	for id := range uint64(6) {
 		for column := range 2 {
@@ -164,19 +164,19 @@ func TestCorrectionsOnce(t *testing.T) {
 type numbers struct {
 	upTo uint64
 	took [][]Drift
-	tell []uint64
+	seen []uint64
 }
 
 func (n *numbers) Add(_ context.Context, _ int, number uint64, adds []Drift) error {
-	if n.tell = append(n.tell, number); number <= n.upTo {
+	if n.seen = append(n.seen, number); number <= n.upTo {
 		return ErrPassed
 	}
 	n.took = append(n.took, adds)
 	return nil
 }
 
-// A fence passes the numbers of a run whose clock was ahead, and the corrections behind it are above the
-// fence. A correction that is refused ends the run.
+// A fence passes the numbers of a run whose clock was ahead, and the corrections after it have
+// numbers above it. A correction that is refused ends the run.
 func TestClockAhead(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	w := &numbers{upTo: uint64(now.AddDate(5, 0, 0).UnixNano())}
@@ -195,8 +195,8 @@ func TestClockAhead(t *testing.T) {
 	if rows, err := run.Correct(t.Context(), drifts); err != nil || rows != 2 {
 		t.Errorf("%d rows, %v", rows, err)
 	}
-	if !slices.IsSorted(w.tell) || len(slices.Compact(slices.Clone(w.tell))) != len(w.tell) {
-		t.Errorf("numbers %v do not rise", w.tell)
+	if !slices.IsSorted(w.seen) || len(slices.Compact(slices.Clone(w.seen))) != len(w.seen) {
+		t.Errorf("numbers %v do not rise", w.seen)
 	}
 	w.upTo = ^uint64(0)
 	if rows, err := run.Correct(t.Context(), drifts); !errors.Is(err, ErrPassed) || rows != 0 {
