@@ -23,11 +23,11 @@ type pagePart struct {
 	at   []int         // position of each key in the request
 	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
 	cold []int         // positions of keys whose rows memory does not hold
-	here *localReplica // of feeds and posts: rows has none of them, as it has all feeds in memory, or answers the posts
-	// Of posts: outboxes are here's, and disk says that those of them on disk cannot be read
-	// beside the parts of other shards.
-	outboxes *spill.Bodies
-	disk     bool
+	here *localReplica // of feeds and posts: this node's replica, which answers instead of rows
+
+	// Of posts alone.
+	outboxes *spill.Bodies // those of here
+	disk     bool          // one of them could not be read, or moved: fetch reads the whole part
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -94,20 +94,19 @@ func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *
 // to newest.
 func (pg *page) fromMemory(s int, r *localReplica) bool {
 	p := &pg.byShard[s]
-	if pg.of == readPosts {
+	switch pg.of {
+	case readPosts:
 		if r.counters == nil || p.disk {
 			return false
 		}
 		p.outboxes = r.counters.Newest(p.keys, p.at, &pg.posts, &pg.newest)
-		p.here = r
-		return true
-	}
-	if pg.of != readFeeds {
+	case readFeeds:
+		if slices.ContainsFunc(p.keys, r.feed.Bodies().IsSpilled) {
+			return false
+		}
+	default:
 		p.cold = r.fsm.TableOf(pg.of.table()).GetMany(p.keys, pg.width, p.rows, p.cold[:0])
 		return len(p.cold) == 0
-	}
-	if slices.ContainsFunc(p.keys, r.feed.Bodies().IsSpilled) {
-		return false
 	}
 	p.here = r
 	return true

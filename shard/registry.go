@@ -136,7 +136,7 @@ func (s *registry) Damaged(number uint32) bool {
 	return r != nil && r.damage.Found()
 }
 
-// kept returns the replicas here as upkeep sees them.
+// kept yields the replicas here in the form of package upkeep.
 func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
 	for _, g := range s.groups.Load().all {
 		r := g.replica.Load()

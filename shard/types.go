@@ -231,9 +231,7 @@ type (
 // ParseToken reads the text form of a Token.
 func ParseToken(text []byte) (Token, error) { return token.Parse(text) }
 
-// ErrBadToken is returned for a token that no write of this cluster was answered
-// with: it is none, of another cluster, or names an index that the log has not
-// reached, because an older state of the cluster was brought back for one.
+// ErrBadToken is returned for a token that no write of this cluster returned.
 var ErrBadToken = errs.ErrBadToken
 
 // ReadOptions says how fresh a read must be and until when it may wait.

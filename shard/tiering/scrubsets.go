@@ -11,7 +11,7 @@ import (
 // suspectEvery is how often RunSuspects looks for sets in which damage was found.
 const suspectEvery = time.Second
 
-// RunSuspects reads the sets of a replica at once when the store met damage that may concern
+// RunSuspects scrubs the sets of a replica soon after the store met damage that may concern
 // them, and removes damaged files. Open starts it, Close stops and waits for it.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
@@ -37,9 +37,9 @@ func (s *Scrub) RunSuspects() {
 	}
 }
 
-// sets reads the sets of a replica, and has it repaired if they are damaged. They are read at
-// the highest rate and not spread over a pass: until the end, what is removed from the store
-// stays on disk. It returns ErrDraining once the node is stopping.
+// sets reads the sets of a replica, and notes damage, so that the node repairs it. It reads at
+// the highest rate instead of over a whole pass, because nothing that the store removes leaves
+// the disk before the end. It returns ErrDraining once the node is stopping.
 func (s *Scrub) sets(l *Shard) error {
 	sets := l.FSM.Members()
 	if sets == nil {
@@ -57,15 +57,15 @@ func (s *Scrub) sets(l *Shard) error {
 			return errs.ErrDraining
 		}
 	})
-	if !errors.Is(err, members.ErrDamaged) {
-		if errors.Is(err, members.ErrClosed) {
-			return errs.ErrDraining
+	switch {
+	case errors.Is(err, members.ErrDamaged):
+		if !l.Damage.closing.Load() {
+			s.tell(func(s *ColdScrub) { s.Damaged++ })
+			l.Damage.Note(err)
 		}
-		return err
+		return nil
+	case errors.Is(err, members.ErrClosed):
+		return errs.ErrDraining
 	}
-	if !l.Damage.closing.Load() {
-		s.tell(func(s *ColdScrub) { s.Damaged++ })
-		l.Damage.Note(err)
-	}
-	return nil
+	return err
 }

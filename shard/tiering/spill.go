@@ -28,31 +28,31 @@ const (
 	// spillTick is how often Run advances the clock of feeds and checks memory. Headroom
 	// checks twice as often.
 	spillTick = time.Second
-	// All feeds are looked at each part of the idle time, and no less often than
-	// feedLookMax: that takes some 10 ns a user.
+	// Run checks all bodies feedLookShare times in the idle time, and at least every
+	// feedLookMax. A check takes some 10 ns a body.
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
-	// feedReliefShare is what leaves memory while that is tight beyond what must, as a share
-	// of the feeds in it: room for those that come back. What somebody has asked for within
-	// FeedBusy stays: clients that poll do so more often.
+	// feedReliefShare is the share of the bodies in memory that leaves it, beyond what must,
+	// while memory is tight: room for bodies that return. Bodies that were used within FeedBusy
+	// stay, as clients that poll do so more often.
 	feedReliefShare = 16
 	FeedBusy        = time.Minute
 )
 
-// Round is what Spill.run knows between two ticks.
+// Round is the state of Run between two ticks.
 type Round struct {
-	looked  time.Duration // by Spill.time, when feeds were looked at for the last time
-	Cycles  uint64        // of the collector, when memory was relieved for the last time
-	Relieve func() bool   // memory is tight
+	looked  time.Duration // when Run last checked all bodies, by Spill.Time
+	Cycles  uint64        // of the garbage collector when memory was last relieved
+	Relieve func() bool   // reports whether memory is tight
 }
 
 // Spill moves idle feeds and outboxes out of memory, to the store of cold rows. It has no
-// lock: run alone changes what it holds.
+// lock, as it does not change.
 //
-// Its goroutine: run, which Node starts and waits for.
+// Its goroutine: Run, which Node starts and waits for.
 type Spill struct {
 	SpillConfig
-	began time.Time // feeds are told the time since
+	began time.Time // when Time was FeedBusy
 }
 
 // SpillConfig configures a Spill. Every field must be set but Store.
@@ -84,8 +84,8 @@ func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBu
 // Time returns the time on the clock of feeds, which begins at FeedBusy.
 func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
 
-// Run moves feeds of idle users out of memory and, near the memory limit, those of
-// users idle for the longest. Open starts it, Close stops and waits for it.
+// Run moves idle bodies out of memory and, near the memory limit, the bodies that are idle for
+// the longest. Open starts it, Close stops and waits for it.
 func (s *Spill) Run() {
 	round := &Round{looked: s.Time(), Relieve: s.tight}
 	tick := time.NewTicker(spillTick)
@@ -100,14 +100,14 @@ func (s *Spill) Run() {
 	}
 }
 
-// tight reports whether feeds are to leave memory because that is short. Before the
-// cluster's version allows rows to be cold none does: a node that asks for a feed might
-// not know that it is to ask once more.
+// tight reports whether bodies must leave memory because it is short. None does before the
+// cluster's version allows cold rows: an older node that reads a feed here does not know the
+// second call, for what is on disk.
 func (s *Spill) tight() bool {
 	return s.Headroom.MemoryTight.Load() && s.Catalog.View().ColdRows()
 }
 
-// Round is one tick of run, at a time of feeds.
+// Round is one tick of Run, at a time of Spill.Time.
 func (s *Spill) Round(round *Round, now time.Duration) {
 	all := s.Bodies()
 	for _, r := range all {
@@ -122,15 +122,15 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 			s.moveOut(r, s.Idle, math.MaxInt64)
 		}
 	}
-	// What has left memory counts once the collector has looked.
+	// What bodies left behind is free only after a collection.
 	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
 		round.Cycles = cycles
 		s.Relieve(all, int64(s.Headroom.MemoryOver.Load()))
 	}
 }
 
-// Relieve moves so many bytes of feeds out of memory, and a share besides, of users of
-// all shards who are idle for the longest.
+// Relieve moves over bytes of bodies out of memory, and feedReliefShare more: of all shards,
+// the bodies that are idle for the longest.
 func (s *Spill) Relieve(all []*Bodies, over int64) {
 	var ages spill.Ages
 	shards := make([]spill.Ages, len(all))
@@ -150,8 +150,8 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 	}
 }
 
-// moveOut moves bodies of a replica out of memory that are idle for so long, about so many
-// bytes of them at the most.
+// moveOut moves bodies of a replica out of memory that have been idle for at least idle, about
+// bytesMax of them at most.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
@@ -163,7 +163,7 @@ func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	}
 }
 
-// CheckFeedIdle returns an error for a Config.FeedIdle that cannot be meant.
+// CheckFeedIdle returns an error for a Config.FeedIdle outside its bounds.
 func CheckFeedIdle(idle time.Duration) error {
 	if idle != 0 && (idle < FeedIdleMin || idle > FeedIdleMax) {
 		return fmt.Errorf("%v is neither 0 nor %v to %v", idle, FeedIdleMin, FeedIdleMax)
@@ -171,7 +171,7 @@ func CheckFeedIdle(idle time.Duration) error {
 	return nil
 }
 
-// Metrics are of what became of feeds and outboxes.
+// Metrics returns the metrics of feeds and outboxes that leave memory and return.
 func (s *Spill) Metrics() []prometheus.Collector {
 	sum := func(of codec.Kind, value func(*spill.Shard) uint64) func() float64 {
 		return func() float64 {

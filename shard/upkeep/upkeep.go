@@ -23,15 +23,15 @@ const (
 	// SweepTick is how often a step of the sweep of idle cursors is taken in each
 	// shard that this node leads, while a round is under way.
 	SweepTick = time.Second
-	// sweepRows is what one step looks at. At one step a tick a round of 25 million
-	// users takes 3.4 hours; there is one a day.
+	// sweepRows bounds the rows that one step checks. At one step a tick, a round of 25
+	// million users takes 3.4 hours; there is one a day.
 	sweepRows = 2048
-	// sweepWallEvery is how often this machine's clock is asked whether a round is
-	// due, beside the time in the log. That stands still while nobody writes, and
-	// one that a wrong clock is ahead of is not to be asked for without end.
+	// sweepWallEvery is how often this machine's clock, instead of the log's time, decides
+	// whether a round is due: the log's time stands still while nobody writes. A step does
+	// nothing while that clock is wrongly ahead, so it is not taken at every tick.
 	sweepWallEvery = 10 * time.Minute
-	// purgeTick is how often a step is taken in each shard that this node leads, while it
-	// has members of deleted rows. They hide already; what is left takes disk.
+	// purgeTick is how often a step is taken in each shard that this node leads, while the
+	// shard has members of deleted rows. Reads do not return them; they only take disk.
 	purgeTick = 200 * time.Millisecond
 	// purgePairs bounds a step, and so the delay of the entries behind it: some
 	// milliseconds. A row of a million members is gone within 2 minutes.
