@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -91,14 +90,7 @@ func appendUnreadable(dst []byte, shards []int) []byte {
 	if len(shards) == 0 {
 		return dst
 	}
-	dst = append(dst, `,"unreadable_shards":[`...)
-	for i, shard := range shards {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(shard), 10)
-	}
-	return append(dst, ']')
+	return jsontext.AppendInts(append(dst, `,"unreadable_shards":`...), shards)
 }
 
 func (s *Server) incr(ctx *fasthttp.RequestCtx, r *request) error {

@@ -31,13 +31,7 @@ func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 func appendColumns(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = append(dst, '{')
 	for i, column := range columns {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, '"')
-		dst = append(dst, ks.Columns[column]...)
-		dst = append(dst, `":`...)
-		dst = strconv.AppendInt(dst, row[column], 10)
+		dst = jsontext.AppendNumber(jsontext.Comma(dst, i), ks.Columns[column], row[column])
 	}
 	return append(dst, '}')
 }
@@ -61,10 +55,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
 	for i, id := range ids {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendRow(dst, id, ks, columns, rows[i*width:(i+1)*width])
+		dst = appendRow(jsontext.Comma(dst, i), id, ks, columns, rows[i*width:(i+1)*width])
 		if len(in) > 0 {
 			dst = appendIn(dst, ks, columns, in, i, len(ids))
 		}
@@ -88,9 +79,7 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
 	for i := range w.Ops {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = jsontext.Comma(dst, i)
 		if len(refused) > 0 && refused[0].Op == i {
 			dst = appendRefused(dst, w, ks, refused[0])
 			refused = refused[1:]
@@ -163,10 +152,7 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 		dst = appendFailed(dst, len(w.Overflows))
 		dst = append(dst, `,"errors":[`...)
 		for i, overflow := range w.Overflows {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = appendRefused(dst, w, ks, overflow)
+			dst = appendRefused(jsontext.Comma(dst, i), w, ks, overflow)
 		}
 		dst = append(dst, ']')
 	}

@@ -35,10 +35,7 @@ func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
 func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
 	dst = append(dst, `"followees":{`...)
 	for i, f := range detail {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = jsontext.AppendID(dst, f.ID)
+		dst = jsontext.AppendID(jsontext.Comma(dst, i), f.ID)
 		dst = append(dst, ':')
 		dst = strconv.AppendInt(dst, f.Unread, 10)
 	}
@@ -131,10 +128,7 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, userBytes*len(p.Users), func(dst []byte) []byte {
 		dst = append(dst, `{"results":[`...)
 		for i, user := range p.Users {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = jsontext.AppendID(append(dst, `{"user":`...), user)
+			dst = jsontext.AppendID(append(jsontext.Comma(dst, i), `{"user":`...), user)
 			dst = append(appendPoll(append(dst, ','), p, i), '}')
 		}
 		return append(dst, `]}`...)

@@ -48,10 +48,7 @@ func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
 	answer(ctx, func(dst []byte) []byte {
 		dst = append(dst, `{"results":[`...)
 		for i, in := range r.sets.in {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = strconv.AppendBool(dst, in)
+			dst = strconv.AppendBool(jsontext.Comma(dst, i), in)
 		}
 		return append(dst, `]}`...)
 	})
@@ -110,10 +107,7 @@ func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
 // next page if there may be one. name is the name of an entry's id.
 func appendEntries(dst []byte, name string, list members.List) []byte {
 	for i, e := range list.Entries {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(append(append(dst, `{"`...), name...), `":`...)
+		dst = append(append(append(jsontext.Comma(dst, i), `{"`...), name...), `":`...)
 		dst = append(jsontext.AppendID(dst, e.ID), `,"at":"`...)
 		dst = append(e.At.Time().AppendFormat(dst, time.RFC3339Nano), `"}`...)
 	}

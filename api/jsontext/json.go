@@ -23,13 +23,11 @@ func Comma(dst []byte, i int) []byte {
 	return dst
 }
 
+// AppendIDs appends ids as an array.
 func AppendIDs(dst []byte, ids []uint64) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = AppendID(dst, id)
+		dst = AppendID(Comma(dst, i), id)
 	}
 	return append(dst, ']')
 }
@@ -55,6 +53,7 @@ func AppendString(dst []byte, text string) []byte {
 	return append(dst, quoted...)
 }
 
+// AppendInts appends values as an array.
 func AppendInts(dst []byte, values []int) []byte {
 	dst = append(dst, '[')
 	for i, v := range values {
