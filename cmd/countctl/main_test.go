@@ -136,6 +136,8 @@ func TestExitCodes(t *testing.T) {
 		{"no staleness", "get 1 --max-staleness 0", cli.ExitUsage, "--max-staleness is above 0 and up to 1h, not 0s"},
 		{"staleness below 0", "mget 1 --max-staleness -1s", cli.ExitUsage, "not -1s"},
 		{"no shards", "keyspace create x --columns a --shards 0", cli.ExitUsage, "--shards is 1 to 64, not 0"},
+		{"group of nothing", "group", cli.ExitUsage, "group needs list, transfer or move"},
+		{"one command of a group", "debug", cli.ExitUsage, "debug needs bundle"},
 		{"completion of nothing", "completion", cli.ExitUsage, "completion needs one of bash, "},
 		{"completion of no shell", "completion nope", cli.ExitUsage, "completion needs one of bash, "},
 		{"help of no command", "help nope", cli.ExitUsage, `there is no command "nope"`},

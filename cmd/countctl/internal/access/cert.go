@@ -29,20 +29,12 @@ type certOutput struct {
 }
 
 func certCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cert",
-		Short: "Make certificates for nodes and clients; needs no server",
-		Long: `Make certificates for nodes and clients; needs no server.
+	cmd := cli.CommandGroup("cert", "Make certificates for nodes and clients; needs no server", certCACommand(c), certLeafCommand(c, true), certLeafCommand(c, false))
+	cmd.Long = `Make certificates for nodes and clients; needs no server.
 
 create-ca makes an authority, ca.crt and ca.key. node and client make NAME.crt and NAME.key,
 which the authority signs. Keys are ECDSA P-256, and readable by their owner alone. No file is
-overwritten. Nodes need ca.crt; keep ca.key away from them.`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("cert needs create-ca, node or client")
-		},
-	}
-	cmd.AddCommand(certCACommand(c), certLeafCommand(c, true), certLeafCommand(c, false))
+overwritten. Nodes need ca.crt; keep ca.key away from them.`
 	return cmd
 }
 

@@ -18,26 +18,17 @@ import (
 var errGossipKeys = errors.New("not every node made the change; run the command again once they answer")
 
 func gossipKeyCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "gossip-key",
-		Short: "Change the keys that encrypt gossip, on every node, without a restart",
-		Long: `Change the keys that encrypt gossip, on every node, without a restart.
+	cmd := cli.CommandGroup("gossip-key", "Change the keys that encrypt gossip, on every node, without a restart",
+		gossipKeyVerb(c, "add KEY", "Decrypt gossip with a further key"),
+		gossipKeyVerb(c, "use KEY|ID", "Encrypt gossip with a key that every node has"),
+		gossipKeyVerb(c, "remove KEY|ID", "Forget a key that no node encrypts with"),
+		c.ListCommand("gossip keys", listGossipKeys))
+	cmd.Long = `Change the keys that encrypt gossip, on every node, without a restart.
 
 add makes every node decrypt with a new key too, use makes them encrypt with it, and remove
 makes them forget the former one. A KEY is 16, 24 or 32 bytes in base64, such as
 'openssl rand -base64 32' prints, or - to read it from standard input; use and remove take
-the ID that list prints as well. Every command may be repeated.`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("gossip-key needs add, use, remove or list")
-		},
-	}
-	cmd.AddCommand(
-		c.ListCommand("gossip keys", listGossipKeys),
-		gossipKeyVerb(c, "add KEY", "Decrypt gossip with a further key"),
-		gossipKeyVerb(c, "use KEY|ID", "Encrypt gossip with a key that every node has"),
-		gossipKeyVerb(c, "remove KEY|ID", "Forget a key that no node encrypts with"),
-	)
+the ID that list prints as well. Every command may be repeated.`
 	return cmd
 }
 

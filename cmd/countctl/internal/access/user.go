@@ -21,19 +21,10 @@ type usersOutput struct {
 }
 
 func userCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "user",
-		Short: "List, create, change and delete users",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("user needs list, show, create, grant or delete")
-		},
-	}
-	cmd.AddCommand(c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+	return cli.CommandGroup("user", "List, create, change and delete users", c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		users, err := server.Admin().Users(ctx)
 		return usersOutput{users}, func(t *cli.Table) { accountRows(t, users) }, err
 	}), userShowCommand(c), userCreateCommand(c), userGrantCommand(c), userDeleteCommand(c))
-	return cmd
 }
 
 func userShowCommand(c *cli.CLI) *cobra.Command {
@@ -197,16 +188,7 @@ func userDeleteCommand(c *cli.CLI) *cobra.Command {
 }
 
 func tokenCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Create, list and revoke tokens of users",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("token needs create, list or revoke")
-		},
-	}
-	cmd.AddCommand(tokenCreateCommand(c), tokenListCommand(c), tokenRevokeCommand(c))
-	return cmd
+	return cli.CommandGroup("token", "Create, list and revoke tokens of users", tokenCreateCommand(c), tokenListCommand(c), tokenRevokeCommand(c))
 }
 
 func tokenCreateCommand(c *cli.CLI) *cobra.Command {
@@ -263,14 +245,6 @@ func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 }
 
 func auditCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "audit",
-		Short: "Read the audit log of a node",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("audit needs tail")
-		},
-	}
 	limit := 20
 	tail := &cobra.Command{
 		Use: "tail", Short: "Print the last lines of the audit log of the node at --addr", Args: cobra.NoArgs,
@@ -295,8 +269,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	tail.Flags().IntVarP(&limit, "lines", "n", limit, "number of lines, at most 1000")
-	cmd.AddCommand(tail)
-	return cmd
+	return cli.CommandGroup("audit", "Read the audit log of a node", tail)
 }
 
 func accountRows(t *cli.Table, users []client.User) {

@@ -95,11 +95,14 @@ func CommandGroup(use, short string, commands ...*cobra.Command) *cobra.Command 
 	for i, sub := range commands {
 		names[i], _, _ = strings.Cut(sub.Use, " ")
 	}
+	last := len(names) - 1
+	oneOf := strings.Join(names[:last], ", ")
+	if last > 0 {
+		oneOf += " or "
+	}
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return Usagef("%s needs %s", use, strings.Join(names, ", "))
-		},
+		RunE: func(*cobra.Command, []string) error { return Usagef("%s needs %s%s", use, oneOf, names[last]) },
 	}
 	cmd.AddCommand(commands...)
 	return cmd

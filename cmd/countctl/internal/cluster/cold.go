@@ -35,16 +35,8 @@ type coldNodeOutput struct {
 }
 
 func coldCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cold",
-		Short: "Show the rows on disk, and move rows to disk or back into memory",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("cold needs status, migrate, warm or stop")
-		},
-	}
-	cmd.AddCommand(coldStatusCommand(c), coldMigrateCommand(c), coldWarmCommand(c), coldStopCommand(c))
-	return cmd
+	return cli.CommandGroup("cold", "Show the rows on disk, and move rows to disk or back into memory",
+		coldStatusCommand(c), coldMigrateCommand(c), coldWarmCommand(c), coldStopCommand(c))
 }
 
 func coldMigrateCommand(c *cli.CLI) *cobra.Command {

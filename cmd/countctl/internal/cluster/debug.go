@@ -39,13 +39,7 @@ type bundleOutput struct {
 }
 
 func debugCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "debug",
-		Short: "Collect data for debugging",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return cli.Usagef("debug needs bundle") },
-	}
-	cmd.AddCommand(&cobra.Command{
+	return cli.CommandGroup("debug", "Collect data for debugging", &cobra.Command{
 		Use:   "bundle FILE.tar.gz",
 		Short: "Write the metrics and the state of all nodes to a file",
 		Long: `Write the metrics and the state of all nodes to a file.
@@ -55,7 +49,6 @@ that did not answer. An existing file is overwritten only with --yes.`,
 		Args: cli.Exactly(1, "a FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return bundle(cmd.Context(), c, args[0]) },
 	})
-	return cmd
 }
 
 func bundle(ctx context.Context, c *cli.CLI, file string) error {

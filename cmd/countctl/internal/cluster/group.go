@@ -21,16 +21,8 @@ type groupsOutput struct {
 }
 
 func groupCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "group",
-		Short: "List the Raft groups, hand them over and move their replicas",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("group needs list, transfer or move")
-		},
-	}
-	cmd.AddCommand(c.ListCommand("groups", listGroups), groupTransferCommand(c), groupMoveCommand(c))
-	return cmd
+	return cli.CommandGroup("group", "List the Raft groups, hand them over and move their replicas",
+		c.ListCommand("groups", listGroups), groupTransferCommand(c), groupMoveCommand(c))
 }
 
 func listGroups(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {

@@ -30,16 +30,8 @@ type nodeOutput struct {
 }
 
 func nodeCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "node",
-		Short: "List, drain and remove the nodes of the cluster",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("node needs list, drain, undrain or remove")
-		},
-	}
-	cmd.AddCommand(c.ListCommand("nodes", listNodes), nodeDrainCommand(c), nodeUndrainCommand(c), nodeRemoveCommand(c))
-	return cmd
+	return cli.CommandGroup("node", "List, drain and remove the nodes of the cluster",
+		c.ListCommand("nodes", listNodes), nodeDrainCommand(c), nodeUndrainCommand(c), nodeRemoveCommand(c))
 }
 
 func listNodes(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {

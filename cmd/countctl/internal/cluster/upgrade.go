@@ -24,20 +24,13 @@ type nodeVersion struct {
 }
 
 func upgradeCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "upgrade",
-		Short: "Show, hold and raise the cluster version, which enables new formats",
-		Long: `Show, hold and raise the cluster version, which enables new formats.
+	cmd := cli.CommandGroup("upgrade", "Show, hold and raise the cluster version, which enables new formats",
+		upgradeStatusCommand(c), upgradeHoldCommand(c), upgradeFinalizeCommand(c))
+	cmd.Long = `Show, hold and raise the cluster version, which enables new formats.
 
 It rises automatically once all nodes support the next version, and never falls: from then
 on programs of the previous version cannot start. Hold it before an upgrade, so that you can
-go back, and finalize it once the new programs have proved themselves.`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("upgrade needs status, hold or finalize")
-		},
-	}
-	cmd.AddCommand(upgradeStatusCommand(c), upgradeHoldCommand(c), upgradeFinalizeCommand(c))
+go back, and finalize it once the new programs have proved themselves.`
 	return cmd
 }
 

@@ -19,17 +19,9 @@ type keyspacesOutput struct {
 }
 
 func keyspaceCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "keyspace",
-		Short: "List, create, change and drop keyspaces",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("keyspace needs list, create, add-columns, everywhere, drop or drop-column")
-		},
-	}
-	cmd.AddCommand(c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
+	return cli.CommandGroup("keyspace", "List, create, change and drop keyspaces",
+		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
 		keyspaceDropCommand(c), keyspaceDropColumnCommand(c))
-	return cmd
 }
 
 func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {

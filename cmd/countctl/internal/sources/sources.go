@@ -28,23 +28,15 @@ type sourcesOutput struct {
 const sourceFileBytesMax = 1 << 20
 
 func sourceCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "source",
-		Short: "Create, list, show, pause, resume, seek and delete sources: queues that the cluster counts",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return cli.Usagef("source needs create, list, show, pause, resume, seek or delete")
-		},
-	}
 	list := c.ListCommand("sources", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		all, err := server.Sources(ctx)
 		return sourcesOutput{all}, func(t *cli.Table) { sourceRows(t, all) }, err
 	})
-	cmd.AddCommand(sourceCreateCommand(c), list, sourceShowCommand(c),
+	return cli.CommandGroup("source", "Create, list, show, pause, resume, seek and delete sources: queues that the cluster counts",
+		sourceCreateCommand(c), list, sourceShowCommand(c),
 		sourceVerb(c, "pause", "Stop reading a source until it is resumed", (*client.Client).PauseSource),
 		sourceVerb(c, "resume", "End the pause of a source", (*client.Client).ResumeSource),
 		sourceSeekCommand(c), sourceDeleteCommand(c))
-	return cmd
 }
 
 func sourceCreateCommand(c *cli.CLI) *cobra.Command {
