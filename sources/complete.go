@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// shardsLook and queueLook bound the waits for the positions in the shards and for the end
-	// of the queue. The defaults of a call leave time for both.
-	shardsLook = 2 * time.Second
-	queueLook  = 2 * time.Second
-	// lookAtOnce bounds the partitions of a source that are looked at concurrently.
-	lookAtOnce = 64
+	// shardsTimeout and queueTimeout bound the waits for the positions in the shards and for
+	// the end of the queue. The defaults of a call leave time for both.
+	shardsTimeout = 2 * time.Second
+	queueTimeout  = 2 * time.Second
+	// partitionsAtOnce bounds the partitions of a source that are read concurrently.
+	partitionsAtOnce = 64
 )
 
-// complete sets the positions that no reader knows: of a paused partition, of one whose reader
-// has just begun, and of one that is stalled and whose reader never got as far. The shards have
-// them. It sets what the queue has then, where the queue answers.
+// complete sets the positions that no reader knows, from the shards: those of paused partitions,
+// of partitions whose reader has just begun, and of stalled ones whose reader never got as far.
+// For these partitions it also sets End and Lag, if the queue answers.
 func (s *Sources) complete(ctx context.Context, n *shard.Node, of shard.Source, all []Partition) {
-	looked := []*Partition{}
+	var unread []*Partition
 	for i := range all {
 		if _, begun := of.Partitions[all[i].Partition]; begun && all[i].Position == nil {
-			looked = append(looked, &all[i])
+			unread = append(unread, &all[i])
 		}
 	}
-	if len(looked) == 0 {
+	if len(unread) == 0 {
 		return
 	}
-	forEach(ctx, shardsLook, looked, func(ctx context.Context, p *Partition) {
+	forEach(ctx, shardsTimeout, unread, func(ctx context.Context, p *Partition) {
 		p.Position = lowest(ctx, n, of, p.Partition)
 	})
 	cfg, err := source.ParseConfig(of.Config)
@@ -45,26 +45,26 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of shard.Source, 
 		return
 	}
 	defer broker.Close()
-	forEach(ctx, queueLook, looked, func(ctx context.Context, p *Partition) {
+	forEach(ctx, queueTimeout, unread, func(ctx context.Context, p *Partition) {
 		if p.Position != nil {
-			p.look(ctx, broker, of.Partitions[p.Partition].Identity)
+			p.readEnd(ctx, broker, of.Partitions[p.Partition].Identity)
 		}
 	})
 }
 
-// forEach calls look for all partitions. Their contexts end together.
-func forEach(ctx context.Context, bound time.Duration, all []*Partition, look func(context.Context, *Partition)) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
+// forEach calls read for all partitions. Their contexts end together.
+func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read func(context.Context, *Partition)) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var looks errgroup.Group
-	looks.SetLimit(lookAtOnce)
+	var reads errgroup.Group
+	reads.SetLimit(partitionsAtOnce)
 	for _, p := range all {
-		looks.Go(func() error {
-			look(ctx, p)
+		reads.Go(func() error {
+			read(ctx, p)
 			return nil
 		})
 	}
-	_ = looks.Wait() // none fails
+	_ = reads.Wait() // none fails
 }
 
 // lowest returns the position that all shards have reached, nil if a shard does not answer.
@@ -77,9 +77,9 @@ func lowest(ctx context.Context, n *shard.Node, of shard.Source, partition uint3
 	return &low
 }
 
-// look sets End and Lag of a partition, if the queue is still the one of the recorded identity:
-// the end of another one is not where the partition ends.
-func (p *Partition) look(ctx context.Context, broker source.Broker, recorded string) {
+// readEnd sets End and Lag of a partition, if the queue still has the recorded identity: the end
+// of another queue is not where the partition ends.
+func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
 		return // after a seek none is recorded
 	}
