@@ -230,6 +230,21 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	}
 }
 
+// loseAndTouch is loseFeeds on a node alone, which then has a reason to read them from disk. It
+// returns once the replica was opened again, serves, and may be repaired again.
+func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localReplica)) {
+	t.Helper()
+	r := n.registry.shardOf(number).replica.Load()
+	replaced := loseFeeds(t, n, number)
+	touch(r)
+	eventually(t, "another replica is there", replaced)
+	eventually(t, "it serves", func() bool { return n.Ready() == nil })
+	eventually(t, "repairs may begin", func() bool {
+		n.registry.shardOf(number).replica.Load().repairAt = time.Time{}
+		return !n.repairing.Load()
+	})
+}
+
 // A replica whose feeds on disk are lost answers none wrongly, and has all again from its
 // own snapshot and log, also one of a node alone.
 func TestLostFeedsComeBack(t *testing.T) {
@@ -261,18 +276,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
-			r := n.registry.shardOf(n.Keyspace(KeyspaceFeed).FirstGroup + 1).replica.Load()
-			mustDo(t, n.cold.Drop(r.group.Group()))
-			touch(r)
-			eventually(t, "another replica is there", func() bool {
-				here := n.registry.shardOf(r.group.Group()).replica.Load()
-				return here != nil && here != r && !here.damage.Found()
-			})
-			eventually(t, "it serves", func() bool { return n.Ready() == nil })
-			eventually(t, "repairs may begin", func() bool {
-				n.registry.shardOf(r.group.Group()).replica.Load().repairAt = time.Time{}
-				return !n.repairing.Load()
-			})
+			loseAndTouch(t, n, n.Keyspace(KeyspaceFeed).FirstGroup+1, touch)
 			checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, nil)
 			if n.registry.damagedShards() != 0 {
 				t.Error("it is still said to be damaged")

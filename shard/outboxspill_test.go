@@ -230,15 +230,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
-			r := n.registry.shardOf(number).replica.Load()
-			replaced := loseFeeds(t, n, number)
-			touch(r)
-			eventually(t, "another replica is there", replaced)
-			eventually(t, "it serves", func() bool { return n.Ready() == nil })
-			eventually(t, "repairs may begin", func() bool {
-				n.registry.shardOf(number).replica.Load().repairAt = time.Time{}
-				return !n.repairing.Load()
-			})
+			loseAndTouch(t, n, number, touch)
 			m.check(t, n, ReadOptions{Consistency: Linearizable})
 		})
 	}
