@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Feed is the state machine of one shard of feeds. For each user it holds the followees
-// and how many posts each had when the user last saw them, and groups of them. It does not know the current
-// numbers of posts.
+// Feed is the state machine of one shard of feeds. For each user it holds the followees, how
+// many posts each had when the user last saw them, and groups of followees. It does not know the
+// current numbers of posts.
 type Feed struct {
 	machine
 	bodies *spill.Shard

@@ -135,8 +135,8 @@ func (w *keyWriter) Finish(_, rows int, offset uint32, to []byte) uint32 {
 	return offset
 }
 
-// keySeeker finds keys in a block. It is in memory that the garbage collector does not look
-// at; what it refers to is the block beside it.
+// keySeeker finds keys in a block. Pebble stores it in memory that the garbage collector does not
+// scan, so columns must refer to the block alone, which Pebble keeps alive beside it.
 type keySeeker struct {
 	columns []byte // of the bytes that vary, one after the other
 	rows    int
@@ -170,8 +170,9 @@ func (s *keySeeker) IsLowerBound(k, _ []byte) bool {
 // SeekGE implements colblk.KeySeeker. Pebble uses the second result for keys whose suffixes it
 // replaces, which these are not.
 func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool) {
-	// The keys of the block compare as their varying bytes do before differs, the first of the
-	// other bytes in which key is not as they are, and beyond it all alike.
+	// differs is the first byte that the keys of the block share and key does not have, or the
+	// length of key. The varying bytes before it order a key of the block against key. If they
+	// are equal, beyond orders it, for all keys of the block alike.
 	differs, n := 0, 0
 	for ; differs < keyBytes; differs++ {
 		if n < s.n && int(s.varying[n]) == differs {
@@ -183,7 +184,7 @@ func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool
 			break
 		}
 	}
-	beyond := bytes.Compare(s.first[differs:], key[differs:]) // what follows the first byte does not matter
+	beyond := bytes.Compare(s.first[differs:], key[differs:]) // by the byte at differs, unless key ends there
 	if differs == len(key) {
 		beyond = 1
 		if differs == keyBytes {

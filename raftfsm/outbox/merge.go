@@ -72,9 +72,8 @@ func (n *Newest) AddSummary(author int, mark, summary []byte, last uint64) {
 	}
 }
 
-// Missing appends to dst the outboxes on disk without which Posts cannot be called, after all
-// others were added. The caller calls Found with each
-// once it has set the body.
+// Missing appends to dst the outboxes on disk that Posts needs, after all others were added. The
+// caller sets the body of each, and then calls Found with it.
 func (n *Newest) Missing(dst []Missing) []Missing {
 	dst = append(dst, n.below...)
 	for i := range n.added {
