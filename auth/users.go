@@ -170,7 +170,7 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 // NameRule is the rule for names of users.
 const NameRule = "not 1 to 64 of A-Z a-z 0-9 . _ -"
 
-// checkUser returns the first fault of a user, or of what it was.
+// checkUser returns the first fault of a user, or of was.
 func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) error {
 	switch {
 	case !catalog.ValidUserName(name):

@@ -64,7 +64,8 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrNoAnswer)
 }
 
-// needsTLS reports whether a port with TLS was asked without it. countd answers so as Go does.
+// needsTLS reports whether a request without TLS reached a port with TLS. countd answers it as
+// Go's net/http does.
 func (e *Error) needsTLS() bool {
 	return e.Status == http.StatusBadRequest && e.Code == "" && strings.HasPrefix(e.Message, "Client sent an HTTP request to an HTTPS server")
 }

@@ -47,8 +47,9 @@ func (c *Client) ResetFeed(ctx context.Context, user ID, followees []ID, o Write
 	return c.changeFeed(ctx, user, "reset", followeesOf(followees), o)
 }
 
-// ResetFeedUpTo marks the posts of the current followees as seen that a page has whose newest
-// post is upTo. Posts with higher ids stay unread, also those published since the page was read.
+// ResetFeedUpTo marks the posts of the current followees up to the id upTo as seen, such as those
+// of a page that begins with upTo. Posts with higher ids stay unread, also those published since
+// the page was read.
 func (c *Client) ResetFeedUpTo(ctx context.Context, user, upTo ID, o WriteOptions) (FeedResult, error) {
 	return c.changeFeed(ctx, user, "reset", map[string]ID{"up_to": upTo}, o)
 }

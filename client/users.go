@@ -162,8 +162,8 @@ type bearer struct {
 	next  http.RoundTripper
 	token string
 	bases []string // addresses of the client, as http://host:port
-	// toBases says that without TLS the token goes only to those of bases that have none, as
-	// while a cluster turns TLS on.
+	// toBases keeps the token from any address without TLS that is not in bases. Some bases may
+	// have no TLS, while a cluster turns it on.
 	toBases bool
 }
 

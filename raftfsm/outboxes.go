@@ -108,18 +108,17 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return rest, nil
 }
 
-// NewestPosts is which posts of some authors a read asks for: the newest Limit, up to the id
-// Last. The first Below authors have no posts of the id Last itself: a page ended behind
-// them.
+// NewestPosts asks for the newest Limit posts of some authors, with ids up to Last. Posts of the
+// first Below authors have ids below Last: the page before had those with the id Last.
 type NewestPosts struct {
 	Last  uint64
 	Below int
 	Limit int
 }
 
-// Newest adds the posts of authors, which are positions in keys, or in all authors of the
-// read if at has the positions there. It does not read outboxes on disk: into.Missing has
-// those that it needs, and the bodies returned are what their marks are of.
+// Newest adds the posts of the authors with some keys to into, where the author of keys[i] is i,
+// or at[i] if at is not nil. It does not read outboxes on disk: into.Missing returns those that
+// are needed, whose marks are of the bodies that Newest returns.
 func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) *spill.Bodies {
 	bodies := c.outboxes.Current()
 	bodies.GetMany(keys, func(i int, body []byte) {

@@ -112,9 +112,8 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	return number, mayBegin
 }
 
-// newReplica returns a replica before its first entry, and where its rows may be
-// besides: those of counters alone leave memory. So do feeds and outboxes, to a place of
-// their own.
+// newReplica returns a replica before its first entry, and the store of its cold rows: nil but
+// for counters. Feeds and outboxes leave memory for a place of their own.
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger

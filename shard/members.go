@@ -165,7 +165,7 @@ func (p *setParts) fromMemory(s int, r *localReplica) bool {
 	return r.members(p.reads[s], &p.answers[s]) == nil
 }
 
-// fetch implements readParts: of a shard that this node's replica cannot answer for now.
+// fetch implements readParts, for a shard that this node's replica cannot answer for now.
 func (p *setParts) fetch(rd *reader, g *shardReplica, s int, _ *localReplica, opt *ReadOptions) error {
 	q, a := p.reads[s], &p.answers[s]
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)

@@ -43,8 +43,8 @@ func (s *registry) counters() (all []*tiering.Shard) {
 	return all
 }
 
-// withSets returns the groups of the replicas here that may have sets of members: a catalog that
-// is behind does not know of what kind a group is.
+// withSets returns the groups of the replicas here that may have sets of members. It includes a
+// group of unknown kind: this node's catalog may be behind.
 func (s *registry) withSets() (numbers []uint32) {
 	for _, r := range s.dirs.Replicas(func(group uint32) bool {
 		g := s.shardOf(group)

@@ -37,8 +37,8 @@ type Metrics struct {
 // statusClasses are the values of the label code.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// Observers holds the series of one endpoint by status class; nil until there was such an
-// answer. Two concurrent first requests resolve the same series.
+// Observers holds the series of one endpoint by status class. A series is nil until the first
+// answer of its class. Two concurrent first requests resolve the same series.
 type Observers struct {
 	metrics  *Metrics
 	endpoint string

@@ -5,7 +5,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
-// pairFilter is a filter of the pairs in a file. It has no lists: most that are read exist.
+// pairFilter is a filter of the pairs in a file. It leaves out lists, because most lists that are
+// read exist.
 type pairFilter struct {
 	bloom.FilterPolicy
 }

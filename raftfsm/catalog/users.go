@@ -105,8 +105,8 @@ type UserRights struct {
 	Limits UserLimits `json:"limits,omitzero"`
 }
 
-// are reports whether a user, the zero one if there is none, has the rights.
-func (r *UserRights) are(u *User) bool {
+// match reports whether a user, the zero one if there is none, has exactly the rights.
+func (r *UserRights) match(u *User) bool {
 	return r.Limits == u.Limits && slices.EqualFunc(r.Grants, u.Grants, func(a, b Grant) bool {
 		return a.Role == b.Role && slices.Equal(a.Keyspaces, b.Keyspaces)
 	})
@@ -187,7 +187,7 @@ func (c *PutUserEntry) apply(v *View) (Result, bool) {
 		return refused("%v", err)
 	case exists && reflect.DeepEqual(u, was):
 		return Result{User: u}, false
-	case c.Was != nil && !c.Was.are(&was):
+	case c.Was != nil && !c.Was.match(&was):
 		return Result{Exists: exists, Missing: !exists}, false
 	case !exists && v.Users != nil && len(v.Users.ByName) >= UsersMax:
 		return pastBound(BoundUsers, "there are %d users, the most that a cluster takes", UsersMax)
