@@ -3,9 +3,11 @@ package source
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
-	"net/url"
+	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -17,23 +19,31 @@ const (
 	MechanismScram512 = "scram-sha-512"
 )
 
+// keywordPassword is a password in the form of libpq's keywords, or in the query of a URL.
+var keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
+
+// holdsPassword reports whether an address has a password: as a keyword, or before its host.
+func holdsPassword(address string) bool {
+	_, authority, isURL := strings.Cut(address, "://")
+	authority, _, _ = strings.Cut(authority, "?")
+	user := authority[:max(0, strings.LastIndexByte(authority, '@'))]
+	return keywordPassword.MatchString(address) || isURL && strings.Contains(user, ":")
+}
+
 // validateAccess checks how the broker is reached. It refuses passwords: everybody who may
 // list sources would see them.
 func (c *Config) validateAccess() error {
-	for field, text := range map[string]string{"addr": c.Addr, "url": c.URL, "dsn": c.DSN} {
-		u, err := url.Parse(text)
-		hasPassword := strings.Contains(text, "password=")
-		if err == nil && u.User != nil {
-			_, inUser := u.User.Password()
-			hasPassword = hasPassword || inUser
-		}
-		if hasPassword {
+	for field, text := range map[string]string{"addr": c.Addr, "dsn": c.DSN} {
+		if holdsPassword(text) {
 			return bad(field, "holds a password: name a file on each node with password-file")
 		}
 	}
+	if strings.Contains(c.URL, "@") { // a name without a password is a token
+		return bad("url", "holds a password or a token: name a file on each node with password-file")
+	}
 	mechanisms := []string{MechanismPlain, MechanismScram256, MechanismScram512}
 	switch {
-	case c.PasswordFile != "" && c.Username == "" && c.Type != TypeRedis && c.Type != TypePostgres:
+	case c.PasswordFile != "" && c.Username == "" && c.Type == TypeKafka:
 		return bad("username", "missing: there is a password-file")
 	case c.Mechanism != "" && !slices.Contains(mechanisms, c.Mechanism):
 		return bad("mechanism", "none of %s", strings.Join(mechanisms, ", "))
@@ -43,6 +53,14 @@ func (c *Config) validateAccess() error {
 		return bad("tls", "cert-file and key-file belong together")
 	}
 	return nil
+}
+
+// untrusted reports whether an error means that one side of TLS does not accept the other.
+func untrusted(err error) bool {
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err) // the other side does not speak TLS
+	alert, is := errors.AsType[*net.OpError](err)
+	return certificate || plain || is && alert.Op == "remote error" // what crypto/tls calls an alert of the other side
 }
 
 // Password returns what is in the password file, without the newline at its end; nothing if
@@ -56,6 +74,26 @@ func (c *Config) Password() (string, error) {
 		return "", fmt.Errorf("cannot read password-file: %w", err)
 	}
 	return strings.TrimRight(string(text), "\r\n"), nil
+}
+
+// FilesState returns a text that changes if a file changes that the configuration names.
+func (c *Config) FilesState() string {
+	files := []string{c.PasswordFile}
+	if c.TLS != nil {
+		files = append(files, c.TLS.CAFile, c.TLS.CertFile, c.TLS.KeyFile)
+	}
+	var state strings.Builder
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if of, err := os.Stat(file); err != nil {
+			fmt.Fprintln(&state, err)
+		} else {
+			fmt.Fprintln(&state, file, of.ModTime().UnixNano(), of.Size())
+		}
+	}
+	return state.String()
 }
 
 // TLSConfig returns the settings of TLS; nil if there is none.

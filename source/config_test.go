@@ -75,29 +75,37 @@ func TestBadConfig(t *testing.T) {
 		kafka + "batch: {size: 1}":     "batch.size: no such field",
 		kafka + "addr: x":              "addr: not a field of type kafka",
 		kafka + "map: {}":              "map.keyspace: missing",
-		kafka + "map: {keyspace: k, id: $.id, column: c}":                          "map.add: missing",
-		kafka + "map: {keyspace: k, id: $.id, column: c, add: one}":                "map.add: neither a path",
-		kafka + "map: {keyspace: k, id: x, column: c, add: 1}":                     "map.id: neither a path",
-		kafka + "map: {keyspace: k, id: '$.a[0]', column: c, add: 1}":              "map.id: \"a[0]\" is not a plain name",
-		kafka + "map: {keyspace: k, id: $, column: c, add: 1}":                     "map.id: not a path",
-		kafka + "map: {keyspace: k, id: $.a, column: $.a.b, add: 1}":               "map.column: it continues",
-		kafka + "map: {keyspace: k, id: $.a, column: $.a, add: 1}":                 "map.column: it is",
-		kafka + "map: {keyspace: k, user: $.a, column: c, add: 1}":                 "map.keyspace: not with user",
-		kafka + "map: {user: $.a, column: c, member: 1, set: true}":                "map.set: neither",
-		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b, add: 1}":      "map.add: not with member",
-		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b}":              "map.set: missing",
-		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b, set: 1}":      "map.set: neither true, false",
-		kafka + "map: {keyspace: k, id: $.a, column: c, member: x, set: true}":     "map.member: neither a path",
-		kafka + "map: {keyspace: k, id: $.a, column: c, add: 1, set: 1}":           "map.set: not with add",
-		kafka + "format: debezium\nmap: {keyspace: k, id: $.a, column: c, set: 1}": "map.set: neither",
-		kafka + "dead-letters: t":                                                  "dead-letters: the source would read",
-		kafka + "username: u":                                                      "mechanism: missing",
-		kafka + "username: u\nmechanism: md5":                                      "mechanism: none of",
-		kafka + "password-file: f":                                                 "username: missing",
-		kafka + "tls: {cert-file: f}":                                              "tls: cert-file and key-file",
-		kafka + "tls: {verify: no}":                                                "tls.verify: no such field",
-		"name: a\ntype: nats\nurl: nats://u:p@h\nstream: s":                        "url: holds a password",
-		strings.Replace(pg, "dsn: d", "dsn: host=x password=y", 1) + "prefix: x":   "dsn: holds a password",
+		kafka + "map: {keyspace: k, id: $.id, column: c}":                                             "map.add: missing",
+		kafka + "map: {keyspace: k, id: $.id, column: c, add: one}":                                   "map.add: neither a path",
+		kafka + "map: {keyspace: k, id: x, column: c, add: 1}":                                        "map.id: neither a path",
+		kafka + "map: {keyspace: k, id: '$.a[0]', column: c, add: 1}":                                 "map.id: \"a[0]\" is not a plain name",
+		kafka + "map: {keyspace: k, id: $, column: c, add: 1}":                                        "map.id: not a path",
+		kafka + "map: {keyspace: k, id: $.a, column: $.a.b, add: 1}":                                  "map.column: it continues",
+		kafka + "map: {keyspace: k, id: $.a, column: $.a, add: 1}":                                    "map.column: it is",
+		kafka + "map: {keyspace: k, user: $.a, column: c, add: 1}":                                    "map.keyspace: not with user",
+		kafka + "map: {user: $.a, column: c, member: 1, set: true}":                                   "map.set: neither",
+		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b, add: 1}":                         "map.add: not with member",
+		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b}":                                 "map.set: missing",
+		kafka + "map: {keyspace: k, id: $.a, column: c, member: $.b, set: 1}":                         "map.set: neither true, false",
+		kafka + "map: {keyspace: k, id: $.a, column: c, member: x, set: true}":                        "map.member: neither a path",
+		kafka + "map: {keyspace: k, id: $.a, column: c, add: 1, set: 1}":                              "map.set: not with add",
+		kafka + "format: debezium\nmap: {keyspace: k, id: $.a, column: c, set: 1}":                    "map.set: neither",
+		kafka + "dead-letters: t":                                                                     "dead-letters: the source would read",
+		kafka + "username: u":                                                                         "mechanism: missing",
+		kafka + "username: u\nmechanism: md5":                                                         "mechanism: none of",
+		kafka + "password-file: f":                                                                    "username: missing",
+		kafka + "tls: {cert-file: f}":                                                                 "tls: cert-file and key-file",
+		kafka + "tls: {verify: no}":                                                                   "tls.verify: no such field",
+		"name: a\ntype: nats\nurl: nats://u:p@h\nstream: s":                                           "url: holds a password",
+		"name: a\ntype: nats\nurl: nats://token@h\nstream: s":                                         "url: holds a password or a token",
+		"name: a\ntype: nats\nurl: nats://h,nats://u:p@i\nstream: s":                                  "url: holds a password",
+		"name: a\ntype: nats\nurl: u:p@h\nstream: s":                                                  "url: holds a password",
+		"name: a\ntype: redis-stream\naddr: redis://:p@h\nkey: k":                                     "addr: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: host=x password=y", 1) + "prefix: x":                      "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: host=x password = y", 1) + "prefix: x":                    "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: postgres://u:p%zz@h/d", 1) + "prefix: x":                  "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: postgres://u:p/q@h/d", 1) + "prefix: x":                   "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: 'postgres://h1:1,h2:2/d?sslpassword=p'", 1) + "prefix: x": "dsn: holds a password",
 		"name: a":                              "type: missing",
 		"type: kafka":                          "name: missing",
 		"name: A/b\ntype: kafka":               "name: not 1 to 64",
@@ -116,6 +124,15 @@ func TestBadConfig(t *testing.T) {
 		_, err := ParseConfig([]byte(text))
 		if _, is := errors.AsType[*ConfigError](err); !is || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A user and a port are no password.
+func TestAddressesWithoutPasswords(t *testing.T) {
+	for _, address := range []string{"postgres://u@h:5432/d", "postgres://h1:1,h2:2/d?options=a:b@c", "redis://u@h:6379", "h:6379", "host=h user=u passfile=/f"} {
+		if holdsPassword(address) {
+			t.Errorf("%s is said to hold a password", address)
 		}
 	}
 }

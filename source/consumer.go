@@ -141,7 +141,8 @@ func (c *Consumer) Run(ctx context.Context) {
 }
 
 // list asks the broker for the partitions. A partition that is gone keeps its runner, which
-// says why it does not go on.
+// says why it does not go on. Until the broker has answered once, partition 0, which every queue
+// has, stands for all: its runner says why nothing is read.
 func (c *Consumer) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimes.call)
 	defer cancel()
@@ -153,6 +154,9 @@ func (c *Consumer) list(ctx context.Context) error {
 		if !slices.Contains(c.mu.partitions, p) {
 			c.mu.partitions = append(c.mu.partitions, p)
 		}
+	}
+	if len(c.mu.partitions) == 0 {
+		c.mu.partitions = []uint32{0}
 	}
 	return err
 }

@@ -47,6 +47,11 @@ func (q *fakeQueue) Identity(context.Context) (string, error) {
 	return q.identity, nil
 }
 
+// errDenied is what fakeQueue answers to a user whom it does not accept.
+var errDenied = errors.New("wrong password")
+
+func (q *fakeQueue) Denied(err error) bool { return errors.Is(err, errDenied) }
+
 func (q *fakeQueue) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
 
 func (q *fakeQueue) Bounds(context.Context, uint32) (first, end Position, err error) {

@@ -33,7 +33,16 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	if err = s.begin(ctx); err == nil {
 		err = s.read(ctx)
 	}
-	return s.low, s.advise(err)
+	return s.low, s.advise(s.denied(err))
+}
+
+// denied returns an error that only another password, certificate or permission can mend as a
+// *StalledError.
+func (s *session) denied(err error) error {
+	if _, is := errors.AsType[*StalledError](err); err != nil && !is && (untrusted(err) || s.cfg.Broker.Denied(err)) {
+		return Stalled("%s", err)
+	}
+	return err
 }
 
 // begin finds where to read, and refuses to if the queue is another, or has lost messages.

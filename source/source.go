@@ -58,6 +58,9 @@ type Broker interface {
 	Read(ctx context.Context, partition uint32, from Position) (Reader, error)
 	// DeadLetter returns once the broker has acknowledged the letters.
 	DeadLetter(ctx context.Context, letters []Letter) error
+	// Denied reports whether an error of the other methods, or of a Reader, means that the
+	// broker does not accept the user, or does not permit the user what the source needs.
+	Denied(err error) bool
 	Close() error
 }
 

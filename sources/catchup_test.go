@@ -21,8 +21,8 @@ func (st *started) metric(name, state string) (value float64, is bool) {
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			if family.GetName() == name && labels["partition"] == "0" && labels["state"] == state {
-				return m.GetGauge().GetValue(), true
+			if family.GetName() == name && (labels["partition"] == "0" && labels["state"] == state || state != "" && labels["reason"] == state) {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue(), true
 			}
 		}
 	}

@@ -25,7 +25,8 @@ import (
 const (
 	// matchEvery is how often the sources that are read are compared with the catalog.
 	matchEvery = 200 * time.Millisecond
-	// openEvery is the pause before Sources opens a source again that failed to open.
+	// openEvery is the pause before Sources opens a source again that failed to open, or looks
+	// again at the files that a source names.
 	openEvery = 5 * time.Second
 )
 
@@ -51,6 +52,7 @@ type Sources struct {
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
 	counts   counts
+	every    time.Duration // openEvery; tests shorten it
 
 	mu struct {
 		sync.Mutex
@@ -60,7 +62,7 @@ type Sources struct {
 
 // New returns the sources of a node. Before Start it reads none.
 func New(cfg Config) *Sources {
-	s := &Sources{cfg: cfg, stopping: make(chan struct{})}
+	s := &Sources{cfg: cfg, stopping: make(chan struct{}), every: openEvery}
 	s.running, s.abandon = context.WithCancel(context.Background())
 	s.mu.readers = map[uint64]*reader{}
 	return s
@@ -117,14 +119,14 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	defer s.mu.Unlock()
 	s.counts.keep(all)
 	for number, r := range s.mu.readers {
-		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() {
+		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale(s.every) {
 			if r.end(); r.hasEnded() { // until then it still reports
 				delete(s.mu.readers, number)
 			}
 		}
 	}
 	for number, of := range wanted {
-		if r := s.mu.readers[number]; r == nil || r.failed != nil && time.Since(r.opened) >= openEvery {
+		if r := s.mu.readers[number]; r == nil || r.failed != nil && time.Since(r.opened) >= s.every {
 			s.mu.readers[number] = s.open(n, of, r)
 		}
 	}

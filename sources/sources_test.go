@@ -26,6 +26,7 @@ type queue struct {
 	mu         sync.Mutex
 	partitions [][]string
 	down       error
+	password   string
 	letters    []string
 	reasons    []string  // of the letters
 	open       int       // brokers
@@ -60,13 +61,22 @@ func (q *queue) opened() int {
 }
 
 // broker is a connection to a queue.
-type broker struct{ *queue }
+type broker struct {
+	*queue
+	password string
+}
 
-func (q *queue) connect(*source.Config) (source.Broker, error) {
+var errPassword = errors.New("wrong password")
+
+func (q *queue) connect(cfg *source.Config) (source.Broker, error) {
+	password, err := cfg.Password()
+	if err != nil {
+		return nil, err
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open++
-	return broker{q}, nil
+	return broker{q, password}, nil
 }
 
 func (b broker) Close() error {
@@ -76,24 +86,35 @@ func (b broker) Close() error {
 	return nil
 }
 
+func (b broker) Denied(err error) bool { return errors.Is(err, errPassword) }
+
 func (b broker) Identity(context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.password != b.queue.password {
+		return "", errPassword
+	}
 	return cmp.Or(b.identity, "queue"), nil
 }
 
 func (b broker) Partitions(context.Context) (all []uint32, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.down != nil {
+		return nil, b.down
+	}
 	for i := range b.partitions {
 		all = append(all, uint32(i))
 	}
-	return all, b.down
+	return all, nil
 }
 
 func (b broker) Bounds(_ context.Context, partition uint32) (first, end source.Position, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.password != b.queue.password {
+		return first, end, errPassword
+	}
 	return source.Position{Lo: b.first}, source.Position{Lo: uint64(len(b.partitions[partition]))}, b.down
 }
 
@@ -174,6 +195,7 @@ func start(t testing.TB, partitions int) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
+	st.every = 20 * time.Millisecond
 	st.Start()
 	t.Cleanup(func() {
 		st.Close(context.Background())

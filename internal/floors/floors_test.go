@@ -166,7 +166,7 @@ const rule = `
 	engine/members/memberstest: engine/members
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
-	source/brokertest: source source/sink source/sink/sinktest
+	source/brokertest: source source/sink source/sink/sinktest internal/pki internal/pki/pkitest
 	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.

@@ -45,8 +45,8 @@ func StartKafka(t testing.TB) *Server {
 	return s
 }
 
-// StartNATS builds and runs a nats-server with JetStream on disk.
-func StartNATS(t testing.TB) *Server {
+// StartNATS builds and runs a nats-server with JetStream on disk, and further arguments.
+func StartNATS(t testing.TB, args ...string) *Server {
 	t.Helper()
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
 	root, err := list.Output()
@@ -61,7 +61,7 @@ func StartNATS(t testing.TB) *Server {
 	}
 	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
-	s := &Server{Addr: addr, name: strings.TrimSpace(string(path)), args: []string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}}
+	s := &Server{Addr: addr, name: strings.TrimSpace(string(path)), args: append([]string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}, args...)}
 	s.start(t)
 	t.Cleanup(s.Kill)
 	return s

@@ -61,7 +61,7 @@ func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 }
 
 // Eventually waits until a condition holds.
-func Eventually(t *testing.T, what string, holds func() bool) {
+func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -120,6 +120,11 @@ func Once(t *testing.T, q *Queue) {
 	}
 	write(500)
 	q.Write(t, Like(1000, 1)) // the last one
+	t.Cleanup(func() {
+		if s := third.Status(); t.Failed() {
+			t.Logf("the last reader: %+v", s)
+		}
+	})
 	Eventually(t, "the last message is counted", func() bool { return c.Sums()[1000] == 1 })
 	for id, want := range total {
 		if got := c.Sums()[id]; got != want {

@@ -194,6 +194,19 @@ func (b *Broker) compacted(ctx context.Context) error {
 	return nil
 }
 
+// Denied reports whether the broker does not accept the user, or does not permit an operation.
+func (b *Broker) Denied(err error) bool {
+	for _, denied := range []error{
+		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,
+		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+	} {
+		if errors.Is(err, denied) {
+			return true
+		}
+	}
+	return false
+}
+
 // DeadLetter produces letters to the topic of the dead letters, for which all replicas in
 // sync acknowledge. A letter may be there twice if a node ended at the wrong moment; its
 // headers name the message.

@@ -27,20 +27,22 @@ type cluster struct {
 	*kfake.Cluster
 	addr    string
 	options []kfake.Opt
+	access  []kgo.Opt // of a client
 	client  *kgo.Client
 }
 
-func newCluster(t *testing.T) *cluster {
+// newCluster starts a cluster with further options, and those that its clients need.
+func newCluster(t *testing.T, more []kfake.Opt, access ...kgo.Opt) *cluster {
 	t.Helper()
 	addr := proctest.FreePorts(t, 1)[0]
 	_, text, _ := net.SplitHostPort(addr)
 	port, _ := strconv.Atoi(text)
-	c := &cluster{addr: addr}
-	c.options = []kfake.Opt{kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(t.TempDir()), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead")}
+	c := &cluster{addr: addr, access: append(access, kgo.SeedBrokers(addr))}
+	c.options = append(more, kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(t.TempDir()), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead"))
 	c.start(t)
 	t.Cleanup(func() { c.Close() })
 	var err error
-	if c.client, err = kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("likes")); err != nil {
+	if c.client, err = kgo.NewClient(append(c.access, kgo.DefaultProduceTopic("likes"))...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.client.Close)
@@ -73,7 +75,7 @@ func (c *cluster) queue() *brokertest.Queue {
 			}
 		},
 		Letters: func(t *testing.T) (all []string) {
-			consumer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.ConsumeTopics("likes.dead"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+			consumer, err := kgo.NewClient(append(c.access, kgo.ConsumeTopics("likes.dead"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,13 +95,13 @@ func (c *cluster) queue() *brokertest.Queue {
 }
 
 func TestOnce(t *testing.T) {
-	brokertest.Once(t, newCluster(t).queue())
+	brokertest.Once(t, newCluster(t, nil).queue())
 }
 
 // TestTransactions: messages of transactions that were aborted count nothing, and the
 // position passes the marker of the last.
 func TestTransactions(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +152,7 @@ func TestLostData(t *testing.T) {
 				continue // a reader that runs may have read them
 			}
 			t.Run(fmt.Sprintf("%s, running %v", name, running), func(t *testing.T) {
-				cl := newCluster(t)
+				cl := newCluster(t, nil)
 				q := cl.queue()
 				shards := sinktest.New(2, nil)
 				q.Write(t, like, like)
@@ -190,7 +192,7 @@ func TestLostData(t *testing.T) {
 
 // TestFaults: errors of the broker delay messages and count none twice.
 func TestFaults(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	q := c.queue()
 	shards := sinktest.New(2, nil)
 	r := q.Start(t, shards)
@@ -210,7 +212,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	q := c.queue()
 	q.Write(t, "a", "b", "c")
 	if err := c.DeleteRecords("likes", 0, 1); err != nil {
@@ -242,7 +244,7 @@ func TestBounds(t *testing.T) {
 
 // TestCompacted: a topic that loses messages before they are read is not read.
 func TestCompacted(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	if err := c.DeleteTopic("likes"); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +258,7 @@ func TestCompacted(t *testing.T) {
 // TestLargeLetters: letters that are too large together are written; one that is too large alone
 // stalls the source.
 func TestLargeLetters(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	shards := sinktest.New(1, nil)
 	start := func(topic, most string, messages ...string) *brokertest.Reader {
 		if err := c.CreateTopic(topic, 1, map[string]string{"max.message.bytes": most}); err != nil {
@@ -292,7 +294,7 @@ func noise(seed uint64, length int) string {
 // TestOtherLeader: a reader that begins after another leader took over, with other messages
 // at the positions that were read, stalls.
 func TestOtherLeader(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	q := c.queue()
 	q.Write(t, "a", "b", "c")
 	cfg, err := source.ParseConfig([]byte(q.Config))

@@ -26,19 +26,22 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		conn *nats.Conn // nil before it is used
+		conn   *nats.Conn // nil before it is used
+		denied error      // the last request that the server dropped, because the user may not make it
 	}
 }
 
 // Open returns a broker. It connects when it is used.
 func Open(cfg *source.Config) (*Broker, error) {
 	options := []nats.Option{nats.Name("countd " + cfg.Name), nats.MaxReconnects(-1), nats.ReconnectWait(200 * time.Millisecond)}
-	if cfg.Username != "" {
-		password, err := cfg.Password()
-		if err != nil {
-			return nil, err
-		}
+	password, err := cfg.Password()
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg.Username != "":
 		options = append(options, nats.UserInfo(cfg.Username, password))
+	case password != "":
+		options = append(options, nats.Token(password))
 	}
 	tls, err := cfg.TLSConfig()
 	if err != nil {
@@ -47,7 +50,15 @@ func Open(cfg *source.Config) (*Broker, error) {
 	if tls != nil {
 		options = append(options, nats.Secure(tls))
 	}
-	return &Broker{cfg: cfg, options: options}, nil
+	b := &Broker{cfg: cfg}
+	b.options = append(options, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.mu.denied = err
+		}
+	}))
+	return b, nil
 }
 
 // Close closes the connection.
@@ -75,20 +86,36 @@ func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(b.mu.conn)
 }
 
+// requestMax bounds the wait for an answer. A server that ends or begins may lose a request.
+const requestMax = 5 * time.Second
+
 // stream returns the stream and a fresh look at it.
 func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
 	js, err := b.jetStream()
 	if err != nil {
 		return nil, nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
 	stream, err := js.Stream(ctx, b.cfg.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil, source.Stalled("stream %s is missing", b.cfg.Stream)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, b.explain(err)
 	}
 	return stream, stream.CachedInfo(), nil
+}
+
+// explain returns why a request was not answered, if the server dropped one.
+func (b *Broker) explain(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waited := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrNoHeartbeat)
+	if waited && b.mu.denied != nil {
+		err, b.mu.denied = b.mu.denied, nil
+	}
+	return err
 }
 
 // Identity returns the stream's name and when it was made.
@@ -157,7 +184,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		if l.Op != "" {
 			m.Header.Set("Countd-Op", l.Op)
 		}
-		_, err := js.PublishMsg(ctx, m, jetstream.WithMsgID(l.ID()))
+		err := publish(ctx, js, m, l.ID())
 		if tooLarge(err) {
 			return source.Stalled("the dead letter of position %s, a message of %d bytes and its headers, is over what the stream of subject %s takes: let it take more, or set on-error: skip",
 				l.Position, len(l.Value), b.cfg.DeadLetters)
@@ -166,10 +193,23 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 			return fmt.Errorf("no stream takes subject %s: %w", b.cfg.DeadLetters, err)
 		}
 		if err != nil {
-			return err
+			return b.explain(err)
 		}
 	}
 	return nil
+}
+
+func publish(ctx context.Context, js jetstream.JetStream, m *nats.Msg, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
+	_, err := js.PublishMsg(ctx, m, jetstream.WithMsgID(id))
+	return err
+}
+
+// Denied reports whether the server does not accept the user, or TLS is on one side only.
+func (b *Broker) Denied(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
+		errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrSecureConnWanted)
 }
 
 // tooLarge reports whether a message is over the server's max_payload, or the stream's bound.

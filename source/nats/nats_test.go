@@ -16,11 +16,16 @@ import (
 )
 
 // newQueue returns a stream of a real server.
-func newQueue(t *testing.T) (*brokertest.Queue, jetstream.JetStream) {
+func newQueue(t testing.TB) (*brokertest.Queue, jetstream.JetStream) {
 	t.Helper()
-	server := proctest.StartNATS(t)
+	return queueOf(t, proctest.StartNATS(t))
+}
+
+// queueOf returns a stream of a server, which access lets the test use.
+func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*brokertest.Queue, jetstream.JetStream) {
+	t.Helper()
 	url := "nats://" + server.Addr
-	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true))
+	conn, err := nats.Connect(url, append(access, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +35,7 @@ func newQueue(t *testing.T) (*brokertest.Queue, jetstream.JetStream) {
 		t.Fatal(err)
 	}
 	makeStream(t, js, "LIKES", "likes")
-	makeStream(t, js, "DEAD", "LIKES.dead")
+	makeStream(t, js, "DEAD", "LIKES.dead", "dead.likes")
 	written := 0
 	return &brokertest.Queue{
 		Config:  "name: likes\ntype: nats\nurl: " + url + "\nstream: LIKES\nbatch: {messages: 100, linger: 1ms}\n",
@@ -64,10 +69,10 @@ func newQueue(t *testing.T) (*brokertest.Queue, jetstream.JetStream) {
 	}, js
 }
 
-func makeStream(t *testing.T, js jetstream.JetStream, name, subject string) {
+func makeStream(t testing.TB, js jetstream.JetStream, name string, subjects ...string) {
 	t.Helper()
 	brokertest.Eventually(t, "there is a stream", func() bool {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}, Duplicates: time.Minute})
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects, Duplicates: time.Minute})
 		return err == nil
 	})
 }

@@ -54,7 +54,9 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	if err := r.judge(info); err != nil {
 		return nil, err
 	}
-	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+	making, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
+	consumer, err := stream.CreateConsumer(making, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       r.at,
 		AckPolicy:         jetstream.AckNonePolicy,
@@ -63,7 +65,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a consumer: %w", err)
+		return nil, fmt.Errorf("cannot make a consumer: %w", b.explain(err))
 	}
 	// The stream may have been made anew before the consumer was made.
 	if _, info, err = b.stream(ctx); err == nil {
@@ -121,7 +123,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	case <-ctx.Done():
 		return got, ctx.Err()
 	case err := <-r.failed:
-		return got, fmt.Errorf("cannot consume: %w", err)
+		return got, fmt.Errorf("cannot consume: %w", r.b.explain(err))
 	case m := <-r.messages:
 		if err := r.take(&got, m); err != nil {
 			return got, err

@@ -128,9 +128,10 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 // published returns a *source.StalledError if the publication is missing, or if the source
 // would read its dead letters, each of which would be another bad message.
 func (b *Broker) published(ctx context.Context) error {
-	letters := "to_regclass('" + b.cfg.DeadLetters + "')"
-	found, err := b.row(ctx, 1, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname"+
-		" AND to_regclass(format('%I.%I', t.schemaname, t.tablename)) = "+letters+") FROM pg_publication p WHERE p.pubname = '"+b.cfg.Publication+"'")
+	// to_regclass is an error for a schema that the user may not use, so it is not called for other tables.
+	found, err := b.row(ctx, 1, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"+
+		" JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname"+
+		" WHERE c.oid = to_regclass('"+b.cfg.DeadLetters+"') AND t.pubname = p.pubname) FROM pg_publication p WHERE p.pubname = '"+b.cfg.Publication+"'")
 	switch {
 	case err != nil:
 		return err
@@ -184,8 +185,12 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 // missing. A letter that comes twice is there once.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	table := b.cfg.DeadLetters
-	_, err := b.query(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
-		" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now())")
+	// IF NOT EXISTS needs the right to create tables, even where there is one.
+	there, err := b.row(ctx, 1, "SELECT to_regclass('"+table+"')")
+	if err == nil && (there == nil || there[0] == nil) {
+		_, err = b.query(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
+			" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now())")
+	}
 	if err == nil {
 		err = b.published(ctx) // a publication of a schema has the new table
 	}
@@ -200,6 +205,13 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 	}
 	_, err = b.query(ctx, sql.String())
 	return err
+}
+
+// Denied reports whether the server does not accept the user, or does not permit a statement.
+func (b *Broker) Denied(err error) bool {
+	const authorization, privilege = "28", "42501" // a class of SQLSTATE, and insufficient_privilege
+	of, is := errors.AsType[*pgconn.PgError](err)
+	return is && (strings.HasPrefix(of.Code, authorization) || of.Code == privilege)
 }
 
 // literal returns a text as SQL that nothing in the text can leave.

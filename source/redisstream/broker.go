@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,6 +127,17 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		return nil
 	})
 	return err
+}
+
+// Denied reports whether the server does not accept the user, or does not permit a command.
+func (b *Broker) Denied(err error) bool {
+	if redis.IsAuthError(err) {
+		return true
+	}
+	// Of a script Redis has words only: those of 7.0, and of later versions.
+	return slices.ContainsFunc([]string{"NOPERM", "user executing the script can't run", "ACL failure in script"}, func(words string) bool {
+		return err != nil && strings.Contains(err.Error(), words)
+	})
 }
 
 // parse parses the id of an entry.

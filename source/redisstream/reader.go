@@ -70,6 +70,11 @@ func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.at))}, Count: int64(max(limit, 1)), Block: -1})
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		for _, of := range []error{stream.Err(), groups.Err(), entries.Err()} {
+			if redis.IsExecAbortError(err) && of != nil {
+				err = of // a command that was refused says why
+			}
+		}
 		return got, r.b.explain(err)
 	}
 	if err := r.judge(stream.Val(), groups.Val()); err != nil {

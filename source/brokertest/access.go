@@ -1,0 +1,123 @@
+package brokertest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/internal/pki"
+	"github.com/countd/countd/internal/pki/pkitest"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// Password is that of the user countd at a queue that needs one.
+const Password = "correct-horse"
+
+// Access is what a source and its broker need for passwords and TLS. Dir has the password of the
+// source, password; its authority, ca.crt; and its certificate, client.crt and client.key.
+type Access struct {
+	Dir       string
+	CA        string // of the clients, for the broker
+	Server    pkitest.Files
+	authority *pkitest.Authority
+}
+
+// NewAccess makes the files.
+func NewAccess(t testing.TB) *Access {
+	t.Helper()
+	dir, authority := t.TempDir(), pkitest.New(t)
+	a := &Access{Dir: dir, authority: authority}
+	a.CA = pkitest.Replace(t, filepath.Join(dir, "clients.crt"), authority.Cert())
+	a.Server = pkitest.Write(t, dir, "server", authority.Issue(pki.Leaf{Name: "broker", Hosts: []string{"127.0.0.1"}, Node: true}))
+	a.restore(t)
+	return a
+}
+
+// restore makes the files of the source right.
+func (a *Access) restore(t testing.TB) {
+	t.Helper()
+	pkitest.Replace(t, filepath.Join(a.Dir, "ca.crt"), a.authority.Cert())
+	pkitest.Replace(t, filepath.Join(a.Dir, "password"), []byte(Password+"\n"))
+	pkitest.Write(t, a.Dir, "client", a.authority.Issue(pki.Leaf{Name: "countd"}))
+}
+
+// Fields returns the fields of a source that name the files.
+func (a *Access) Fields() string {
+	return strings.ReplaceAll("username: countd\npassword-file: DIR/password\ntls: {ca-file: DIR/ca.crt, cert-file: DIR/client.crt, key-file: DIR/client.key}\n", "DIR", a.Dir)
+}
+
+// Pool returns the authority of the certificates.
+func (a *Access) Pool() *x509.CertPool { return a.authority.Pool() }
+
+// Writer returns the settings of a client of the test, which stay right.
+func (a *Access) Writer() *tls.Config {
+	return &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.authority.Client(pki.Leaf{Name: "writer"})}}
+}
+
+// Guarded tests a queue at 127.0.0.1 that takes only the user and the certificates of an Access: a
+// source with another password, authority, address or certificate stalls, names no password and
+// counts nothing; nor does one without TLS; the right one counts each message once. reasons has what
+// a stall must say, by what is wrong.
+func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
+	t.Helper()
+	const wrong = "battery-staple"
+	another := pkitest.New(t)
+	refused := func(t *testing.T, config, reason string) {
+		t.Helper()
+		stranger := *q
+		stranger.Config = config
+		c := sinktest.New(1, nil)
+		r := stranger.Start(t, c)
+		if reason != "" {
+			r.Stalls(t, reason)
+		}
+		Eventually(t, "it does not go on", func() bool { return r.Status().Reason != "" })
+		if reason := r.Status().Reason; strings.Contains(reason, Password) || strings.Contains(reason, wrong) {
+			t.Errorf("the reason has a password: %s", reason)
+		}
+		if got := c.Sums(); len(got) != 0 {
+			t.Errorf("counted %v", got)
+		}
+		r.Stop()
+		a.restore(t)
+	}
+	q.Write(t, Like(2000, 1))
+	t.Run("another password", func(t *testing.T) {
+		pkitest.Replace(t, filepath.Join(a.Dir, "password"), []byte(wrong))
+		refused(t, q.Config, reasons["password"])
+	})
+	t.Run("another authority", func(t *testing.T) {
+		pkitest.Replace(t, filepath.Join(a.Dir, "ca.crt"), another.Cert())
+		refused(t, q.Config, "signed by unknown authority")
+	})
+	t.Run("another address", func(t *testing.T) {
+		refused(t, strings.ReplaceAll(q.Config, "127.0.0.1", "localhost"), "not localhost")
+	})
+	t.Run("another certificate", func(t *testing.T) {
+		pkitest.Write(t, a.Dir, "client", another.Issue(pki.Leaf{Name: "countd"}))
+		refused(t, q.Config, "tls: unknown certificate authority") // as the broker says
+	})
+	t.Run("no TLS", func(t *testing.T) {
+		before, _, _ := strings.Cut(q.Config, "tls: ")
+		refused(t, before, reasons["clear"])
+	})
+	Once(t, q)
+}
+
+// Documented returns what a regular expression finds in docs/SOURCES.md: its first group.
+func Documented(t *testing.T, expression string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/SOURCES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(expression).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("docs/SOURCES.md has no %s", expression)
+	}
+	return string(found[1])
+}

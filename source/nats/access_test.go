@@ -1,0 +1,49 @@
+package nats
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/countd/countd/internal/pki/pkitest"
+	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source/brokertest"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// TestAccess: a server with users, and TLS with certificates of both sides.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	a := brokertest.NewAccess(t)
+	file := pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil, `
+tls: {cert_file: %q, key_file: %q, ca_file: %q, verify: true}
+authorization: {users: [
+  {user: writer, password: w}
+  {user: countd, password: %[4]q, permissions: {
+%[5]s} }
+  {user: stranger, password: %[4]q, permissions: {publish: [dead.likes], subscribe: [_INBOX.>]} }
+]}
+`, a.Server.Cert, a.Server.Key, a.CA, brokertest.Password, brokertest.Documented(t, "(?s)```\n(publish: .*?)```")))
+	server := proctest.StartNATS(t, "-c", file)
+	q, _ := queueOf(t, server, nats.Secure(a.Writer()), nats.UserInfo("writer", "w"))
+	q.Config += a.Fields() + "dead-letters: dead.likes\n"
+	brokertest.Guarded(t, q, a, map[string]string{"password": "Authorization Violation", "clear": "signed by unknown authority"})
+
+	q.Config = strings.Replace(q.Config, "username: countd", "username: stranger", 1)
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, `permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.LIKES"`)
+}
+
+// TestToken: a password without a user is a token.
+func TestToken(t *testing.T) {
+	a := brokertest.NewAccess(t)
+	server := proctest.StartNATS(t, "--auth", brokertest.Password)
+	q, _ := queueOf(t, server, nats.Token(brokertest.Password))
+	q.Write(t, brokertest.Like(1, 1))
+	c := sinktest.New(1, nil)
+	q.Start(t, c).Stalls(t, "Authorization Violation")
+	q.Config += "password-file: " + a.Dir + "/password\n"
+	q.Start(t, c).Counts(t, c, 1)
+}

@@ -1,0 +1,77 @@
+package sources
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/source"
+)
+
+// TestFiles: a source whose password is missing or wrong is stalled, says why, and goes on once the
+// file is right. It notices too that the password changed while it read.
+func TestFiles(t *testing.T) {
+	st := start(t, 3)
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stalls := func(reason string) {
+		t.Helper()
+		of := st.eventually("it stalls: "+reason, func(of *Source) bool {
+			return of.State == source.StateStalled && of.Partitions[0].State == source.StateStalled && strings.Contains(of.Partitions[0].Reason, reason)
+		})
+		if of.Partitions[0].Node != "n1" {
+			t.Errorf("stalled it is %+v", of)
+		}
+		if n, is := st.metric("countd_source_state", source.StateStalled); !is || n < 1 {
+			t.Errorf("countd_source_state of stalled partitions is %v, %v", n, is)
+		}
+		if n, is := st.metric("countd_source_errors_total", "stalled"); !is || n < 1 {
+			t.Errorf("countd_source_errors_total of stalls is %v, %v", n, is)
+		}
+	}
+	st.queue.set(func() { st.queue.password = "first" })
+	st.queue.add(1, like(1))
+	must(st.put(`,"username":"u","password-file":"` + file + `"`))(t)
+	stalls("cannot read password-file")
+	write("wrong")
+	stalls("wrong password")
+	write("first")
+	st.eventually("it is read", through(1))
+	st.queue.set(func() { st.queue.password = "second" })
+	stalls("wrong password")
+	write("second")
+	st.queue.add(2, like(1))
+	st.eventually("it is read", through(2))
+	if got := st.count(1); got != 2 {
+		t.Errorf("row 1 is %d", got)
+	}
+}
+
+// TestNeverListed: a source whose broker never listed its partitions shows a partition, with the
+// reason, so that its state is in the metrics.
+func TestNeverListed(t *testing.T) {
+	st := start(t, 3)
+	for _, down := range []struct {
+		err   error
+		state string
+	}{{errors.New("connection refused"), source.StateRunning}, {source.Stalled("topic likes is missing"), source.StateStalled}} {
+		st.queue.setDown(down.err)
+		must(st.put(""))(t)
+		of := st.eventually("it says why", func(of *Source) bool {
+			return of.State == down.state && len(of.Partitions) == 1 && strings.Contains(of.Partitions[0].Reason, down.err.Error())
+		})
+		if n, is := st.metric("countd_source_state", down.state); !is || n != 1 {
+			t.Errorf("%+v: countd_source_state is %v, %v", of, n, is)
+		}
+	}
+	st.queue.setDown(nil)
+	st.queue.add(2, like(1))
+	st.eventually("it is read", through(1))
+}
