@@ -189,7 +189,7 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	}
 	if !f.dryRun && len(found.Drifts) > 0 {
 		if err := allowCorrections(c, found, f.maxCorrection); err != nil {
-			return err
+			return errors.Join(err, c.Print(out, out.table))
 		}
 		if err = r.correct(ctx, found, before, &out); err == nil {
 			err = stillDiffer(ctx, found)

@@ -187,3 +187,39 @@ func TestTwoRuns(t *testing.T) {
 		t.Errorf("the first run: %d rows, %v", rows, err)
 	}
 }
+
+// TestMaxCorrection: a run without --yes and without a terminal corrects up to --max-correction, and
+// above it shows the differences and corrects nothing, not even the smaller ones.
+func TestMaxCorrection(t *testing.T) {
+	server := countdtest.New(t)
+	i := clitest.New(t, server.URL, Commands)
+	truth := clitest.WriteTemp(t, "truth.csv", "id,like\n1,10\n2,0\n3,7\n")
+	run := func(more ...string) clitest.Result {
+		return i.Run(append([]string{"reconcile", truth, "--keyspace", "posts", "--quiesced", "-o", "json"}, more...)...)
+	}
+	rows := func() (likes [3]int64) {
+		for i := range likes {
+			likes[i] = server.Row(uint64(i + 1))[2]
+		}
+		return likes
+	}
+	server.Put(1, 0, 0, 5, 0) // 5 are missing
+	server.Put(2, 0, 0, 5, 0) // 5 are too many
+	server.Put(3, 0, 0, 6, 0) // 1 is missing
+	wrong := [3]int64{5, 5, 6}
+	for _, most := range [][]string{nil, {"--max-correction", "0"}, {"--max-correction", "4"}} {
+		got := run(most...)
+		if got.Code != cli.ExitUsage || !strings.Contains(got.Err, "Correct 3 columns of rows, by up to 5? Give --yes") {
+			t.Errorf("%s: exit %d, %s", most, got.Code, got.Err)
+		}
+		if out := clitest.Decode[reconcileOutput](t, got.Out); out.Differ != 3 || out.Corrected != 0 {
+			t.Errorf("%s: it shows %+v", most, out)
+		}
+		if rows() != wrong {
+			t.Fatalf("%s: the rows are %v", most, rows())
+		}
+	}
+	if got := run("--max-correction", "5"); got.Code != cli.ExitOK || rows() != [3]int64{10, 0, 7} {
+		t.Errorf("at the bound: exit %d, %s; the rows are %v", got.Code, got.Err, rows())
+	}
+}
