@@ -46,6 +46,7 @@ load() {
 }
 # The row of the message is compared as before it: the truth of 1-1 does not have the message.
 reconcile() { ctl reconcile "$dir/truth.csv" --keyspace posts --source likes --at 1-1 --yes -o json; }
+at_rest "${pids[1]}" # of the import
 load "$SECONDS_EACH"
 date +%s.%N >"$dir/began"
 (reconcile >"$dir/first.json" && date +%s.%N >"$dir/ended") &

@@ -1,18 +1,23 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
@@ -22,20 +27,41 @@ import (
 )
 
 // BenchmarkSource counts b.N messages of a real broker with one node, which did not run while
-// they were written, and then with a bare consumer: the broker's client and a Go map. "cpu-ns"
-// is the processor time of a message in countd or in the consumer, without the broker's.
+// they were written, and then with a bare consumer: the broker's client and a Go map. A stream of
+// Redis is also read by consumers that count in another Redis, which syncs its log before each
+// answer: "pipeline" in pipelines, of which some counts twice or not at all after a crash; "multi"
+// in transactions with the offset. "cpu-ns" is the processor time of a message in countd or in the
+// consumer, without the broker's.
 func BenchmarkSource(b *testing.B) {
 	for name, start := range map[string]func(testing.TB) *queue{
-		"redis": startRedisQueue, "nats": startNATSQueue, "kafka": startKafkaQueue,
-		"outbox": func(t testing.TB) *queue { return startPostgresQueues(t)[0] },
+		"redis": startRedisQueue, "nats": startNATSQueue, "kafka": startKafkaQueue, "outbox": startOutboxQueue,
 	} {
 		b.Run(name, func(b *testing.B) { benchmarkSource(b, start(b)) })
 	}
 }
 
+// startOutboxQueue starts an outbox with a second slot, because a log is read once for each.
+func startOutboxQueue(t testing.TB) *queue {
+	q := startPostgresQueues(t)[0]
+	succeeds(t, "there is a slot", func(ctx context.Context) error {
+		conn, err := pgconn.Connect(ctx, outboxDSN(q))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		_, err = conn.Exec(ctx, "SELECT pg_create_logical_replication_slot('bare', 'pgoutput')").ReadAll()
+		return err
+	})
+	return q
+}
+
+func outboxDSN(q *queue) string {
+	return "postgres://postgres@" + q.broker.Addr + "/postgres?sslmode=disable"
+}
+
 // bareConsumers read all messages of a queue, and count them.
 var bareConsumers = map[string]func(b *testing.B, q *queue, count func(message []byte)){
-	"redis": bareRedis, "nats": bareNATS, "kafka": bareKafka,
+	"redis": bareRedis, "nats": bareNATS, "kafka": bareKafka, "outbox": bareOutbox,
 }
 
 func benchmarkSource(b *testing.B, q *queue) {
@@ -73,26 +99,123 @@ func benchmarkSource(b *testing.B, q *queue) {
 	}
 	report("", cpuOf(b, n.PID())-before, time.Since(began))
 	n.Kill()
-	bare := bareConsumers[q.name]
-	if bare == nil {
-		return // its log can be read once only
-	}
-	counts, messages := map[uint64]int64{}, 0
-	before, began = cpuOf(b, os.Getpid()), time.Now()
-	bare(b, q, func(message []byte) {
-		var op struct {
-			ID  uint64
-			Add map[string]int64
+	counters := map[string]func(*testing.B) counter{"bare-": countInMap}
+	if q.name == "redis" {
+		counters["pipeline-"] = func(b *testing.B) counter {
+			return countInRedis(b, func(c *redis.Client) redis.Pipeliner { return c.Pipeline() })
 		}
-		if err := json.Unmarshal(message, &op); err != nil {
+		counters["multi-"] = func(b *testing.B) counter {
+			return countInRedis(b, func(c *redis.Client) redis.Pipeliner { return c.TxPipeline() })
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		c, messages := counters[name](b), 0
+		before, began = cpuOf(b, os.Getpid()), time.Now()
+		bareConsumers[q.name](b, q, func(message []byte) {
+			var op struct {
+				ID  uint64
+				Add map[string]int64
+			}
+			if err := json.Unmarshal(message, &op); err != nil {
+				b.Fatal(err)
+			}
+			c.add(op.ID, op.Add["like"])
+			if messages++; messages%consumerBatch == 0 || messages == b.N {
+				c.flush(messages)
+			}
+		})
+		report(name, cpuOf(b, os.Getpid())-before, time.Since(began))
+		if messages < b.N || c.sum() != int64(messages) {
+			b.Fatalf("the consumer %s counted %d of %d messages", name, c.sum(), messages)
+		}
+	}
+}
+
+// consumerBatch is how many messages a consumer counts at once: as many as a source.
+const consumerBatch = 10_000
+
+// counter is where a consumer counts.
+type counter struct {
+	add   func(id uint64, n int64)
+	flush func(messages int) // after so many in all
+	sum   func() int64       // of all rows
+}
+
+func countInMap(*testing.B) counter {
+	counts := map[uint64]int64{}
+	return counter{
+		add:   func(id uint64, n int64) { counts[id] += n },
+		flush: func(int) {},
+		sum: func() (sum int64) {
+			for _, n := range counts {
+				sum += n
+			}
+			return sum
+		},
+	}
+}
+
+func countInRedis(b *testing.B, begin func(*redis.Client) redis.Pipeliner) counter {
+	ctx := b.Context()
+	client := redis.NewClient(&redis.Options{Addr: proctest.StartDurableRedis(b).Addr})
+	b.Cleanup(func() { client.Close() })
+	pipe := begin(client)
+	return counter{
+		add: func(id uint64, n int64) { pipe.HIncrBy(ctx, "likes", strconv.FormatUint(id, 10), n) },
+		flush: func(messages int) {
+			pipe.Set(ctx, "offset", messages, 0)
+			if _, err := pipe.Exec(ctx); err != nil {
+				b.Fatal(err)
+			}
+		},
+		sum: func() (sum int64) {
+			for _, text := range client.HVals(ctx, "likes").Val() {
+				n, err := strconv.ParseInt(text, 10, 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				sum += n
+			}
+			return sum
+		},
+	}
+}
+
+// bareOutbox reads the slot bare as package source/postgres reads its own: it confirms nothing
+// before the end, so that PostgreSQL has less to do.
+func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
+	ctx := b.Context()
+	config, err := pgconn.ParseConfig(outboxDSN(q))
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.RuntimeParams["replication"] = "database"
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	conn.Frontend().Send(&pgproto3.Query{String: `START_REPLICATION SLOT bare LOGICAL 0/0 (proto_version '1', publication_names '"countd"', messages 'true')`})
+	if err := conn.Frontend().Flush(); err != nil {
+		b.Fatal(err)
+	}
+	const logData, logHeader = 'w', 25 // XLogData, and what stands before its message
+	for n := 0; n < b.N; {
+		m, err := conn.ReceiveMessage(ctx)
+		if err != nil {
 			b.Fatal(err)
 		}
-		counts[op.ID] += op.Add["like"]
-		messages++
-	})
-	report("bare-", cpuOf(b, os.Getpid())-before, time.Since(began))
-	if messages < b.N {
-		b.Fatalf("the bare consumer counted %d messages", messages)
+		data, is := m.(*pgproto3.CopyData)
+		if !is || data.Data[0] != logData {
+			continue
+		}
+		message := data.Data[logHeader:]
+		if message[0] != 'M' {
+			continue // of the transaction
+		}
+		_, message, _ = bytes.Cut(message[1+1+8:], []byte{0}) // after flags, position and prefix
+		count(message[4:])                                    // after its length
+		n++
 	}
 }
 
