@@ -4,9 +4,12 @@ import (
 	"flag"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 var (
@@ -72,55 +75,110 @@ func settle(s *Store) {
 	}
 }
 
-// BenchmarkSets applies entries of joins, 100 of a shard together and alone, checks pages of
-// 20 posts, and reports the processor's time and the bytes on disk of each order. Joins alone
-// leave an outcome each, which B/pair has too.
-func BenchmarkSets(b *testing.B) {
+// benchStore is a store on the disk with sets of several groups.
+type benchStore struct {
+	*testing.B
+	store  *Store
+	groups [benchGroups]*Group
+	at     [benchGroups]State
+}
+
+func newBenchStore(b *testing.B) *benchStore {
 	s, err := Open(Config{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close()
-	var groups [benchGroups]*Group
-	var at [benchGroups]State
-	for i := range groups {
-		if groups[i], err = s.Group(uint32(i + 1)); err != nil {
-			b.Fatal(err)
-		}
-		defer groups[i].Close()
-	}
-	apply := func(n int, pairs []Pair, ms int64) {
-		batch, err := groups[n].Begin(at[n], at[n].Index+1, ms)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, p := range pairs {
-			batch.Touch(p)
-		}
-		if err := batch.Read(); err != nil {
-			b.Fatal(err)
-		}
-		for _, p := range pairs {
-			batch.Join(p, 0)
-		}
-		if at[n], err = batch.Commit(); err != nil {
+	bs := &benchStore{B: b, store: s}
+	for i := range bs.groups {
+		if bs.groups[i], err = s.Group(uint32(i + 1)); err != nil {
 			b.Fatal(err)
 		}
 	}
+	b.Cleanup(func() {
+		for _, g := range bs.groups {
+			g.Close()
+		}
+		_ = s.Close()
+	})
+	return bs
+}
+
+// join applies an entry of joins to a group.
+func (b *benchStore) join(n int, pairs []Pair, ms int64) {
+	batch, err := b.groups[n].Begin(b.at[n], b.at[n].Index+1, ms)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, p := range pairs {
+		batch.Touch(p)
+	}
+	if err := batch.Read(); err != nil {
+		b.Fatal(err)
+	}
+	for _, p := range pairs {
+		batch.Join(p, 0)
+	}
+	if b.at[n], err = batch.Commit(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// fill applies entries of 100 joins of a shard, -bench-pairs of them in all.
+func (b *benchStore) fill() *likes {
 	if *benchSpan == 0 {
 		*benchSpan = time.Duration(*benchPairs) * time.Second / 20
 	}
 	l := newLikes(*benchPairs, *benchSpan)
 	var waiting [benchGroups][]Pair
-	began := processor(b)
 	for range *benchPairs {
 		n, p, ms := l.next()
 		if waiting[n] = append(waiting[n], p); len(waiting[n]) == 100 {
-			apply(n, waiting[n], ms)
+			b.join(n, waiting[n], ms)
 			waiting[n] = waiting[n][:0]
 		}
 	}
-	settle(s)
+	settle(b.store)
+	return l
+}
+
+// BenchmarkDiscard replaces a file of each order, all of which is in use and can be read: as
+// long as writes wait for the removal of a damaged file at worst.
+func BenchmarkDiscard(b *testing.B) {
+	s := newBenchStore(b)
+	s.fill()
+	if err := s.store.db.Compact(b.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		b.Fatal(err)
+	}
+	for _, kind := range []byte{keyMember, keyTime, keyOf} {
+		levels, err := s.store.db.SSTables()
+		if err != nil {
+			b.Fatal(err)
+		}
+		var largest pebble.SSTableInfo
+		for _, file := range slices.Concat(levels...) {
+			if file.Smallest.UserKey[0] == kind && file.Size > largest.Size {
+				largest = file
+			}
+		}
+		f := &damagedFile{loaded: map[uint32]bool{}}
+		f.Bounds.Start, f.Bounds.End.Key = largest.Smallest.UserKey, largest.Largest.UserKey
+		began := time.Now()
+		if err := s.store.discardFile(f, nil); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/file-"+string(kind))
+		b.ReportMetric(float64(largest.Size)/(1<<20), "MiB-"+string(kind))
+	}
+}
+
+// BenchmarkSets applies entries of joins, 100 of a shard together and alone, checks pages of
+// 20 posts, and reports the processor's time and the bytes on disk of each order. Joins alone
+// leave an outcome each, which B/pair has too.
+func BenchmarkSets(b *testing.B) {
+	of := newBenchStore(b)
+	s := of.store
+	began := processor(b)
+	l := of.fill()
 	report := func(name string, of time.Duration, n int) {
 		b.ReportMetric(float64(of.Nanoseconds())/1000/float64(n), name)
 	}
@@ -137,7 +195,7 @@ func BenchmarkSets(b *testing.B) {
 			}
 			user := l.user()
 			for n, rows := range rows {
-				if err := groups[n].Contains(user, 2, rows, in[:len(rows)]); err != nil {
+				if err := of.groups[n].Contains(user, 2, rows, in[:len(rows)]); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -151,13 +209,13 @@ func BenchmarkSets(b *testing.B) {
 	const alone = 50_000
 	for range alone {
 		n, p, ms := l.next()
-		apply(n, []Pair{p}, ms)
+		of.join(n, []Pair{p}, ms)
 	}
 	settle(s)
 	report("µs/join-alone", processor(b)-began, alone)
 	pairs := 0.0
-	for n := range groups {
-		pairs += float64(at[n].Pairs)
+	for n := range of.at {
+		pairs += float64(of.at[n].Pairs)
 	}
 	b.ReportMetric(float64(s.db.Metrics().Total().TablesSize)/pairs, "B/pair-before")
 	began = processor(b)
