@@ -14,6 +14,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/source/brokers"
 )
 
 // The exit codes of countd.
@@ -26,7 +28,10 @@ const (
 // version is set by the linker (Makefile).
 var version = "dev"
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	brokers.Quiet() // the errors are in countd's own log
+	os.Exit(run(os.Args[1:]))
+}
 
 func run(args []string) int {
 	root := rootCommand()

@@ -26,6 +26,9 @@ func Open(cfg *source.Config) (source.Broker, error) {
 	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }
 
+// Quiet ends the logs of the clients of brokers. Call it before Open.
+func Quiet() { redisstream.Quiet() }
+
 // broker keeps a nil pointer from becoming a broker that is not nil.
 func broker[B source.Broker](b B, err error) (source.Broker, error) {
 	if err != nil {

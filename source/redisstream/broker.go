@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/countd/countd/source"
 )
@@ -54,6 +55,10 @@ func Open(cfg *source.Config) (*Broker, error) {
 	options.ContextTimeoutEnabled = true
 	return &Broker{redis.NewClient(options), cfg}, nil
 }
+
+// Quiet ends the log of Redis's client, which repeats the errors that it returns on stderr, in a form
+// of its own. The log is one of the process, so call it before a broker is open.
+func Quiet() { logging.Disable() }
 
 // Close closes the connections.
 func (b *Broker) Close() error { return b.client.Close() }

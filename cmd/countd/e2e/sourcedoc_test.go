@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,6 +60,22 @@ func TestSourcesDoc(t *testing.T) {
 			}
 		}
 	}
+	// A broker that does not answer is the reason, and logged once, in the log's form.
+	first := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(doc)[1]
+	n.MustCtl("source", "create", file("down.yaml", strings.Replace(first, "127.0.0.1:6379", proctest.FreePorts(t, 1)[0], 1)))
+	succeeds(t, "the source says why it does not go on", func(context.Context) error {
+		var shown sourceShown
+		n.MustCall(http.MethodGet, "/v1/sources/likes", nil, &shown)
+		if !strings.Contains(shown.Reason, "connection refused") {
+			return fmt.Errorf("%+v", shown)
+		}
+		return nil
+	})
+	if log := n.Log(); strings.Contains(log, "redis: ") || strings.Count(log, "connection refused") > 1 {
+		t.Errorf("the log is\n%s", log)
+	}
+	n.MustCtl("source", "delete", "likes")
+
 	commands := regexp.MustCompile(`(?m)^    countctl (.*?)(?:  +#.*)?$`).FindAllStringSubmatch(doc, -1)
 	if len(commands) < 11 {
 		t.Fatalf("docs/SOURCES.md has the commands %q", commands)
