@@ -1,8 +1,6 @@
 package api
 
 import (
-	"slices"
-
 	"github.com/countd/countd/admin"
 )
 
@@ -15,28 +13,13 @@ func (r *request) decodeNothing(body []byte) error {
 // decodeNames reads an object of strings, one for each of these members, and
 // returns them in this order. They outlive the request.
 func (r *request) decodeNames(body []byte, members ...string) ([]string, error) {
-	c := r.objectIn(optional(body))
 	values := make([]string, len(members))
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		key := string(c.Key())
-		i := slices.Index(members, key)
-		if i < 0 {
-			c.Fail(shown([]byte(key)), noSuchFld)
-			break
+	err := r.allMembers(optional(body), members, func(c *cursor, i int) {
+		if values[i] = c.name(members[i]); values[i] == "" {
+			c.Fail(members[i], "empty")
 		}
-		s.once(c, i, key)
-		values[i] = c.name(key)
-	}
-	for i, member := range members {
-		switch {
-		case !s.has(i):
-			c.Fail(member, missing)
-		case values[i] == "":
-			c.Fail(member, "empty")
-		}
-	}
-	return values, r.decoded()
+	})
+	return values, err
 }
 
 // decodeVersionChange reads the one member of a change of the cluster version.
@@ -69,7 +52,7 @@ func (r *request) decodeVersionChange(body []byte) (admin.Change, error) {
 func (c *cursor) boolean(path string) bool {
 	value, ok := c.Bool()
 	if !ok {
-		c.Fail(path, "neither true nor false")
+		c.Fail(path, notBool)
 	}
 	return value
 }

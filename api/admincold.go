@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -48,28 +47,18 @@ var coldMembers = map[tiering.ColdVerb][]string{
 // decodeColdOrder parses the parameters of an order.
 func (r *request) decodeColdOrder(body []byte, verb tiering.ColdVerb) (tiering.TieringJob, error) {
 	o := tiering.TieringJob{Verb: verb, To: 1<<64 - 1, Keep: tiering.ColdKeepDefault}
-	c := r.objectIn(optional(body))
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		key := string(c.Key())
-		bit := slices.Index(coldMembers[verb], key)
-		if bit < 0 {
-			c.Fail(shown([]byte(key)), noSuchFld)
-			break
-		}
-		s.once(c, bit, key)
-		c.coldMember(key, &o)
-	}
+	known := coldMembers[verb]
+	s, err := r.members(optional(body), known, func(c *cursor, member int) { c.coldMember(known[member], &o) })
 	switch {
-	case verb == tiering.ColdWarm:
-		s.need(c, 0, "keyspace")
-		if o.From > o.To {
-			c.Fail("to", "below from")
-		}
+	case err != nil:
+	case verb == tiering.ColdWarm && !s.has(0):
+		err = invalid("keyspace", missing)
+	case verb == tiering.ColdWarm && o.From > o.To:
+		err = invalid("to", "below from")
 	case o.Before > 0 && o.OlderThan > 0:
-		c.Fail("older_than_seconds", "before is given too")
+		err = invalid("older_than_seconds", "before is given too")
 	}
-	return o, r.decoded()
+	return o, err
 }
 
 // coldMember reads one member of an order.

@@ -74,6 +74,39 @@ func (s seen) need(c *cursor, bit int, path string) {
 
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
+// members calls read for each member of the body's object, with its index in known. Each
+// member must be in known and may occur once.
+func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		key, member := c.Key(), -1
+		for i, name := range known {
+			if name == string(key) {
+				member = i
+			}
+		}
+		if member < 0 {
+			c.Fail(shown(key), noSuchFld)
+			break
+		}
+		s.once(c, member, known[member])
+		read(c, member)
+	}
+	return s, r.decoded()
+}
+
+// allMembers is members for a body that must have all of known.
+func (r *request) allMembers(body []byte, known []string, read func(c *cursor, member int)) error {
+	s, err := r.members(body, known, read)
+	for i, name := range known {
+		if err == nil && !s.has(i) {
+			err = invalid(name, missing)
+		}
+	}
+	return err
+}
+
 // decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…},"floor":n?},…],"want":"none"?}
 // into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
 func (r *request) decodeOps(body []byte, ch change) error {

@@ -351,7 +351,7 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 		case string(name) != parameterForce:
 			return invalid(shown(name), "no such parameter of the query")
 		case string(value) != "true" && string(value) != "false":
-			return invalid(parameterForce, "neither true nor false")
+			return invalid(parameterForce, notBool)
 		}
 	}
 	return nil

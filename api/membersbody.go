@@ -130,23 +130,13 @@ func (r *request) decodeMemberOps(body []byte) error {
 
 // decodeCheck reads {"member":…,"ids":[…]} into r.sets.member and r.ids.
 func (r *request) decodeCheck(body []byte) error {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "member":
-			s.once(c, 0, "member")
+	return r.allMembers(body, []string{"member", "ids"}, func(_ *cursor, member int) {
+		if member == 0 {
 			r.readMember()
-		case "ids":
-			s.once(c, 1, "ids")
+		} else {
 			r.decodeIDs(1, idsMax)
-		default:
-			c.Fail(shown(key), noSuchFld)
 		}
-	}
-	s.need(c, 0, "member")
-	s.need(c, 1, "ids")
-	return r.decoded()
+	})
 }
 
 // readMember reads the member that a read is about.

@@ -27,31 +27,21 @@ func pastOfSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 // decodePast reads {"keyspace":"posts","partition":0,"from":700}.
 func (r *request) decodePast(body []byte) (keyspace string, partition uint32, from string, err error) {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "keyspace":
-			s.once(c, 0, "keyspace")
+	err = r.allMembers(body, []string{"keyspace", "partition", "from"}, func(c *cursor, member int) {
+		switch member {
+		case 0:
 			keyspace = c.name("keyspace")
-		case "partition":
-			s.once(c, 1, "partition")
+		case 1:
 			number, err := strconv.ParseUint(string(c.Number()), 10, 32)
 			if err != nil {
 				c.Fail("partition", "not the number of a partition")
 			}
 			partition = uint32(number)
-		case "from":
-			s.once(c, 2, "from")
+		case 2:
 			from = c.position("from")
-		default:
-			c.Fail(shown(key), noSuchFld)
 		}
-	}
-	for bit, member := range []string{"keyspace", "partition", "from"} {
-		s.need(c, bit, member)
-	}
-	return keyspace, partition, from, r.decoded()
+	})
+	return keyspace, partition, from, err
 }
 
 // sourceIDsMax bounds the ids of one rowsOfSource: it costs two log entries in each shard, however
@@ -75,23 +65,14 @@ func rowsOfSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 // decodeSourceRows reads {"keyspace":"posts","ids":[…]} into r.ids.
 func (r *request) decodeSourceRows(body []byte) (keyspace string, err error) {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "keyspace":
-			s.once(c, 0, "keyspace")
+	err = r.allMembers(body, []string{"keyspace", "ids"}, func(c *cursor, member int) {
+		if member == 0 {
 			keyspace = c.name("keyspace")
-		case "ids":
-			s.once(c, 1, "ids")
+		} else {
 			r.decodeIDs(0, sourceIDsMax)
-		default:
-			c.Fail(shown(key), noSuchFld)
 		}
-	}
-	s.need(c, 0, "keyspace")
-	s.need(c, 1, "ids")
-	return keyspace, r.decoded()
+	})
+	return keyspace, err
 }
 
 // correct serves POST /v1/counters/{keyspace}/correct: incr, counted as a correction.

@@ -82,23 +82,12 @@ func deleteSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 // decodePositions reads {"positions":{"0":700}}: the texts of positions by partition.
 func (r *request) decodePositions(body []byte) (map[uint32]string, error) {
-	c := r.objectIn(body)
 	to := map[uint32]string{}
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		if key := c.Key(); string(key) != "positions" {
-			c.Fail(shown(key), noSuchFld)
-			break
-		}
-		s.once(c, 0, "positions")
-		c.positions(to)
+	err := r.allMembers(body, []string{"positions"}, func(c *cursor, _ int) { c.positions(to) })
+	if err == nil && len(to) == 0 {
+		err = invalid("positions", "empty")
 	}
-	if !s.has(0) {
-		c.Fail("positions", missing)
-	} else if len(to) == 0 {
-		c.Fail("positions", "empty")
-	}
-	return to, r.decoded()
+	return to, err
 }
 
 // positions reads an object of positions by partition: numbers or strings.

@@ -18,15 +18,12 @@ import (
 // publishPost reads {"id":…} and answers whether the post is new, and the author's posts.
 func (s *Server) publishPost(ctx *fasthttp.RequestCtx, r *request) error {
 	var id uint64
-	told, err := r.members(ctx.Request.Body(), []string{"id"}, func(c *cursor, _ int) {
+	err := r.allMembers(ctx.Request.Body(), []string{"id"}, func(c *cursor, _ int) {
 		var ok bool
 		if id, ok = c.ID(); !ok {
 			c.Fail("id", notUint64)
 		}
 	})
-	if err == nil && !told.has(0) {
-		err = invalid("id", missing)
-	}
 	if err != nil {
 		return err
 	}

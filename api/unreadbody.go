@@ -140,28 +140,6 @@ func appendName(names []string, name []byte) []string {
 	return append(names, string(name))
 }
 
-// members calls read for each member of the body's object, with its index in known. Each
-// member must be in known and may occur once.
-func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		key, member := c.Key(), -1
-		for i, name := range known {
-			if name == string(key) {
-				member = i
-			}
-		}
-		if member < 0 {
-			c.Fail(shown(key), noSuchFld)
-			break
-		}
-		s.once(c, member, known[member])
-		read(c, member)
-	}
-	return s, r.decoded()
-}
-
 // decodeReset parses {"columns":[…]} or {"seen":{column:value,…}} into two ops: one that
 // clears, and one that returns the remaining counts.
 func (r *request) decodeReset(body []byte) error {
@@ -214,20 +192,13 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 
 // decodeFlag reads {"name":true or false}.
 func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
-	s, err := r.members(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
-	if err == nil && !s.has(0) {
-		err = invalid(name, missing)
-	}
+	err = r.allMembers(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
 	return set, err
 }
 
 // decodeFollowees parses {"followees":[…]} into r.ids.
 func (r *request) decodeFollowees(body []byte) error {
-	s, err := r.members(body, []string{"followees"}, func(*cursor, int) { r.decodeIDList("followees", unread.FolloweesMax) })
-	if err == nil && !s.has(0) {
-		err = invalid("followees", missing)
-	}
-	return err
+	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDList("followees", unread.FolloweesMax) })
 }
 
 // decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, nil for none. told

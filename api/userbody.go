@@ -135,19 +135,11 @@ func (c *cursor) limits(path string) (l catalog.UserLimits) {
 
 // decodeToken parses {"expires_in":…?}; 0 stands for never.
 func (r *request) decodeToken(body []byte) (expiresIn time.Duration, err error) {
-	c := r.objectIn(optional(body))
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "expires_in":
-			s.once(c, 0, "expires_in")
-			expiresIn, err = time.ParseDuration(c.name("expires_in"))
-			if c.Err == nil && (err != nil || expiresIn <= 0 || expiresIn > auth.ExpiresInMax) {
-				c.Fail("expires_in", auth.ExpiresInRule)
-			}
-		default:
-			c.Fail(shown(key), noSuchFld)
+	_, err = r.members(optional(body), []string{"expires_in"}, func(c *cursor, _ int) {
+		var bad error
+		if expiresIn, bad = time.ParseDuration(c.name("expires_in")); bad != nil || expiresIn <= 0 || expiresIn > auth.ExpiresInMax {
+			c.Fail("expires_in", auth.ExpiresInRule)
 		}
-	}
-	return expiresIn, r.decoded()
+	})
+	return expiresIn, err
 }
