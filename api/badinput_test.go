@@ -150,8 +150,8 @@ func TestBadBodies(t *testing.T) {
 }
 
 // TestBadIDs sends each bad id in every place that takes one.
-// TestOneOfTwo checks that an op with two fields that exclude each other is not told that one
-// of them was given twice.
+// TestOneOfTwo checks the error for an op with two fields that exclude each other: it names both,
+// and does not say that one of them was given twice.
 func TestOneOfTwo(t *testing.T) {
 	l := startLive(t, nil)
 	for op, want := range map[string]string{

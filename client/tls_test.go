@@ -94,8 +94,8 @@ func TestTokenOverPlainConnections(t *testing.T) {
 	}
 }
 
-// TestPlainAddressOfAServerWithTLS checks that a client goes on to its next address where one is
-// given without TLS and has it by now.
+// TestPlainAddressOfAServerWithTLS checks that a client tries its next address if a server that
+// its configuration names without TLS has TLS.
 func TestPlainAddressOfAServerWithTLS(t *testing.T) {
 	withTLS := httptest.NewTLSServer(http.NotFoundHandler())
 	defer withTLS.Close()

@@ -209,9 +209,10 @@ func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newes
 }
 
 // Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
-// counted, deleted and repeated. An entry returns to memory the outboxes that its ops are on
-// and no others, so one that only counts is applied also if all outboxes on disk are lost. The first has all outboxes in memory. Of the others each has
-// others on disk, restores snapshots, and is killed at any moment.
+// counted, deleted and repeated. An entry returns to memory the outboxes that its ops are on and
+// no others, so one that only counts is applied also if all outboxes on disk are lost. plain has
+// all outboxes in memory. Each of disks has others on disk, restores snapshots, and is killed at
+// any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -14,7 +14,7 @@ const (
 	star          = 7
 	starFollowee0 = 1000 // the first of those whom each follower follows besides
 	starFollower0 = 1_000_000
-	// starPage has the newest posts, and the one behind those whose outbox is on disk.
+	// starPage is the posts of a page: half of those that the star begins with.
 	starPage = 12
 )
 
