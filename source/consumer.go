@@ -45,7 +45,7 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 	return first
 }
 
-// ConsumerConfig is what a consumer needs. All but Logger, Counts and Ending is.
+// ConsumerConfig configures a consumer. Logger, Counts and Ending are optional.
 type ConsumerConfig struct {
 	Number uint64 // of the source
 	Source *Config

@@ -21,12 +21,12 @@ var defaultTimes = times{
 
 type times struct {
 	backoffMin, backoffMax time.Duration
-	tick                   time.Duration // between evenings of the shards, and looks at the bounds
-	meet                   time.Duration // between looks at the shards of an idle queue
+	tick                   time.Duration // between moves of all shards to one position, and reads of the bounds
+	meet                   time.Duration // between reads of the shards' positions while the queue is idle
 	call                   time.Duration // one call of the broker or the Sink
 }
 
-// RunnerConfig is what a runner needs. All but Late, Logger, Counts and Ending is.
+// RunnerConfig configures a runner. Late, Logger, Counts and Ending are optional.
 type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config

@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The states of a partition. A node shows one that no runner reads as paused.
+// The states of a partition. A paused source has no runners; package sources shows its partitions
+// as paused.
 const (
 	StateRunning = "running"
 	StatePaused  = "paused"
@@ -116,9 +117,9 @@ func (s *status) setPosition(at Position, last time.Time) {
 // setEnd sets the end of the queue, and when it was read: messages that came later are not in
 // the lag.
 //
-// Where nothing counts the messages, it shows the end of the look before. The end rises also
-// by what is not for the source, so the position is behind that of a moment ago at any time,
-// but it has passed the one of a second ago if no message waits.
+// If nothing counts the messages that wait, it shows the end that was read the time before. The
+// end also rises by what is not for the source, so the position is always behind the end of a
+// moment ago. If no message waits, it has passed the end of a second ago.
 func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
