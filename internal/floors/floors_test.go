@@ -11,11 +11,13 @@ import (
 // not named here may not exist.
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
-	engine: engine/golomb internal/splitmix
+	engine: engine/golomb internal/splitmix internal/prefetch
 	# Numbers in few bits.
 	engine/golomb:
 	# A hash of numbers.
 	internal/splitmix:
+	# A hint for memory that is read soon.
+	internal/prefetch:
 	# How often a message that repeats is logged.
 	internal/lograte:
 	# How tokens look in logs.
@@ -54,7 +56,7 @@ const rule = `
 	# The newest posts of authors, packed; no log, no pages, no counts.
 	raftfsm/outbox: internal/splitmix
 	# Bodies of idle keys on disk.
-	raftfsm/spill: internal/splitmix engine/cold engine/golomb
+	raftfsm/spill: internal/splitmix internal/prefetch engine/cold engine/golomb
 	# What a log entry means to a shard.
 	raftfsm: internal/names internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
 	# The errors that the packages of shard share.

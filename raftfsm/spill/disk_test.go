@@ -81,7 +81,7 @@ func TestBodiesLeaveAndReturn(t *testing.T) {
 		size, onDisk := 0, 0
 		b := s.Current()
 		for _, page := range b.pages.pages() {
-			size += int(page.bytes())
+			size += page.bytes()
 		}
 		for key := range uint64(testKeys) {
 			if s.IsSpilled(key) {

@@ -68,7 +68,7 @@ func (b *Bodies) mayLeave(body []byte) bool {
 
 // idleFor returns for how many ticks nobody has read or written key i of a page.
 func (b *Bodies) idleFor(page *page, i int) uint32 {
-	now, at := b.pages.clock.Load(), page.touched[i].Load()
+	now, at := b.pages.clock.Load(), page.touchedAt(i)
 	return now - min(now, at)
 }
 
@@ -212,7 +212,7 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 			b.addKey(page, i)
 			continue
 		}
-		b.add(page.key(i), r.shard.appendMark(nil, rest[0].Version, rest[0].Body), page.touched[i].Load())
+		b.add(page.key(i), r.shard.appendMark(nil, rest[0].Version, rest[0].Body), page.touchedAt(i))
 		r.out.bytes.Add(int64(len(rest[0].Body)))
 		r.left -= int64(len(rest[0].Body))
 		marked++
@@ -221,7 +221,7 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	rest = r.skipLocked(rest, func(w *cold.Record) bool { return r.pages.page(w.Key) == page })
 	if marked > 0 {
 		next := b.page(page.bits)
-		r.pages.bytes.Add(next.bytes() - page.bytes())
+		r.pages.bytes.Add(int64(next.bytes() - page.bytes()))
 		r.pages.put(written[0].Key, next)
 		r.pages.merge(written[0].Key)
 	}

@@ -1,42 +1,73 @@
 package spill
 
 import (
-	"encoding/binary"
 	"sort"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/prefetch"
 )
 
-// page is an immutable page of some keys of a shard, in the format that pageTable
-// draws; only touched changes.
+// page is an immutable page of some keys of a shard; only the times in its heads change. It
+// is the first part of one block of memory, in the order of the keys' hashes:
+//
+//	page | head … | bodies | golomb.RicePadding zeros
+//
+// In place of a body that is on disk there is a mark, as in disk.go. A look-up waits for
+// memory twice: for the heads, whose address it has from the directory, and for the body.
+// No part has a pointer, so the block is a slice of words to the garbage collector.
 type page struct {
-	bits uint8 // of the hash that all its keys share
-	data []byte
-	// touched is when each key was last read or written, by the clock of the pages.
-	// Readers set it concurrently with each other and with a writer that copies the
-	// page. A lost update only makes a key look idle for longer.
-	touched []atomic.Uint32
+	count uint32 // of keys
+	size  uint32 // of the bodies with the padding, in bytes
+	bits  uint8  // of the hash that all its keys share
+}
+
+// head is a key of a page.
+type head struct {
+	key uint64
+	end uint32 // of its body in the bodies; it begins at the end of the one before
+	// touched is when the key was last read or written, by the clock of the pages. Readers
+	// set it concurrently with each other and with a writer that copies the page, so all
+	// access is atomic. A lost update only makes a key look idle for longer.
+	touched uint32
+}
+
+const (
+	pageBytes = int(unsafe.Sizeof(page{})+7) &^ 7
+	headBytes = int(unsafe.Sizeof(head{}))
+	wordBytes = 8
+	lineBytes = 64
+)
+
+// newPage returns a page for so many keys and bytes of bodies, which the caller fills.
+func newPage(sharedBits uint8, keys, bodies int) *page {
+	size := bodies + golomb.RicePadding
+	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // heads has a valid pointer without keys, too
+	block := make([]uint64, (bytes+wordBytes-1)/wordBytes)
+	p := (*page)(unsafe.Pointer(&block[0]))
+	*p = page{count: uint32(keys), size: uint32(size), bits: sharedBits}
+	return p
+}
+
+func (p *page) heads() []head {
+	return unsafe.Slice((*head)(unsafe.Add(unsafe.Pointer(p), pageBytes)), p.count)
+}
+
+// bodies returns all bodies, and the padding.
+func (p *page) bodies() []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), pageBytes+headBytes*int(p.count))), p.size)
 }
 
 // bytes returns the size of the page without its directory slots.
-func (p *page) bytes() int64 {
-	return int64(len(p.data) + len(p.touched)*int(unsafe.Sizeof(p.touched[0])) + pageOverhead)
-}
+func (p *page) bytes() int { return pageBytes + headBytes*int(p.count) + int(p.size) }
 
-func (p *page) keys() int { return int(binary.LittleEndian.Uint32(p.data)) }
+func (p *page) keys() int { return int(p.count) }
 
-func (p *page) key(i int) uint64 {
-	return binary.LittleEndian.Uint64(p.data[keysOffset+headBytes*i:])
-}
+func (p *page) key(i int) uint64 { return p.heads()[i].key }
 
 // body returns the body of key i, or its mark, with the padding that a bit reader needs.
-func (p *page) body(i int) []byte {
-	keys := p.keys()
-	bodies := p.data[keysOffset+headBytes*keys:]
-	return bodies[p.start(i):p.start(i+1)]
-}
+func (p *page) body(i int) []byte { return p.bodies()[p.start(i):p.start(i+1)] }
 
 // start returns where the body of key i begins in the bodies, which is where that of the
 // key before ends.
@@ -44,17 +75,36 @@ func (p *page) start(i int) int {
 	if i == 0 {
 		return 0
 	}
-	return int(binary.LittleEndian.Uint32(p.data[keysOffset+headBytes*i-4:]))
+	return int(p.heads()[i-1].end)
+}
+
+// touchedAt returns when key i was last read or written.
+func (p *page) touchedAt(i int) uint32 { return atomic.LoadUint32(&p.heads()[i].touched) }
+
+// touch marks key i as read now.
+func (p *page) touch(i int, now uint32) {
+	if at := &p.heads()[i].touched; atomic.LoadUint32(at) != now {
+		atomic.StoreUint32(at, now)
+	}
 }
 
 // find returns the position of a key, or -1.
 func (p *page) find(key uint64) int {
-	for i := range p.keys() {
-		if p.key(i) == key {
+	heads := p.heads()
+	for i := range heads {
+		if heads[i].key == key {
 			return i
 		}
 	}
 	return -1
+}
+
+// prefetch asks for the lines that have the heads of a page of small bodies. It does not wait
+// for the number of heads.
+func (p *page) prefetch() {
+	at := uintptr(unsafe.Pointer(p))
+	prefetch.Lines(at, at+lineBytes)
+	prefetch.Lines(at+2*lineBytes, at+3*lineBytes)
 }
 
 // bodyOf returns the body of a key, or nil.
@@ -71,7 +121,7 @@ func (p *page) place(hash uint64) int {
 }
 
 // with returns a copy of the page with another body for one key, or without the key
-// if body is nil. The writer copies the keys on both sides whole, because it holds up
+// if body is nil. The writer copies the bodies on both sides whole, because it holds up
 // all other writes of the shard.
 func (p *page) with(key uint64, body []byte, now uint32) *page {
 	there := 1 // 0 if the key is not in the copy
@@ -84,35 +134,31 @@ func (p *page) with(key uint64, body []byte, now uint32) *page {
 		from = p.place(Hash(key))
 		to = from
 	}
-	keys := p.keys()
+	heads, bodies := p.heads(), p.bodies()
 	low, high := p.start(from), p.start(to) // the bodies that go
 	shift := low + len(body) - high         // of the bodies behind them
-	all := p.data[:len(p.data)-golomb.RicePadding]
-	heads, bodies := all[keysOffset:], all[keysOffset+headBytes*keys:]
+	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-golomb.RicePadding+shift)
 
-	left := keys - (to - from) + there
-	data := make([]byte, 0, keysOffset+headBytes*left+len(bodies)+shift+golomb.RicePadding)
-	data = append(binary.LittleEndian.AppendUint32(data, uint32(left)), heads[:headBytes*from]...)
-	for range there {
-		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, key), uint32(low+len(body)))
-	}
-	for i := to; i < keys; i++ {
-		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, p.key(i)), uint32(p.start(i+1)+shift))
-	}
-	data = append(append(append(data, bodies[:low]...), body...), bodies[high:]...)
-	data = append(data, make([]byte, golomb.RicePadding)...)
-
-	next := &page{bits: p.bits, data: data, touched: make([]atomic.Uint32, left)}
-	for i := range from {
-		next.touched[i].Store(p.touched[i].Load())
-	}
+	copies := next.heads()
+	copyHeads(copies, heads[:from], 0)
 	for i := range there {
-		next.touched[from+i].Store(now)
+		copies[from+i] = head{key, uint32(low + len(body)), now}
 	}
-	for i := to; i < keys; i++ {
-		next.touched[i-to+from+there].Store(p.touched[i].Load())
-	}
+	copyHeads(copies[from+there:], heads[to:], shift)
+
+	rest := next.bodies()
+	rest = rest[copy(rest, bodies[:low]):]
+	rest = rest[copy(rest, body):]
+	copy(rest, bodies[high:])
 	return next
+}
+
+// copyHeads copies heads whose bodies move by shift.
+func copyHeads(dst, src []head, shift int) {
+	for i := range src {
+		from := &src[i]
+		dst[i] = head{from.key, uint32(int(from.end) + shift), atomic.LoadUint32(&from.touched)}
+	}
 }
 
 // cut splits the page by the next bit of the hash.
@@ -126,23 +172,22 @@ func (p *page) cut() (low, high *page) {
 
 // pageBuilder collects the keys of a page in order.
 type pageBuilder struct {
-	keys    []uint64
-	bodies  [][]byte
-	touched []uint32
-	bytes   int
+	heads  []head
+	bodies [][]byte
+	bytes  int
 }
 
 func newPageBuilder(keys int) pageBuilder {
-	return pageBuilder{keys: make([]uint64, 0, keys), bodies: make([][]byte, 0, keys), touched: make([]uint32, 0, keys)}
+	return pageBuilder{heads: make([]head, 0, keys), bodies: make([][]byte, 0, keys)}
 }
 
 func (b *pageBuilder) add(key uint64, body []byte, touched uint32) {
-	b.keys, b.bodies, b.touched = append(b.keys, key), append(b.bodies, body), append(b.touched, touched)
 	b.bytes += len(body)
+	b.heads, b.bodies = append(b.heads, head{key, uint32(b.bytes), touched}), append(b.bodies, body)
 }
 
 // addKey adds key i of a page.
-func (b *pageBuilder) addKey(f *page, i int) { b.add(f.key(i), f.body(i), f.touched[i].Load()) }
+func (b *pageBuilder) addKey(f *page, i int) { b.add(f.key(i), f.body(i), f.touchedAt(i)) }
 
 func (b *pageBuilder) addAll(f *page) {
 	for i := range f.keys() {
@@ -151,19 +196,11 @@ func (b *pageBuilder) addAll(f *page) {
 }
 
 func (b *pageBuilder) page(sharedBits uint8) *page {
-	data := make([]byte, 0, keysOffset+headBytes*len(b.keys)+b.bytes+golomb.RicePadding)
-	data = binary.LittleEndian.AppendUint32(data, uint32(len(b.keys)))
-	end := 0
-	for i, key := range b.keys {
-		end += len(b.bodies[i])
-		data = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(data, key), uint32(end))
-	}
+	page := newPage(sharedBits, len(b.heads), b.bytes)
+	copy(page.heads(), b.heads)
+	rest := page.bodies()
 	for _, body := range b.bodies {
-		data = append(data, body...)
-	}
-	page := &page{bits: sharedBits, data: append(data, make([]byte, golomb.RicePadding)...), touched: make([]atomic.Uint32, len(b.keys))}
-	for i, at := range b.touched {
-		page.touched[i].Store(at)
+		rest = rest[copy(rest, body):]
 	}
 	return page
 }

@@ -3,9 +3,6 @@ package spill
 import (
 	"sync"
 	"sync/atomic"
-	"unsafe"
-
-	"github.com/countd/countd/engine/golomb"
 )
 
 // pageTable holds the bodies of all keys of a shard in an extendible hash table
@@ -13,13 +10,6 @@ import (
 // by the first bits of a key's hash. A page never changes; a write stores a new page in
 // the directory. So a reader needs no lock and always sees a whole page, and a snapshot
 // is a copy of the directory.
-//
-// A page, integers little-endian:
-//
-//	keys (4) | key (8), end in the bodies (4) … | bodies | golomb.RicePadding zeros
-//
-// in the order of the keys' hashes. In place of a body that is on disk there is a mark, as in
-// disk.go.
 type pageTable struct {
 	dir   atomic.Pointer[directory]
 	keys  atomic.Int64
@@ -43,11 +33,6 @@ const (
 	// Beyond slotsFree a directory has at most one slot a key, so that keys with large bodies
 	// and similar hashes cannot inflate it. Their page grows instead.
 	slotsFree = 16
-
-	keysOffset = 4
-	headBytes  = 12 // per key
-	// pageOverhead is the size of a page besides its data and its keys' times.
-	pageOverhead = int(unsafe.Sizeof(page{}))
 )
 
 func newPageTable(clock *atomic.Uint32, bytesMax int) *pageTable {
@@ -59,10 +44,10 @@ func newPageTable(clock *atomic.Uint32, bytesMax int) *pageTable {
 // clear removes all keys.
 func (p *pageTable) clear() {
 	d := &directory{slots: make([]atomic.Pointer[page], 1)}
-	d.slots[0].Store(&page{data: make([]byte, keysOffset+golomb.RicePadding)})
+	d.slots[0].Store(newPage(0, 0, 0))
 	p.dir.Store(d)
 	p.keys.Store(0)
-	p.bytes.Store(d.slots[0].Load().bytes())
+	p.bytes.Store(int64(d.slots[0].Load().bytes()))
 }
 
 func (d *directory) slot(hash uint64) int { return int(hash >> 1 >> (63 - d.bits)) }
@@ -81,9 +66,7 @@ func (p *pageTable) get(key uint64) []byte {
 	if i < 0 {
 		return nil
 	}
-	if now := p.clock.Load(); page.touched[i].Load() != now {
-		page.touched[i].Store(now)
-	}
+	page.touch(i, p.clock.Load())
 	return page.body(i)
 }
 
@@ -98,7 +81,7 @@ func (p *pageTable) set(key uint64, body []byte) {
 	page := p.page(hash)
 	next := page.with(key, body, p.clock.Load())
 	p.keys.Add(int64(next.keys() - page.keys()))
-	p.bytes.Add(next.bytes() - page.bytes())
+	p.bytes.Add(int64(next.bytes() - page.bytes()))
 	p.place(hash, next)
 }
 
@@ -106,7 +89,7 @@ func (p *pageTable) set(key uint64, body []byte) {
 // too large.
 func (p *pageTable) place(hash uint64, page *page) {
 	p.put(hash, page)
-	if len(page.data) <= p.bytesMax || page.keys() < 2 {
+	if page.bytes() <= p.bytesMax || page.keys() < 2 {
 		return
 	}
 	if d := p.dir.Load(); page.bits == d.bits {
@@ -116,7 +99,7 @@ func (p *pageTable) place(hash uint64, page *page) {
 		p.double(d)
 	}
 	low, high := page.cut()
-	p.bytes.Add(low.bytes() + high.bytes() - page.bytes())
+	p.bytes.Add(int64(low.bytes() + high.bytes() - page.bytes()))
 	first := hash &^ (^uint64(0) >> page.bits)
 	p.place(first, low)
 	p.place(first|1<<(63-page.bits), high)
@@ -152,14 +135,14 @@ func (p *pageTable) merge(hash uint64) {
 		}
 		high := uint64(1) << (64 - page.bits)
 		first, second := p.page(hash&^high), p.page(hash|high)
-		if first.bits != second.bits || len(first.data)+len(second.data) > p.bytesMax*3/4 {
+		if first.bits != second.bits || first.bytes()+second.bytes() > p.bytesMax*3/4 {
 			return
 		}
 		b := newPageBuilder(first.keys() + second.keys())
 		b.addAll(first)
 		b.addAll(second)
 		next := b.page(page.bits - 1)
-		p.bytes.Add(next.bytes() - first.bytes() - second.bytes())
+		p.bytes.Add(int64(next.bytes() - first.bytes() - second.bytes()))
 		p.put(hash, next)
 	}
 }

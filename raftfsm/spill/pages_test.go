@@ -62,7 +62,7 @@ func TestPagesHoldEveryKey(t *testing.T) {
 	check(want)
 	size := 0
 	for _, page := range p.pages() {
-		size += len(page.data) + 4*page.keys() + pageOverhead
+		size += page.bytes()
 	}
 	if counted := int(p.bytes.Load()); counted != size {
 		t.Errorf("%d bytes in pages, %d counted", size, counted)
@@ -72,6 +72,47 @@ func TestPagesHoldEveryKey(t *testing.T) {
 	}
 	p.clear()
 	check(map[uint64][]byte{})
+}
+
+// GetMany visits each key that has a body, in the order of the keys, whether its page is
+// empty, small or large; and it marks none of them as active.
+func TestGetManyEqualsPeek(t *testing.T) {
+	s := NewShard(Config{What: "body", PageBytes: 512})
+	s.Show(s.New())
+	b, r := s.Current(), rand.New(rand.NewPCG(5, 6))
+	for _, stored := range []int{0, 1, 40, 4000} {
+		for range stored {
+			b.Set(r.Uint64N(6000), randomBody(r, 1, 1+r.IntN(60)))
+		}
+		b.Set(r.Uint64N(6000), randomBody(r, 1, testPageBytes))
+		s.Tick(s.clock.Load() + 1)
+		for _, n := range []int{0, 1, getAtOnce, 3*getAtOnce + 5} {
+			keys, want, next := make([]uint64, n), make([][]byte, n), 0
+			for i := range keys {
+				keys[i] = r.Uint64N(6000)
+				want[i] = b.Peek(keys[i])
+			}
+			b.GetMany(keys, func(i int, body []byte) {
+				for ; next < i; next++ {
+					if want[next] != nil {
+						t.Fatalf("key %d was left out", keys[next])
+					}
+				}
+				if next++; !bytes.Equal(body, want[i]) {
+					t.Fatalf("key %d has %x, want %x", keys[i], body, want[i])
+				}
+			})
+			for ; next < n; next++ {
+				if want[next] != nil {
+					t.Fatalf("key %d was left out", keys[next])
+				}
+			}
+		}
+		var ages Ages
+		if s.Ages(&ages); ages[0] > 0 {
+			t.Errorf("%d bytes look active", ages[0])
+		}
+	}
 }
 
 // Keys whose hashes begin alike do not inflate the directory.

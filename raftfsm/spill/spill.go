@@ -34,8 +34,10 @@ package spill
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/prefetch"
 	"github.com/countd/countd/internal/splitmix"
 )
 
@@ -179,6 +181,9 @@ func (b *Bodies) Dispose() {
 // getAtOnce is how many keys GetMany looks up at once, so that their cache misses overlap.
 const getAtOnce = 32
 
+// bodyStartBytes is what a visit of GetMany certainly reads of a body.
+const bodyStartBytes = 16
+
 // GetMany calls visit with the position of each key that has a body, and with the body or its
 // mark. It does not make keys active; Touch does.
 func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
@@ -189,18 +194,15 @@ func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
 	var bodies [getAtOnce][]byte
 	for first := 0; first < len(keys); first += getAtOnce {
 		some := keys[first:min(first+getAtOnce, len(keys))]
-		users := 0
 		for i, key := range some {
 			of[i] = b.pages.page(Hash(key))
-		}
-		for i := range some {
-			users += of[i].keys()
-		}
-		if users == 0 { // and else the first line of each page is on its way
-			continue
+			of[i].prefetch()
 		}
 		for i, key := range some {
-			bodies[i] = of[i].bodyOf(key)
+			if bodies[i] = of[i].bodyOf(key); bodies[i] != nil {
+				at := uintptr(unsafe.Pointer(unsafe.SliceData(bodies[i])))
+				prefetch.Lines(at, at+bodyStartBytes)
+			}
 		}
 		for i := range some {
 			if bodies[i] != nil {

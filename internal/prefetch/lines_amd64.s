@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(a, b unsafe.Pointer)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
+// func lines(a, b uintptr)
+TEXT ·lines(SB), NOSPLIT, $0-16
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
 	PREFETCHT0 (AX)

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(a, b unsafe.Pointer)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
+// func lines(a, b uintptr)
+TEXT ·lines(SB), NOSPLIT, $0-16
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	PRFM (R0), PLDL1KEEP
