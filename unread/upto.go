@@ -27,8 +27,13 @@ type tally struct {
 // whose ids are above upTo. It reads what is acknowledged: opt is linearizable.
 //
 // Posts and outboxes are read apart, twice, and again for authors that changed in between:
-// publishes by some do not hold up the others. Two reads that agree are of one moment, as it
-// takes three changes by one author within them to give other numbers and go unnoticed.
+// publishes by some do not hold up the others. Two reads that agree are of one moment, unless
+// one author changed three times within them and came back to where the reads began, as by
+// publishing, removing and publishing the same post: that author's unread number is then one
+// off until the next reset. More reads do not exclude that, they only take more changes. A
+// version in each outbox would, but it is memory of every author, and part of digests and
+// snapshots; so would a read of both under the lock that entries with posts take, which would
+// be one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
 	at := make([]int, len(authors)) // of each author that is still to be read
