@@ -12,6 +12,7 @@ import (
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
+	hearts := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
 	wider := *likes
 	wider.Columns = []string{"up", "down", "side"}
 	l := startLive(t, nil)
@@ -25,6 +26,10 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}{
 		{"a keyspace of nobody", "", nil, "GET", "/v1/counters/likes/1", "", 404, 1},
 		{"it cannot be known", "no_quorum", nil, "GET", "/v1/counters/likes/1", "", 503, 1},
+		{"counts of nobody", "", nil, "GET", "/v1/timeline/7?counts=likes", "", 404, 1},
+		{"they cannot be known", "no_quorum", nil, "GET", "/v1/timeline/7?counts=likes", "", 503, 1},
+		{"counts of another kind", "", nil, "GET", "/v1/timeline/7?counts=feed", "", 404, 0},
+		{"counts", "", hearts, "GET", "/v1/timeline/7?counts=hearts", "", 200, 1},
 		{"a keyspace", "", likes, "GET", "/v1/counters/likes/1", "", 200, 1},
 		{"again", "", likes, "GET", "/v1/counters/likes/1", "", 200, 0},
 		{"columns of nobody", "", likes, "POST", incr, `{"ops":[{"id":"1","add":{"down":1,"side":1}}]}`, 400, 1},
@@ -39,7 +44,7 @@ func TestNamesMadeElsewhere(t *testing.T) {
 			before := l.node.mu.catchUps
 			l.node.mu.elsewhere = map[string]*shard.Keyspace{}
 			if c.elsewhere != nil {
-				l.node.mu.elsewhere["likes"] = c.elsewhere
+				l.node.mu.elsewhere[c.elsewhere.Name] = c.elsewhere
 			}
 			l.node.mu.Unlock()
 			got := l.do(c.method, c.path, c.body)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm"
@@ -83,8 +85,17 @@ func (r *request) readCountsOf(name []byte) error {
 		return err
 	}
 	ks := r.backend.Keyspace(string(name))
+	if ks == nil {
+		if err := r.catchUp(); err != nil {
+			return err
+		}
+		ks = r.backend.Keyspace(string(name))
+	}
 	if ks == nil || ks.Kind != shard.KindCounters {
-		return fmt.Errorf("%w: %s", shard.ErrUnknownKeyspace, shown(name))
+		return &fault{
+			status: fasthttp.StatusNotFound, code: codeUnknownKeyspace,
+			message: "counts: no such keyspace of counters", field: "counts",
+		}
 	}
 	r.asked.counts = ks
 	return nil

@@ -131,8 +131,8 @@ func TestTimeline(t *testing.T) {
 		l.do("POST", "/v1/counters/posts/incr", `{"ops":[{"id":"5000","add":{"like":3}}]}`)
 		l.ok(`{"posts":[{"id":"5000","author":"1","counts":{"repost":0,"comment":0,"like":3,"view":0}}],"cursor":"5000.1"}`,
 			"GET", "/v1/timeline/7"+linearizable+"&limit=1&counts=posts", "")
-		l.refused(404, "unknown_keyspace", "", "GET", "/v1/timeline/7?counts=nothing", "")
-		l.refused(404, "unknown_keyspace", "", "GET", "/v1/timeline/7?counts=unread", "")
+		l.refused(404, "unknown_keyspace", "counts", "GET", "/v1/timeline/7?counts=nothing", "")
+		l.refused(404, "unknown_keyspace", "counts", "GET", "/v1/timeline/7?counts=unread", "")
 	})
 	t.Run("member", func(*testing.T) {
 		l.do("POST", "/v1/members/posts/like", `{"ops":[{"id":"5000","member":"7","set":true},{"id":"5000","member":"8","set":true}]}`)

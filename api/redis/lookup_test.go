@@ -14,6 +14,8 @@ import (
 func TestNamesMadeElsewhere(t *testing.T) {
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
 	wider := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
+	hearts := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
+	heartsWider := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
 	wide := &shard.Keyspace{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "gift"}, Shards: 4}
 	const noLikes, noDown = "-ERR no counter keyspace 'likes'", "-ERR keyspace 'likes' has no column 'down'"
 	const leaderless = "-LEADERLESS the shard has no leader"
@@ -36,6 +38,11 @@ func TestNamesMadeElsewhere(t *testing.T) {
 		{"a pattern of no name", nil, nil, []string{"SCAN 0 MATCH Likes:*"}, []string{"-ERR no counter keyspace 'Likes'"}, 0},
 		{"patterns that cannot be known", nil, shard.ErrNoQuorum, []string{"SCAN 0 MATCH likes:* COUNT 5"}, []string{"-LEADERLESS the shard could not confirm the read in time"}, 1},
 		{"a transaction that cannot be known", likes, shard.ErrNoLeader, []string{"COUNTD.SESSION p 1", "MULTI", "INCR posts:1:like", "INCR posts:1:love", "EXEC", "COUNTD.SESSION END", "GET posts:1:like"}, []string{"+OK", "+OK", "+QUEUED", "+QUEUED", leaderless, "+OK", `"2"`}, 1},
+		{"counts of nobody", nil, nil, []string{"COUNTD.TIMELINE 1 COUNTS likes"}, []string{"-ERR counts: no such keyspace of counters"}, 1},
+		{"counts of another kind", nil, nil, []string{"COUNTD.TIMELINE 1 COUNTS unread"}, []string{"-ERR counts: no such keyspace of counters"}, 0},
+		{"counts", hearts, nil, []string{"COUNTD.TIMELINE 1 COUNTS hearts"}, []string{`["posts" [] "cursor" null]`}, 1},
+		{"members of nobody", nil, nil, []string{"COUNTD.TIMELINE 1 MEMBER down"}, []string{"-ERR member: no such column"}, 1},
+		{"members", heartsWider, nil, []string{"COUNTD.TIMELINE 1 COUNTS hearts MEMBER down"}, []string{`["posts" [] "cursor" null]`}, 1},
 		{"a keyspace", likes, nil, []string{"INCR posts:1:like", "INCR likes:1:up", "INCR likes:1:up", "GET posts:1:like"}, []string{"3", "1", "2", `"3"`}, 1},
 		{"again", likes, nil, []string{"INCR likes:1:up"}, []string{"3"}, 0},
 		{"columns of nobody", likes, nil, []string{"MSET likes:1:up 9 likes:1:down 1", "GET likes:1:up"}, []string{noDown, `"3"`}, 1},

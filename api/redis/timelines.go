@@ -134,9 +134,11 @@ func readTimeline(c *conn, args [][]byte) {
 				if !c.mayRead(string(name)) {
 					return codedError("NOPERM the user may not read the keyspace of the counts")
 				}
-				q.Counts = c.server.node().Keyspace(string(name))
-				if q.Counts == nil || q.Counts.Kind != shard.KindCounters {
-					return fieldError("counts", "no such keyspace of counters")
+				const problem = "no such keyspace of counters"
+				if q.Counts = c.server.node().Keyspace(string(name)); q.Counts == nil {
+					return unknown(name, "counts: "+problem)
+				} else if q.Counts.Kind != shard.KindCounters {
+					return fieldError("counts", problem)
 				}
 				return nil
 			}),
@@ -178,7 +180,7 @@ func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 		at := slices.Index(q.Sets.Columns, string(name)) // "" is that of a dropped column
 		switch {
 		case at < 0 || len(name) == 0:
-			return fieldError("member", "no such column")
+			return unknown(name, "member: no such column")
 		case slices.Contains(q.Member, uint8(at)):
 			return fieldError("member", "given twice")
 		}
