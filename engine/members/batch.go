@@ -37,7 +37,7 @@ type Batch struct {
 
 	last    change // what Undo undoes
 	pairs   map[Pair]*pair
-	touched []Pair // keys of pairs
+	touched []Pair // keys of pairs, for Read
 	rows    map[uint64]*deletedRow
 	removed int // pairs of rows that the entry removes
 	dead    deadPairs
@@ -138,6 +138,12 @@ func (b *Batch) Read() error {
 		return err
 	}
 	defer done()
+	all := len(b.touched)
+	b.touched = slices.DeleteFunc(b.touched, func(p Pair) bool { return !b.group.known.mayHave(p) })
+	b.group.store.countLookups(all, len(b.touched))
+	if len(b.touched) == 0 {
+		return b.group.usable()
+	}
 	l, err := b.group.lookup(false)
 	if err != nil {
 		return err

@@ -180,7 +180,7 @@ func (w *write) commit() error {
 		g.reading.Unlock()
 	}
 	if err == nil {
-		err = w.to.Commit(pebble.NoSync)
+		err = w.known()
 	}
 	if err != nil {
 		return err
@@ -197,4 +197,25 @@ func (w *write) commit() error {
 		delete(g.dead, row)
 	}
 	return nil
+}
+
+// known commits the batch, and first adds its pairs to the filters of the group.
+func (w *write) known() error {
+	k := &w.group.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.now.Load() == nil && k.filling == nil && w.before.Pairs == 0 && !k.closed {
+		if k.setLocked(w.group.store.newFilter(0)); k.now.Load() == nil {
+			w.group.wantFilter() // once there is memory
+		}
+	}
+	for p, at := range w.pairs {
+		if at.is != 0 && at.is != at.was {
+			k.addLocked(p)
+		}
+	}
+	if f := k.now.Load(); f != nil && f.full() && k.filling == nil && !k.damaged {
+		w.group.wantFilter()
+	}
+	return w.to.Commit(pebble.NoSync)
 }

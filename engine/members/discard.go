@@ -121,6 +121,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 		g.mu.Lock()
 		g.releaseLocked(func(*View) bool { return true })
 		g.mu.Unlock()
+		g.fillAgain()
 	}
 	s.cfg.Logger.Info("a damaged file of members was removed", "file", f.Path, "kept_keys", r.keys, "groups_given_up", len(r.lost))
 	return nil
@@ -203,6 +204,7 @@ func (s *Store) giveUp(g, loading *Group) error {
 	g.reading.Lock()
 	g.broken = fmt.Errorf("%w: they were in a file that is removed", ErrDamaged)
 	g.reading.Unlock()
+	g.known.forget()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if of := s.mu.groups[g.number]; of != nil && g != loading {

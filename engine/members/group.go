@@ -63,6 +63,7 @@ type Group struct {
 	at      prefix
 	dead    map[uint64]Stamp // deleted rows whose pairs are not all removed
 
+	known   knownPairs
 	loading atomic.Bool // a Load wrote a block, and its Switch may follow
 
 	mu struct {
@@ -72,8 +73,14 @@ type Group struct {
 }
 
 // Group returns the sets of a group as they are on disk. The previous Group of the same
-// number must not be in use any more.
+// number must not be in use any more; it is closed if it is not.
 func (s *Store) Group(number uint32) (*Group, error) {
+	s.mu.Lock()
+	before := s.mu.groups[number]
+	s.mu.Unlock()
+	if before != nil {
+		before.group.Close()
+	}
 	done, err := s.use()
 	if err != nil {
 		return nil, err
@@ -82,6 +89,8 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g := &Group{store: s, number: number, at: prefix{group: number}}
 	s.writes.RLock() // until the generation is known
 	defer s.writes.RUnlock()
+	g.reading.Lock() // likewise
+	defer g.reading.Unlock()
 	s.mu.Lock()
 	s.openLocked(g)
 	s.mu.Unlock()
@@ -101,7 +110,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
 	}
-	g.setState(state)
+	if g.setState(state); state.Pairs > 0 {
+		g.wantFilter()
+	}
 	return g, nil
 }
 
@@ -114,8 +125,12 @@ func (g *Group) usable() error {
 
 // setState notes that the store's sets are of another state.
 func (g *Group) setState(s State) {
-	g.store.pairs.Add(int64(s.Pairs) - int64(g.state.Pairs))
+	all := g.store.pairs.Add(int64(s.Pairs) - int64(g.state.Pairs))
 	g.state = s
+	if all < g.store.filters.lackedAt.Load() {
+		g.store.filters.lackedAt.Store(0)
+		g.store.mayHaveMemory()
+	}
 }
 
 // removeOthers removes generations that a crash left: of a load that did not end, or from

@@ -154,7 +154,9 @@ func (l *Load) Switch(s State) error {
 	if err := l.replace(batch); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
-	g.setState(s)
+	if g.setState(s); s.Pairs > 0 {
+		g.wantFilter()
+	}
 	return l.removeAll(earlier)
 }
 
@@ -170,6 +172,7 @@ func (l *Load) replace(batch *pebble.Batch) error {
 	g.reading.Lock()
 	defer g.reading.Unlock() // no reader reads the earlier sets from here on
 	g.at, g.dead, g.broken = l.at, l.dead, nil
+	g.known.forget()
 	g.loading.Store(false)
 	return nil
 }

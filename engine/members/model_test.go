@@ -364,6 +364,12 @@ func TestModel(t *testing.T) {
 			"snapshot b": func(t *rapid.T) { b.takeSnapshot(t) },
 			"restart a":  func(t *rapid.T) { restart(t, a) },
 			"restart b":  func(t *rapid.T) { restart(t, b) },
+			"fill": func(t *rapid.T) {
+				if err := a.group.fillFilter(); err != nil {
+					t.Fatal(err)
+				}
+				w.check(t, a.group)
+			},
 			"send": func(t *rapid.T) {
 				if a.snapshot.index > b.index {
 					b.receive(t, a)

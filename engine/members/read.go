@@ -22,7 +22,7 @@ func (g *Group) begin() (done func(), err error) {
 	return func() { g.reading.RUnlock(); release() }, nil
 }
 
-// lookup finds pairs on disk. Unlike Pebble's Get, it can use the filters of the last level.
+// lookup finds pairs on disk.
 type lookup struct {
 	it *pebble.Iterator
 	at prefix
@@ -55,12 +55,31 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) 
 		return err
 	}
 	defer done()
+	pair := func(row uint64) Pair { return Pair{Row: row, Member: member, Column: column} }
+	clear(in[:len(rows)])
+	f := g.known.now.Load()
+	found := 0
+	for _, row := range rows {
+		if f.mayHave(pair(row)) {
+			found++
+		}
+	}
+	g.store.countLookups(len(rows), found)
+	if found == 0 {
+		return nil
+	}
 	l, err := g.lookup(false)
 	if err != nil {
 		return err
 	}
+	if g.known.now.Load() != f {
+		f = nil // it may lack pairs that l reads
+	}
 	for i, row := range rows {
-		at, failed := l.stamp(Pair{Row: row, Member: member, Column: column})
+		if !f.mayHave(pair(row)) { // asked again, as it has by now what l reads
+			continue
+		}
+		at, failed := l.stamp(pair(row))
 		if err = failed; err != nil {
 			break
 		}

@@ -9,8 +9,9 @@ import (
 // Readable reads what Apply will read of the sets for joins and leaves of pairs, and for
 // deletions of rows, and returns an ErrDamaged if it cannot. A leader that has called it does
 // not propose an entry that it could not apply, and Apply finds the blocks in the cache. What
-// is in memory alone is not looked at.
-// Readable sorts pairs. Any goroutine may call it.
+// is in memory alone is not looked at, and pairs that a filter knows to be absent are not read,
+// unless damage was met: Apply may have no filter, and read a damaged block for them.
+// Readable may sort pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {
@@ -27,13 +28,22 @@ func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 }
 
 func (g *Group) pairsReadable(pairs []Pair) error {
+	var f *filter
+	if !g.store.knowsDamage() {
+		f = g.known.now.Load()
+	}
+	if !slices.ContainsFunc(pairs, f.mayHave) {
+		return nil
+	}
 	l, err := g.lookup(true)
 	if err != nil {
 		return err
 	}
 	slices.SortFunc(pairs, Pair.compare) // neighbours are in one block
 	for i := 0; i < len(pairs) && err == nil; i++ {
-		_, err = l.stamp(pairs[i])
+		if f.mayHave(pairs[i]) {
+			_, err = l.stamp(pairs[i])
+		}
 	}
 	return errors.Join(err, l.it.Close())
 }

@@ -1,6 +1,7 @@
 package members
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,25 +34,21 @@ type Config struct {
 }
 
 const (
-	// MemoryBytesDefault is enough for the filters of some 56 million pairs, see filtersFit.
+	// MemoryBytesDefault is enough for the filters of 55 million pairs, see filterMemory.
 	MemoryBytesDefault = 64 << 20
 	// MemoryBytesMin is enough to work at all.
 	MemoryBytesMin = 8 << 20
 
-	// filterBits is the size of a filter per pair: one lookup of an absent pair in about 120
-	// reads a block of a file.
-	filterBits = 10
-	// filterBitsLast is that in the last level, which has most pairs and so nearly all filters:
-	// one lookup in about 15 reads a block.
-	filterBitsLast = 6
+	// fileFilterBits is the size of the filter of a file per pair. The last level, which has
+	// most pairs, has none: knownPairs does that better.
+	fileFilterBits = 10
 	// blockBytes is a compromise: a lookup unpacks one block, and larger blocks pack better.
 	blockBytes = 16 << 10
 	// filesOpenMax bounds the open files, each of which keeps some kilobytes of memory.
 	filesOpenMax = 512
 	// indexBytes is above the size of the index of most files, so that it is one block.
 	indexBytes = 256 << 10
-	// fileBytes is the size of most files: the filter of one, which is read whole, is below a
-	// megabyte.
+	// fileBytes is the size of most files.
 	fileBytes = 8 << 20
 	// memtables is the most memtables, including those being flushed.
 	memtables = 3
@@ -73,12 +70,18 @@ type Store struct {
 	limit lograte.Limiter
 	pairs atomic.Int64 // of the groups in use
 
+	filters filters
+
+	filterHits, filterMisses atomic.Int64
+
 	damaged atomic.Uint64 // times that Pebble met damage
 
 	mu struct { // under it nothing is read or written
 		sync.Mutex
 		groups map[uint32]*suspect // opened and not dropped since
-		files  []*damagedFile
+		// unopened are the pairs of groups on disk that were not opened yet, as far as they can be read.
+		unopened map[uint32]uint64
+		files    []*damagedFile
 	}
 
 	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
@@ -103,19 +106,27 @@ func Open(cfg Config) (*Store, error) {
 		cfg.FS = vfs.Default
 	}
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
-	s.mu.groups = map[uint32]*suspect{}
+	s.mu.groups, s.mu.unopened = map[uint32]*suspect{}, map[uint32]uint64{}
+	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
 	var err error
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
 	}
+	_ = each(s.db, []byte{keyState}, func(key, value []byte) (bool, error) {
+		if state, err := parseState(value[min(len(value), 4):]); err == nil { // else Group finds out
+			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = state.Pairs
+		}
+		return true, nil
+	})
+	go s.fillFilters()
 	return s, nil
 }
 
-// options shares the memory out: up to a quarter for memtables, which Pebble takes from the
-// cache, the rest for blocks and filters. Each lookup searches a memtable, the longer the
-// larger it is.
+// options shares the memory out: a tenth for each memtable, which Pebble takes from the
+// cache, half for filters, the rest for blocks. The larger the memtables, the less often pairs
+// are merged.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
@@ -125,10 +136,10 @@ func (s *Store) options() *pebble.Options {
 	}
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
-		o.Levels[i].FilterPolicy = pairFilter{filterBits}
+		o.Levels[i].FilterPolicy = pairFilter{fileFilterBits}
 		o.TargetFileSizes[i] = fileBytes
 	}
-	o.Levels[len(o.Levels)-1].FilterPolicy = pairFilter{filterBitsLast}
+	o.Levels[len(o.Levels)-1].FilterPolicy = pebble.NoFilterPolicy
 	// What varies in a block are bytes that nothing makes much smaller, see columns.go.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	o.EventListener = &pebble.EventListener{
@@ -146,17 +157,10 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
-// filtersFit reports whether the filters of all pairs stay in the cache, beside some blocks.
-// Only then they help at the last level, which has most pairs: to read a filter from disk
-// takes longer than to read the block that it would save.
-func (s *Store) filtersFit() bool {
-	return uint64(s.pairs.Load())*filterBitsLast/8 <= s.cfg.MemoryBytes*5/8
-}
-
 // iterate returns an iterator of some keys, for prefix seeks, or if onDisk of those that were
 // flushed.
 func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error) {
-	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, UseL6Filters: s.filtersFit(), OnlyReadGuaranteedDurable: onDisk})
+	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
 
 // limited returns a logger for messages that many readers or writers would repeat.
@@ -182,7 +186,10 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 // Close closes the store. All views must be closed. Later calls of other methods get
 // ErrClosed.
 func (s *Store) Close() error {
-	s.closing.Store(true)
+	if !s.closing.Swap(true) {
+		close(s.filters.end)
+	}
+	<-s.filters.ended
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	if s.closed {
@@ -200,10 +207,10 @@ func (s *Store) Close() error {
 type Stats struct {
 	Pairs       int64  // of the groups in use
 	DiskBytes   uint64 // of all files
-	MemoryBytes int64  // of the cache of blocks and filters, and of recent changes
+	MemoryBytes int64  // of the cache of blocks, of filters and of recent changes
 
 	Hits, Misses             int64 // blocks that were in the cache, and blocks that were not
-	FilterHits, FilterMisses int64 // lookups that a filter ended, and lookups that it did not
+	FilterHits, FilterMisses int64 // lookups of pairs that a filter ended, and that it did not
 	Damaged                  uint64
 }
 
@@ -215,9 +222,12 @@ func (s *Store) Stats() Stats {
 	}
 	defer done()
 	m := s.db.Metrics()
+	s.filters.mu.Lock()
+	filters := s.filters.bytes
+	s.filters.mu.Unlock()
 	return Stats{
-		Pairs: s.pairs.Load(), DiskBytes: m.DiskSpaceUsage(), MemoryBytes: m.BlockCache.Size + int64(m.MemTable.Size),
-		Hits: m.BlockCache.Hits, Misses: m.BlockCache.Misses, FilterHits: m.Filter.Hits, FilterMisses: m.Filter.Misses,
+		Pairs: s.pairs.Load(), DiskBytes: m.DiskSpaceUsage(), MemoryBytes: m.BlockCache.Size + int64(m.MemTable.Size) + filters,
+		Hits: m.BlockCache.Hits, Misses: m.BlockCache.Misses, FilterHits: s.filterHits.Load(), FilterMisses: s.filterMisses.Load(),
 		Damaged: s.damaged.Load(),
 	}
 }
@@ -242,10 +252,12 @@ func (s *Store) Drop(number uint32) error {
 	}
 	s.mu.Lock()
 	delete(s.mu.groups, number)
+	delete(s.mu.unopened, number)
 	for _, f := range s.mu.files {
 		delete(f.loaded, number) // the next group of the number has not
 	}
 	s.mu.Unlock()
+	s.mayHaveMemory()
 	return nil
 }
 

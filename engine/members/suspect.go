@@ -19,6 +19,7 @@ type suspect struct {
 
 // openLocked lists a group. Damage may have been met before.
 func (s *Store) openLocked(g *Group) {
+	delete(s.mu.unopened, g.number)
 	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {
 		return mayHold(f.DataCorruptionInfo, g.number)
 	})}
@@ -49,6 +50,13 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.mu.Unlock()
 	slices.Sort(numbers)
 	s.limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
+}
+
+// knowsDamage reports whether a damaged file was met that is still there.
+func (s *Store) knowsDamage() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.files) > 0
 }
 
 // mayHold reports whether a file may have keys of a group.

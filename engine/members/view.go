@@ -116,14 +116,25 @@ func (g *Group) releaseLocked(which func(*View) bool) {
 	})
 }
 
-// Close releases what the group keeps. The replica has stopped.
+// Close releases what the group keeps. The replica has stopped. Further calls do nothing.
 func (g *Group) Close() {
 	done, err := g.store.use()
 	if err != nil {
 		return // the store must not be closed before its groups
 	}
 	defer done()
-	g.store.pairs.Add(-int64(g.state.Pairs))
+	g.known.mu.Lock()
+	first := !g.known.closed
+	if first {
+		g.store.pairs.Add(-int64(g.state.Pairs))
+		g.known.closed = true
+		g.known.forgetLocked()
+	}
+	g.known.mu.Unlock()
+	if !first {
+		return
+	}
+	g.store.mayHaveMemory()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.releaseLocked(func(*View) bool { return true })

@@ -1,0 +1,377 @@
+package members
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A group knows in memory, by a filter, of nearly every absent pair that it is absent. Few of
+// the pairs that a page or an entry asks for exist, and for each of them Pebble would look at
+// its memtables and at a file of each level.
+//
+// Invariant: knownPairs.now, if there is one, has each pair of the group's generation that is on
+// disk. It holds because a commit adds its pairs before it writes them, both in one step
+// (knownPairs.mu). The first filter of a group without pairs begins empty. Any other is filled:
+// first commits begin to add to it, too, then the pairs on disk are read. A removed pair stays
+// in the filter until the next is filled.
+
+const (
+	// filterBits is the size of a new filter per pair: one lookup of an absent pair in about 80
+	// reads the disk.
+	filterBits = 10
+	// filterBitsMin is that of a full one: one lookup in about 6 reads the disk.
+	filterBitsMin = 4
+	// filterPairsMin is how many pairs the smallest filter has room for.
+	filterPairsMin = 1024
+	// fillPairs is how many pairs are read between two pauses. An iterator would keep memtables
+	// and files that are replaced meanwhile, so that each such part has its own.
+	fillPairs = 4096
+)
+
+// filter has pairs approximately: has may report one that was not added, and misses none that
+// was. It is safe for concurrent use.
+type filter struct {
+	lines   []filterLine
+	made    uint64       // for as many pairs
+	room    int64        // pairs with which it is full
+	pairs   atomic.Int64 // about as many were added
+	release func()       // gives the memory back; called once
+}
+
+// filterLine has the bits of some pairs. It is a line of the processor's cache, so that a lookup
+// waits for memory once.
+type filterLine [8]atomic.Uint64
+
+const (
+	lineBytes = 64
+	lineBits  = 8 * lineBytes
+	// pairBits is how many bits a pair sets.
+	pairBits = 4
+)
+
+// at returns the line of a pair. Each nine bits of the hash, from the lowest, are one of the
+// pair's bits there.
+func (f *filter) at(p Pair) (line *filterLine, hash uint64) {
+	hash = mix(mix(p.Row*0x9e3779b97f4a7c15+uint64(p.Column)+1) ^ p.Member)
+	return &f.lines[hash>>32*uint64(len(f.lines))>>32], hash
+}
+
+func (f *filter) has(p Pair) bool {
+	line, h := f.at(p)
+	for range pairBits {
+		if line[h%lineBits/64].Load()&(1<<(h%64)) == 0 {
+			return false
+		}
+		h >>= 9
+	}
+	return true
+}
+
+func (f *filter) add(p Pair) {
+	line, h := f.at(p)
+	added := false
+	for range pairBits {
+		bit := uint64(1) << (h % 64)
+		if line[h%lineBits/64].Or(bit)&bit == 0 {
+			added = true
+		}
+		h >>= 9
+	}
+	if added {
+		f.pairs.Add(1)
+	}
+}
+
+func (f *filter) full() bool { return f.pairs.Load() > f.room }
+
+func (f *filter) bits() uint64 { return uint64(len(f.lines)) * lineBits }
+
+// filters are those of all groups of a store.
+type filters struct {
+	look  chan struct{} // fillFilters has to look at all groups
+	end   chan struct{} // closed by Close
+	ended chan struct{}
+
+	one      sync.Mutex    // held to fill one, as one at a time is enough
+	released atomic.Uint64 // how often there may have been more memory for a group
+
+	// lackedAt is below the pairs of the store with which there was no memory for a filter: with
+	// fewer there may be. 0 if no group lacks one.
+	lackedAt atomic.Int64
+
+	mu    sync.Mutex
+	bytes int64 // of all
+}
+
+// filterMemory is the memory for all filters: what is left is for blocks and memtables.
+func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 2 }
+
+// share returns the bits that pairs of one group get, of the memory for the pairs of all. An
+// eighth of that is for what others have above their share, see shrinkFilters.
+func (s *Store) share(pairs uint64) uint64 {
+	all := uint64(max(s.pairs.Load(), 0))
+	s.mu.Lock()
+	for _, n := range s.mu.unopened {
+		all += n
+	}
+	s.mu.Unlock()
+	each := float64(s.filterMemory()) * 7 / float64(max(all, pairs, 1))
+	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
+}
+
+// newFilter returns a filter with room for two and a half times as many pairs, or for fewer if
+// the pairs of all groups do not fit, and nil if it would soon be full.
+func (s *Store) newFilter(pairs uint64) *filter {
+	bits := s.share(pairs)
+	s.filters.mu.Lock()
+	defer s.filters.mu.Unlock()
+	bits = min(bits, uint64(s.filterMemory()-s.filters.bytes)*8)
+	f := &filter{made: pairs, room: int64(bits / filterBitsMin)}
+	if bits < lineBits || f.room < int64(pairs+pairs/16) {
+		return nil
+	}
+	f.lines = make([]filterLine, bits/lineBits)
+	bytes := int64(len(f.lines)) * lineBytes
+	s.filters.bytes += bytes
+	unreserve := s.cache.Reserve(int(bytes))
+	f.release = func() {
+		unreserve()
+		s.filters.mu.Lock()
+		s.filters.bytes -= bytes
+		s.filters.mu.Unlock()
+		s.mayHaveMemory()
+	}
+	return f
+}
+
+// mayHaveMemory has groups that lack filters try again.
+func (s *Store) mayHaveMemory() {
+	s.filters.released.Add(1)
+	s.lookAtGroups()
+}
+
+// knownPairs is what a group knows of its pairs.
+type knownPairs struct {
+	now    atomic.Pointer[filter] // nil for none
+	wanted atomic.Bool            // another filter
+
+	mu      sync.Mutex // held over each commit and to change now, and guards what follows
+	filling *filter    // nil for none
+	closed  bool       // no filter is made any more
+	damaged bool       // the pairs could not be read
+	lacks   bool       // there was no memory for a filter, and since then
+	since   uint64     // filters.released
+}
+
+// mayHave reports whether a pair may be on disk, by a filter that is nil for none.
+func (f *filter) mayHave(p Pair) bool { return f == nil || f.has(p) }
+
+// mayHave reports whether a pair may be on disk.
+func (k *knownPairs) mayHave(p Pair) bool { return k.now.Load().mayHave(p) }
+
+// countLookups counts lookups of pairs, some of which reach the disk.
+func (s *Store) countLookups(all, onDisk int) {
+	s.filterHits.Add(int64(all - onDisk))
+	s.filterMisses.Add(int64(onDisk))
+}
+
+func (k *knownPairs) setLocked(f *filter) {
+	if before := k.now.Swap(f); before != nil {
+		before.release()
+	}
+}
+
+// forget drops all filters: other pairs are on disk.
+func (k *knownPairs) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forgetLocked()
+}
+
+func (k *knownPairs) forgetLocked() {
+	k.setLocked(nil)
+	if k.filling != nil {
+		k.filling.release()
+		k.filling = nil
+	}
+	k.damaged, k.lacks = false, false
+}
+
+// addLocked adds a pair that is about to be written.
+func (k *knownPairs) addLocked(p Pair) {
+	if f := k.now.Load(); f != nil {
+		f.add(p)
+	}
+	if k.filling != nil {
+		k.filling.add(p)
+	}
+}
+
+// wantFilter has another filter filled for the group.
+func (g *Group) wantFilter() {
+	if !g.known.wanted.Swap(true) {
+		g.store.lookAtGroups()
+	}
+}
+
+// lookAtGroups has fillFilters look at all groups.
+func (s *Store) lookAtGroups() {
+	select {
+	case s.filters.look <- struct{}{}:
+	default: // it has still to look
+	}
+}
+
+// fillFilters fills the filters that groups want, and those that there was no memory for once
+// some is given back, until Close.
+func (s *Store) fillFilters() {
+	defer close(s.filters.ended)
+	for {
+		select {
+		case <-s.filters.look:
+		case <-s.filters.end:
+			return
+		}
+		for _, g := range s.groups() {
+			if !g.known.wanted.Swap(false) && !g.retries() {
+				continue
+			}
+			if err := g.fillFilter(); err != nil && !errors.Is(err, ErrClosed) {
+				s.limited().Warn("members of a group are looked up on disk, which takes longer", "group", g.number, "err", err.Error())
+			}
+		}
+	}
+}
+
+// retries reports whether there was no memory for a filter, but there may be now.
+func (g *Group) retries() bool {
+	g.known.mu.Lock()
+	defer g.known.mu.Unlock()
+	return g.known.lacks && g.known.since != g.store.filters.released.Load()
+}
+
+// fillFilter replaces the group's filter by one with more room.
+func (g *Group) fillFilter() error {
+	g.store.filters.one.Lock()
+	defer g.store.filters.one.Unlock()
+	f, err := g.beginFilter()
+	if f == nil {
+		return err
+	}
+	var next []byte
+	for err == nil {
+		began := time.Now()
+		if next, err = g.fillPart(f, next); next == nil {
+			break
+		}
+		time.Sleep(time.Since(began)) // requests have at least half of the processor
+	}
+	k := &g.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.filling != f {
+		return err // forget has released it
+	}
+	if k.filling = nil; err != nil {
+		k.damaged = errors.Is(err, ErrDamaged)
+		f.release()
+		return err
+	}
+	k.setLocked(f)
+	return nil
+}
+
+// beginFilter begins a filter: commits add to it from here on. It returns nil if there is no
+// memory for one.
+func (g *Group) beginFilter() (*filter, error) {
+	done, err := g.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	k := &g.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed || k.damaged {
+		return nil, nil
+	}
+	_, state, err := readState(g.store.db, g.number)
+	if err != nil {
+		return nil, err
+	}
+	since := g.store.filters.released.Load()
+	f := g.store.newFilter(state.Pairs)
+	if f == nil {
+		k.setLocked(nil) // its memory may be what is lacking, and it is full
+		since = g.store.filters.released.Load()
+		f = g.store.newFilter(state.Pairs)
+	}
+	if k.lacks, k.since = f == nil, since; k.lacks {
+		g.store.filters.lackedAt.Store(g.store.pairs.Load() / 16 * 15)
+		g.store.shrinkFilters(g)
+	}
+	k.filling = f
+	k.wanted.Store(false) // commits wanted it before they began to add to it
+	return f, nil
+}
+
+// fillAgain has a filter filled that could not be because of damage, which is gone.
+func (g *Group) fillAgain() {
+	g.known.mu.Lock()
+	damaged := g.known.damaged
+	g.known.damaged = false
+	g.known.mu.Unlock()
+	if damaged {
+		g.wantFilter()
+	}
+}
+
+// shrinkFilters has groups that have more than their share of the memory make do with that, for
+// a group that got none.
+func (s *Store) shrinkFilters(lacking *Group) {
+	for _, g := range s.groups() {
+		if f := g.known.now.Load(); g != lacking && f != nil && f.bits() > s.share(f.made)/16*17 {
+			g.wantFilter()
+		}
+	}
+}
+
+// fillPart adds the pairs of the next part to a filter, and returns the key behind which the
+// following part begins, nil for none.
+func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
+	done, err := g.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	g.known.mu.Lock()
+	wanted := g.known.filling == f && !g.store.closing.Load()
+	g.known.mu.Unlock()
+	if !wanted {
+		return nil, ErrClosed
+	}
+	first := g.at.kind(keyMember)
+	end := after(first)
+	if behind != nil {
+		first = append(behind, 0)
+	}
+	it, err := g.store.iterate(first, end, false)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	n := 0
+	for valid := it.First(); valid && err == nil && n < fillPairs; valid = it.Next() {
+		var p Pair
+		if p, _, err = parsePair(it.Key()); err == nil {
+			f.add(p)
+			n++
+			last = append(last[:0], it.Key()...)
+		}
+	}
+	if n < fillPairs {
+		last = nil
+	}
+	return last, damaged(errors.Join(err, it.Error(), it.Close()))
+}
