@@ -50,8 +50,15 @@ const (
 	indexBytes = 256 << 10
 	// fileBytes is the size of most files.
 	fileBytes = 8 << 20
-	// memtables is the most memtables, including those being flushed.
-	memtables = 3
+	// memtables is the most memtables, including those being flushed. Up to as many again stay
+	// in memory, for a reader or to be used again.
+	memtables = 2
+	// memtableMost is below what Pebble allows.
+	memtableMost = 1 << 30
+	// level0Most is when pairs are merged into the levels below: once half as many files of
+	// level 0 may have the same key. More of them are merged at once then, and each lower file
+	// is rewritten less often.
+	level0Most = 8
 )
 
 // ErrClosed is returned after Close.
@@ -132,7 +139,8 @@ func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
 		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
-		MemTableSize: s.cfg.MemoryBytes / 4 / memtables, MemTableStopWritesThreshold: memtables,
+		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
+		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
