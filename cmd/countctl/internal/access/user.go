@@ -153,7 +153,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 // the command line, and * in the user.
 func holds(u *client.User, grant client.Grant) bool {
 	return slices.ContainsFunc(u.Grants, func(has client.Grant) bool {
-		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil)
+		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil && slices.Equal(has.Keyspaces, []string{"*"}))
 	})
 }
 
