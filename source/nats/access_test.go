@@ -47,3 +47,27 @@ func TestToken(t *testing.T) {
 	q.Config += "password-file: " + a.Dir + "/password\n"
 	q.Start(t, c).Counts(t, c, 1)
 }
+
+// TestRefusedForAWhile: a source whose user the server refuses while it reads stalls, and goes on once
+// the server takes the user again, though no file of the source changed.
+func TestRefusedForAWhile(t *testing.T) {
+	a := brokertest.NewAccess(t)
+	users := func(password string) string {
+		return pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+			"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q}]}\n", password))
+	}
+	server := proctest.StartNATS(t, "-c", users(brokertest.Password))
+	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
+	q.Config += "username: countd\npassword-file: " + a.Dir + "/password\n"
+	c := sinktest.New(1, nil)
+	q.Write(t, brokertest.Like(1, 1))
+	r := q.Start(t, c)
+	r.Counts(t, c, 1)
+	users("another")
+	server.Restart(t)
+	r.Stalls(t, "Authorization Violation")
+	users(brokertest.Password)
+	server.Restart(t)
+	q.Write(t, brokertest.Like(1, 1))
+	r.Counts(t, c, 2)
+}

@@ -26,7 +26,7 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		conn   *nats.Conn // nil before it is used
+		conn   *nats.Conn // nil before it is used; the library closes it if the server refuses the user
 		denied error      // the last request that the server dropped, because the user may not make it
 	}
 }
@@ -72,11 +72,12 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// jetStream returns the connection, which it makes if necessary. The library keeps it alive.
+// jetStream returns the connection, which it makes if necessary. The library keeps it alive until the
+// server refuses the user.
 func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.conn == nil {
+	if b.mu.conn == nil || b.mu.conn.IsClosed() {
 		conn, err := nats.Connect(b.cfg.URL, b.options...)
 		if err != nil {
 			return nil, err

@@ -201,3 +201,31 @@ func TestLargeLetter(t *testing.T) {
 	q.Write(t, large[:1000])
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }
+
+// TestClosedConnection: a reader whose connection was closed fails, though its broker has another.
+func TestClosedConnection(t *testing.T) {
+	q, _ := newQueue(t)
+	q.Write(t, brokertest.Like(1, 1))
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b.mu.conn.Close()
+	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
+		t.Fatalf("no other connection: %v", err)
+	}
+	brokertest.Eventually(t, "it fails", func() bool {
+		_, err := r.Next(t.Context(), 10)
+		return err != nil
+	})
+}
