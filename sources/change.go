@@ -83,7 +83,9 @@ const changeTimeout = 5 * time.Second
 // its messages mean, and goes on after it.
 func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
 	same, runs := false, !of.Paused
-	if before, err := source.ParseConfig(of.Config); err == nil {
+	// An older version may have stored what is refused now. Nobody reads such a source, so nobody
+	// brings its shards to one position, and only what means the same can replace it.
+	if before, _ := source.ParseConfig(of.Config); before != nil {
 		same = cfg.SameMeaning(before)
 	}
 	if same || !runs {
@@ -161,6 +163,9 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 	n, of, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := source.ParseConfig(of.Config); err != nil { // whether it has begun is not known
+		return nil, &RefusedError{fmt.Sprintf("the configuration is refused by this version: %v", err)}
 	}
 	if unbegun(of) {
 		if err := s.begin(ctx, n, of); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // TestFiles: a source whose password is missing or wrong is stalled, says why, and goes on once the
@@ -74,4 +75,46 @@ func TestNeverListed(t *testing.T) {
 	st.queue.setDown(nil)
 	st.queue.add(2, like(1))
 	st.eventually("it is read", through(1))
+}
+
+// refused is a configuration as an older version stored it, and as this one refuses it: with a token.
+const refused = `{"name":"likes","type":"nats","url":"nats://t0ken@127.0.0.1:1","stream":"LIKES","batch":{"linger":"1ms"},"format":"json","on-error":"dead-letter","dead-letters":"LIKES.dead","start":`
+
+// TestStoredAndRefused: a source whose stored configuration is refused now says why. Once it is put
+// again without the token it goes on from where each shard is, though the shards are apart.
+func TestStoredAndRefused(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1), like(2))
+	of := must(st.node.CreateSource(ctx, "likes", []byte(refused+`"earliest"}`), false))(t)
+	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+	batch := sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
+		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "like", Value: 1}}},
+	}}
+	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
+	must(st.node.Sink().Apply(ctx, &batch))(t)
+	st.eventually("it stalls", func(of *Source) bool {
+		return of.State == source.StateStalled && strings.HasPrefix(of.Reason, "url: holds a password or a token")
+	})
+	must(st.put(""))(t)
+	st.eventually("it is read", through(2))
+	if a, b := st.count(1), st.count(2); a != 1 || b != 1 {
+		t.Errorf("counted %d and %d", a, b)
+	}
+}
+
+// TestRefusedBeforeItBegan: a source that is to begin at its last messages, whose maker died, and
+// whose configuration is refused now, does not begin at its first ones.
+func TestRefusedBeforeItBegan(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1))
+	must(st.node.CreateSource(ctx, "likes", []byte(refused+`"latest"}`), true))(t)
+	if _, err := st.Resume(ctx, "likes"); err == nil || !strings.Contains(err.Error(), "url: holds a password or a token") {
+		t.Errorf("resumed: %v", err)
+	}
+	must(st.put(`,"start":"latest"`))(t)
+	st.queue.add(0, like(1))
+	st.eventually("it is read", through(2))
+	if got := st.count(1); got != 1 {
+		t.Errorf("row 1 is %d", got)
+	}
 }
