@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -146,13 +145,6 @@ func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
 	return q.Last - 1, q.Last > 0
 }
 
-// The outboxes of a snapshot, in sections of about outboxSectionBytes:
-//
-//	outboxes:  authors (4) | key (8), outbox as in an op … by the authors' hashes
-//
-// The hash is that of spill.Hash; it orders all authors of the stream.
-const outboxSectionBytes = 1 << 20
-
 // capturedOutboxes are the outboxes at one moment, those on disk too.
 type capturedOutboxes struct {
 	view *spill.View
@@ -162,68 +154,31 @@ type capturedOutboxes struct {
 func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
 
 // write writes the sections of outboxes: none if there are none, so that an older program
-// reads the snapshot of a shard that never had any.
+// reads the snapshot of a shard that never had any. The body of an author is that of an op.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
 	var box outbox.Outbox
-	for c.view.More() {
-		var failed error
-		err := w.Section(codec.StreamOutboxes, func(b []byte) []byte {
-			start, authors := len(b), uint32(0)
-			b = append(b, 0, 0, 0, 0)
-			for c.view.More() && len(b)-start < outboxSectionBytes {
-				var key uint64
-				var body []byte
-				if key, body, failed = c.view.Next(); failed != nil {
-					break
-				}
-				box.IDs = box.IDs[:0]
-				outbox.DecodeBody(&box, body)
-				b = outbox.AppendOutbox(binary.LittleEndian.AppendUint64(b, key), &box)
-				authors++
-			}
-			binary.LittleEndian.PutUint32(b[start:], authors)
-			return b
-		})
-		if err = cmp.Or(err, failed); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {
+		box.IDs = box.IDs[:0]
+		outbox.DecodeBody(&box, body)
+		return outbox.AppendOutbox(b, &box)
+	})
 }
 
 // outboxReader decodes the sections of outboxes of a stream, in order.
 type outboxReader struct {
-	box    outbox.Outbox
-	hash   uint64 // of the previous author
-	behind bool   // there is a previous author
+	bodyReader
+	box outbox.Outbox
 }
 
 // section calls visit with each author of a section.
 func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outbox) error) error {
-	if len(p) < 4 {
-		return fmt.Errorf("%w: outboxes of %d bytes", codec.ErrSnapshot, len(p))
-	}
-	authors := binary.LittleEndian.Uint32(p)
-	p = p[4:]
-	for range authors {
-		if len(p) < 8 {
-			return fmt.Errorf("%w: outbox of %d bytes", codec.ErrSnapshot, len(p))
+	return r.bodyReader.section(p, func(key uint64, p []byte) ([]byte, error) {
+		rest, ok := outbox.ParseOutbox(&r.box, p)
+		if !ok || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
+			return nil, fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
 		}
-		key := binary.LittleEndian.Uint64(p)
-		hash := spill.Hash(key)
-		rest, ok := outbox.ParseOutbox(&r.box, p[8:])
-		if !ok || r.behind && hash <= r.hash || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
-			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
-		}
-		p, r.hash, r.behind = rest, hash, true
-		if err := visit(key, &r.box); err != nil {
-			return err
-		}
-	}
-	if len(p) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the outboxes", codec.ErrSnapshot, len(p))
-	}
-	return nil
+		return rest, visit(key, &r.box)
+	})
 }
 
 // loadOutboxes adds a section of outboxes.
