@@ -19,10 +19,10 @@ import (
 //	rows:     streamrows.go; ascending over the whole stream
 //	cold, block: streamcold.go; among the rows of counters
 //	members: streamsets.go; at most once, before the rows of counters
-//	outboxes: outboxes.go; behind the rows of counters, none if there are no outboxes
+//	outboxes: bodystream.go; behind the rows of counters, none if there are no outboxes
 //	cursors:  as rows, behind them
 //	sweep:    sweep.go; once, behind the cursors
-//	feeds:    feed.go
+//	feeds:    bodystream.go, feedstream.go
 //	board:    JSON; once
 //	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
 //	positions: dedup/positions.go; at most once, behind the keys
