@@ -28,8 +28,22 @@ func (g *Group) Load() (*Load, error) {
 	defer done()
 	g.loading.Store(false) // an earlier one was let go
 	g.store.discardFor(g)
+	if g.usable() != nil {
+		// The generation that the state on disk names is not known: it may be the one that the
+		// Load writes. A crash must not leave a state that names sets which are gone.
+		if err := g.setGivenUp(); err != nil {
+			return nil, fmt.Errorf("cannot write members: %w", err)
+		}
+	}
 	l := &Load{group: g, at: prefix{g.number, g.at.generation + 1}, dead: map[uint64]Stamp{}}
 	return l, l.removeAll(l.at)
+}
+
+// setGivenUp marks the sets as given up, durably. See discard.go.
+func (g *Group) setGivenUp() error {
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
+	return g.store.db.Set(full(groupPrefix(keyState, g.number)), nil, pebble.Sync)
 }
 
 // Reset removes all sets, durably.
