@@ -266,12 +266,12 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns a stamp for a pair: the next of the entry's millisecond, or for a pair that is
-// copied the one that it had.
+// next returns a stamp for a pair: the next from the entry's millisecond on, or for a pair that
+// is copied the one that it had.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {
-		if s = max(b.now, b.stamp); s == b.stamp && s&(1<<stampShift-1) < 1<<stampShift-1 {
+		if s = max(b.now, b.stamp); s == b.stamp && (s < b.now+stampsAhead || s&(1<<stampShift-1) < 1<<stampShift-1) {
 			s++
 		}
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // Stamp says when a member joined: a time in milliseconds, times 64, plus a number that
-// orders up to 64 joins of one millisecond. Stamps come from the log, so all replicas
+// orders up to 64 joins of one millisecond. More than 64 take the stamps of the milliseconds
+// that follow, so lists keep the order of the log. Stamps come from the log, so all replicas
 // have the same.
 type Stamp uint64
 
@@ -17,6 +18,9 @@ const (
 	stampShift = 6
 	// stampMax is the highest stamp that six bytes hold, of the year 2109.
 	stampMax Stamp = 1<<48 - 1
+	// stampsAhead bounds how far joins run ahead of the log's time: by a second. Beyond it, at
+	// over 64,000 joins a second in one shard, joins share a stamp and are in the order of ids.
+	stampsAhead = 1000 << stampShift
 )
 
 // StampOf returns the lowest stamp of a time in Unix milliseconds.

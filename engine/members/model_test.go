@@ -461,6 +461,39 @@ func TestOrderOfJoins(t *testing.T) {
 	}
 }
 
+// An entry with more joins than a millisecond has stamps lists them in its order.
+func TestOrderOfManyJoins(t *testing.T) {
+	d := diskOf(t)
+	const n = 10_000
+	var ops []op
+	for i := range uint64(n) {
+		ops = append(ops, op{kind: 'j', pair: Pair{Member: i * 7919 % n}})
+	}
+	d.give(ops...)
+	l, err := d.group.Members(0, 0, Page{Limit: n})
+	if err != nil || len(l.Entries) != n {
+		t.Fatalf("%d entries, %v", len(l.Entries), err)
+	}
+	for i, e := range l.Entries {
+		if want := ops[n-1-i].pair.Member; e.ID != want {
+			t.Fatalf("line %d is member %d, want %d", i, e.ID, want)
+		}
+	}
+	if ahead := l.Entries[0].At.Time().UnixMilli() - logTimeStart; ahead > 1000 {
+		t.Errorf("joins are %d ms ahead of the log", ahead)
+	}
+	for range 10 {
+		var ops []op
+		for i := range uint64(n) {
+			ops = append(ops, op{kind: 'j', pair: Pair{Row: d.index, Member: i}})
+		}
+		d.give(ops...)
+	}
+	if ahead := d.at.Stamp.Time().UnixMilli() - logTimeStart; ahead > 1000 {
+		t.Errorf("many joins are %d ms ahead of the log", ahead)
+	}
+}
+
 func TestCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := Entry{ID: rapid.Uint64().Draw(t, "id"), At: Stamp(rapid.Uint64Range(1, uint64(stampMax)).Draw(t, "at"))}
