@@ -48,6 +48,16 @@ type damagedFile struct {
 	tried  time.Time       // by Discard
 }
 
+// within reports whether the file has no keys but those of a span.
+func (f *damagedFile) within(span pebble.KeyRange) bool {
+	return len(f.Bounds.Start) > 0 && bytes.Compare(f.Bounds.Start, span.Start) >= 0 && bytes.Compare(f.Bounds.End.Key, span.End) < 0
+}
+
+// overlaps reports whether the file may have keys of a span.
+func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
+	return f.Bounds.End.Key == nil || bytes.Compare(f.Bounds.Start, span.End) < 0 && bytes.Compare(f.Bounds.End.Key, span.Start) >= 0
+}
+
 // Discard removes the damaged files that were met since its last attempt, if what is in use of
 // them can be read.
 func (s *Store) Discard() {
@@ -69,7 +79,7 @@ func (s *Store) Discard() {
 // replaced. The caller has the store in use.
 func (s *Store) discardFor(g *Group) {
 	s.discard(g, func(f *damagedFile) bool {
-		concerned := mayHold(f.DataCorruptionInfo, g.number)
+		concerned := f.mayHold(g.number)
 		if concerned {
 			f.loaded[g.number] = true
 		}
@@ -87,6 +97,12 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 	}
 	s.mu.Unlock()
 	for _, f := range files {
+		s.mu.Lock()
+		gone := !slices.Contains(s.mu.files, f) // with one before it
+		s.mu.Unlock()
+		if gone {
+			continue
+		}
 		if err := s.discardFile(f, loading); err != nil {
 			s.cfg.Logger.Warn("a damaged file of members stays", "file", f.Path, "err", err.Error())
 		}
@@ -97,11 +113,11 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	s.writes.Lock()
 	defer s.writes.Unlock()
-	span := pebble.KeyRange{Start: cut(f.Bounds.Start), End: after(cut(f.Bounds.End.Key))}
-	if err := s.mayCut(span); err != nil {
+	span, err := s.spanOf(f)
+	if err != nil {
 		return err
 	}
-	r, err := s.rewrite(f, span)
+	r, err := s.rewrite(span, loading)
 	if err != nil {
 		return err
 	}
@@ -115,7 +131,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.files = slices.DeleteFunc(s.mu.files, func(of *damagedFile) bool { return of == f })
+	s.mu.files = slices.DeleteFunc(s.mu.files, func(f *damagedFile) bool { return f.within(span) })
 	s.mu.Unlock()
 	for _, g := range s.groups() {
 		g.mu.Lock()
@@ -144,22 +160,44 @@ func cut(key []byte) []byte {
 	return bytes.Clone(key)
 }
 
-// mayCut returns an error if a file that has keys on both sides of an end of the span is
-// damaged. Where Pebble cuts such a file and cannot read it, it drops the rest without a word.
-func (s *Store) mayCut(span pebble.KeyRange) error {
+// spanOf returns the span of a damaged file, widened by each damaged file that has keys on both
+// sides of an end. Where Pebble cuts such a file and cannot read it, it drops the rest without a
+// word.
+func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
+	span := spanOf(f.Bounds.Start, f.Bounds.End.Key)
+	for {
+		wider, err := s.widened(span)
+		if err != nil || bytes.Equal(wider.Start, span.Start) && bytes.Equal(wider.End, span.End) {
+			return span, err
+		}
+		span = wider
+	}
+}
+
+func spanOf(first, last []byte) pebble.KeyRange {
+	return pebble.KeyRange{Start: cut(first), End: after(cut(last))}
+}
+
+func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
 	if err != nil {
-		return err
+		return span, err
 	}
+	wider := span
 	for _, file := range slices.Concat(levels...) {
+		of := spanOf(file.Smallest.UserKey, file.Largest.UserKey)
 		if bytes.Compare(file.Smallest.UserKey, span.Start) >= 0 && bytes.Compare(file.Largest.UserKey, span.End) < 0 {
 			continue
 		}
-		if err := s.checkFile(s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")); err != nil {
-			return fmt.Errorf("cannot cut a file beside it: %w", err)
+		switch err := s.checkFile(s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")); {
+		case errors.Is(err, ErrDamaged):
+			wider.Start = slices.MinFunc([][]byte{wider.Start, of.Start}, bytes.Compare)
+			wider.End = slices.MaxFunc([][]byte{wider.End, of.End}, bytes.Compare)
+		case err != nil:
+			return span, fmt.Errorf("cannot read a file beside it: %w", err)
 		}
 	}
-	return nil
+	return wider, nil
 }
 
 // checkFile reads a file whole.
@@ -233,8 +271,11 @@ func (s *Store) holders() ([]holder, error) {
 		return true, nil
 	})
 	for _, g := range s.groups() {
-		own := g.Generation()
-		byNumber[g.number] = holder{g.number, []uint32{own, own + 1}, g}
+		h := holder{g.number, []uint32{g.Generation()}, g}
+		if g.loading.Load() { // else nobody reads what a Load that was let go left
+			h.generations = append(h.generations, h.generations[0]+1)
+		}
+		byNumber[g.number] = h
 	}
 	if err != nil && s.allOpened() {
 		err = nil // each refuses what it cannot read
@@ -253,31 +294,37 @@ func (s *Store) allOpened() bool {
 	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
-// replaceable reports whether another replica has the sets of a group.
-func (s *Store) replaceable(f *damagedFile, g *Group) bool {
+// replaceable reports whether another replica has the sets of a group that cannot be read: the
+// group begins a Load, or had one since a damaged file of the span was found.
+func (r *rewriting) replaceable(g *Group) bool {
+	if g == nil || g == r.loading {
+		return g != nil
+	}
+	s := r.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return g != nil && f.loaded[g.number]
+	return slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool { return f.overlaps(r.span) && f.loaded[g.number] })
 }
 
 // rewriting copies what is in use of a span of keys to a file outside of the store.
 type rewriting struct {
-	store *Store
-	span  pebble.KeyRange
-	path  string
-	to    *sstable.Writer // nil to count alone
-	keys  int
-	lost  map[uint32]*Group // that cannot be read in the span, and that another replica has
+	store   *Store
+	loading *Group // it begins a Load; nil for none
+	span    pebble.KeyRange
+	path    string
+	to      *sstable.Writer // nil to count alone
+	keys    int
+	lost    map[uint32]*Group // that cannot be read in the span, and that another replica has
 }
 
-// rewrite writes what is in use of a damaged file's span to a file, if it can all be read.
-func (s *Store) rewrite(f *damagedFile, span pebble.KeyRange) (*rewriting, error) {
-	r := &rewriting{store: s, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
+// rewrite writes what is in use of a span to a file, if it can all be read.
+func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error) {
+	r := &rewriting{store: s, loading: loading, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
 	holders, err := s.holders()
 	if err != nil {
 		return nil, err
 	}
-	if err := r.all(f, holders); err != nil || r.keys == 0 && len(r.lost) == 0 {
+	if err := r.all(holders); err != nil || r.keys == 0 && len(r.lost) == 0 {
 		return r, err
 	}
 	file, err := s.cfg.FS.Create(r.path, vfs.WriteCategoryUnspecified)
@@ -286,7 +333,7 @@ func (s *Store) rewrite(f *damagedFile, span pebble.KeyRange) (*rewriting, error
 	}
 	o := s.fileOptions()
 	r.to, r.keys = sstable.NewWriter(objstorageprovider.NewFileWritable(file), o.MakeWriterOptions(len(o.Levels)-1, s.db.TableFormat())), 0
-	err = r.all(f, holders)
+	err = r.all(holders)
 	if failed := r.to.Close(); err == nil {
 		err = failed
 	}
@@ -297,12 +344,12 @@ func (s *Store) rewrite(f *damagedFile, span pebble.KeyRange) (*rewriting, error
 }
 
 // all copies the keys in their order.
-func (r *rewriting) all(f *damagedFile, holders []holder) error {
+func (r *rewriting) all(holders []holder) error {
 	for _, kind := range [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime} {
 		for _, h := range holders {
-			err := r.holder(kind, h, f)
+			err := r.holder(kind, h)
 			switch {
-			case errors.Is(err, ErrDamaged) && r.to == nil && r.store.replaceable(f, h.group):
+			case errors.Is(err, ErrDamaged) && r.to == nil && r.replaceable(h.group):
 				r.lost[h.number] = h.group
 			case err != nil:
 				return fmt.Errorf("group %d: %w", h.number, err)
@@ -314,7 +361,7 @@ func (r *rewriting) all(f *damagedFile, holders []holder) error {
 
 // holder copies the keys of one kind of a group. Of one that is given up it copies those of a
 // Load under way, whose Switch does not read them again.
-func (r *rewriting) holder(kind byte, h holder, f *damagedFile) error {
+func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)
 	}
@@ -323,7 +370,7 @@ func (r *rewriting) holder(kind byte, h holder, f *damagedFile) error {
 			return nil
 		}
 		h.generations = h.generations[1:]
-	} else if h.group != nil && mayHold(f.DataCorruptionInfo, h.number) {
+	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
 		if err := h.group.usable(); err != nil {
 			return err // the generation on disk is not known
 		}

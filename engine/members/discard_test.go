@@ -1,8 +1,11 @@
 package members
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -200,6 +203,95 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 			d.close()
 		}
 	}
+}
+
+// Damaged files that share a list are removed together: each has keys on both sides of an end of
+// the other's span.
+func TestDiscardFilesSideBySide(t *testing.T) {
+	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo {
+		list := func(key []byte) string { return string(key[:listBytes]) }
+		for i := range files[1:] {
+			a, b := files[i], files[i+1]
+			if shared := list(a.Largest.UserKey); shared == list(b.Smallest.UserKey) && shared != list(a.Smallest.UserKey) && shared != list(b.Largest.UserKey) {
+				return files[i : i+2]
+			}
+		}
+		return nil
+	})
+	defer func() { d.close() }()
+	if err := d.groups[0].Verify(); !errors.Is(err, ErrDamaged) {
+		t.Fatal(err)
+	}
+	d.repair(0)
+	d.find()
+	d.store.Discard()
+	if n := len(d.store.mu.files); n > 0 {
+		t.Errorf("%d damaged files stay", n)
+	}
+	d.compact()
+	if err := d.groups[0].Verify(); err != nil || d.groups[0].State() != d.states[0] {
+		t.Errorf("%+v, %v", d.groups[0].State(), err)
+	}
+}
+
+// What a Load left that was let go does not keep a damaged file after a restart: nobody reads it.
+func TestDiscardWhatALoadLeft(t *testing.T) {
+	d := damagedSmallFilesOf(t, 2, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
+	defer func() { d.close() }()
+	d.find()
+	if d.store.Stats().Damaged == 0 {
+		t.Fatal("no damage was met")
+	}
+	d.store.Discard()
+	if n := len(d.store.mu.files); n > 0 {
+		t.Errorf("%d damaged files stay", n)
+	}
+	if err := d.groups[0].Verify(); err != nil || d.groups[0].State() != d.states[0] {
+		t.Errorf("%+v, %v", d.groups[0].State(), err)
+	}
+}
+
+// damagedSmallFilesOf returns a store with one group, and what a Load of its sets left that was
+// let go. Of the files that have pairs of one generation alone, in the order of their keys,
+// those that damaged returns are damaged.
+func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.SSTableInfo) []pebble.SSTableInfo) *damagedDisk {
+	t.Helper()
+	fs := vfs.NewMem()
+	d := &damagedDisk{disk: &disk{T: t, store: smallFilesOf(t, fs, io.Discard)}, fs: fs}
+	g := d.open(0)
+	d.to(g, joins(400, 5))
+	s, blocks := copyOf(t, g)
+	d.groups, d.states, d.blocks = []*Group{g}, []State{s}, [][][]byte{blocks}
+	d.compact()
+	l, err := g.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Block(blocks[0]), d.store.db.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	levels, err := d.store.db.SSTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pairs := prefix{0, generation}.kind(keyMember)
+	files := slices.DeleteFunc(slices.Concat(levels...), func(f pebble.SSTableInfo) bool {
+		first, last := f.Smallest.UserKey, f.Largest.UserKey
+		return len(first) < keyBytes || len(last) < keyBytes || !bytes.HasPrefix(first, pairs) || !bytes.HasPrefix(last, pairs)
+	})
+	slices.SortFunc(files, func(a, b pebble.SSTableInfo) int { return bytes.Compare(a.Smallest.UserKey, b.Smallest.UserKey) })
+	chosen := damaged(files)
+	if len(chosen) == 0 {
+		t.Fatal("no such files")
+	}
+	g.Close()
+	_ = d.store.Close()
+	for _, file := range chosen {
+		flipIn(t, fs, fs.PathJoin("members", file.BackingSSTNum.String()+".sst"), 20)
+	}
+	d.store = smallFilesOf(t, fs, io.Discard)
+	d.groups[0] = d.open(0)
+	return d
 }
 
 // A Load of a group whose generation on disk cannot be told may write that very generation. Once

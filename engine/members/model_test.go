@@ -51,8 +51,9 @@ func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
 	return s
 }
 
-// give gives an entry to a group, as a state machine does.
-func give(g *Group, at State, index uint64, e *entry) (judged []bool, after State, err error) {
+// give gives an entry to a group, as a state machine does. It calls between before and
+// after the reads.
+func give(g *Group, at State, index uint64, e *entry, between ...func()) (judged []bool, after State, err error) {
 	b, err := g.Begin(at, index, e.now)
 	if err != nil {
 		return nil, at, err
@@ -71,8 +72,14 @@ func give(g *Group, at State, index uint64, e *entry) (judged []bool, after Stat
 			return nil, at, err
 		}
 	}
+	for _, fn := range between {
+		fn()
+	}
 	if err = b.Read(); err != nil {
 		return nil, at, err
+	}
+	for _, fn := range between {
+		fn()
 	}
 	for i := range e.ops {
 		o := &e.ops[i]

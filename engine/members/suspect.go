@@ -21,7 +21,7 @@ type suspect struct {
 func (s *Store) openLocked(g *Group) {
 	delete(s.mu.unopened, g.number)
 	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {
-		return mayHold(f.DataCorruptionInfo, g.number)
+		return f.mayHold(g.number)
 	})}
 }
 
@@ -42,7 +42,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 		s.mu.files = append(s.mu.files, &damagedFile{DataCorruptionInfo: info, loaded: map[uint32]bool{}, met: true})
 	}
 	for number, of := range s.mu.groups {
-		if mayHold(info, number) {
+		if mayHold(info.Bounds.Start, info.Bounds.End.Key, number) {
 			numbers = append(numbers, number)
 			of.fresh = of.fresh || !known
 		}
@@ -59,9 +59,14 @@ func (s *Store) knowsDamage() bool {
 	return len(s.mu.files) > 0
 }
 
-// mayHold reports whether a file may have keys of a group.
-func mayHold(info pebble.DataCorruptionInfo, number uint32) bool {
-	first, last := info.Bounds.Start, info.Bounds.End.Key
+// mayHold reports whether the file may have keys of a group.
+func (f *damagedFile) mayHold(number uint32) bool {
+	return mayHold(f.Bounds.Start, f.Bounds.End.Key, number)
+}
+
+// mayHold reports whether there may be keys of a group from first to last. Without bounds there
+// may be.
+func mayHold(first, last []byte, number uint32) bool {
 	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
 		prefix := groupPrefix(kind, number)
 		return bytes.Compare(first, after(prefix)) < 0 && bytes.Compare(last, prefix) >= 0

@@ -30,17 +30,23 @@ func flipAt(t *testing.T, fs vfs.FS, dir string, part, of int64) {
 			largest, size = name, info.Size()
 		}
 	}
-	f, err := fs.OpenReadWrite(fs.PathJoin(dir, largest), vfs.WriteCategoryUnspecified)
+	flipIn(t, fs, fs.PathJoin(dir, largest), size*part/of)
+}
+
+// flipIn changes a byte in a file.
+func flipIn(t *testing.T, fs vfs.FS, path string, at int64) {
+	t.Helper()
+	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	b := make([]byte, 1)
-	if _, err := f.ReadAt(b, size*part/of); err != nil {
+	if _, err := f.ReadAt(b, at); err != nil {
 		t.Fatal(err)
 	}
 	b[0] ^= 4
-	if _, err := f.WriteAt(b, size*part/of); err != nil {
+	if _, err := f.WriteAt(b, at); err != nil {
 		t.Fatal(err)
 	}
 }
