@@ -295,7 +295,9 @@ func (s *Store) allOpened() bool {
 }
 
 // replaceable reports whether another replica has the sets of a group that cannot be read: the
-// group begins a Load, or had one since a damaged file of the span was found.
+// group begins a Load, or had one since each of the damaged files was found that may have made
+// them so. A Load that is older than one of these shows nothing: the group may have been alone
+// with its sets since.
 func (r *rewriting) replaceable(g *Group) bool {
 	if g == nil || g == r.loading {
 		return g != nil
@@ -303,7 +305,15 @@ func (r *rewriting) replaceable(g *Group) bool {
 	s := r.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool { return f.overlaps(r.span) && f.loaded[g.number] })
+	loaded := false
+	for _, f := range s.mu.files {
+		if f.overlaps(r.span) && f.mayHold(g.number) {
+			if loaded = f.loaded[g.number]; !loaded {
+				return false
+			}
+		}
+	}
+	return loaded
 }
 
 // rewriting copies what is in use of a span of keys to a file outside of the store.

@@ -251,6 +251,35 @@ func TestDiscardWhatALoadLeft(t *testing.T) {
 	}
 }
 
+// A group that was loaded because of one damaged file keeps sets that another one damaged since: a
+// Load from before that does not show that another replica has them now.
+func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
+	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
+	defer func() { d.close() }()
+	if err := d.groups[0].Verify(); !errors.Is(err, ErrDamaged) {
+		t.Fatal(err)
+	}
+	d.store.mu.Lock()
+	files := d.store.mu.files
+	earlier := *files[0]
+	earlier.Path, earlier.loaded, earlier.met = "earlier", map[uint32]bool{0: true}, false
+	d.store.mu.files = append(files, &earlier)
+	d.store.mu.Unlock()
+	d.store.Discard()
+	if err := d.groups[0].usable(); err != nil {
+		t.Errorf("the group is given up: %v", err)
+	}
+	d.repair(0)
+	d.find()
+	d.store.Discard()
+	if n := len(d.store.mu.files); n > 0 {
+		t.Errorf("%d damaged files stay", n)
+	}
+	if err := d.groups[0].Verify(); err != nil || d.groups[0].State() != d.states[0] {
+		t.Errorf("%+v, %v", d.groups[0].State(), err)
+	}
+}
+
 // damagedSmallFilesOf returns a store with one group, and what a Load of its sets left that was
 // let go. Of the files that have pairs of one generation alone, in the order of their keys,
 // those that damaged returns are damaged.

@@ -111,7 +111,8 @@ func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer) *St
 		Logger: slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Groups: func() []uint32 { return []uint32{0, 1, 2} }, Fatal: func(err error) { panic(err) },
 	}, cache: pebble.NewCache(MemoryBytesMin)}
-	s.mu.groups = map[uint32]*suspect{}
+	s.mu.groups, s.mu.unopened = map[uint32]*suspect{}, map[uint32]uint64{}
+	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	_ = fs.Remove(fs.PathJoin(s.cfg.Dir, rewrittenName))
 	o := s.options()
 	o.DisableAutomaticCompactions, o.DisableTableStats, o.L0StopWritesThreshold = true, true, 1000
@@ -122,6 +123,7 @@ func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer) *St
 	if s.db, err = pebble.Open(s.cfg.Dir, o); err != nil {
 		t.Fatal(err)
 	}
+	go s.fillFilters()
 	return s
 }
 
@@ -659,14 +661,18 @@ func (d *damageModel) heal(t *rapid.T) {
 		d.warned.Reset()
 		d.restart(t, false, false)
 		healthy := true
-		for _, g := range d.groups {
-			if d.apply(t, g, len(g.log)); g.stuck || g.group.Verify() != nil {
-				healthy = false
-				g.savePeer(t)
-				d.startLoad(t, g)
-				d.endLoad(t, g)
-				d.apply(t, g, len(g.log))
+		for range len(d.groups) * damagesMax { // a Load may meet another damaged file, which a later one removes
+			for _, g := range d.groups {
+				if d.apply(t, g, len(g.log)); g.stuck || g.group.Verify() != nil {
+					healthy = false
+					g.savePeer(t)
+					d.startLoad(t, g)
+					d.endLoad(t, g)
+					d.apply(t, g, len(g.log))
+				}
 			}
+		}
+		for _, g := range d.groups {
 			if d.check(t, g); healthy && g.state.at != g.peerState.at {
 				t.Fatalf("group %d is at %+v, the other replica at %+v", g.number, g.state.at, g.peerState.at)
 			}
