@@ -141,8 +141,8 @@ func (b *benchStore) fill() *likes {
 	return l
 }
 
-// BenchmarkDiscard replaces a file of each order, all of which is in use and can be read: as
-// long as writes wait for the removal of a damaged file at worst.
+// BenchmarkDiscard replaces a file of each order. Everything in it is in use and can be read, so
+// that writes wait as long as they ever do for the removal of a damaged file.
 func BenchmarkDiscard(b *testing.B) {
 	s := newBenchStore(b)
 	s.fill()

@@ -180,7 +180,7 @@ func (w *write) commit() error {
 		g.reading.Unlock()
 	}
 	if err == nil {
-		err = w.known()
+		err = w.commitBatch()
 	}
 	if err != nil {
 		return err
@@ -199,8 +199,8 @@ func (w *write) commit() error {
 	return nil
 }
 
-// known commits the batch, and first adds its pairs to the filters of the group.
-func (w *write) known() error {
+// commitBatch commits the batch, and first adds its pairs to the filters of the group.
+func (w *write) commitBatch() error {
 	k := &w.group.known
 	k.mu.Lock()
 	defer k.mu.Unlock()

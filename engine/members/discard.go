@@ -48,11 +48,6 @@ type damagedFile struct {
 	tried  time.Time       // by Discard
 }
 
-// within reports whether the file has no keys but those of a span.
-func (f *damagedFile) within(span pebble.KeyRange) bool {
-	return len(f.Bounds.Start) > 0 && bytes.Compare(f.Bounds.Start, span.Start) >= 0 && bytes.Compare(f.Bounds.End.Key, span.End) < 0
-}
-
 // overlaps reports whether the file may have keys of a span.
 func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
 	return f.Bounds.End.Key == nil || bytes.Compare(f.Bounds.Start, span.End) < 0 && bytes.Compare(f.Bounds.End.Key, span.Start) >= 0
@@ -131,7 +126,9 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.files = slices.DeleteFunc(s.mu.files, func(f *damagedFile) bool { return f.within(span) })
+	s.mu.files = slices.DeleteFunc(s.mu.files, func(f *damagedFile) bool {
+		return len(f.Bounds.Start) > 0 && within(span, f.Bounds.Start, f.Bounds.End.Key)
+	})
 	s.mu.Unlock()
 	for _, g := range s.groups() {
 		g.mu.Lock()
@@ -164,7 +161,7 @@ func cut(key []byte) []byte {
 // sides of an end. Where Pebble cuts such a file and cannot read it, it drops the rest without a
 // word.
 func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
-	span := spanOf(f.Bounds.Start, f.Bounds.End.Key)
+	span := cutAround(f.Bounds.Start, f.Bounds.End.Key)
 	for {
 		wider, err := s.widened(span)
 		if err != nil || bytes.Equal(wider.Start, span.Start) && bytes.Equal(wider.End, span.End) {
@@ -174,10 +171,18 @@ func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	}
 }
 
-func spanOf(first, last []byte) pebble.KeyRange {
+// cutAround returns the least span with the keys from first to last at whose ends Pebble can cut
+// files.
+func cutAround(first, last []byte) pebble.KeyRange {
 	return pebble.KeyRange{Start: cut(first), End: after(cut(last))}
 }
 
+// within reports whether the keys from first to last are in a span.
+func within(span pebble.KeyRange, first, last []byte) bool {
+	return bytes.Compare(first, span.Start) >= 0 && bytes.Compare(last, span.End) < 0
+}
+
+// widened returns the least span that has a span and each damaged file across one of its ends.
 func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
 	if err != nil {
@@ -185,12 +190,12 @@ func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	}
 	wider := span
 	for _, file := range slices.Concat(levels...) {
-		of := spanOf(file.Smallest.UserKey, file.Largest.UserKey)
-		if bytes.Compare(file.Smallest.UserKey, span.Start) >= 0 && bytes.Compare(file.Largest.UserKey, span.End) < 0 {
+		if within(span, file.Smallest.UserKey, file.Largest.UserKey) {
 			continue
 		}
 		switch err := s.checkFile(s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")); {
 		case errors.Is(err, ErrDamaged):
+			of := cutAround(file.Smallest.UserKey, file.Largest.UserKey)
 			wider.Start = slices.MinFunc([][]byte{wider.Start, of.Start}, bytes.Compare)
 			wider.End = slices.MaxFunc([][]byte{wider.End, of.End}, bytes.Compare)
 		case err != nil:
@@ -224,7 +229,7 @@ func (s *Store) fileOptions() *pebble.Options {
 	return o
 }
 
-// groups returns the groups that were opened, also those that were closed since.
+// groups returns the groups that were opened and not dropped; some may be closed.
 func (s *Store) groups() (all []*Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -129,7 +129,7 @@ func (g *Group) setState(s State) {
 	g.state = s
 	if all < g.store.filters.lackedAt.Load() {
 		g.store.filters.lackedAt.Store(0)
-		g.store.mayHaveMemory()
+		g.store.retryFilters()
 	}
 }
 

@@ -141,13 +141,13 @@ func (s *Store) newFilter(pairs uint64) *filter {
 		s.filters.mu.Lock()
 		s.filters.bytes -= bytes
 		s.filters.mu.Unlock()
-		s.mayHaveMemory()
+		s.retryFilters()
 	}
 	return f
 }
 
-// mayHaveMemory has groups that lack filters try again.
-func (s *Store) mayHaveMemory() {
+// retryFilters has groups that lack filters try again, as there may be memory.
+func (s *Store) retryFilters() {
 	s.filters.released.Add(1)
 	s.lookAtGroups()
 }
@@ -357,21 +357,19 @@ func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	if behind != nil {
 		first = append(behind, 0)
 	}
-	it, err := g.store.iterate(first, end, false)
-	if err != nil {
-		return nil, damaged(err)
-	}
 	n := 0
-	for valid := it.First(); valid && err == nil && n < fillPairs; valid = it.Next() {
-		var p Pair
-		if p, _, err = parsePair(it.Key()); err == nil {
-			f.add(p)
-			n++
-			last = append(last[:0], it.Key()...)
+	err = eachFrom(g.store.db, first, end, func(key, _ []byte) (bool, error) {
+		p, _, err := parsePair(key)
+		if err != nil {
+			return false, err
 		}
-	}
+		f.add(p)
+		n++
+		last = append(last[:0], key...)
+		return n < fillPairs, nil
+	})
 	if n < fillPairs {
 		last = nil
 	}
-	return last, damaged(errors.Join(err, it.Error(), it.Close()))
+	return last, err
 }

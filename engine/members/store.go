@@ -265,7 +265,7 @@ func (s *Store) Drop(number uint32) error {
 		delete(f.loaded, number) // the next group of the number has not
 	}
 	s.mu.Unlock()
-	s.mayHaveMemory()
+	s.retryFilters()
 	return nil
 }
 

@@ -134,7 +134,7 @@ func (g *Group) Close() {
 	if !first {
 		return
 	}
-	g.store.mayHaveMemory()
+	g.store.retryFilters()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.releaseLocked(func(*View) bool { return true })
