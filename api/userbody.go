@@ -28,8 +28,8 @@ func (r *request) decodeUser(body []byte) (rights catalog.UserRights, was *catal
 	return rights, was, r.decoded()
 }
 
-// rights parses the fields of an object whose brace was read: grants, limits, and those that
-// other accepts. An error names a field with path in front.
+// rights parses the fields of an object behind its opening brace: grants and limits. Any other
+// field goes to other, which reports whether it knows it. An error names the field behind path.
 func (c *cursor) rights(path string, other func(key []byte) bool) (rights catalog.UserRights) {
 	var s seen
 	for n := 0; c.Next(n, '}'); n++ {

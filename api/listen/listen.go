@@ -146,8 +146,8 @@ func (l *Listener) Open() int {
 	return len(l.mu.conns)
 }
 
-// CloseConns closes every open connection without telling the client. Then it waits for the
-// refusals under way, each of which ends within two lingerTimes.
+// CloseConns closes every open connection without telling the client. Then it waits until the
+// refusals under way have ended, which takes two lingerTimes at most.
 func (l *Listener) CloseConns() {
 	l.mu.Lock()
 	for c := range l.mu.conns {

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// An import of members whose server and whose countctl are killed in the middle, and that is run
-// again, ends with exactly the pairs of the file, each of which counts once, or not at all
-// beside counts that are there already.
+// An import of members is run again after its countctl, or its server, was killed in the middle.
+// In the end there are exactly the pairs of the file. Each counts once; if the counts were there
+// already, none does.
 func TestImportMembersThroughKills(t *testing.T) {
 	for _, counted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("counted=%v", counted), func(t *testing.T) {

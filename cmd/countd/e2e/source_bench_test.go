@@ -29,9 +29,9 @@ import (
 // BenchmarkSource counts b.N messages of a real broker with one node, which did not run while
 // they were written, and then with a bare consumer: the broker's client and a Go map. A stream of
 // Redis is also read by consumers that count in another Redis, which syncs its log before each
-// answer: "pipeline" in pipelines, of which some counts twice or not at all after a crash; "multi"
-// in transactions with the offset. "cpu-ns" is the processor time of a message in countd or in the
-// consumer, without the broker's.
+// answer. "pipeline" sends counts and offset in one pipeline, so that a crash can count some
+// messages twice or not at all; "multi" sends them in one transaction. "cpu-ns" is the processor
+// time of a message in countd or in the consumer, without the broker's.
 func BenchmarkSource(b *testing.B) {
 	for name, start := range map[string]func(testing.TB) *queue{
 		"redis": startRedisQueue, "nats": startNATSQueue, "kafka": startKafkaQueue, "outbox": startOutboxQueue,

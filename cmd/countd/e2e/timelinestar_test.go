@@ -14,7 +14,7 @@ const (
 	star          = 7
 	starFollowee0 = 1000 // the first of those whom each follower follows besides
 	starFollower0 = 1_000_000
-	// starPage is the posts of a page: half of those that the star begins with.
+	// starPage is how many posts a page has. The star begins with twice as many.
 	starPage = 12
 )
 

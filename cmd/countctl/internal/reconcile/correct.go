@@ -19,8 +19,8 @@ import (
 //
 //   - It takes the fence of an earlier run before that run sends its first correction. If it
 //     takes the fence of a later run after that, this fence has a number above these corrections.
-//     It then refuses those that are still on their way. Those that it took are in the rows that
-//     the later run compares again.
+//     From then on it refuses the corrections that still arrive. The others had arrived before,
+//     so the later run sees them when it compares the rows again.
 //   - So what a row lacks in that comparison, it lacks until this run adds it, or a later one.
 //   - Once it took the fence of a later run, it refuses the next correction of this run, which
 //     ends with ErrPassed. The later run sees what was corrected before.
