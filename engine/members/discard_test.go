@@ -359,3 +359,45 @@ func TestLoadOverAnUnknownGeneration(t *testing.T) {
 		t.Errorf("%+v, %v", d.groups[0].State(), err)
 	}
 }
+
+// A read beside a Load that replaces damaged sets is refused or answered.
+func TestReadsBesideALoad(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(10, 10)...)
+	s, blocks := copyOf(t, d.group)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	end := make(chan struct{})
+	defer close(end)
+	for range 2 {
+		readers.Go(func() {
+			for in := make([]bool, 1); ; {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				if err := d.group.Contains(1, 0, []uint64{1}, in); err == nil && !in[0] || err != nil && !errors.Is(err, ErrDamaged) {
+					t.Errorf("a pair is there %v, %v", in[0], err)
+				}
+			}
+		})
+	}
+	for range 30 {
+		d.group.reading.Lock()
+		d.group.broken = ErrDamaged
+		d.group.reading.Unlock()
+		l, err := d.group.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range blocks {
+			if err := l.Block(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Switch(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

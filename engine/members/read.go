@@ -14,10 +14,10 @@ func (g *Group) begin() (done func(), err error) {
 		return nil, err
 	}
 	g.reading.RLock()
-	if g.broken != nil {
+	if err := g.broken; err != nil {
 		g.reading.RUnlock()
 		release()
-		return nil, g.broken
+		return nil, err
 	}
 	return func() { g.reading.RUnlock(); release() }, nil
 }
