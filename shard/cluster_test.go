@@ -284,7 +284,7 @@ func TestReplicaMoves(t *testing.T) {
 				return
 			default:
 			}
-			if err := all[3].Write(ks, &Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+			if err := all[3].Write(ks, once(&Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 				t.Error(err)
 			}
 			n++
