@@ -33,10 +33,11 @@ const KafkaPartitions = 3
 func StartKafka(t testing.TB) *Server {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kafka")
-	build := exec.Command("go", "build", "-o", path, "github.com/countd/countd/internal/testbroker/kafka")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the Kafka server: %v\n%s", err, out)
+	sources, err := build(path, "internal/testbroker/kafka")
+	if err != nil {
+		t.Fatal(err)
 	}
+	note(t, sources)
 	addr := FreePorts(t, 1)[0]
 	_, port, _ := net.SplitHostPort(addr)
 	s := &Server{Addr: addr, name: path, args: []string{port, t.TempDir(), strconv.Itoa(KafkaPartitions)}}
@@ -55,6 +56,7 @@ func StartNATS(t testing.TB, args ...string) *Server {
 	}
 	build := exec.Command("go", "tool", "-n", "nats-server")
 	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "internal", "testbroker", "nats")
+	note(t, []string{build.Dir})
 	path, err := build.Output()
 	if err != nil {
 		t.Fatalf("cannot build nats-server: %v", err)

@@ -10,12 +10,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
 // Binaries holds the built programs.
 type Binaries struct {
 	Countd, Countctl string // absolute paths
+
+	sources []string // what build returns
 }
 
 // Run implements TestMain: it builds the programs, passes them to use, runs the tests and
@@ -27,20 +31,55 @@ func Run(m *testing.M, use func(Binaries)) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	bin, err := build(dir)
+	sources, err := build(dir+"/", "cmd/countd", "cmd/countctl")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	use(bin)
+	use(Binaries{filepath.Join(dir, "countd"), filepath.Join(dir, "countctl"), sources})
 	return m.Run()
 }
 
-func build(dir string) (Binaries, error) {
-	const module = "github.com/countd/countd"
-	cmd := exec.Command("go", "build", "-o", dir+"/", module+"/cmd/countd", module+"/cmd/countctl")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return Binaries{}, fmt.Errorf("cannot build the programs: %w\n%s", err, out)
+// build builds programs of the module to a file, or into a directory. It returns the directories
+// of the module that hold their sources, with go.mod and go.sum.
+func build(to string, packages ...string) (sources []string, err error) {
+	const module = "github.com/countd/countd/"
+	for i, name := range packages {
+		packages[i] = module + name
 	}
-	return Binaries{filepath.Join(dir, "countd"), filepath.Join(dir, "countctl")}, nil
+	run := func(args ...string) (string, error) {
+		var errs strings.Builder
+		cmd := exec.Command("go", append(args, packages...)...)
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("cannot build the programs: %w\n%s", err, errs.String())
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	if _, err := run("build", "-o", to); err != nil {
+		return nil, err
+	}
+	const format = "{{with .Module}}{{if .Main}}{{$.Dir}}\n{{.Dir}}/go.mod\n{{.Dir}}/go.sum{{end}}{{end}}"
+	list, err := run("list", "-deps", "-f", format)
+	if err != nil {
+		return nil, err
+	}
+	sources = strings.Split(list, "\n")
+	slices.Sort(sources)
+	return slices.Compact(sources), nil
+}
+
+// note opens the sources of a program that the test runs. go test repeats a test whose result it
+// has cached only if a file changed that the test itself opened, or one in a directory that it
+// opened. What go build reads, or TestMain before the tests run, does not count.
+func note(t testing.TB, sources []string) {
+	t.Helper()
+	for _, source := range sources {
+		f, err := os.Open(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
 }

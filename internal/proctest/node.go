@@ -98,6 +98,7 @@ func FreeSite(t testing.TB) Site {
 // NewNodeAt is NewNode for a node whose addresses are given.
 func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
 	t.Helper()
+	note(t, bin.sources)
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 256, // one for each of a test's writers, so that ports suffice

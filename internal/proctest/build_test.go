@@ -1,0 +1,44 @@
+package proctest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// go test knows of the sources of a program that a test built, so that it runs the test again
+// once they changed.
+func TestSourcesAreNoted(t *testing.T) {
+	t.Parallel()
+	const inner = "PROCTEST_BUILD_TO"
+	if to := os.Getenv(inner); to != "" {
+		sources, err := build(to, "internal/testbroker/kafka")
+		if err != nil {
+			t.Fatal(err)
+		}
+		NewNode(t, Binaries{sources: sources}, t.TempDir())
+		return
+	}
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSourcesAreNoted$", "-test.testlogfile="+log)
+	cmd.Env = append(os.Environ(), inner+"="+filepath.Join(dir, "kafka"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	noted, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{"internal/testbroker/kafka", "go.mod", "go.sum"} {
+		if line := "open " + filepath.Join(root, source) + "\n"; !strings.Contains(string(noted), line) {
+			t.Errorf("the log of what the test opened has no line %q:\n%s", line, noted)
+		}
+	}
+}
