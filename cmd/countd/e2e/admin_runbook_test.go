@@ -14,6 +14,7 @@ import (
 // TestRunbookMetricsAreServed holds each metric that the runbook names to what a
 // node serves. Some show up with their first event, so there are a read, a write and a user.
 func TestRunbookMetricsAreServed(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATING.md")
 	if err != nil {
 		t.Fatal(err)

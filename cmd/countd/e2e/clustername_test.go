@@ -146,6 +146,7 @@ func TestTwoClustersStayTwo(t *testing.T) {
 }
 
 func TestWrongClusterNameExitsWithUsage(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--cluster-name", strings.Repeat("n", 33))
 	n.Start()
 	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "cluster-name (flag --cluster-name)") {

@@ -35,6 +35,7 @@ const (
 //     parts, and through kills of the node while posts arrive;
 //  4. and while feeds leave memory and come back.
 func TestReplayToFollowers(t *testing.T) {
+	t.Parallel()
 	r := newFollowRun(t, followGraph(t, *replayAll), "--feed-idle=1s")
 	events := higgsRecords(t, followEvents, *replayAll)
 	by := r.model.authorsOfItems(events)

@@ -15,6 +15,7 @@ import (
 // In the end there are exactly the pairs of the file. Each counts once; if the counts were there
 // already, none does.
 func TestImportMembersThroughKills(t *testing.T) {
+	t.Parallel()
 	for _, counted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("counted=%v", counted), func(t *testing.T) {
 			t.Parallel()

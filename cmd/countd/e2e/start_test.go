@@ -70,6 +70,7 @@ func TestStartWithoutFlags(t *testing.T) {
 }
 
 func TestStatusShowsTheNode(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--node-id=alpha", "--shards=posts=3")
 	n.StartReady()
 	c := n.Cluster()
@@ -83,6 +84,7 @@ func TestStatusShowsTheNode(t *testing.T) {
 }
 
 func TestSecondProcessIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first, second := proctest.NewNode(t, bin, dir), proctest.NewNode(t, bin, dir)
 	first.StartReady()
@@ -99,6 +101,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 }
 
 func TestAnotherNodeIDIsRefused(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--node-id=a")
 	n.StartReady()
 	n.Stop()
@@ -110,6 +113,7 @@ func TestAnotherNodeIDIsRefused(t *testing.T) {
 }
 
 func TestAnotherLogStoreIsRefused(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--log-store=shared")
 	n.StartReady()
 	n.MustCtl("incr", "7", "like=2")
@@ -125,6 +129,7 @@ func TestAnotherLogStoreIsRefused(t *testing.T) {
 }
 
 func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
+	t.Parallel()
 	for i, name := range []string{"http", "cluster"} {
 		t.Run(name, func(t *testing.T) {
 			n := proctest.NewNode(t, bin, t.TempDir())
@@ -146,6 +151,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 
 // A memory limit that no node can keep is refused before anything is created.
 func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
 	n.Start()
 	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "memory-limit (flag --memory-limit)") {
@@ -156,6 +162,7 @@ func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 
 // A node that is a cluster by itself warns that it cannot be made one of several.
 func TestClusterOfOneJoinsNoOther(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
 	n.Stop()
@@ -181,6 +188,7 @@ func mustBeNobodys(t *testing.T, dir string) {
 
 // A start says at INFO what an operator wants to know of it, and no step of raft.
 func TestLogOfAStart(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
 	eventually(t, "it has told that it is ready", func() bool { return strings.Contains(n.Log(), "msg=ready") })
@@ -197,6 +205,7 @@ func TestLogOfAStart(t *testing.T) {
 }
 
 func TestWrongSettingsExitWithUsage(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct{ arg, env, want string }{
 		"flag of no version":    {"--no-flag=x", "", "unknown flag: --no-flag"},
 		"command":               {"start", "", `unknown command "start"`},
@@ -219,6 +228,7 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 }
 
 func TestPrintingCommandsTouchNothing(t *testing.T) {
+	t.Parallel()
 	for command, want := range map[string]string{"config": "log-level: warn # flag --log-level", "version": "countd "} {
 		n := proctest.NewNode(t, bin, filepath.Join(t.TempDir(), "data"))
 		n.Args = []string{command, "--data-dir=" + n.Dir, "--log-level=warn"}
@@ -244,8 +254,10 @@ func slowRequest(t *testing.T, n *proctest.Node) {
 }
 
 func TestStopIsBoundedAndKeepsWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
 			n := proctest.NewNode(t, bin, t.TempDir())
 			n.StartReady()
 			slowRequest(t, n)
@@ -265,6 +277,7 @@ func TestStopIsBoundedAndKeepsWhatWasAcknowledged(t *testing.T) {
 }
 
 func TestSecondSignalExitsAtOnce(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
 	slowRequest(t, n) // holds the stop for its seconds

@@ -66,6 +66,7 @@ func redisPing(addr string, config *tls.Config) (string, error) {
 //  2. the new certificate is used, and a bad one never;
 //  3. the metrics tell both.
 func TestTLSRotates(t *testing.T) {
+	t.Parallel()
 	cas := []*pkitest.Authority{pkitest.New(t), pkitest.New(t)}
 	n := newTLSNode(t, cas[0])
 	roots := x509.NewCertPool()
@@ -136,6 +137,7 @@ func TestTLSRotates(t *testing.T) {
 
 // TestBeyondLoopbackIsRefused: before anything is written.
 func TestBeyondLoopbackIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	n := proctest.NewNode(t, bin, dir, "--redis-addr", "0.0.0.0:1")
 	n.Start()
@@ -150,6 +152,7 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 // TestTLSRefusals checks that a node refuses clients without TLS, and clients without a
 // certificate, in their own protocol, and that the log has why.
 func TestTLSRefusals(t *testing.T) {
+	t.Parallel()
 	ca := pkitest.New(t)
 	n := newTLSNode(t, ca)
 	resp, err := http.Get("http://" + n.Addr + "/healthz")

@@ -63,6 +63,7 @@ func TestDamagedFiles(t *testing.T) {
 }
 
 func damagedFiles(t *testing.T, logStore string, want []string) {
+	t.Parallel()
 	whole, l := killedNode(t, logStore, true)
 	kinds := filesByKind(t, whole)
 	for _, kind := range want {
@@ -97,9 +98,13 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 
 // TestLostFiles is TestDamagedFiles for a missing log that alone has all counts: a node
 // that began its group again would serve zeros.
-func TestLostFiles(t *testing.T) { eachLogStore(t, lostFiles) }
+func TestLostFiles(t *testing.T) {
+	t.Parallel()
+	eachLogStore(t, lostFiles)
+}
 
 func lostFiles(t *testing.T, logStore string) {
+	t.Parallel()
 	whole, l := killedNode(t, logStore, false)
 	kinds := filesByKind(t, whole)
 	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
@@ -141,6 +146,7 @@ func TestFlippedBits(t *testing.T) {
 }
 
 func flippedBits(t *testing.T, logStore string) {
+	t.Parallel()
 	flips := bitFlips
 	if testing.Short() {
 		flips = 8

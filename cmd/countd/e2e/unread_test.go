@@ -49,6 +49,7 @@ type userRow struct {
 //  3. with resets that were answered to a repeat alone, of which nobody knows what
 //     they cleared, it is at most that.
 func TestResetsRaceIncrements(t *testing.T) {
+	t.Parallel()
 	const users, writers, readers = 5, 8, 8
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()

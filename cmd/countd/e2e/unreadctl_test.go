@@ -11,6 +11,7 @@ import (
 // TestCountctlUnread runs every command of unread numbers, and then backs all of it
 // up and restores it into another node, which answers the same.
 func TestCountctlUnread(t *testing.T) {
+	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
 	for _, step := range []struct{ args, want string }{
