@@ -31,7 +31,10 @@ const (
 	settleTimeout = 60 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
-	pollEvery     = 20 * time.Millisecond
+	// pollEvery lies between two polls at first. It grows with the time waited, as polls of
+	// all nodes take processor time from what they wait for.
+	pollEvery    = 20 * time.Millisecond
+	pollEveryMax = 200 * time.Millisecond
 )
 
 // Options configure New.
@@ -222,9 +225,10 @@ func (c *Cluster) await(timeout time.Duration, holds func() string) time.Duratio
 		if wrong == "" {
 			return time.Since(began)
 		}
-		if time.Since(began) > timeout {
+		waited := time.Since(began)
+		if waited > timeout {
 			c.t.Fatalf("after %v: %s", timeout, wrong)
 		}
-		time.Sleep(pollEvery)
+		time.Sleep(min(max(waited/20, pollEvery), pollEveryMax))
 	}
 }

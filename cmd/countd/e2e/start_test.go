@@ -19,7 +19,10 @@ import (
 )
 
 const (
-	pollEvery = 5 * time.Millisecond
+	// pollEvery lies between two polls at first. It grows with the time waited, as polls take
+	// processor time from what they wait for.
+	pollEvery    = 5 * time.Millisecond
+	pollEveryMax = 100 * time.Millisecond
 	// exitTimeout is generous, for machines that run more than this: a process that
 	// is to end by itself, and at once, is told by its exit code from one that does
 	// so later.
@@ -34,12 +37,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func eventuallyIn(t *testing.T, timeout time.Duration, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(timeout)
+	began := time.Now()
 	for !holds() {
-		if time.Now().After(deadline) {
+		waited := time.Since(began)
+		if waited > timeout {
 			t.Fatalf("not within %v: %s", timeout, what)
 		}
-		time.Sleep(pollEvery)
+		time.Sleep(min(max(waited/20, pollEvery), pollEveryMax))
 	}
 }
 
