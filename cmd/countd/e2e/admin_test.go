@@ -121,26 +121,27 @@ func byLeads(nodes []client.ClusterNode) []string {
 // TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
 func TestAdminNodes(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{})
+	args, shards := fewShards("posts")
+	c := clustertest.New(t, bin, clustertest.Options{Args: args})
 	l := startLoad(t, c)
 	quiet := time.Now()
 	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
 	began := time.Now()
 	for range short(1, 10) {
-		drains(t, c)
+		drains(t, c, shards)
 	}
 	t.Logf("quiet:  %v", l.Between(quiet, began))
 	t.Logf("during: %v", l.Between(began, time.Now()))
 
 	at, gone := c.Nodes()[0], c.Nodes()[1]
 	refusesToLeadNowhere(t, c, at)
-	c.AwaitShares(placeTimeout, shardsOfAll)
-	removesNode(t, c, at, gone)
+	c.AwaitShares(placeTimeout, shards)
+	removesNode(t, c, at, gone, shards)
 	l.end(c.Others(gone)...)
 }
 
 // drains has the node that leads most drained, twice, and undrained.
-func drains(t *testing.T, c *clustertest.Cluster) {
+func drains(t *testing.T, c *clustertest.Cluster, shards int) {
 	t.Helper()
 	victim, _ := c.LeaderOfMost("posts", postsShards)
 	at := c.Others(victim)[0]
@@ -159,7 +160,7 @@ func drains(t *testing.T, c *clustertest.Cluster) {
 	if out := ctl[ctlNode](t, victim, "node", "undrain", victim.Name); out.State != "active" || !out.Changed {
 		t.Errorf("undrained: %+v", out)
 	}
-	c.AwaitShares(placeTimeout, shardsOfAll)
+	c.AwaitShares(placeTimeout, shards)
 }
 
 // refusesToLeadNowhere has all nodes but one drained, and tries that one too.
@@ -177,7 +178,7 @@ func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.
 }
 
 // removesNode has a node drained and then removed, after a fourth has joined.
-func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
+func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node, shards int) {
 	t.Helper()
 	c.Add()
 	refusesCtl(t, at, 2, "Give --yes", "node", "remove", gone.Name)
@@ -197,7 +198,7 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 	})
 	gone.Stop()
 	c.AwaitGone(placeTimeout, gone)
-	c.AwaitShares(placeTimeout, shardsOfAll, gone)
+	c.AwaitShares(placeTimeout, shards, gone)
 	awaitWarnings(t, at)
 	if s := ctl[ctlStatus](t, at, "status"); len(s.Nodes) != voters {
 		t.Errorf("status: %d nodes", len(s.Nodes))

@@ -20,9 +20,10 @@ const usersShards = 7
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
+	args, shards := fewShards("users")
+	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4, Args: args})
 	first := c.Nodes()[0]
-	c.AwaitShares(placeTimeout, shardsOfAll)
+	c.AwaitShares(placeTimeout, shards)
 	if n := usersReplicas(c); n != voters*usersShards {
 		t.Fatalf("users has %d replicas to begin with", n)
 	}
