@@ -19,7 +19,7 @@ const (
 var (
 	killRounds = flag.Int("kill-rounds", killRoundsDefault, "kills in TestKillUnderWriters")
 	onceFor    = flag.Duration("once-for", onceForDefault, "how long producers send in TestOnceUnderKills")
-	replayAll  = flag.Bool("replay-all", false, "have the tests that replay the stream replay all of it, TestReplayToFollowers over all graphs")
+	replayAll  = flag.Bool("replay-all", false, "have the tests that replay the stream replay all of it, TestReplayToFollowers over all graphs, and TestRealPostsInAndOut import all posts")
 	smallDisks = flag.Bool("small-disks", false, "run the tests that mount a file system, as root")
 	bin        proctest.Binaries
 )
