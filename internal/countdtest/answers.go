@@ -12,10 +12,22 @@ import (
 )
 
 // answer serves a request. If shards is not nil, it applies only the parts of a write for
-// these shards.
+// these shards. The answer is encoded before the next request may change what it is of.
 func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	status, answer := s.answerLocked(r, body, shards)
+	if _, is := answer.(stream); is {
+		return status, answer
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // all answers have JSON
+	}
+	return status, json.RawMessage(text)
+}
+
+func (s *Server) answerLocked(r *http.Request, body []byte, shards []int) (int, any) {
 	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/counters/"), "/"); len(parts) == 2 && strings.HasPrefix(r.URL.Path, "/v1/counters/") {
 		k := s.find(parts[0])
 		if k == nil || k.Kind != "counters" {
