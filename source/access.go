@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -19,26 +20,54 @@ const (
 	MechanismScram512 = "scram-sha-512"
 )
 
-// keywordPassword is a password in the form of libpq's keywords, or in the query of a URL.
-var keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
+var (
+	// keywordPassword is a password in the form of libpq's keywords, or in the query of a URL.
+	keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
+	// userPassword is a password before the host of an address without a scheme.
+	userPassword = regexp.MustCompile(`:\S*@`)
+	// urlPassword is a password before the host of a URL: where net/url reads it, and where libpq does.
+	urlPassword = regexp.MustCompile(`^[^/?]*:[^/?]*@|^[^/@]*:[^/@]*@`)
+	// hostList is what stands between :// and / if nobody logs in: hosts, each perhaps with a port.
+	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
+	// lateHost is a host after an @ in the path: what seems to be the path is the rest of a password.
+	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
+	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+)
 
-// holdsPassword reports whether an address has a password: as a keyword, or before its host.
+// holdsPassword reports whether an address has a password: as a keyword, or before its host. It
+// cannot leave that to a parser: an address that none accepts may hold a password all the same.
 func holdsPassword(address string) bool {
-	_, authority, isURL := strings.Cut(address, "://")
-	authority, _, _ = strings.Cut(authority, "?")
-	user := authority[:max(0, strings.LastIndexByte(authority, '@'))]
-	return keywordPassword.MatchString(address) || isURL && strings.Contains(user, ":")
+	decoded := percentCode.ReplaceAllStringFunc(address, func(code string) string {
+		text, _ := url.PathUnescape(code) // the code is valid
+		return text
+	})
+	if keywordPassword.MatchString(decoded) {
+		return true
+	}
+	_, rest, isURL := strings.Cut(address, "://")
+	if !isURL {
+		return userPassword.MatchString(address)
+	}
+	first, path, _ := strings.Cut(rest, "/")
+	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // u:p/w@h; but h:1/d@b has a host and a port
+	return slashed || lateHost.MatchString(path) || urlPassword.MatchString(rest)
 }
 
 // validateAccess checks how the broker is reached. It refuses passwords: everybody who may
 // list sources would see them.
 func (c *Config) validateAccess() error {
-	for field, text := range map[string]string{"addr": c.Addr, "dsn": c.DSN} {
-		if holdsPassword(text) {
-			return bad(field, "holds a password: name a file on each node with password-file")
+	const password = "holds a password: name a file on each node with password-file"
+	for i, address := range c.Brokers {
+		if strings.Contains(address, "@") { // no host has one
+			return bad(fmt.Sprintf("brokers[%d]", i), password)
 		}
 	}
-	if strings.Contains(c.URL, "@") { // a name without a password is a token
+	switch {
+	case holdsPassword(c.Addr) || strings.Contains(c.Addr, "@") && !strings.Contains(c.Addr, "://"):
+		return bad("addr", password)
+	case holdsPassword(c.DSN):
+		return bad("dsn", password)
+	case strings.Contains(c.URL, "@"): // a name without a password is a token
 		return bad("url", "holds a password or a token: name a file on each node with password-file")
 	}
 	mechanisms := []string{MechanismPlain, MechanismScram256, MechanismScram512}

@@ -106,6 +106,11 @@ func TestBadConfig(t *testing.T) {
 		strings.Replace(pg, "dsn: d", "dsn: postgres://u:p%zz@h/d", 1) + "prefix: x":                  "dsn: holds a password",
 		strings.Replace(pg, "dsn: d", "dsn: postgres://u:p/q@h/d", 1) + "prefix: x":                   "dsn: holds a password",
 		strings.Replace(pg, "dsn: d", "dsn: 'postgres://h1:1,h2:2/d?sslpassword=p'", 1) + "prefix: x": "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: u:p@h/d", 1) + "prefix: x":                                "dsn: holds a password",
+		strings.Replace(pg, "dsn: d", "dsn: postgres://h/d?pass%77ord=p", 1) + "prefix: x":            "dsn: holds a password",
+		"name: a\ntype: redis-stream\naddr: u:p@h:6379\nkey: k":                                       "addr: holds a password",
+		"name: a\ntype: redis-stream\naddr: p@h:6379\nkey: k":                                         "addr: holds a password",
+		"name: a\ntype: kafka\nbrokers: [b, 'u:p@h:9092']\ntopic: t":                                  "brokers[1]: holds a password",
 		"name: a":                              "type: missing",
 		"type: kafka":                          "name: missing",
 		"name: A/b\ntype: kafka":               "name: not 1 to 64",
@@ -130,9 +135,32 @@ func TestBadConfig(t *testing.T) {
 
 // A user and a port are no password.
 func TestAddressesWithoutPasswords(t *testing.T) {
-	for _, address := range []string{"postgres://u@h:5432/d", "postgres://h1:1,h2:2/d?options=a:b@c", "redis://u@h:6379", "h:6379", "host=h user=u passfile=/f"} {
+	for _, address := range []string{
+		"postgres://u@h:5432/d", "postgres://h1:1,h2:2/d?options=a:b@c", "redis://u@h:6379", "h:6379", "host=h user=u passfile=/f",
+		"postgres://h:5432/d@b", "postgres://h1:1,[::1]:2/d@b", "postgres://u@%2Frun/d", "postgres://u@h:1?options=a@b", "host=::1 user=u@c",
+		"postgres://h1,h2:/d@b", "postgres://%2Frun/d@b", "postgres:///d@b",
+	} {
 		if holdsPassword(address) {
 			t.Errorf("%s is said to hold a password", address)
+		}
+	}
+}
+
+// An address that a library refuses, or reads otherwise than its writer meant, holds a password too.
+func TestAddressesWithPasswords(t *testing.T) {
+	for _, address := range []string{
+		"u:secret@h/d", "u:secret@h/d?sslmode=disable", "dbname=d u:secret@h", "host=u:secret@h", "u:sec=ret@h/d",
+		"postgres://u:sec/ret@h/d", "postgres://u:sec?ret@h/d", "postgres://u:1?ret@h/d", "postgres://u:sec?r/et@h/d", "postgres://u:sec#ret@h/d",
+		"postgres://u@c:secret@h/d", "postgres://u@c:sec/ret@h/d", "postgres://u:sec@ret@h/d", "postgres://u:%zz@h/d",
+		"postgres://u:12/34@h/d", "postgres://u:12/34@h:5432",
+		"postgres://h/d?p%61ssword=secret", "postgres://h/d?x=%zz&%70assword=secret%zz", "postgres://h/d#?pass%57ord=secret", "postgres://h/d?password%20=secret",
+	} {
+		if !holdsPassword(address) {
+			t.Errorf("%s is said to hold no password", address)
+		}
+		_, err := ParseConfig([]byte("{name: a, type: postgres, slot: s, publication: p, prefix: x, dsn: '" + address + "'}"))
+		if err == nil || err.Error() != "dsn: holds a password: name a file on each node with password-file" {
+			t.Errorf("%s is refused as %v", address, err)
 		}
 	}
 }
