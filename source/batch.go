@@ -183,7 +183,7 @@ func (s *session) letter(m *Message, reason string) Letter {
 func (s *session) send(ctx context.Context, letters []Letter) error {
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
-	return wrap("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
+	return s.brokerError("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
 }
 
 // lateRejections writes dead letters for ops that the Sink rejected although Check had not:

@@ -33,16 +33,7 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	if err = s.begin(ctx); err == nil {
 		err = s.read(ctx)
 	}
-	return s.low, s.advise(s.denied(err))
-}
-
-// denied returns an error that only another password, certificate or permission can mend as a
-// *StalledError.
-func (s *session) denied(err error) error {
-	if _, is := errors.AsType[*StalledError](err); err != nil && !is && (untrusted(err) || s.cfg.Broker.Denied(err)) {
-		return Stalled("%s", err)
-	}
-	return err
+	return s.low, s.advise(err)
 }
 
 // begin finds where to read, and refuses to if the queue is another, or has lost messages.
@@ -52,11 +43,11 @@ func (s *session) begin(ctx context.Context) error {
 	b, partition := s.cfg.Broker, s.cfg.Partition
 	identity, err := b.Identity(ctx)
 	if err != nil {
-		return wrap("find the queue", err)
+		return s.brokerError("find the queue", err)
 	}
 	first, end, err := b.Bounds(ctx, partition)
 	if err != nil {
-		return wrap("read the queue's bounds", err)
+		return s.brokerError("read the queue's bounds", err)
 	}
 	begin := s.cfg.Source.startAt(partition, first, end)
 	if s.cfg.Late {
@@ -81,7 +72,7 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	if s.reader, err = b.Read(ctx, partition, s.at); err != nil {
-		return wrap("read", err)
+		return s.brokerError("read", err)
 	}
 	// The reader reads the queue that there is now. No queue gets the identity of another.
 	if identity, err = b.Identity(ctx); err == nil {
@@ -90,7 +81,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		_ = s.reader.Close() // err says more
 	}
-	return wrap("find the queue", err)
+	return s.brokerError("find the queue", err)
 }
 
 func sameQueue(recorded, found string) error {
@@ -117,7 +108,7 @@ func (s *session) look(ctx context.Context) error {
 	looked := time.Now()
 	_, end, err := s.cfg.Broker.Bounds(ctx, s.cfg.Partition)
 	if err != nil {
-		return wrap("read the queue's bounds", err)
+		return s.brokerError("read the queue's bounds", err)
 	}
 	if end.Less(s.at) {
 		return Stalled("position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.at, end)
@@ -133,6 +124,17 @@ func wrap(verb string, err error) error {
 		return err
 	}
 	return fmt.Errorf("cannot %s: %w", verb, err)
+}
+
+// brokerError is wrap for what the broker returned. An error that only another password, certificate
+// or permission can mend becomes a *StalledError. An error of the Sink must not: nodes of countd use
+// TLS too.
+func (s *session) brokerError(verb string, err error) error {
+	err = wrap(verb, err)
+	if _, is := errors.AsType[*StalledError](err); err != nil && !is && (untrusted(err) || s.cfg.Broker.Denied(err)) {
+		return Stalled("%s", err)
+	}
+	return err
 }
 
 // advise adds to the reason of a stall where a seek would go on, if there is such a position.
@@ -206,7 +208,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
-				return wrap("read", f.err)
+				return s.brokerError("read", f.err)
 			}
 			s.status.setLeft(f.Left)
 			if len(s.waiting) == 0 && len(f.Messages) > 0 {
@@ -259,7 +261,7 @@ func (s *session) tick(ctx context.Context) error {
 		return err
 	}
 	if err := s.reader.Commit(ctx, s.low); err != nil {
-		return wrap("commit", err)
+		return s.brokerError("commit", err)
 	}
 	s.status.running()
 	return nil
