@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -52,6 +54,51 @@ func TestFiles(t *testing.T) {
 	st.eventually("it is read", through(2))
 	if got := st.count(1); got != 2 {
 		t.Errorf("row 1 is %d", got)
+	}
+}
+
+// TestFilesHang: while the file system of a source's password hangs, where it is looked at and where it
+// is read,
+//
+//  1. another source is made and read;
+//  2. the source is deleted, and Sources close.
+func TestFilesHang(t *testing.T) {
+	for name, at := range map[string]struct {
+		call string
+		time int32
+	}{"first look": {"look", 1}, "open": {"open", 1}, "another look": {"look", 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hung, back := make(chan struct{}), make(chan struct{})
+			var times atomic.Int32
+			st, ctx := start(t, 1), t.Context()
+			st.queue.add(0, like(1))
+			st.queue.set(func() {
+				st.queue.hangs = func(of string, cfg *source.Config) {
+					if of == at.call && cfg.Name == "stuck" && times.Add(1) == at.time {
+						close(hung)
+						<-back
+					}
+				}
+			})
+			of := must(st.node.CreateSource(ctx, "stuck", []byte(strings.Replace(likes, "{", `{"name":"stuck",`, 1)+"}"), false))(t)
+			must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+			<-hung
+			must(st.put(""))(t)
+			st.eventually("another is read", through(1))
+			if got := st.report(); len(got) != 2 || (got[0].Failed == errOpening.Error()) != (at.time == 1) {
+				t.Errorf("it is reported as %+v", got)
+			}
+			if err := st.Delete(ctx, "stuck"); err != nil {
+				t.Error(err)
+			}
+			st.Close(ctx)
+			close(back)
+			st.stopped = nil // closed
+			for st.queue.opened() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+		})
 	}
 }
 

@@ -2,68 +2,135 @@ package sources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 )
 
-// reader reads the partitions of one source that this node owns.
+// reader reads the partitions of one source that this node owns. It has a goroutine of its own,
+// and one that looks at files, as a file system may hang: that holds up no other source.
 type reader struct {
-	of       shard.Source
-	opened   time.Time
-	ending   chan struct{} // closed by end
-	ended    chan struct{}
-	failed   error // why it could not be opened; then the last two fields are nil
-	tries    uint64
-	owned    []uint32 // partitions that are not read because of failed
-	config   *source.Config
-	files    string    // their state before they were read
-	looked   time.Time // at the files
-	consumer *source.Consumer
-	broker   source.Broker
+	of     shard.Source
+	opened time.Time
+	ending chan struct{}         // closed by end
+	ended  chan struct{}         // closed by read
+	state  atomic.Pointer[state] // nil before the first attempt to open it has ended
+	stale  atomic.Bool           // a file changed that the configuration names, such as that of a password
 }
 
-// open starts a reader. Its goroutine ends after end. before is the last attempt, if any.
+// state is what came of an attempt to open a reader: a consumer, or why there is none.
+type state struct {
+	consumer *source.Consumer
+	failed   error
+	tries    uint64   // that failed
+	owned    []uint32 // partitions that are not read because of failed
+}
+
+// open starts a reader. Its goroutine ends after end, or if it cannot be opened. before is the last
+// attempt, if any, whose state stands until this one has ended.
 func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
-	now := time.Now()
-	r := &reader{of: of, opened: now, looked: now, ending: make(chan struct{}), ended: make(chan struct{}), tries: 1}
-	owns := func(partition uint32) bool { return s.owner(n.Catalog(), of.Number, partition) == s.cfg.Self }
-	cfg, err := source.ParseConfig(of.Config)
+	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
+	if before != nil {
+		r.state.Store(before.state.Load())
+	}
+	go s.read(n, r)
+	return r
+}
+
+// read opens a reader, and reads until its end.
+func (s *Sources) read(n *shard.Node, r *reader) {
+	defer close(r.ended)
+	owns := func(partition uint32) bool { return s.owner(n.Catalog(), r.of.Number, partition) == s.cfg.Self }
+	cfg, err := source.ParseConfig(r.of.Config)
+	var broker source.Broker
 	if err == nil {
-		r.config, r.files = cfg, cfg.FilesState()
-		r.broker, err = s.cfg.Open(cfg)
+		broker, err = s.connect(cfg, r)
+	}
+	if errors.Is(err, errEnding) {
+		return
 	}
 	if err != nil {
-		r.failed = err
-		close(r.ended)
-		known := slices.Sorted(maps.Keys(of.Partitions))
+		next, before := &state{failed: err, tries: 1}, r.state.Load()
+		known := slices.Sorted(maps.Keys(r.of.Partitions))
 		if len(known) == 0 {
 			known = []uint32{0} // every queue has it
 		}
-		r.owned = slices.DeleteFunc(known, func(partition uint32) bool { return !owns(partition) })
+		next.owned = slices.DeleteFunc(known, func(partition uint32) bool { return !owns(partition) })
 		if before != nil {
-			r.tries += before.tries
+			next.tries += before.tries
 		}
 		if before == nil || before.failed.Error() != err.Error() {
-			s.cfg.Logger.Warn("a source cannot be opened", "source", of.Name, "err", err)
+			s.cfg.Logger.Warn("a source cannot be opened", "source", r.of.Name, "err", err)
 		}
-		return r
+		r.state.Store(next)
+		return
 	}
-	r.consumer = source.NewConsumer(source.ConsumerConfig{
-		Number: of.Number, Source: cfg, Broker: r.broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
+	consumer := source.NewConsumer(source.ConsumerConfig{
+		Number: r.of.Number, Source: cfg, Broker: broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
 		Owns:   owns,
-		Counts: func(partition uint32) *source.Counts { return s.counts.partition(of.Number, partition) },
+		Counts: func(partition uint32) *source.Counts { return s.counts.partition(r.of.Number, partition) },
 	})
+	r.state.Store(&state{consumer: consumer})
+	consumer.Run(s.running)
+	_ = broker.Close() // what was applied does not depend on it
+}
+
+// errEnding is returned by connect if the reader is to end.
+var errEnding = errors.New("the reader is to end")
+
+// connect opens a broker, and begins to watch the files that it was opened with. The goroutine that
+// does so ends with the reader, unless a file system hangs.
+func (s *Sources) connect(cfg *source.Config, r *reader) (source.Broker, error) {
+	type result struct {
+		broker source.Broker
+		err    error
+	}
+	done := make(chan result)
 	go func() {
-		defer close(r.ended)
-		r.consumer.Run(s.running)
-		_ = r.broker.Close() // what was applied does not depend on it
+		files := s.filesState(cfg) // before they are read
+		broker, err := s.cfg.Open(cfg)
+		select {
+		case done <- result{broker, err}:
+		case <-r.ended:
+			if err == nil {
+				_ = broker.Close() // it was not used
+			}
+		}
+		if err == nil { // else Sources opens it again soon
+			r.watch(files, s.every, func() string { return s.filesState(cfg) })
+		}
 	}()
-	return r
+	select {
+	case of := <-done:
+		return of.broker, of.err
+	case <-r.ending:
+	}
+	select { // most brokers are open at once: leave none behind
+	case of := <-done:
+		return of.broker, of.err
+	case <-time.After(openEnding):
+		return nil, errEnding
+	}
+}
+
+// watch sets stale once the state of the files is another, and returns. It looks seldom.
+func (r *reader) watch(files string, every time.Duration, state func() string) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !r.stale.Load() {
+		select {
+		case <-r.ended:
+			return
+		case <-tick.C:
+			r.stale.Store(state() != files)
+		}
+	}
 }
 
 // end lets a reader bring the shards to one position, and does not wait for that. The lock of
@@ -86,27 +153,30 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
+// hasFailed reports whether the reader could not be opened.
+func (r *reader) hasFailed() bool {
+	of := r.state.Load()
+	return r.hasEnded() && of != nil && of.failed != nil
+}
+
+// errOpening is the reason of a source whose reader is not open yet.
+var errOpening = errors.New("the files that its configuration names are not read yet")
+
 // status returns the states of the partitions that are read here, and why others may be
 // missing.
 func (r *reader) status() (map[uint32]source.Status, error) {
-	if r.failed == nil {
-		return r.consumer.Status()
+	of := r.state.Load()
+	switch {
+	case of == nil:
+		return nil, errOpening
+	case of.failed == nil:
+		return of.consumer.Status()
 	}
 	all := map[uint32]source.Status{}
-	for _, partition := range r.owned {
-		all[partition] = source.Status{State: source.StateStalled, Reason: r.failed.Error(), Errors: map[string]uint64{"stalled": r.tries}}
+	for _, partition := range of.owned {
+		all[partition] = source.Status{State: source.StateStalled, Reason: of.failed.Error(), Errors: map[string]uint64{"stalled": of.tries}}
 	}
 	return all, nil
-}
-
-// stale reports whether a file changed that the configuration names, such as that of a password.
-// It looks seldom. The lock of the Sources is held.
-func (r *reader) stale(every time.Duration) bool {
-	if r.config == nil || time.Since(r.looked) < every {
-		return false
-	}
-	r.looked = time.Now()
-	return r.config.FilesState() != r.files
 }
 
 // begin records where the partitions of a source begin, as its configuration says.

@@ -28,6 +28,9 @@ const (
 	// openEvery is the pause before Sources opens a source again that failed to open, or looks
 	// again at the files that a source names.
 	openEvery = 5 * time.Second
+	// openEnding is how long a reader that is to end waits for its broker to be open. Only a file
+	// system that hangs takes longer.
+	openEnding = time.Second
 )
 
 // Config configures Sources. Its functions must be safe for concurrent use.
@@ -54,6 +57,8 @@ type Sources struct {
 	counts   counts
 	every    time.Duration // openEvery; tests shorten it
 
+	filesState func(*source.Config) string // Config.FilesState; a test has it hang
+
 	mu struct {
 		sync.Mutex
 		readers map[uint64]*reader // by the source's number
@@ -62,7 +67,7 @@ type Sources struct {
 
 // New returns the sources of a node. Before Start it reads none.
 func New(cfg Config) *Sources {
-	s := &Sources{cfg: cfg, stopping: make(chan struct{}), every: openEvery}
+	s := &Sources{cfg: cfg, stopping: make(chan struct{}), every: openEvery, filesState: (*source.Config).FilesState}
 	s.running, s.abandon = context.WithCancel(context.Background())
 	s.mu.readers = map[uint64]*reader{}
 	return s
@@ -119,14 +124,14 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	defer s.mu.Unlock()
 	s.counts.keep(all)
 	for number, r := range s.mu.readers {
-		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale(s.every) {
+		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale.Load() {
 			if r.end(); r.hasEnded() { // until then it still reports
 				delete(s.mu.readers, number)
 			}
 		}
 	}
 	for number, of := range wanted {
-		if r := s.mu.readers[number]; r == nil || r.failed != nil && time.Since(r.opened) >= s.every {
+		if r := s.mu.readers[number]; r == nil || r.hasFailed() && time.Since(r.opened) >= s.every {
 			s.mu.readers[number] = s.open(n, of, r)
 		}
 	}

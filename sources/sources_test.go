@@ -34,6 +34,8 @@ type queue struct {
 	identity   string    // "" for that of its first life
 	withheld   uint64    // from this message on none is handed out; 0: all are
 	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
+
+	hangs func(call string, cfg *source.Config) // called when the files of a source are looked at or read
 }
 
 func (q *queue) set(change func()) {
@@ -54,6 +56,20 @@ func (q *queue) setDown(err error) {
 	q.down = err
 }
 
+func (q *queue) hang(call string, cfg *source.Config) {
+	q.mu.Lock()
+	hangs := q.hangs
+	q.mu.Unlock()
+	if hangs != nil {
+		hangs(call, cfg)
+	}
+}
+
+func (q *queue) filesState(cfg *source.Config) string {
+	q.hang("look", cfg)
+	return cfg.FilesState()
+}
+
 func (q *queue) opened() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,6 +85,7 @@ type broker struct {
 var errPassword = errors.New("wrong password")
 
 func (q *queue) connect(cfg *source.Config) (source.Broker, error) {
+	q.hang("open", cfg)
 	password, err := cfg.Password()
 	if err != nil {
 		return nil, err
@@ -195,7 +212,7 @@ func start(t testing.TB, partitions int) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st.every = 20 * time.Millisecond
+	st.every, st.filesState = 20*time.Millisecond, st.queue.filesState
 	st.Start()
 	t.Cleanup(func() {
 		st.Close(context.Background())
