@@ -1,15 +1,19 @@
 package nats
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -70,4 +74,54 @@ func TestRefusedForAWhile(t *testing.T) {
 	server.Restart(t)
 	q.Write(t, brokertest.Like(1, 1))
 	r.Counts(t, c, 2)
+}
+
+// TestRefusedPull: a source whose user may not ask for messages says so, though the library only misses
+// the server.
+func TestRefusedPull(t *testing.T) {
+	t.Parallel()
+	a := brokertest.NewAccess(t)
+	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: \"$JS.API.CONSUMER.MSG.NEXT.>\"}}}]}\n", brokertest.Password)))
+	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
+	q.Config += "username: countd\npassword-file: " + a.Dir + "/password\n"
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.LIKES`)
+}
+
+// TestOldDenial: a request that the server dropped, before it answered others, is not why another is
+// not answered.
+func TestOldDenial(t *testing.T) {
+	t.Parallel()
+	a := brokertest.NewAccess(t)
+	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: forbidden}}}]}\n", brokertest.Password)))
+	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
+	cfg, err := source.ParseConfig([]byte(q.Config + "username: countd\npassword-file: " + a.Dir + "/password\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.mu.conn.Publish("forbidden", nil); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, "the server drops a request", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.mu.denied != nil
+	})
+	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, _, err := b.Bounds(late, 0); !errors.Is(err, context.DeadlineExceeded) || b.Denied(err) {
+		t.Errorf("a request that is not answered: %v", err)
+	}
 }

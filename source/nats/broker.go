@@ -26,8 +26,9 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		conn   *nats.Conn // nil before it is used; the library closes it if the server refuses the user
-		denied error      // the last request that the server dropped, because the user may not make it
+		conn     *nats.Conn // nil before it is used; the library closes it if the server refuses the user
+		denied   error      // the last request that the server dropped, because the user may not make it
+		deniedAt time.Time
 	}
 }
 
@@ -55,7 +56,7 @@ func Open(cfg *source.Config) (*Broker, error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.mu.denied = err
+			b.mu.denied, b.mu.deniedAt = err, time.Now()
 		}
 	}))
 	return b, nil
@@ -98,23 +99,25 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.Strea
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
+	asked := time.Now()
 	stream, err := js.Stream(ctx, b.cfg.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil, source.Stalled("stream %s is missing", b.cfg.Stream)
 	}
 	if err != nil {
-		return nil, nil, b.explain(err)
+		return nil, nil, b.explain(err, asked)
 	}
 	return stream, stream.CachedInfo(), nil
 }
 
-// explain returns why a request was not answered, if the server dropped one.
-func (b *Broker) explain(err error) error {
+// explain returns why a request was not answered, if the server dropped one since asked. One that it
+// dropped before is not why: others were answered since.
+func (b *Broker) explain(err error, asked time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	waited := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrNoHeartbeat)
-	if waited && b.mu.denied != nil {
-		err, b.mu.denied = b.mu.denied, nil
+	if waited && b.mu.deniedAt.After(asked) {
+		return b.mu.denied
 	}
 	return err
 }
@@ -185,6 +188,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		if l.Op != "" {
 			m.Header.Set("Countd-Op", l.Op)
 		}
+		asked := time.Now()
 		err := publish(ctx, js, m, l.ID())
 		if tooLarge(err) {
 			return source.Stalled("the dead letter of position %s, a message of %d bytes and its headers, is over what the stream of subject %s takes: let it take more, or set on-error: skip",
@@ -194,7 +198,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 			return fmt.Errorf("no stream takes subject %s: %w", b.cfg.DeadLetters, err)
 		}
 		if err != nil {
-			return b.explain(err)
+			return b.explain(err, asked)
 		}
 	}
 	return nil

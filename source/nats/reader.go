@@ -22,6 +22,8 @@ const (
 	readyMax = 2_000
 	// heartbeat is how often the server is heard, so that a lost consumer is noticed.
 	heartbeat = time.Second
+	// pullAnswerMax is after how long the library misses the server: two heartbeats, and some time to spare.
+	pullAnswerMax = 3 * heartbeat
 )
 
 // reader reads with a consumer of its own. The consumer ends with the stream, so its
@@ -56,6 +58,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	}
 	making, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
+	asked := time.Now()
 	consumer, err := stream.CreateConsumer(making, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       r.at,
@@ -65,7 +68,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a consumer: %w", b.explain(err))
+		return nil, fmt.Errorf("cannot make a consumer: %w", b.explain(err, asked))
 	}
 	// The stream may have been made anew before the consumer was made.
 	if _, info, err = b.stream(ctx); err == nil {
@@ -77,6 +80,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytesMax),
 		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			err = b.explain(err, time.Now().Add(-pullAnswerMax))
 			select {
 			case r.failed <- err:
 			default: // one is enough
@@ -123,7 +127,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	case <-ctx.Done():
 		return got, ctx.Err()
 	case err := <-r.failed:
-		return got, fmt.Errorf("cannot consume: %w", r.b.explain(err))
+		return got, fmt.Errorf("cannot consume: %w", err)
 	case m := <-r.messages:
 		if err := r.take(&got, m); err != nil {
 			return got, err
