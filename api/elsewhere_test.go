@@ -59,3 +59,15 @@ func TestNamesMadeElsewhere(t *testing.T) {
 		t.Errorf("the columns are %v", got)
 	}
 }
+
+// A request that has caught up asks no second time for counts of nobody.
+func TestCountsOfOneWhoCaughtUp(t *testing.T) {
+	n := newFakeNode()
+	r := &request{backend: n, caughtUp: true}
+	if err := r.readCountsOf([]byte("likes")); err == nil {
+		t.Error("counts of nobody are read")
+	}
+	if n.mu.catchUps != 0 {
+		t.Errorf("%d questions", n.mu.catchUps)
+	}
+}

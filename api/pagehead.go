@@ -85,7 +85,7 @@ func (r *request) readCountsOf(name []byte) error {
 		return err
 	}
 	ks := r.backend.Keyspace(string(name))
-	if ks == nil {
+	if ks == nil && !r.caughtUp {
 		if err := r.catchUp(); err != nil {
 			return err
 		}
