@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -196,15 +197,10 @@ func (b *Broker) compacted(ctx context.Context) error {
 
 // Denied reports whether the broker does not accept the user, or does not permit an operation.
 func (b *Broker) Denied(err error) bool {
-	for _, denied := range []error{
+	return slices.ContainsFunc([]error{
 		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,
 		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
-	} {
-		if errors.Is(err, denied) {
-			return true
-		}
-	}
-	return false
+	}, func(denied error) bool { return errors.Is(err, denied) })
 }
 
 // DeadLetter produces letters to the topic of the dead letters, for which all replicas in
