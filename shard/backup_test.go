@@ -65,15 +65,18 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 		mustDo(t, from[0].Write(ks, w))
 	}
 	to := openMembers(t, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
-	defer cancel()
+	restore := func(to *Node, number uint32, stream []byte, opt RestoreOptions) (raftfsm.SnapshotFacts, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // of each: it waits for leaders
+		defer cancel()
+		return to.RestoreShard(ctx, number, bytes.NewReader(stream), opt)
+	}
 	for shard := range ks.Shards {
 		number := ks.FirstGroup + uint32(shard)
 		stream, facts := taken(t, from, number)
 		if was := reportedBy(from[0], number); facts.Rows != was.Rows || fmt.Sprintf("%016x", facts.Digest) != was.Digest || facts.Index != was.AppliedIndex {
 			t.Fatalf("the snapshot is %+v, the replica %+v", facts, was)
 		}
-		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{})
+		got, err := restore(to[shard%3], number, stream, RestoreOptions{})
 		if err != nil || got != facts {
 			t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
 		}
@@ -82,11 +85,11 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 
 	number := ks.FirstGroup
 	stream, facts := taken(t, from, number)
-	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
+	if _, err := restore(to[1], number, stream, RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
 	}
 	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
-	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
+	if _, err := restore(to[1], number, stream, RestoreOptions{Force: true}); err != nil {
 		t.Errorf("over rows, by force: %v", err)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })

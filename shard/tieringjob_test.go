@@ -29,12 +29,15 @@ func order(t *testing.T, n *Node, o tiering.TieringJob) *tiering.ColdWork {
 
 func endOf(t *testing.T, n *Node, id string) *tiering.ColdWork {
 	t.Helper()
-	var work *tiering.ColdWork
-	eventually(t, "the order has ended", func() bool {
-		work, _ = n.tiering.Queue.Report()
-		return work != nil && work.ID == id && !work.Running
-	})
-	return work
+	// Each step rests for seven times as long as it took, which is long on a busy machine.
+	for end := time.Now().Add(8 * eventuallyMax); ; time.Sleep(time.Millisecond) {
+		if work, _ := n.tiering.Queue.Report(); work != nil && work.ID == id && !work.Running {
+			return work
+		}
+		if time.Now().After(end) {
+			t.Fatal("the order has not ended")
+		}
+	}
 }
 
 // fillHot writes rows of old posts, which stay in memory.
