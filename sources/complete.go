@@ -40,7 +40,9 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of shard.Source, 
 	if err != nil {
 		return
 	}
-	broker, err := s.cfg.Open(cfg)
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
+	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
 		return
 	}

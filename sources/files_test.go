@@ -57,11 +57,12 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestFilesHang: while the file system of a source's password hangs, where it is looked at and where it
-// is read,
+// TestFilesHang: while the file system of a source's password hangs, from when it is looked at or read,
 //
 //  1. another source is made and read;
-//  2. the source is deleted, and Sources close.
+//  2. all sources are listed, and calls for them leave few threads that hang;
+//  3. the source is stalled, also in the metrics, if its password is not read yet;
+//  4. the source is deleted, and Sources close.
 func TestFilesHang(t *testing.T) {
 	for name, at := range map[string]struct {
 		call string
@@ -70,15 +71,18 @@ func TestFilesHang(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			hung, back := make(chan struct{}), make(chan struct{})
-			var times atomic.Int32
+			var times, hanging atomic.Int32
 			st, ctx := start(t, 1), t.Context()
 			st.queue.add(0, like(1))
 			st.queue.set(func() {
 				st.queue.hangs = func(of string, cfg *source.Config) {
-					if of == at.call && cfg.Name == "stuck" && times.Add(1) == at.time {
-						close(hung)
-						<-back
+					if cfg.Name != "stuck" || !isClosed(hung) && (of != at.call || times.Add(1) != at.time) {
+						return
 					}
+					if hanging.Add(1) == 1 {
+						close(hung)
+					}
+					<-back
 				}
 			})
 			of := must(st.node.CreateSource(ctx, "stuck", []byte(strings.Replace(likes, "{", `{"name":"stuck",`, 1)+"}"), false))(t)
@@ -86,8 +90,35 @@ func TestFilesHang(t *testing.T) {
 			<-hung
 			must(st.put(""))(t)
 			st.eventually("another is read", through(1))
-			if got := st.report(); len(got) != 2 || (got[0].Failed == errOpening.Error()) != (at.time == 1) {
-				t.Errorf("it is reported as %+v", got)
+			listed := make(chan error, 2*connectCallsMax)
+			for range cap(listed) {
+				go func() {
+					_, err := st.List(ctx)
+					listed <- err
+				}()
+			}
+			for range cap(listed) {
+				select {
+				case err := <-listed:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(time.Minute):
+					close(back)
+					t.Fatal("the list hangs")
+				}
+			}
+			if n := hanging.Load(); n > 1+connectCallsMax {
+				t.Errorf("%d calls hang", n)
+			}
+			if at.time == 1 {
+				for {
+					got := st.report()[0]
+					if n, is := st.metric("countd_source_state", source.StateStalled); is && n == 1 && len(got.Partitions) == 1 && got.Partitions[0].Reason == errOpening.Error() {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
 			}
 			if err := st.Delete(ctx, "stuck"); err != nil {
 				t.Error(err)
@@ -100,6 +131,35 @@ func TestFilesHang(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenedLate: a broker that is open only once its source is paused is closed, and not read.
+func TestOpenedLate(t *testing.T) {
+	t.Parallel()
+	st, ctx := start(t, 1), t.Context()
+	hung, back := make(chan struct{}), make(chan struct{})
+	st.queue.set(func() {
+		st.queue.hangs = func(call string, _ *source.Config) {
+			if call == "open" {
+				close(hung)
+				<-back
+			}
+		}
+	})
+	of := must(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+"}"), false))(t)
+	<-hung
+	st.mu.Lock()
+	r := st.mu.readers[of.Number]
+	st.mu.Unlock()
+	must(st.node.PauseSource(ctx, "likes", true))(t)
+	<-r.ending
+	close(back)
+	<-r.ended
+	st.queue.set(func() {
+		if st.queue.lists > 0 || st.queue.open > 0 {
+			t.Errorf("it was listed %d times, %d brokers are open", st.queue.lists, st.queue.open)
+		}
+	})
 }
 
 // TestNeverListed: a source whose broker never listed its partitions shows a partition, with the

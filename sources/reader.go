@@ -20,11 +20,11 @@ type reader struct {
 	opened time.Time
 	ending chan struct{}         // closed by end
 	ended  chan struct{}         // closed by read
-	state  atomic.Pointer[state] // nil before the first attempt to open it has ended
+	state  atomic.Pointer[state] // nil before the first attempt to open it has ended, or takes long
 	stale  atomic.Bool           // a file changed that the configuration names, such as that of a password
 }
 
-// state is what came of an attempt to open a reader: a consumer, or why there is none.
+// state is what came of an attempt to open a reader: a consumer, or why there is none, so far.
 type state struct {
 	consumer *source.Consumer
 	failed   error
@@ -50,25 +50,13 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 	cfg, err := source.ParseConfig(r.of.Config)
 	var broker source.Broker
 	if err == nil {
-		broker, err = s.connect(cfg, r)
+		broker, err = s.connect(n, cfg, r)
 	}
 	if errors.Is(err, errEnding) {
 		return
 	}
 	if err != nil {
-		next, before := &state{failed: err, tries: 1}, r.state.Load()
-		known := slices.Sorted(maps.Keys(r.of.Partitions))
-		if len(known) == 0 {
-			known = []uint32{0} // every queue has it
-		}
-		next.owned = slices.DeleteFunc(known, func(partition uint32) bool { return !owns(partition) })
-		if before != nil {
-			next.tries += before.tries
-		}
-		if before == nil || before.failed.Error() != err.Error() {
-			s.cfg.Logger.Warn("a source cannot be opened", "source", r.of.Name, "err", err)
-		}
-		r.state.Store(next)
+		s.fail(n, r, err)
 		return
 	}
 	consumer := source.NewConsumer(source.ConsumerConfig{
@@ -81,22 +69,40 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 	_ = broker.Close() // what was applied does not depend on it
 }
 
+// fail sets the state of a reader that could not be opened, or is not open yet.
+func (s *Sources) fail(n *shard.Node, r *reader, err error) {
+	next, before := &state{failed: err}, r.state.Load()
+	known := slices.Sorted(maps.Keys(r.of.Partitions))
+	if len(known) == 0 {
+		known = []uint32{0} // every queue has it
+	}
+	next.owned = slices.DeleteFunc(known, func(partition uint32) bool {
+		return s.owner(n.Catalog(), r.of.Number, partition) != s.cfg.Self
+	})
+	if before != nil {
+		next.tries = before.tries
+	}
+	if !errors.Is(err, errOpening) {
+		next.tries++
+	}
+	if before == nil || before.failed.Error() != err.Error() {
+		s.cfg.Logger.Warn("a source cannot be opened", "source", r.of.Name, "err", err)
+	}
+	r.state.Store(next)
+}
+
 // errEnding is returned by connect if the reader is to end.
 var errEnding = errors.New("the reader is to end")
 
 // connect opens a broker, and begins to watch the files that it was opened with. The goroutine that
-// does so ends with the reader, unless a file system hangs.
-func (s *Sources) connect(cfg *source.Config, r *reader) (source.Broker, error) {
-	type result struct {
-		broker source.Broker
-		err    error
-	}
-	done := make(chan result)
+// does so ends with the reader, unless a file system hangs: the source is stalled until it answers.
+func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.Broker, error) {
+	done := make(chan connected)
 	go func() {
 		files := s.filesState(cfg) // before they are read
 		broker, err := s.cfg.Open(cfg)
 		select {
-		case done <- result{broker, err}:
+		case done <- connected{broker, err}:
 		case <-r.ended:
 			if err == nil {
 				_ = broker.Close() // it was not used
@@ -106,16 +112,64 @@ func (s *Sources) connect(cfg *source.Config, r *reader) (source.Broker, error) 
 			r.watch(files, s.every, func() string { return s.filesState(cfg) })
 		}
 	}()
-	select {
-	case of := <-done:
-		return of.broker, of.err
-	case <-r.ending:
+	late := time.NewTicker(s.every)
+	defer late.Stop()
+	for !r.isEnding() {
+		select {
+		case of := <-done:
+			return of.broker, of.err
+		case <-late.C: // again and again, as the node may own other partitions then
+			s.fail(n, r, errOpening)
+		case <-r.ending:
+		}
 	}
 	select { // most brokers are open at once: leave none behind
 	case of := <-done:
-		return of.broker, of.err
+		if of.err == nil {
+			_ = of.broker.Close() // it was not used
+		}
 	case <-time.After(openEnding):
-		return nil, errEnding
+	}
+	return nil, errEnding
+}
+
+// connected is what came of opening a broker.
+type connected struct {
+	broker source.Broker
+	err    error
+}
+
+// connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang; a broker
+// that is open later is closed.
+func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
+	s.mu.Lock()
+	if s.mu.connecting[cfg.Name] >= connectCallsMax {
+		s.mu.Unlock()
+		return nil, errOpening
+	}
+	s.mu.connecting[cfg.Name]++
+	s.mu.Unlock()
+	done := make(chan connected)
+	go func() { // ends once the files are read
+		broker, err := s.cfg.Open(cfg)
+		s.mu.Lock()
+		if s.mu.connecting[cfg.Name]--; s.mu.connecting[cfg.Name] == 0 {
+			delete(s.mu.connecting, cfg.Name)
+		}
+		s.mu.Unlock()
+		select {
+		case done <- connected{broker, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = broker.Close() // it was not used
+			}
+		}
+	}()
+	select {
+	case of := <-done:
+		return of.broker, of.err
+	case <-ctx.Done():
+		return nil, errOpening
 	}
 }
 
@@ -185,7 +239,7 @@ func (s *Sources) begin(ctx context.Context, n *shard.Node, of shard.Source) err
 	if err != nil {
 		return err
 	}
-	broker, err := s.cfg.Open(cfg)
+	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}

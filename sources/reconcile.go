@@ -57,7 +57,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if same, err := cfg.Position(from); err != nil || same != at {
 		return nil, &shard.ArgumentError{Field: "from", Problem: fmt.Sprintf("%s is no id of a Redis stream; did you mean %s?", from, same)}
 	}
-	broker, err := s.cfg.Open(cfg)
+	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
 		return nil, &RefusedError{err.Error()}
 	}

@@ -31,6 +31,9 @@ const (
 	// openEnding is how long a reader that is to end waits for its broker to be open. Only a file
 	// system that hangs takes longer.
 	openEnding = time.Second
+	// connectCallsMax bounds the calls that open the broker of one source at once. While a file system
+	// hangs, each of them keeps a thread.
+	connectCallsMax = 16
 )
 
 // Config configures Sources. Its functions must be safe for concurrent use.
@@ -61,7 +64,8 @@ type Sources struct {
 
 	mu struct {
 		sync.Mutex
-		readers map[uint64]*reader // by the source's number
+		readers    map[uint64]*reader // by the source's number
+		connecting map[string]int     // calls that open a broker, by the source's name
 	}
 }
 
@@ -69,7 +73,7 @@ type Sources struct {
 func New(cfg Config) *Sources {
 	s := &Sources{cfg: cfg, stopping: make(chan struct{}), every: openEvery, filesState: (*source.Config).FilesState}
 	s.running, s.abandon = context.WithCancel(context.Background())
-	s.mu.readers = map[uint64]*reader{}
+	s.mu.readers, s.mu.connecting = map[uint64]*reader{}, map[string]int{}
 	return s
 }
 

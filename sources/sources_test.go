@@ -30,6 +30,7 @@ type queue struct {
 	letters    []string
 	reasons    []string  // of the letters
 	open       int       // brokers
+	lists      int       // calls of Partitions
 	first      uint64    // message that is still there, in each partition
 	identity   string    // "" for that of its first life
 	withheld   uint64    // from this message on none is handed out; 0: all are
@@ -117,6 +118,7 @@ func (b broker) Identity(context.Context) (string, error) {
 func (b broker) Partitions(context.Context) (all []uint32, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.lists++
 	if b.down != nil {
 		return nil, b.down
 	}
