@@ -71,6 +71,10 @@ func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Ki
 	}
 	ctx, cancel := context.WithTimeout(ctx, prover.ConfirmTimeout)
 	defer cancel()
+	if !n.asking.Begin() {
+		return nil, errors.Join(ErrDraining, s.Close())
+	}
+	defer n.asking.Done()
 	if err := n.prover.ProveTerm(ctx, g, term); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

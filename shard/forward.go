@@ -24,6 +24,8 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		return propose.Settled(ErrDraining)
 	case wr.alone():
 		return propose.Settled(ErrNoLeader)
+	case !wr.asking.Begin():
+		return propose.Settled(ErrDraining)
 	}
 	q := propose.Pending()
 	_, told := w.ID.Born()
@@ -32,7 +34,8 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		Arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
 	}
 	deadline := w.Deadline
-	wr.asking.Go(func() { // ends at the deadline
+	go func() { // ends at the deadline
+		defer wr.asking.Done()
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
@@ -48,7 +51,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 			return
 		}
 		q.Err, q.Result, q.Ops, q.Width = settled.Err, settled.Result, settled.Ops, settled.Width
-	})
+	}()
 	return q
 }
 

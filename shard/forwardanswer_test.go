@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,5 +115,51 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	g.hint.Store(&other.Key)
 	if err := forward(0); !errors.Is(err, ErrOverloaded) || !errors.Is(err, ErrTooLate) {
 		t.Errorf("to a leader, with no time left: %v", err)
+	}
+}
+
+// Of the requests that came right before Close, each is refused, or its question has ended
+// once Close has waited.
+func TestForwardBesideClose(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax}
+	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+	for range 200 {
+		var asking rpc.Questions
+		wr := n.writer
+		wr.asking = &asking
+		var ended atomic.Int32
+		g := &shardReplica{number: 1000}
+		g.forward = rpc.NewBatcher(rpc.BatcherConfig[*forward.Part, *propose.Proposal]{
+			Send: func(context.Context, []*forward.Part) ([]*propose.Proposal, error) {
+				ended.Add(1)
+				return nil, ErrNoLeader
+			},
+			InFlight: 1, Items: 100, Bytes: 1 << 20, CallItems: 1, CallBytes: 1 << 20,
+		})
+		var requests sync.WaitGroup
+		var refused atomic.Int32
+		const count = 4
+		for range count {
+			requests.Go(func() {
+				p, op := &part{}, addTo(1, 0, 1)
+				p.writer.Reset(nil, &RequestID{})
+				p.writer.Op(1, &op)
+				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
+				case errors.Is(err, ErrDraining):
+					refused.Add(1)
+				case !errors.Is(err, ErrNoLeader):
+					t.Errorf("told %v", err)
+				}
+			})
+		}
+		asking.Close()
+		sent := ended.Load()
+		requests.Wait()
+		g.forward.Close()
+		if sent+refused.Load() != count {
+			t.Fatalf("%d were sent when Close returned, %d refused, of %d", sent, refused.Load(), count)
+		}
 	}
 }

@@ -71,7 +71,7 @@ type Node struct {
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
 	running      sync.WaitGroup // the loops that start begins, repairs, removals
-	asking       sync.WaitGroup // questions to other nodes
+	asking       rpc.Questions  // to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
 	draining     atomic.Bool

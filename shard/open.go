@@ -46,7 +46,7 @@ func Open(cfg Config) (*Node, error) {
 	n.registry.dirs.Path, n.registry.dirs.Opened = cfg.Dir, cfg.Opened
 	n.registry.dirs.OnlyNode = func() bool { return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone() }
 	n.prover = prover.New(prover.Config{
-		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking,
+		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup,
 		Call: func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
 			return n.streams.Call(ctx, node, method, request, answerBytes)
 		},
@@ -125,7 +125,7 @@ func Open(cfg Config) (*Node, error) {
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
 		Calls: n.calls,
 	})
-	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
+	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking.WaitGroup, map[string]*readBatchers{}
 	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -237,7 +237,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.prover.Close()
 	n.streams.Leave()
 	n.calls.Close()
-	n.asking.Wait()
+	n.asking.Close()
 	n.streams.Close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
 		errs = append(errs, n.cold.Close(), n.sets.Close(), n.closeLog())

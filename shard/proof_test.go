@@ -22,7 +22,7 @@ import (
 func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
 	t.Helper()
 	p := prover.New(prover.Config{
-		Key: n.cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking,
+		Key: n.cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup,
 		Call: func(_ context.Context, node, _ string, request []byte, _ int) ([]byte, error) {
 			term, known := terms[node]
 			if !known {

@@ -36,7 +36,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Allowed: allowed, Calls: n.calls})
 	n.reader.streams = n.streams
 	t.Cleanup(n.streams.Close)
-	p := prover.New(prover.Config{Key: "a", Call: n.streams.Call, Asking: &n.asking})
+	p := prover.New(prover.Config{Key: "a", Call: n.streams.Call, Asking: &n.asking.WaitGroup})
 	answers := func(answer []byte) rpc.Handler {
 		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -31,7 +32,7 @@ type writer struct {
 	headroom   *headroom.Headroom
 	streams    *stream.Streams
 	outboxes   outbox.Limits
-	asking     *sync.WaitGroup // calls to leaders, which end at the deadline of their write
+	asking     *rpc.Questions // calls to leaders, which end at the deadline of their write
 	prover     *prover.Prover
 }
 

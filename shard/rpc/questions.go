@@ -1,0 +1,35 @@
+package rpc
+
+import "sync"
+
+// Questions counts the questions to other nodes that are under way, for which a node waits
+// when it closes. A sync.WaitGroup must not rise from 0 beside its Wait, and a request that
+// arrived right before Close may still ask. So such a request calls Begin. Go and Add are for
+// callers that Close cannot overtake: a question that has begun, or what ends before Close.
+type Questions struct {
+	sync.WaitGroup
+
+	gate struct {
+		sync.Mutex
+		closed bool
+	}
+}
+
+// Begin counts a question, which ends with Done. It returns false, and counts none, after
+// Close.
+func (q *Questions) Begin() bool {
+	q.gate.Lock()
+	defer q.gate.Unlock()
+	if !q.gate.closed {
+		q.Add(1)
+	}
+	return !q.gate.closed
+}
+
+// Close waits for the questions that have begun.
+func (q *Questions) Close() {
+	q.gate.Lock()
+	q.gate.closed = true
+	q.gate.Unlock()
+	q.Wait()
+}
