@@ -32,8 +32,11 @@ func (g *Replica) watchLeadership() {
 }
 
 // confirm makes this node ready for the term that it leads: entries of earlier
-// terms may be committed and not applied here, and a barrier comes after them.
+// terms may be committed and not applied here, and a barrier comes after them. That of an
+// earlier term ends first, so that it does not replace what this one stores.
 func (g *Replica) confirm() {
+	g.confirming.Lock()
+	defer g.confirming.Unlock()
 	term, began := g.raft.CurrentTerm(), time.Now()
 	for {
 		index, err := g.barrier()

@@ -65,6 +65,7 @@ type Replica struct {
 	closing bool
 
 	settings     sync.Mutex            // held by reload
+	confirming   sync.Mutex            // held by confirm
 	snapshotting sync.Mutex            // held by snapshot, while raft installs a leader's, and by a repair; at the end by shutdown
 	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
 	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
