@@ -20,7 +20,7 @@ build: ## bin/countd and bin/countctl
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/countd ./cmd/countctl
 
 test: ## every test, the real binaries over real sockets included; under 5 minutes on 2 cores
-	$(GO) test -p 4 -parallel 6 -timeout 15m ./...
+	$(GO) test -p 4 -parallel 4 -timeout 15m ./...
 
 # Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector
