@@ -110,8 +110,8 @@ func (s *session) look(ctx context.Context) error {
 	if err != nil {
 		return s.brokerError("read the queue's bounds", err)
 	}
-	if end.Less(s.at) {
-		return Stalled("position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.at, end)
+	if end.Less(s.high) { // a shard that is there would skip what is written below
+		return Stalled("position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.high, end)
 	}
 	s.status.setEnd(end, looked)
 	s.status.setPosition(s.at, time.Time{})

@@ -64,6 +64,29 @@ func TestSeekThatIsNamed(t *testing.T) {
 	}
 }
 
+// A queue that was truncated below the shard that is furthest stalls, though another shard is
+// behind its end: what is written there next would be new to one and old to the other.
+func TestTruncatedBetweenShards(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(2, 1), like(1, 1), like(2, 1), like(2, 1), like(2, 1))
+	c.Fail(1)
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	eventually(t, "a shard is ahead", func() bool { return c.Positions()[0].Lo == 5 })
+	stop()
+	c.Fail(-1)
+	q.values = q.values[:3]
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "it stalls", func() bool {
+		q.set(func() {
+			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // it went on: shard 0 skips this
+				q.values = append(q.values, like(2, 1))
+			}
+		})
+		return strings.Contains(r.Status().Reason, "position 5 is beyond the end of the queue, 3")
+	})
+}
+
 // A shard that is restored while the queue is idle reads again what it has lost.
 func TestRestoredShard(t *testing.T) {
 	q, c := newFakes(2, nil)
