@@ -13,8 +13,9 @@ import (
 )
 
 var (
-	benchPairs = flag.Int("bench-pairs", 1_000_000, "pairs of BenchmarkSets")
-	benchSpan  = flag.Duration("bench-span", 0, "time over which they join; 0 for 20 a second")
+	benchPairs  = flag.Int("bench-pairs", 1_000_000, "pairs of BenchmarkSets")
+	benchMemory = flag.Uint64("bench-memory", MemoryBytesDefault, "bytes of memory of the store of BenchmarkSets")
+	benchSpan   = flag.Duration("bench-span", 0, "time over which they join; 0 for 20 a second")
 )
 
 const benchGroups = 7
@@ -84,7 +85,7 @@ type benchStore struct {
 }
 
 func newBenchStore(b *testing.B) *benchStore {
-	s, err := Open(Config{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
+	s, err := Open(Config{Dir: b.TempDir(), MemoryBytes: *benchMemory, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		b.Fatal(err)
 	}
