@@ -1,15 +1,18 @@
 package members
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
 )
 
 // disk is a store with one group, to which entries are given.
@@ -60,6 +63,14 @@ func joins(rows, n uint64) (ops []op) {
 func (d *disk) compact() {
 	d.Helper()
 	if err := d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// flush brings what is in memory to the disk.
+func (d *disk) flush() {
+	d.Helper()
+	if err := d.store.db.Flush(); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -253,5 +264,60 @@ func TestFirstFormIsRefused(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), first.Name) {
 		t.Error(err)
+	}
+}
+
+// All keys that have a prefix are below the next prefix, and no other prefix is between them.
+func TestNextPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key := func(of string) []byte {
+			n := rapid.IntRange(0, keyBytes-1).Draw(t, "length")
+			bytesOf := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 0xff}), n, n)
+			return append([]byte{rapid.SampledFrom([]byte("mtrdos")).Draw(t, "kind")}, bytesOf.Draw(t, of)...)
+		}
+		prefix := comparer.Split.Prefix(key("key"))
+		next := comparer.ImmediateSuccessor([]byte("before"), prefix)[len("before"):]
+		if comparer.Split(next) != len(next) {
+			t.Fatalf("% x is no prefix", next)
+		}
+		other := key("other")
+		like := append(bytes.Clone(prefix), other[min(len(prefix), len(other)):]...)
+		for _, other := range [][]byte{other, like, bytes.TrimRight(next, "\x00")} {
+			of := comparer.Split.Prefix(other)
+			if below, want := comparer.Compare(other, next) < 0, comparer.Compare(of, prefix) <= 0; below != want {
+				t.Fatalf("% x, of prefix % x: below % x, the next of % x: %v", other, of, next, prefix, below)
+			}
+		}
+	})
+}
+
+// What Clear removes stays removed for a reader of one list or pair, wherever the files of the
+// removal end.
+func TestClearedAcrossFiles(t *testing.T) {
+	for members := uint64(1); members < 200; members += 7 {
+		d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard)}
+		d.group = d.open(1)
+		d.give(joins(3, members)...)
+		d.flush()
+		d.give(joins(3, members+1)...)
+		d.flush()
+		d.give(op{kind: 'c'})
+		d.flush()
+		for row := range uint64(3) {
+			if l, err := d.group.Members(row, 0, Page{Limit: 10}); err != nil || len(l.Entries) > 0 {
+				t.Errorf("%d members of row %d: %v, %v", members, row, l.Entries, err)
+			}
+		}
+		for member := range members {
+			in := make([]bool, 3)
+			if err := d.group.Contains(member, 0, []uint64{0, 1, 2}, in); err != nil || slices.Contains(in, true) {
+				t.Errorf("member %d of %d: %v, %v", member, members, in, err)
+			}
+			if l, err := d.group.Rows(member, 0, Page{Limit: 10}); err != nil || len(l.Entries) > 0 {
+				t.Errorf("rows of %d of %d: %v, %v", member, members, l.Entries, err)
+			}
+		}
+		d.group.Close()
+		_ = d.store.Close()
 	}
 }

@@ -1,6 +1,7 @@
 package members
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -51,6 +52,14 @@ var comparer = func() *pebble.Comparer {
 			return pairBytesOfKey
 		}
 		return len(key)
+	}
+	// The default appends a zero, and may be below keys that have the prefix. For a reader of one
+	// prefix Pebble ends a removal of many keys there, and those behind it would be found again.
+	c.ImmediateSuccessor = func(dst, prefix []byte) []byte {
+		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
+			return append(dst, longer...)
+		}
+		return append(dst, bytes.TrimRight(after(prefix), "\x00")...)
 	}
 	return &c
 }()
