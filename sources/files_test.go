@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -130,6 +131,47 @@ func TestFilesHang(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		})
+	}
+}
+
+// TestAnotherFileSystem: a source whose configuration names a file on another file system than the one
+// that hangs begins, however many calls hang.
+func TestAnotherFileSystem(t *testing.T) {
+	t.Parallel()
+	st, ctx := start(t, 1), t.Context()
+	var hanging atomic.Int32
+	back := make(chan struct{})
+	hung := filepath.Join(t.TempDir(), "hung")
+	st.queue.set(func() {
+		st.queue.hangs = func(_ string, cfg *source.Config) {
+			if cfg.PasswordFile == hung {
+				hanging.Add(1)
+				<-back
+			}
+		}
+	})
+	defer func() {
+		close(back)
+		for st.queue.opened() > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	begins := func(ctx context.Context, file string) error {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := st.Put(ctx, "likes", []byte(likes+`,"start":"latest","password-file":"`+file+`"}`))
+		return err
+	}
+	for hanging.Load() < connectCallsMax {
+		late, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		if err := begins(late, hung); err == nil {
+			t.Fatal("it begins")
+		}
+		cancel()
+	}
+	if err := begins(ctx, filepath.Join(t.TempDir(), "other")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -142,19 +142,20 @@ type connected struct {
 // connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang; a broker
 // that is open later is closed.
 func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
+	key := string(cfg.JSON()) // another configuration may name files that can be read
 	s.mu.Lock()
-	if s.mu.connecting[cfg.Name] >= connectCallsMax {
+	if s.mu.connecting[key] >= connectCallsMax {
 		s.mu.Unlock()
 		return nil, errOpening
 	}
-	s.mu.connecting[cfg.Name]++
+	s.mu.connecting[key]++
 	s.mu.Unlock()
 	done := make(chan connected)
 	go func() { // ends once the files are read
 		broker, err := s.cfg.Open(cfg)
 		s.mu.Lock()
-		if s.mu.connecting[cfg.Name]--; s.mu.connecting[cfg.Name] == 0 {
-			delete(s.mu.connecting, cfg.Name)
+		if s.mu.connecting[key]--; s.mu.connecting[key] == 0 {
+			delete(s.mu.connecting, key)
 		}
 		s.mu.Unlock()
 		select {

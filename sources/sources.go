@@ -31,8 +31,8 @@ const (
 	// openEnding is how long a reader that is to end waits for its broker to be open. Only a file
 	// system that hangs takes longer.
 	openEnding = time.Second
-	// connectCallsMax bounds the calls that open the broker of one source at once. While a file system
-	// hangs, each of them keeps a thread.
+	// connectCallsMax bounds the calls that open the broker of one configuration at once. While a file
+	// system hangs, each of them keeps a thread.
 	connectCallsMax = 16
 )
 
@@ -65,7 +65,7 @@ type Sources struct {
 	mu struct {
 		sync.Mutex
 		readers    map[uint64]*reader // by the source's number
-		connecting map[string]int     // calls that open a broker, by the source's name
+		connecting map[string]int     // calls that open a broker, by the source's configuration
 	}
 }
 
