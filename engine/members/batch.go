@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 const (
@@ -112,7 +110,7 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
-	o, found, err = readOutcome(g.store.db, g.at, index)
+	o, found, err = readOutcome(g.store.present(), g.at, index)
 	return o, found, errors.Join(err, g.usable())
 }
 
@@ -222,7 +220,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 	}
 	defer done()
 	from := g.at.number(keyTime, row)
-	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: after(from)})
+	it, err := g.store.iterate(from, after(from), false)
 	if err != nil {
 		return nil, false, damaged(err)
 	}

@@ -27,8 +27,9 @@ import (
 //   - Those sets are given up first: durably, the state of the group is a mark (no bytes), and
 //     it refuses all calls until the next Switch.
 //   - No write is under way meanwhile (Store.writes). An iterator keeps the files that it
-//     reads, and an iterator that is opened later finds the same keys. A Pebble snapshot does
-//     not, so the captured views are released, and a Scrub begins anew.
+//     reads, and one that is opened later finds the same keys; none is opened at the moment
+//     between (Store.excising). A Pebble snapshot does not, so the captured views are released,
+//     and a Scrub begins anew.
 
 // discardKeysMax bounds the keys that are rewritten, and so the delay of writes: a file of
 // fileBytes has up to three million.
@@ -141,6 +142,8 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 }
 
 func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
+	s.excising.Lock()
+	defer s.excising.Unlock()
 	if r.keys == 0 {
 		return s.db.Excise(context.Background(), span)
 	}
@@ -267,7 +270,7 @@ type holder struct {
 // since Open are read from disk.
 func (s *Store) holders() ([]holder, error) {
 	byNumber := map[uint32]holder{}
-	err := each(s.db, []byte{keyState}, func(key, value []byte) (bool, error) {
+	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
 		if len(value) >= 4 { // it was not given up
 			h.generations = []uint32{binary.BigEndian.Uint32(value)}
@@ -407,7 +410,7 @@ func (r *rewriting) state(h holder) error {
 	}
 	var value []byte
 	if r.lost[h.number] == nil {
-		found, closer, err := r.store.db.Get(key)
+		found, closer, err := r.store.present().Get(key)
 		if errors.Is(err, pebble.ErrNotFound) {
 			return nil
 		}
@@ -432,7 +435,7 @@ func (r *rewriting) prefix(prefix []byte) error {
 		return nil
 	}
 	var failed error // not of a read
-	err := eachFrom(r.store.db, from, to, func(key, value []byte) (bool, error) {
+	err := eachFrom(r.store.present(), from, to, func(key, value []byte) (bool, error) {
 		if r.keys++; r.keys > discardKeysMax {
 			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)
 		} else if r.to != nil {

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -75,6 +77,58 @@ func TestDiscardBesideLoads(t *testing.T) {
 		d.repairAll()
 		d.close()
 	}
+}
+
+// While Pebble replaces a file, a reader finds what it found before.
+func TestReadsBesideADiscard(t *testing.T) {
+	reads := make(chan func())
+	var replaces atomic.Bool
+	d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard, func(o *pebble.Options) {
+		o.DebugCheck = func(*pebble.DB) error { // once readers find other files
+			if replaces.Load() {
+				done := make(chan struct{})
+				reads <- func() { close(done) }
+				select {
+				case <-done:
+				case <-time.After(100 * time.Millisecond): // it waits for Pebble
+				}
+			}
+			return nil
+		}
+	})}
+	d.group = d.open(1)
+	d.give(joins(2, 50)...)
+	d.compact()
+	f := &damagedFile{loaded: map[uint32]bool{}}
+	f.Bounds.Start, f.Bounds.End.Key = []byte{keyDead}, []byte{keyTime + 1}
+	ended := make(chan error)
+	go func() {
+		replaces.Store(true)
+		err := d.store.discardFile(f, nil)
+		close(reads)
+		ended <- err
+	}()
+	checked := 0
+	for done := range reads {
+		in := make([]bool, 2)
+		if err := d.group.Contains(7, 0, []uint64{0, 1}, in); err != nil || !in[0] || !in[1] {
+			t.Errorf("%v, %v", in, err)
+		}
+		if l, err := d.group.Members(1, 0, Page{Limit: 50}); err != nil || len(l.Entries) != 50 {
+			t.Errorf("%d members, %v", len(l.Entries), err)
+		}
+		if _, found, err := d.group.outcome(1); err != nil || !found {
+			t.Errorf("outcome: %v, %v", found, err)
+		}
+		checked++
+		done()
+	}
+	if err := <-ended; err != nil || checked == 0 {
+		t.Errorf("%d checks, %v", checked, err)
+	}
+	replaces.Store(false)
+	d.group.Close()
+	_ = d.store.Close()
 }
 
 // A damaged file whose states cannot be read stays until all groups are known: it may have sets

@@ -105,7 +105,7 @@ type stored struct {
 
 // smallFilesOf opens a store whose files and blocks have few pairs, and which compacts only
 // when it is told to.
-func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer) *Store {
+func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer, set ...func(*pebble.Options)) *Store {
 	s := &Store{cfg: Config{
 		Dir: "members", FS: fs, MemoryBytes: MemoryBytesMin,
 		Logger: slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -118,6 +118,9 @@ func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer) *St
 	o.DisableAutomaticCompactions, o.DisableTableStats, o.L0StopWritesThreshold = true, true, 1000
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize, o.TargetFileSizes[i] = 100, 200, 1000
+	}
+	for _, fn := range set {
+		fn(o)
 	}
 	var err error
 	if s.db, err = pebble.Open(s.cfg.Dir, o); err != nil {

@@ -95,8 +95,8 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	s.openLocked(g)
 	s.mu.Unlock()
 	var state State
-	if g.at.generation, state, err = readState(s.db, number); err == nil {
-		g.dead, err = readDead(s.db, g.at)
+	if g.at.generation, state, err = readState(s.present(), number); err == nil {
+		g.dead, err = readDead(s.present(), g.at)
 	}
 	if err == nil {
 		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
@@ -142,7 +142,7 @@ func (g *Group) removeOthers() error {
 	for _, kind := range generationKinds {
 		own, all := g.at.kind(kind), groupPrefix(kind, g.number)
 		for _, others := range [...][2][]byte{{all, own}, {after(own), after(all)}} {
-			errs = append(errs, eachFrom(g.store.db, others[0], others[1], func(_, _ []byte) (bool, error) {
+			errs = append(errs, eachFrom(g.store.present(), others[0], others[1], func(_, _ []byte) (bool, error) {
 				return false, batch.DeleteRange(others[0], others[1], nil)
 			}))
 		}
@@ -154,7 +154,7 @@ func (g *Group) removeOthers() error {
 }
 
 // readState returns the generation and the state of a group.
-func readState(from pebble.Reader, number uint32) (generation uint32, state State, err error) {
+func readState(from reader, number uint32) (generation uint32, state State, err error) {
 	value, closer, err := from.Get(full(groupPrefix(keyState, number)))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 1, State{}, nil
@@ -170,7 +170,7 @@ func readState(from pebble.Reader, number uint32) (generation uint32, state Stat
 	return binary.BigEndian.Uint32(value), state, err
 }
 
-func readDead(from pebble.Reader, at prefix) (map[uint64]Stamp, error) {
+func readDead(from reader, at prefix) (map[uint64]Stamp, error) {
 	dead := map[uint64]Stamp{}
 	err := each(from, at.kind(keyDead), func(key, value []byte) (bool, error) {
 		if len(key) != keyBytes || len(value) != stampBytes {
@@ -183,12 +183,12 @@ func readDead(from pebble.Reader, at prefix) (map[uint64]Stamp, error) {
 }
 
 // each calls fn with the keys that have a prefix, until it returns false or an error.
-func each(from pebble.Reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
+func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
 	return eachFrom(from, prefix, after(prefix), fn)
 }
 
 // eachFrom calls fn with the keys from first to below end.
-func eachFrom(from pebble.Reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
+func eachFrom(from reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
 	it, err := from.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {
 		return damaged(err)
@@ -301,7 +301,7 @@ func (g *Group) follows(s State) error {
 	}
 	defer done()
 	found := false
-	err = eachFrom(g.store.db, g.at.number(keyOutcome, s.Index+1), after(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
+	err = eachFrom(g.store.present(), g.at.number(keyOutcome, s.Index+1), after(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		found = err == nil && o.previous == s.Index
 		return false, err

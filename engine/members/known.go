@@ -297,7 +297,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	if k.closed || k.damaged {
 		return nil, nil
 	}
-	_, state, err := readState(g.store.db, g.number)
+	_, state, err := readState(g.store.present(), g.number)
 	if err != nil {
 		return nil, err
 	}
@@ -358,7 +358,7 @@ func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 		first = append(behind, 0)
 	}
 	n := 0
-	err = eachFrom(g.store.db, first, end, func(key, _ []byte) (bool, error) {
+	err = eachFrom(g.store.present(), first, end, func(key, _ []byte) (bool, error) {
 		p, _, err := parsePair(key)
 		if err != nil {
 			return false, err

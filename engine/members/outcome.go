@@ -49,7 +49,7 @@ func (o *outcome) set(op int) {
 }
 
 // readOutcome returns the outcome of an entry, or false if it has none.
-func readOutcome(from pebble.Reader, at prefix, index uint64) (o outcome, found bool, err error) {
+func readOutcome(from reader, at prefix, index uint64) (o outcome, found bool, err error) {
 	value, closer, err := from.Get(full(at.number(keyOutcome, index)))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return o, false, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"runtime"
@@ -95,7 +96,10 @@ type Store struct {
 
 	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
 	// file. It is acquired before all locks but gate.
-	writes   sync.RWMutex
+	writes sync.RWMutex
+	// excising is held for writing while files are replaced, and for reading to find keys or to
+	// begin to, see present. While one has it, it acquires none but mu.
+	excising sync.RWMutex
 	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
 
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
@@ -123,7 +127,7 @@ func Open(cfg Config) (*Store, error) {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
 	}
-	_ = each(s.db, []byte{keyState}, func(key, value []byte) (bool, error) {
+	_ = each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		if state, err := parseState(value[min(len(value), 4):]); err == nil { // else Group finds out
 			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = state.Pairs
 		}
@@ -167,10 +171,37 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
+// reader finds keys: those at present, or those of a Pebble snapshot.
+type reader interface {
+	Get(key []byte) ([]byte, io.Closer, error)
+	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
+}
+
+// present finds the keys that the store has when it is called. All reads of the store use it: for
+// a moment of an ingest with an excise Pebble does not have the earlier keys any more, and does not
+// show those that replace them. An iterator that is open then keeps the earlier ones.
+type present struct{ of *Store }
+
+func (s *Store) present() present { return present{s} }
+
+// Get implements reader.
+func (p present) Get(key []byte) ([]byte, io.Closer, error) {
+	p.of.excising.RLock()
+	defer p.of.excising.RUnlock()
+	return p.of.db.Get(key)
+}
+
+// NewIter implements reader.
+func (p present) NewIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
+	p.of.excising.RLock()
+	defer p.of.excising.RUnlock()
+	return p.of.db.NewIter(o)
+}
+
 // iterate returns an iterator of some keys, for prefix seeks, or if onDisk of those that were
 // flushed.
 func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error) {
-	return s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
+	return s.present().NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
 
 // limited returns a logger for messages that many readers or writers would repeat.
