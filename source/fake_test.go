@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"time"
 )
 
 var errBroken = errors.New("broken")
@@ -21,6 +22,9 @@ type fakeQueue struct {
 	commits  func(Position)    // called by Commit, if it is set
 	reads    func()            // called by Read, if it is set
 	bounds   func()            // called by Bounds after it has read them, if it is set
+	dated    bool              // messages have the time when they were written
+	times    []time.Time       // then
+	behind   uint64            // messages that Bounds does not know yet
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -30,6 +34,9 @@ func (q *fakeQueue) add(values ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.values = append(q.values, values...)
+	for range values {
+		q.times = append(q.times, time.Now())
+	}
 }
 
 func (q *fakeQueue) set(change func()) {
@@ -56,7 +63,7 @@ func (q *fakeQueue) Partitions(context.Context) ([]uint32, error) { return []uin
 
 func (q *fakeQueue) Bounds(context.Context, uint32) (first, end Position, err error) {
 	q.mu.Lock()
-	first, end = Position{Lo: q.first}, Position{Lo: uint64(len(q.values))}
+	first, end = Position{Lo: q.first}, Position{Lo: uint64(len(q.values)) - q.behind}
 	then := q.bounds
 	q.mu.Unlock()
 	if then != nil {
@@ -105,14 +112,18 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 			r.q.mu.Unlock()
 			return Fetched{}, errBroken
 		}
-		if left := uint64(len(r.q.values)) - r.at; left > 0 {
-			n := min(left, uint64(limit))
+		if end := uint64(len(r.q.values)); r.at < end {
+			n := min(end-r.at, uint64(limit))
 			if r.q.rng != nil {
 				n = 1 + r.q.rng.Uint64N(n)
 			}
 			var f Fetched
 			for range n {
-				f.Messages = append(f.Messages, Message{Position: Position{Lo: r.at}, Value: []byte(r.q.values[r.at])})
+				m := Message{Position: Position{Lo: r.at}, Value: []byte(r.q.values[r.at])}
+				if r.q.dated {
+					m.Time = r.q.times[r.at]
+				}
+				f.Messages = append(f.Messages, m)
 				r.at++
 			}
 			f.Next = Position{Lo: r.at}

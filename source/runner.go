@@ -60,6 +60,9 @@ type Runner struct {
 	// taken.
 	kept, tried Position
 	refused     map[Position]string
+
+	last      mark // of the messages that were applied; zero for none
+	truncated truncated
 }
 
 // NewRunner returns a runner. Run starts it.

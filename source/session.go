@@ -33,6 +33,7 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	if err = s.begin(ctx); err == nil {
 		err = s.read(ctx)
 	}
+	s.remember(err)
 	return s.low, s.advise(err)
 }
 
@@ -69,6 +70,9 @@ func (s *session) begin(ctx context.Context) error {
 		clear(s.refused)
 	}
 	if err := s.look(ctx); err != nil { // after the positions: another reader may just have moved them
+		return err
+	}
+	if err := s.recall(ctx); err != nil {
 		return err
 	}
 	if s.reader, err = b.Read(ctx, partition, s.at); err != nil {
@@ -111,7 +115,7 @@ func (s *session) look(ctx context.Context) error {
 		return s.brokerError("read the queue's bounds", err)
 	}
 	if end.Less(s.high) { // a shard that is there would skip what is written below
-		return Stalled("position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.high, end)
+		return Truncated(end, "position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.high, end)
 	}
 	s.status.setEnd(end, looked)
 	s.status.setPosition(s.at, time.Time{})

@@ -311,3 +311,78 @@ func (r wideReader) Next(ctx context.Context, limit int) (Fetched, error) {
 	f.Next.Hi, f.Left = 1, int64(len(r.q.values))-int64(f.Next.Lo)
 	return f, err
 }
+
+// A queue that was truncated below a shard stays stalled when it grows past the shard again: what
+// is written in between has positions that the shard has counted. A queue whose broker was behind
+// goes on, if a message that was counted shows it.
+func TestTruncatedAndGrown(t *testing.T) {
+	truncate := func(q *fakeQueue) { q.values, q.times = q.values[:3], q.times[:3] }
+	lag := func(q *fakeQueue) { q.behind = 2 }
+	for name, test := range map[string]struct {
+		dated    bool
+		harm     func(q *fakeQueue)
+		recovers bool
+	}{
+		"truncated":             {false, truncate, false},
+		"truncated, with times": {true, truncate, false},
+		"behind":                {false, lag, false}, // nobody can tell
+		"behind, with times":    {true, lag, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, c := newFakes(2, nil)
+			q.dated = test.dated
+			message := like(1, 1) // all are equal but for their times
+			q.add(message, message, message, message, message)
+			r, stop := startRunner(testConfig(t, ""), q, c)
+			defer stop()
+			eventually(t, "all is counted", func() bool { return caughtUp(q, c) && r.Status().Applied == 5 })
+			q.set(func() { test.harm(q) })
+			const reason = "position 5 is beyond the end of the queue, 3"
+			eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, reason) })
+			q.add(message, message, message, message) // of a truncated queue two are below 5
+			q.set(func() { q.behind = 0 })
+			if test.recovers {
+				eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
+				if got := c.Sums()[1]; got != 9 {
+					t.Errorf("row 1 is %d", got)
+				}
+				return
+			}
+			tries := r.Status().Errors[reasonStalled]
+			eventually(t, "it tries again", func() bool { return r.Status().Errors[reasonStalled] > tries+2 || caughtUp(q, c) })
+			if got := c.Sums()[1]; got != 5 {
+				t.Errorf("it went on: row 1 is %d", got)
+			}
+			if s := r.Status(); s.State != StateStalled || !strings.Contains(s.Reason, reason) {
+				t.Errorf("it is %s: %s", s.State, s.Reason)
+			}
+		})
+	}
+}
+
+// That a message is there which was counted below the end of a truncated queue shows nothing.
+func TestTruncatedBehindAnotherReader(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.dated = true
+	q.add(like(1, 1), like(1, 1))
+	other := c.Node()
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "all is counted", func() bool { return caughtUp(q, c) && r.Status().Applied == 2 })
+	if _, err := other.Positions(t.Context(), 1, 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 2}, Next: Position{Lo: 5}}); err != nil {
+		t.Error(err)
+	}
+	q.add(like(1, 1), like(1, 1)) // in place of what the other reader counted
+	eventually(t, "it stalls", func() bool {
+		return strings.Contains(r.Status().Reason, "position 5 is beyond the end of the queue, 4")
+	})
+	q.add(like(1, 1), like(1, 1))
+	tries := r.Status().Errors[reasonStalled]
+	eventually(t, "it tries again", func() bool { return r.Status().Errors[reasonStalled] > tries+2 || caughtUp(q, c) })
+	if got := c.Sums()[1]; got != 2 {
+		t.Errorf("it went on: row 1 is %d", got)
+	}
+}

@@ -87,6 +87,9 @@ type StalledError struct {
 	Reason string
 	// Next is set where messages are gone: it is the first that is left.
 	Next Position
+	// Truncated is set where the queue ends before what was read. It ended at End.
+	Truncated bool
+	End       Position
 }
 
 func (e *StalledError) Error() string { return e.Reason }
@@ -98,5 +101,10 @@ func Stalled(format string, args ...any) error {
 
 // Lost is Stalled for messages that are gone; next is the first that is left.
 func Lost(next Position, format string, args ...any) error {
-	return &StalledError{fmt.Sprintf(format, args...), next}
+	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: next}
+}
+
+// Truncated is Stalled for a queue that ends before what was read; end is where.
+func Truncated(end Position, format string, args ...any) error {
+	return &StalledError{Reason: fmt.Sprintf(format, args...), Truncated: true, End: end}
 }

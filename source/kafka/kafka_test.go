@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -289,6 +290,39 @@ func noise(seed uint64, length int) string {
 		text[i] = byte(rng.Uint32())
 	}
 	return string(text)
+}
+
+// TestBrokerThatWasBehind: a leader that does not know yet where its log ends stalls the source until
+// it knows, and no longer.
+func TestBrokerThatWasBehind(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, nil)
+	q := c.queue()
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	q.Write(t, like, like, like)
+	r := q.Start(t, shards)
+	r.Counts(t, shards, 3)
+	var knows atomic.Bool
+	c.ControlKey(int16(kmsg.ListOffsets), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		if knows.Load() {
+			return nil, nil, false
+		}
+		c.KeepControl()
+		response := request.ResponseKind().(*kmsg.ListOffsetsResponse)
+		topic := kmsg.NewListOffsetsResponseTopic()
+		topic.Topic = "likes"
+		p := kmsg.NewListOffsetsResponseTopicPartition()
+		if p.Offset = 1; request.(*kmsg.ListOffsetsRequest).Topics[0].Partitions[0].Timestamp == -2 {
+			p.Offset = 0
+		}
+		topic.Partitions = append(topic.Partitions, p)
+		response.Topics = append(response.Topics, topic)
+		return response, nil, true
+	})
+	r.Stalls(t, "position 3 is beyond the end of the queue, 1")
+	knows.Store(true)
+	q.Write(t, like)
+	r.Counts(t, shards, 4)
 }
 
 // TestOtherLeader: a reader that begins after another leader took over, with other messages

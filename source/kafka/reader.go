@@ -66,7 +66,7 @@ func outside(at, first, end source.Position) error {
 	if at.Less(first) {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
-	return source.Stalled("position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
+	return source.Truncated(end, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
 }
 
 // Next returns messages, or none after a while. The topic is still the one that the reader

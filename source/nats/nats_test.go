@@ -1,6 +1,10 @@
 package nats
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -150,6 +154,40 @@ func TestRecreatedWhileRead(t *testing.T) {
 	r.Stalls(t, "not the one that was read before")
 	if got := shards.Sums()[1]; got != 1 {
 		t.Errorf("row 1 is %d", got)
+	}
+}
+
+// TestServerThatLostMessages: a server that lost the messages which its disk had not yet written, as
+// after a power failure, and that has as many others since, is not read.
+func TestServerThatLostMessages(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	copied := filepath.Join(t.TempDir(), "copy")
+	server := proctest.StartNATS(t, "-sd", dir)
+	q, _ := queueOf(t, server)
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	r := q.Start(t, shards)
+	count := func(messages int, want int64) {
+		q.Write(t, slices.Repeat([]string{like}, messages)...)
+		r.Counts(t, shards, want)
+	}
+	restart := func(to, from string) {
+		server.Kill()
+		if err := errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(from))); err != nil {
+			t.Fatal(err)
+		}
+		server.Restart(t)
+	}
+	count(3, 3)
+	restart(copied, dir)
+	count(2, 5)
+	restart(dir, copied)
+	r.Stalls(t, "position 6 is beyond")
+	q.Write(t, like, like, like, like)
+	tries := r.Status().Errors["stalled"]
+	brokertest.Eventually(t, "it tries again", func() bool { return r.Status().Errors["stalled"] > tries+1 || shards.Sums()[1] != 5 })
+	if got := shards.Sums()[1]; got != 5 {
+		t.Errorf("row 1 is %d after messages were lost", got)
 	}
 }
 
