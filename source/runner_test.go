@@ -38,7 +38,11 @@ func newFakes(shards int, rng *rand.Rand) (*fakeQueue, *sinktest.Cluster) {
 
 // startRunner runs a runner until stop is called.
 func startRunner(cfg *Config, q *fakeQueue, c *sinktest.Cluster) (r *Runner, stop func()) {
-	r = NewRunner(RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: c.Node()})
+	return startRunnerOn(cfg, q, c.Node())
+}
+
+func startRunnerOn(cfg *Config, q *fakeQueue, s sink.Sink) (r *Runner, stop func()) {
+	r = NewRunner(RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: s})
 	r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, 4*time.Millisecond, 3*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -14,6 +14,7 @@ import (
 type session struct {
 	*Runner
 	reader Reader
+	start  Position  // the recorded one
 	at     Position  // all below it is applied, so far as a shard has any of it
 	low    Position  // the lowest shard
 	high   Position  // the highest shard
@@ -61,7 +62,8 @@ func (s *session) begin(ctx context.Context) error {
 	if err := sameQueue(start.Identity, identity); err != nil {
 		return err
 	}
-	if s.low, s.high, err = s.positions(ctx, start.Position); err != nil {
+	s.start = start.Position
+	if s.low, s.high, err = s.positions(ctx, s.start); err != nil {
 		return err
 	}
 	s.at, s.next = s.low, s.low

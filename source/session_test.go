@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -366,7 +367,8 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	q.dated = true
 	q.add(like(1, 1), like(1, 1))
 	other := c.Node()
-	r, stop := startRunner(testConfig(t, ""), q, c)
+	var sought atomic.Pointer[Position]
+	r, stop := startRunnerOn(testConfig(t, ""), q, seekSink{c.Node(), &sought})
 	defer stop()
 	eventually(t, "all is counted", func() bool { return caughtUp(q, c) && r.Status().Applied == 2 })
 	if _, err := other.Positions(t.Context(), 1, 0); err != nil {
@@ -382,7 +384,49 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	q.add(like(1, 1), like(1, 1))
 	tries := r.Status().Errors[reasonStalled]
 	eventually(t, "it tries again", func() bool { return r.Status().Errors[reasonStalled] > tries+2 || caughtUp(q, c) })
+	// A batch of the other reader, whose call timed out, is applied late.
+	if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 5}, Next: Position{Lo: 6}}); err != nil {
+		t.Error(err)
+	}
+	q.add(like(1, 1))
+	tries = r.Status().Errors[reasonStalled]
+	eventually(t, "it tries again", func() bool { return r.Status().Errors[reasonStalled] > tries+2 || caughtUp(q, c) })
 	if got := c.Sums()[1]; got != 2 {
 		t.Errorf("it went on: row 1 is %d", got)
+	}
+	const advice = "seek to where it was truncated, 4 or below, or pause and resume to go on at 6"
+	if s := r.Status(); s.State != StateStalled || !strings.Contains(s.Reason, advice) {
+		t.Errorf("it is %s: %s", s.State, s.Reason)
+	}
+	sought.Store(&Position{Lo: 3})
+	eventually(t, "it goes on after a seek", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
+}
+
+// seekSink is a Sink whose partition was perhaps sought.
+type seekSink struct {
+	sink.Sink
+	to *atomic.Pointer[Position]
+}
+
+func (s seekSink) Start(ctx context.Context, number uint64, partition uint32, start sink.Start) (sink.Start, error) {
+	start, err := s.Sink.Start(ctx, number, partition, start)
+	if to := s.to.Load(); to != nil {
+		start.Position = *to
+	}
+	return start, err
+}
+
+// A message that is there shows nothing of a higher end that was seen before.
+func TestTruncatedTwice(t *testing.T) {
+	s := session{Runner: &Runner{}, high: Position{Lo: 5}}
+	for _, end := range []uint64{3, 4, 2} {
+		s.remember(Truncated(Position{Lo: end}, "truncated"))
+	}
+	if got := s.truncated.end.Lo; got != 4 {
+		t.Errorf("it remembers end %d", got)
+	}
+	s.remember(Truncated(Position{Lo: 5}, "what was fetched, and not applied, is gone"))
+	if got := s.truncated.end.Lo; got != 4 {
+		t.Errorf("it remembers end %d", got)
 	}
 }

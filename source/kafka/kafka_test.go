@@ -325,6 +325,18 @@ func TestBrokerThatWasBehind(t *testing.T) {
 	r.Counts(t, shards, 4)
 }
 
+// TestGrownSince: a log that ended below a position is truncated, though it has grown when it is asked
+// where it ends.
+func TestGrownSince(t *testing.T) {
+	t.Parallel()
+	for now, want := range map[uint64]uint64{2: 2, 4: 4, 5: 4, 9: 4} {
+		err := outside(source.Position{Lo: 5}, source.Position{}, source.Position{Lo: now})
+		if stalled, is := errors.AsType[*source.StalledError](err); !is || !stalled.Truncated || stalled.End.Lo != want {
+			t.Errorf("it ends at %d: %+v", now, err)
+		}
+	}
+}
+
 // TestOtherLeader: a reader that begins after another leader took over, with other messages
 // at the positions that were read, stalls.
 func TestOtherLeader(t *testing.T) {

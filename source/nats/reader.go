@@ -109,7 +109,7 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 	case info.State.FirstSeq > r.at:
 		return r.lost(info.State.FirstSeq)
 	case info.State.LastSeq+1 < r.at:
-		return source.Truncated(source.Position{Lo: info.State.LastSeq + 1}, "position %d is beyond the last message, %d: the stream lost messages", r.at, info.State.LastSeq)
+		return source.Truncated(source.Position{Lo: info.State.LastSeq + 1}, "position %d is beyond the last message, %d: the stream lost messages; seek to go on", r.at, info.State.LastSeq)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) err
 	case err != nil || stream.EntriesAdded < stream.Length:
 		return source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
 	case after(last).Less(at):
-		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries", at, format(last))
+		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries; seek to go on", at, format(last))
 	case stream.EntriesAdded > stream.Length && !deleted.Less(at) && deleted != (source.Position{}):
 		return source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), at)
 	}

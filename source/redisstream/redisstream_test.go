@@ -146,6 +146,37 @@ func TestLostStream(t *testing.T) {
 	}
 }
 
+// TestTruncated: an entry with the id and the value of one that was counted is no proof that the
+// stream was not truncated: the clock of a new master may be behind, and a producer may set ids.
+func TestTruncated(t *testing.T) {
+	q, client := newQueue(t, "")
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	add := func(ids ...string) {
+		for _, id := range ids {
+			if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", like}}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add("1000-1", "1000-2", "1000-4")
+	r := q.Start(t, shards)
+	r.Counts(t, shards, 3)
+	_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.XTrimMaxLen(t.Context(), "likes", 0)
+		p.Do(t.Context(), "XSETID", "likes", "1000-2", "ENTRIESADDED", 2, "MAXDELETEDID", "0-0")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Stalls(t, "beyond the end of the queue")
+	add("1000-3", "1000-4", "1000-5")
+	r.Stalls(t, "it has grown since: seek to where it was truncated, 1000-3 or below")
+	if got := shards.Sums()[1]; got != 3 {
+		t.Errorf("row 1 is %d after entries were lost", got)
+	}
+}
+
 func TestDoesNotExistYet(t *testing.T) {
 	q, _ := newQueue(t, "")
 	c := sinktest.New(1, nil)
