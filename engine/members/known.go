@@ -21,7 +21,9 @@ const (
 	// filterBits is the size of a new filter per pair: one lookup of an absent pair in about 80
 	// reads the disk.
 	filterBits = 10
-	// filterBitsMin is that of a full one: one lookup in about 6 reads the disk.
+	// filterBitsFull is that of a full one, if there is memory for another: one in about 18 does.
+	filterBitsFull = 6
+	// filterBitsMin is that of a full one if there is none: one in about 6 does.
 	filterBitsMin = 4
 	// filterPairsMin is how many pairs the smallest filter has room for.
 	filterPairsMin = 1024
@@ -106,7 +108,7 @@ type filters struct {
 }
 
 // filterMemory is the memory for all filters: what is left is for blocks and memtables.
-func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 2 }
+func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 3 * 2 }
 
 // share returns the bits that pairs of one group get, of the memory for the pairs of all. An
 // eighth of that is for what others have above their share, see shrinkFilters.
@@ -121,14 +123,17 @@ func (s *Store) share(pairs uint64) uint64 {
 	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
 }
 
-// newFilter returns a filter with room for two and a half times as many pairs, or for fewer if
-// the pairs of all groups do not fit, and nil if it would soon be full.
+// newFilter returns a filter with room for two thirds more pairs, or for fewer if the pairs of all
+// groups do not fit, and nil if it would soon be full.
 func (s *Store) newFilter(pairs uint64) *filter {
 	bits := s.share(pairs)
 	s.filters.mu.Lock()
 	defer s.filters.mu.Unlock()
 	bits = min(bits, uint64(s.filterMemory()-s.filters.bytes)*8)
 	f := &filter{made: pairs, room: int64(bits / filterBitsMin)}
+	if pairs > 0 && bits >= filterBits*pairs {
+		f.room = int64(bits / filterBitsFull)
+	}
 	if bits < lineBits || f.room < int64(pairs+pairs/16) {
 		return nil
 	}

@@ -300,14 +300,14 @@ func TestFilterOfAShrunkGroup(t *testing.T) {
 		}
 		return ops
 	}
-	for r := range uint64(70) {
+	for r := range uint64(100) {
 		d.give(thousand('j', r)...)
 	}
 	d.settle()
 	if err := d.group.fillFilter(); err != nil || d.group.known.now.Load() != nil {
-		t.Fatal("a filter for 70000 pairs", err)
+		t.Fatal("a filter for 100000 pairs", err)
 	}
-	for r := range uint64(68) {
+	for r := range uint64(98) {
 		d.give(thousand('l', r)...)
 	}
 	d.settle()

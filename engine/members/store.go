@@ -35,7 +35,7 @@ type Config struct {
 }
 
 const (
-	// MemoryBytesDefault is enough for the filters of 55 million pairs, see filterMemory.
+	// MemoryBytesDefault is enough for the filters of 73 million pairs, see filterMemory.
 	MemoryBytesDefault = 64 << 20
 	// MemoryBytesMin is enough to work at all.
 	MemoryBytesMin = 8 << 20
@@ -138,8 +138,8 @@ func Open(cfg Config) (*Store, error) {
 }
 
 // options shares the memory out: a tenth for each memtable, which Pebble takes from the
-// cache, half for filters, the rest for blocks. The larger the memtables, the less often pairs
-// are merged.
+// cache, two thirds for filters, the rest for blocks. The larger the memtables, the less often
+// pairs are merged.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
