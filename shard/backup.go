@@ -51,8 +51,8 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 		if err == nil {
 			return s, nil
 		}
-		// It is put off while the members change, may be superseded before it is
-		// opened, and is worth nothing if the others cannot be asked.
+		// It is put off while the members change, may be replaced by another leader's
+		// before it is open, and is worth nothing if the others cannot be asked.
 		select {
 		case <-time.After(retry.PauseMax):
 		case <-ctx.Done():

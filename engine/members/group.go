@@ -69,6 +69,7 @@ type Group struct {
 	mu struct {
 		sync.Mutex
 		views []*View // kept for snapshots that the replica stores, oldest first
+		held  int     // calls of HoldViews that were not released
 	}
 }
 

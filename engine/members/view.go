@@ -31,11 +31,26 @@ const (
 )
 
 // ErrMovedOn is returned for a view that no longer reaches back to the state that a snapshot
-// names: a later snapshot has replaced that one.
-var ErrMovedOn = errors.New("the sets of an older snapshot are not kept")
+// names, because later snapshots have replaced that one. Nothing is damaged: the newest
+// snapshot can be read.
+var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
 // viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot
 // that its replica stores, and that of the one being written.
+//
+// OpenView finds the sets that a snapshot names:
+//
+//   - As of its moment, while its view is kept: until viewsKept later ones are captured,
+//     ReleaseViews releases it, or a damaged file is removed. HoldViews stops ReleaseViews. So
+//     a caller that holds the views before it takes the snapshot, and lets nobody take another
+//     until OpenView returns, gets the sets of that moment.
+//   - As of a later entry, with the outcomes since, while the replica stores this snapshot or
+//     an older one: Trim removes no outcome behind the oldest.
+//   - Else not at all: ErrMovedOn.
+//
+// An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or
+// removed meanwhile. It has read the deleted rows and the outcomes, and its iterator keeps the
+// pairs of its moment and their files.
 const viewsKept = 2
 
 // View is the sets of a group as they were at one moment.
@@ -92,8 +107,23 @@ func (v *View) releaseLocked() {
 	}
 }
 
-// ReleaseViews releases the captured views from before a moment. While there is one, what any
-// group of the store removes stays on disk. OpenView does without.
+// HoldViews has ReleaseViews release nothing until the caller calls release, once. The view of
+// a snapshot may be due before the snapshot is written and open: Capture keeps an earlier view
+// of the same state, with its time. Capture still replaces the oldest view, so a group keeps no
+// more than viewsKept.
+func (g *Group) HoldViews() (release func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.held++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.mu.held--
+	}
+}
+
+// ReleaseViews releases the captured views from before a moment, unless HoldViews holds them.
+// While there is one, what any group of the store removes stays on disk. OpenView does without.
 func (g *Group) ReleaseViews(before time.Time) {
 	done, err := g.store.use()
 	if err != nil {
@@ -102,6 +132,9 @@ func (g *Group) ReleaseViews(before time.Time) {
 	defer done()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.mu.held > 0 {
+		return
+	}
 	g.releaseLocked(func(v *View) bool { return v.since.Before(before) })
 }
 
@@ -203,25 +236,7 @@ func (r *ViewReader) open(named State) error {
 		b := nextBlock(&r.first, blockDead, deadBytes)
 		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
 	}
-	last := named
-	err = eachFrom(v.disk, v.at.number(keyOutcome, named.Index+1), after(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
-		o, err := parseOutcome(value)
-		if err == nil && o.previous != last.Index {
-			err = ErrMovedOn
-		}
-		if err != nil {
-			return false, err
-		}
-		last = o.after
-		b := nextBlock(&r.last, blockOutcomes, 12+len(value))
-		*b = append(*b, key[prefixBytes:prefixBytes+8]...)
-		*b = append(binary.BigEndian.AppendUint32(*b, uint32(len(value))), value...)
-		return true, nil
-	})
-	if err == nil && last != v.state {
-		err = ErrMovedOn
-	}
-	if err != nil {
+	if err := r.outcomes(named); err != nil {
 		return err
 	}
 	blocks := (v.state.Pairs + pairsInBlock - 1) / pairsInBlock
@@ -238,6 +253,35 @@ func (r *ViewReader) open(named State) error {
 		return damaged(err)
 	}
 	r.mu.it.First()
+	return nil
+}
+
+// outcomes reads the outcomes from a state to that of the view. Trim removes the first of them,
+// and none behind one that it leaves.
+func (r *ViewReader) outcomes(from State) error {
+	v, last, trimmed := r.view, from, false
+	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), after(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
+		o, err := parseOutcome(value)
+		if trimmed = err == nil && last == from && o.previous > from.Index; err != nil || trimmed {
+			return false, err
+		}
+		if o.previous != last.Index {
+			return false, fmt.Errorf("%w: the outcome behind entry %d names entry %d", ErrDamaged, last.Index, o.previous)
+		}
+		last = o.after
+		b := nextBlock(&r.last, blockOutcomes, 12+len(value))
+		*b = append(*b, key[prefixBytes:prefixBytes+8]...)
+		*b = append(binary.BigEndian.AppendUint32(*b, uint32(len(value))), value...)
+		return true, nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case trimmed, last == from && from.Index < v.state.Index:
+		return ErrMovedOn
+	case last != v.state:
+		return fmt.Errorf("%w: the outcomes lead to %+v, the sets are %+v", ErrDamaged, last, v.state)
+	}
 	return nil
 }
 

@@ -22,8 +22,8 @@ type Snapshot struct {
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot is openSnapshot, which cannot be cut short: one that comes
-// too late is closed.
+// OpenSnapshot takes a snapshot, opens it, and checks it whole. A caller that leaves before
+// the snapshot is taken takes none; one that leaves later does not cut it short.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
 	type outcome struct {
 		snapshot *Snapshot
@@ -31,7 +31,7 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 	}
 	opened := make(chan outcome, 1)
 	go func() { // ends with the snapshot, or with the process of a failed group
-		s, err := g.openSnapshot(kind)
+		s, err := g.openSnapshot(ctx, kind)
 		if err == nil && ctx.Err() != nil {
 			s, err = nil, errors.Join(ctx.Err(), s.Close())
 		}
@@ -45,62 +45,89 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 	}
 }
 
-func (g *Replica) openSnapshot(kind codec.Kind) (*Snapshot, error) {
-	if err := g.TakeSnapshot(); err != nil {
-		return nil, err
-	}
-	if err := g.Ready(); err != nil {
-		return nil, err
-	}
-	metas, err := g.snaps.List()
+func (g *Replica) openSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
+	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(metas) == 0 {
-		return nil, errors.New("the group has no snapshot yet")
-	}
-	// What is sent is opened first: if the sets of the snapshot's moment are there for the
-	// check, which may take long, they were before.
-	state, bytes, err := g.openCarried(metas[0].ID)
-	if err != nil {
-		return nil, err
-	}
-	facts, err := g.check(metas[0].ID, kind)
-	if err != nil {
-		g.NoteColdDamage(metas[0].Index, err)
-		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
-	}
-	return &Snapshot{ReadCloser: state, Bytes: bytes, SnapshotFacts: facts}, nil
-}
-
-// check reads a whole stored snapshot as it would be sent.
-func (g *Replica) check(id string, kind codec.Kind) (raftfsm.SnapshotFacts, error) {
-	state, _, err := g.openCarried(id)
-	if err != nil {
-		return raftfsm.SnapshotFacts{}, err
-	}
-	facts, err := raftfsm.VisitSnapshot(state, kind, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.MembersLater {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
-	return facts, errors.Join(err, state.Close())
+	if err = errors.Join(err, checked.Close()); err != nil {
+		g.NoteColdDamage(checked.meta.Index, err)
+		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
+	}
+	return &Snapshot{ReadCloser: sent, Bytes: sent.meta.Size, SnapshotFacts: facts}, nil
 }
 
-// openCarried opens a stored snapshot, of counters with its cold rows in it, and
-// says how long that is.
-func (g *Replica) openCarried(id string) (io.ReadCloser, int64, error) {
-	meta, state, err := g.snaps.Open(id)
+// openTaken takes a snapshot and opens it twice: to be sent, and to be checked before.
+//
+// Both are of the moment of the snapshot, however often others are taken. From before the
+// snapshot is taken until both are open, nobody takes or receives another (snapshotting), so
+// its file, the cold rows that it names and the view of its sets are kept, and the views are
+// held against the clock. From then on neither needs what a later snapshot removes: an open
+// file stays readable, CarryBlocks holds the cold rows, and members.ViewReader keeps its sets.
+// The check, which may take long, holds up no snapshot.
+//
+// Two things can still replace the sets: a snapshot that another leader sends, and the removal
+// of a damaged file. Then the caller gets an error, and tries again.
+func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
+	g.snapshotting.Lock()
+	defer g.snapshotting.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if g.cfg.Members != nil {
+		release := g.cfg.Members.HoldViews()
+		defer release()
+	}
+	if err := g.takeSnapshotLocked(); err != nil {
+		return nil, nil, err
+	}
+	if err := g.Ready(); err != nil {
+		return nil, nil, err
+	}
+	metas, err := g.snaps.List()
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
+	}
+	if len(metas) == 0 {
+		return nil, nil, errors.New("the group has no snapshot yet")
+	}
+	if sent, err = g.openCarried(metas[0].ID); err != nil {
+		return nil, nil, err
+	}
+	if checked, err = g.openCarried(metas[0].ID); err != nil {
+		return nil, nil, errors.Join(err, sent.Close())
+	}
+	return sent, checked, nil
+}
+
+// storedSnapshot is a stored snapshot on its way out, of counters with its cold rows and its
+// sets of members in it.
+type storedSnapshot struct {
+	io.ReadCloser
+	meta *raft.SnapshotMeta // its Size is that of the stream
+}
+
+// openCarried opens a stored snapshot. The caller holds snapshotting, or the snapshot may be
+// replaced meanwhile.
+func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
+	meta, state, err := g.openStored(id)
+	if err != nil {
+		return nil, err
 	}
 	if g.cfg.Cold == nil && g.cfg.Members == nil {
-		return state, meta.Size, nil
+		return &storedSnapshot{state, meta}, nil
 	}
 	carried, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
+		g.NoteColdDamage(meta.Index, err)
+		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
 	}
-	return carriedFile{carried, state}, meta.Size + carried.Added(), nil
+	meta.Size += carried.Added()
+	return &storedSnapshot{carriedFile{carried, state}, meta}, nil
 }
 
 // carriedFile is a snapshot and the file that it is read from.
@@ -115,10 +142,13 @@ func (f carriedFile) Close() error {
 }
 
 // SnapshotFrom opens the newest snapshot that is stored, and takes one first if that is
-// of an earlier entry.
+// of an earlier entry. As in openTaken, no other replaces it before it is open. Its sets may be
+// of a later entry, which a replica may start from.
 func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	g.snapshotting.Lock()
+	defer g.snapshotting.Unlock()
 	if g.snaps.NewestIndex() < index || index == 0 {
-		if err := g.TakeSnapshot(); err != nil {
+		if err := g.takeSnapshotLocked(); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -129,12 +159,11 @@ func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser,
 	if len(metas) == 0 || metas[0].Index < index {
 		return nil, nil, errs.ErrBehind
 	}
-	state, bytes, err := g.openCarried(metas[0].ID)
+	s, err := g.openCarried(metas[0].ID)
 	if err != nil {
 		return nil, nil, err
 	}
-	metas[0].Size = bytes
-	return metas[0], state, nil
+	return s.meta, s, nil
 }
 
 // NoteColdDamage reports that the cold rows of the snapshot of an index could not be read and

@@ -64,6 +64,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	if g.snaps, err = storage.OpenSnapshots(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
 		return nil, err
 	}
+	g.openStored = g.snaps.Open
 	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // log and snapshots
 		return nil, err
 	}

@@ -13,6 +13,7 @@ package replica
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,8 @@ type Replica struct {
 	log    *storage.Log
 	snaps  *storage.Snapshots
 	stop   *storage.FailStop
+	// openStored is snaps.Open, but in tests.
+	openStored func(id string) (*raft.SnapshotMeta, io.ReadCloser, error)
 
 	members committedMembers
 	entries entryWindow
@@ -66,7 +69,7 @@ type Replica struct {
 
 	settings     sync.Mutex            // held by reload
 	confirming   sync.Mutex            // held by confirm
-	snapshotting sync.Mutex            // held by snapshot, while raft installs a leader's, and by a repair; at the end by shutdown
+	snapshotting sync.Mutex            // held by snapshot, until one to send is open, while raft installs a leader's, and by a repair; at the end by shutdown
 	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
 	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
 

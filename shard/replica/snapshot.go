@@ -18,6 +18,11 @@ const snapshotRetryDelay = time.Second
 func (g *Replica) TakeSnapshot() error {
 	g.snapshotting.Lock()
 	defer g.snapshotting.Unlock()
+	return g.takeSnapshotLocked()
+}
+
+// takeSnapshotLocked is TakeSnapshot. The caller holds snapshotting.
+func (g *Replica) takeSnapshotLocked() error {
 	if err := g.Stuck(); err != nil {
 		return err
 	}
