@@ -29,13 +29,16 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 		snapshot *Snapshot
 		err      error
 	}
-	opened := make(chan outcome, 1)
+	opened := make(chan outcome)
 	go func() { // ends with the snapshot, or with the process of a failed group
 		s, err := g.openSnapshot(ctx, kind)
-		if err == nil && ctx.Err() != nil {
-			s, err = nil, errors.Join(ctx.Err(), s.Close())
+		select {
+		case opened <- outcome{s, err}:
+		case <-ctx.Done(): // the caller leaves or has left
+			if err == nil {
+				_ = s.Close() // it is only read
+			}
 		}
-		opened <- outcome{s, err}
 	}()
 	select {
 	case o := <-opened:
@@ -147,6 +150,9 @@ func (f carriedFile) Close() error {
 func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	g.snapshotting.Lock()
 	defer g.snapshotting.Unlock()
+	if g.Closed() { // its directory may be deleted, or be another replica's
+		return nil, nil, errs.ErrGroupClosed
+	}
 	if g.snaps.NewestIndex() < index || index == 0 {
 		if err := g.takeSnapshotLocked(); err != nil {
 			return nil, nil, err

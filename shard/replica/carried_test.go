@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,14 +15,28 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/errs"
 )
 
 // withMembers is a leader alone with a shard of counters that has sets of members.
 type withMembers struct {
 	*testing.T
 	*Replica
-	sets *members.Group
-	next uint64 // the member that joins next
+	sets   *members.Group
+	next   uint64       // the member that joins next
+	noRoom error        // why no snapshot may be written
+	open   atomic.Int64 // stored snapshots that are open
+}
+
+// countedFile is the file of a snapshot, which is closed after all that reads it.
+type countedFile struct {
+	io.ReadCloser
+	open *atomic.Int64
+}
+
+func (f countedFile) Close() error {
+	f.open.Add(-1)
+	return f.ReadCloser.Close()
 }
 
 // openWithMembers opens a replica. It calls meanwhile when a snapshot is written, and before
@@ -39,12 +54,17 @@ func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers 
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.FSM, cfg.Members, cfg.Initial = fsm, w.sets, aloneIn(cfg)
 	cfg.ColdDamaged = func(err error) { t.Errorf("taken for damage: %v", err) }
-	cfg.Room = func(uint64) (func(), error) { return func() { meanwhile(w) }, nil }
+	cfg.Room = func(uint64) (func(), error) { return func() { meanwhile(w) }, w.noRoom }
 	w.Replica = mustOpen(t, cfg)
 	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		meanwhile(w)
 		defer meanwhile(w)
-		return w.snaps.Open(id)
+		meta, state, err := w.snaps.Open(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		w.open.Add(1)
+		return meta, countedFile{state, &w.open}, nil
 	}
 	mustBeReady(t, w.Replica)
 	w.join()
@@ -111,7 +131,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
 	for range 3 {
-		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters)
+		s, err := w.openSnapshot(t.Context(), codec.KindCounters) // in this goroutine, for FailNow
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.MembersLater || facts != s.SnapshotFacts {
@@ -154,8 +174,9 @@ func TestReplacedSnapshot(t *testing.T) {
 	mustDo(t, w.TakeSnapshot())
 	metas, err := w.snaps.List()
 	mustDo(t, err)
+	stored := w.openStored
 	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-		meta, state, err := w.snaps.Open(id)
+		meta, state, err := stored(id)
 		w.replaceSnapshots()
 		return meta, state, err
 	}
@@ -164,6 +185,146 @@ func TestReplacedSnapshot(t *testing.T) {
 		mustDo(t, s.Close())
 	}
 	if !errors.Is(err, members.ErrMovedOn) || isDamage(err) {
+		t.Errorf("opened with %v", err)
+	}
+	if n := w.open.Load(); n != 0 {
+		t.Errorf("%d snapshots are still open", n)
+	}
+}
+
+// However a backup ends, nothing is left of it: no snapshot is open, others may be taken, and
+// the views of sets are not held.
+func TestBackupLeavesNothing(t *testing.T) {
+	t.Parallel()
+	errGone := errors.New("gone")
+	// at has do change the nth stored snapshot that is opened.
+	at := func(nth int, do func(io.ReadCloser) (io.ReadCloser, error)) func(*withMembers) {
+		return func(w *withMembers) {
+			stored, calls := w.openStored, 0
+			w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+				meta, state, err := stored(id)
+				if calls++; err == nil && calls == nth {
+					state, err = do(state)
+				}
+				return meta, state, err
+			}
+		}
+	}
+	gone := func(state io.ReadCloser) (io.ReadCloser, error) {
+		return nil, errors.Join(errGone, state.Close())
+	}
+	empty := func(state io.ReadCloser) (io.ReadCloser, error) {
+		_, err := io.Copy(io.Discard, state)
+		return state, err
+	}
+	checkFails := func(state io.ReadCloser) (io.ReadCloser, error) { return unclosable{state, errGone}, nil }
+	for name, tc := range map[string]struct {
+		cause func(w *withMembers)
+		fails bool
+	}{
+		"nothing fails":                      {func(*withMembers) {}, false},
+		"there is no room for a snapshot":    {func(w *withMembers) { w.noRoom = ErrNoRoom }, true},
+		"the first file cannot be opened":    {at(1, gone), true},
+		"the second file cannot be opened":   {at(2, gone), true},
+		"the first snapshot cannot be read":  {at(1, empty), true},
+		"the second snapshot cannot be read": {at(2, empty), true},
+		"the check fails":                    {at(2, checkFails), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := openWithMembers(t, func(*withMembers) {})
+			stored := w.openStored
+			tc.cause(w)
+			s, err := w.openSnapshot(t.Context(), codec.KindCounters)
+			if (err != nil) != tc.fails {
+				t.Fatalf("opened with %v", err)
+			}
+			if err == nil {
+				mustDo(t, s.Close())
+			}
+			w.noRoom, w.openStored = nil, stored
+			if n := w.open.Load(); n != 0 {
+				t.Errorf("%d snapshots are still open", n)
+			}
+			if !w.snapshotting.TryLock() {
+				t.Fatal("no other snapshot may be taken")
+			}
+			w.snapshotting.Unlock()
+			w.viewsAreReleased()
+		})
+	}
+}
+
+// unclosable is a file whose Close fails.
+type unclosable struct {
+	io.ReadCloser
+	err error
+}
+
+func (f unclosable) Close() error { return errors.Join(f.err, f.ReadCloser.Close()) }
+
+// viewsAreReleased checks that nobody holds the views of sets.
+func (w *withMembers) viewsAreReleased() {
+	w.Helper()
+	mustDo(w.T, w.TakeSnapshot())
+	named := w.sets.State()
+	w.join()
+	w.sets.ReleaseViews(time.Now())
+	v, err := w.sets.OpenView(named)
+	mustDo(w.T, err)
+	defer v.Close()
+	if v.State() == named {
+		w.Error("the views of sets are still held")
+	}
+}
+
+// leaving is a context that ends right after it was found not to have ended.
+type leaving struct {
+	context.Context
+	leave context.CancelFunc
+	stays int // this often it is not ended yet
+}
+
+func (l *leaving) Err() error {
+	err := l.Context.Err()
+	if l.stays--; l.stays < 0 {
+		l.leave()
+	}
+	return err
+}
+
+// A backup whose caller leaves as it is handed over is closed.
+func TestBackupIsHandedOverOrClosed(t *testing.T) {
+	t.Parallel()
+	w := openWithMembers(t, func(*withMembers) {})
+	for i := range 40 {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := w.OpenSnapshot(&leaving{ctx, cancel, i % 2}, codec.KindCounters)
+		if err == nil {
+			mustDo(t, s.Close())
+		}
+		cancel()
+		eventually(t, "all that was opened is closed", func() bool {
+			free := w.snapshotting.TryLock()
+			if free {
+				w.snapshotting.Unlock()
+			}
+			return free && w.open.Load() == 0
+		})
+	}
+}
+
+// A replica that is closed opens no snapshot: its directory may be deleted or another's.
+func TestSnapshotFromAClosedReplica(t *testing.T) {
+	t.Parallel()
+	w := openWithMembers(t, func(*withMembers) {})
+	mustDo(t, w.TakeSnapshot())
+	mustClose(t, w.Replica)
+	_, s, err := w.SnapshotFrom(w.snaps.NewestIndex())
+	if err == nil {
+		mustDo(t, s.Close())
+	}
+	if !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("opened with %v", err)
 	}
 }
