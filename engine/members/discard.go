@@ -123,7 +123,10 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 		}
 	}
 	s.discards.Add(1) // before the keys go: a Scrub that misses some looks whether it rose
-	if err := errors.Join(s.db.Flush(), s.excise(r, span)); err != nil {
+	if err := s.db.Flush(); err != nil {
+		return err
+	}
+	if err := s.excise(r, span); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -177,9 +177,10 @@ type reader interface {
 	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
 }
 
-// present finds the keys that the store has when it is called. All reads of the store use it: for
-// a moment of an ingest with an excise Pebble does not have the earlier keys any more, and does not
-// show those that replace them. An iterator that is open then keeps the earlier ones.
+// present finds the keys that the store has when it is called. All reads of keys at present use it:
+// for a moment of an ingest with an excise Pebble does not have the earlier keys any more, and does
+// not show those that replace them. An iterator that is open then keeps the earlier ones. A Pebble
+// snapshot is taken under Store.writes.
 type present struct{ of *Store }
 
 func (s *Store) present() present { return present{s} }
