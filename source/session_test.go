@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/source/sink"
+	"github.com/countd/countd/source/sink/sinktest"
 )
 
 // The broker is told only of what every shard has, though one of them never has an op.
@@ -48,14 +49,22 @@ func TestCommitBelowIdleShards(t *testing.T) {
 	t.Fatal("the broker is told of nothing")
 }
 
-// A seek that a stall names is not below the shard that is furthest: it would count twice.
-func TestSeekThatIsNamed(t *testing.T) {
+// shardAhead returns a queue of five messages, of which shard 0 has all, and shard 1, which fails,
+// none.
+func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
+	t.Helper()
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1), like(1, 1), like(2, 1), like(2, 1), like(2, 1))
 	c.Fail(1)
 	_, stop := startRunner(testConfig(t, ""), q, c)
 	eventually(t, "a shard is ahead", func() bool { return c.Positions()[0].Lo == 5 })
 	stop()
+	return q, c
+}
+
+// A seek that a stall names is not below the shard that is furthest: it would count twice.
+func TestSeekThatIsNamed(t *testing.T) {
+	q, c := shardAhead(t)
 	q.first = 3
 	r, stop := startRunner(testConfig(t, ""), q, c)
 	defer stop()
@@ -68,12 +77,7 @@ func TestSeekThatIsNamed(t *testing.T) {
 // A queue that was truncated below the shard that is furthest stalls, though another shard is
 // behind its end: what is written there next would be new to one and old to the other.
 func TestTruncatedBetweenShards(t *testing.T) {
-	q, c := newFakes(2, nil)
-	q.add(like(2, 1), like(1, 1), like(2, 1), like(2, 1), like(2, 1))
-	c.Fail(1)
-	_, stop := startRunner(testConfig(t, ""), q, c)
-	eventually(t, "a shard is ahead", func() bool { return c.Positions()[0].Lo == 5 })
-	stop()
+	q, c := shardAhead(t)
 	c.Fail(-1)
 	q.values = q.values[:3]
 	r, stop := startRunner(testConfig(t, ""), q, c)

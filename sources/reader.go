@@ -101,13 +101,7 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 	go func() {
 		files := s.filesState(cfg) // before they are read
 		broker, err := s.cfg.Open(cfg)
-		select {
-		case done <- connected{broker, err}:
-		case <-r.ended:
-			if err == nil {
-				_ = broker.Close() // it was not used
-			}
-		}
+		connected{broker, err}.handOver(done, r.ended)
 		if err == nil { // else Sources opens it again soon
 			r.watch(files, s.every, func() string { return s.filesState(cfg) })
 		}
@@ -125,9 +119,7 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 	}
 	select { // most brokers are open at once: leave none behind
 	case of := <-done:
-		if of.err == nil {
-			_ = of.broker.Close() // it was not used
-		}
+		of.close()
 	case <-time.After(openEnding):
 	}
 	return nil, errEnding
@@ -137,6 +129,22 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 type connected struct {
 	broker source.Broker
 	err    error
+}
+
+// handOver gives the broker to the goroutine that waits for it. It closes the broker if that has left.
+func (c connected) handOver(to chan<- connected, left <-chan struct{}) {
+	select {
+	case to <- c:
+	case <-left:
+		c.close()
+	}
+}
+
+// close closes a broker that was not used.
+func (c connected) close() {
+	if c.err == nil {
+		_ = c.broker.Close()
+	}
 }
 
 // connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang; a broker
@@ -158,13 +166,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 			delete(s.mu.connecting, key)
 		}
 		s.mu.Unlock()
-		select {
-		case done <- connected{broker, err}:
-		case <-ctx.Done():
-			if err == nil {
-				_ = broker.Close() // it was not used
-			}
-		}
+		connected{broker, err}.handOver(done, ctx.Done())
 	}()
 	select {
 	case of := <-done:

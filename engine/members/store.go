@@ -48,8 +48,8 @@ const (
 	blockBytes = 4 << 10
 	// filesOpenMax bounds the open files, each of which keeps some kilobytes of memory.
 	filesOpenMax = 512
-	// indexBytes is a part of the index of a file, of which a lookup reads one if it is not in
-	// memory.
+	// indexBytes is the size of a part of a file's index. A lookup reads one part, unless memory
+	// has it.
 	indexBytes = 16 << 10
 	// fileBytes is the size of most files.
 	fileBytes = 8 << 20
@@ -179,8 +179,8 @@ type reader interface {
 
 // present finds the keys that the store has when it is called. All reads of keys at present use it:
 // for a moment of an ingest with an excise Pebble does not have the earlier keys any more, and does
-// not show those that replace them. An iterator that is open then keeps the earlier ones. A Pebble
-// snapshot is taken under Store.writes.
+// not show those that replace them yet. An iterator from before keeps the earlier keys. Pebble
+// snapshots are taken under Store.writes.
 type present struct{ of *Store }
 
 func (s *Store) present() present { return present{s} }

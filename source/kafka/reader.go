@@ -66,11 +66,11 @@ func outside(at, first, end source.Position) error {
 	if at.Less(first) {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
-	text := fmt.Sprintf("position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
+	ended := end
 	if !end.Less(at) { // it has grown since the broker refused at: it ended below
-		end = source.Position{Lo: max(at.Lo, 1) - 1}
+		ended = source.Position{Lo: max(at.Lo, 1) - 1}
 	}
-	return source.Truncated(end, "%s", text)
+	return source.Truncated(ended, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
 }
 
 // Next returns messages, or none after a while. The topic is still the one that the reader

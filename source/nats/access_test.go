@@ -13,7 +13,6 @@ import (
 
 	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
-	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -96,15 +95,7 @@ func TestOldDenial(t *testing.T) {
 	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: forbidden}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
-	cfg, err := source.ParseConfig([]byte(q.Config + "username: countd\npassword-file: " + a.Dir + "/password\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokerOf(t, q.Config+"username: countd\npassword-file: "+a.Dir+"/password\n")
 	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -240,11 +240,10 @@ func TestLargeLetter(t *testing.T) {
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }
 
-// TestClosedConnection: a reader whose connection was closed fails, though its broker has another.
-func TestClosedConnection(t *testing.T) {
-	q, _ := newQueue(t)
-	q.Write(t, brokertest.Like(1, 1))
-	cfg, err := source.ParseConfig([]byte(q.Config))
+// brokerOf returns the broker of a configuration, open until the end of the test.
+func brokerOf(t *testing.T, config string) *Broker {
+	t.Helper()
+	cfg, err := source.ParseConfig([]byte(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +251,15 @@ func TestClosedConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// TestClosedConnection: a reader whose connection was closed fails, though its broker has another.
+func TestClosedConnection(t *testing.T) {
+	q, _ := newQueue(t)
+	q.Write(t, brokertest.Like(1, 1))
+	b := brokerOf(t, q.Config)
 	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1})
 	if err != nil {
 		t.Fatal(err)
