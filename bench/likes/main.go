@@ -5,6 +5,7 @@
 //	likes -do like -addr 127.0.0.1:7400 -conns 64 -for 5s
 //	likes -do like -addr 127.0.0.1:7400 -conns 16 -batch 100 -n 5000000 -posts 500000 -recent
 //	likes -do page -addr 127.0.0.1:7400 -conns 64 -for 5s      20 posts; check: with the user's likes
+//	likes -do sadd -addr 127.0.0.1:7403 -conns 64 -for 5s      the same as like, at countd's Redis port
 //	likes -do redis -addr 127.0.0.1:6379 -conns 64 -for 5s     SADD, SCARD and the reverse SADD in MULTI
 //
 // It prints ops, ops that changed a set, requests a second and the p50 and p99 of a request in
@@ -43,7 +44,7 @@ type load struct {
 
 func main() {
 	var l load
-	flag.StringVar(&l.do, "do", "like", "incr, like, page, check or redis")
+	flag.StringVar(&l.do, "do", "like", "incr, like, page, check, sadd or redis")
 	flag.StringVar(&l.addr, "addr", "127.0.0.1:7400", "server")
 	conns := flag.Int("conns", 64, "connections, each with one request in flight")
 	flag.IntVar(&l.batch, "batch", 1, "ops of a request of incr and like")
@@ -133,6 +134,9 @@ func (l *load) run(number uint64) (r result, err error) {
 func (c *caller) prepare(done int64) {
 	path := "/v1/counters/posts/get"
 	switch b := c.body[:0]; c.do {
+	case "sadd":
+		c.out = command(c.out[:0], "SADD", "posts:"+c.post(done)+":like:members", c.user())
+		return
 	case "redis":
 		post, user := c.post(done), c.user()
 		c.out = command(c.out[:0], "MULTI")
@@ -206,11 +210,23 @@ func command(to []byte, words ...string) []byte {
 	return to
 }
 
+// replies returns how many lines Redis answers, 0 for an answer over HTTP, and which of them is
+// that of the SADD to a post's set.
+func (c *caller) replies() (lines, added int) {
+	switch c.do {
+	case "sadd":
+		return 1, 0
+	case "redis":
+		return 8, 5 // OK, QUEUED three times, and an array of three numbers
+	default:
+		return 0, 0
+	}
+}
+
 // answer reads the answer and returns how many ops changed a set.
 func (c *caller) answer() (changed int, err error) {
-	if c.do == "redis" {
-		// OK, QUEUED three times, and an array of three numbers.
-		for i := range 8 {
+	if lines, added := c.replies(); lines > 0 {
+		for i := range lines {
 			line, err := c.lines.ReadLine()
 			if err != nil {
 				return 0, err
@@ -218,7 +234,7 @@ func (c *caller) answer() (changed int, err error) {
 			if strings.HasPrefix(line, "-") {
 				return 0, fmt.Errorf("%s answered %s", c.addr, line)
 			}
-			if i == 5 && line == ":1" {
+			if i == added && line == ":1" {
 				changed++
 			}
 		}

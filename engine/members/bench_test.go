@@ -31,15 +31,22 @@ type likes struct {
 	now    time.Duration
 }
 
-const likesPerPost = 10
+const (
+	likesPerPost = 10
+	benchUsers   = 10_000_000
+)
 
 func newLikes(pairs int, span time.Duration) *likes {
 	random := rand.New(rand.NewPCG(1, 2))
-	return &likes{random: random, users: rand.NewZipf(random, 1.1, 20, 10_000_000-1), step: span / time.Duration(pairs),
+	return &likes{random: random, users: rand.NewZipf(random, 1.1, 20, benchUsers-1), step: span / time.Duration(pairs),
 		day: float64(pairs) / likesPerPost * min(1, float64(24*time.Hour)/float64(span))}
 }
 
-func (l *likes) user() uint64 { return l.users.Uint64()*2_654_435_761%10_000_019 + 1 }
+// user draws one by how much they like, viewer draws any.
+func (l *likes) user() uint64   { return userID(l.users.Uint64()) }
+func (l *likes) viewer() uint64 { return userID(l.random.Uint64N(benchUsers)) }
+
+func userID(n uint64) uint64 { return n*2_654_435_761%10_000_019 + 1 }
 
 func (l *likes) post(back float64) uint64 {
 	at := max(len(l.posts)-1-int(l.random.ExpFloat64()*back), 0)
@@ -69,9 +76,14 @@ func processor(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// settle waits until no compaction is running.
+// settle waits until no compaction is running and no filter is being filled.
 func settle(s *Store) {
-	for s.db.Metrics().Compact.NumInProgress > 0 {
+	filling := func(g *Group) bool {
+		g.known.mu.Lock()
+		defer g.known.mu.Unlock()
+		return g.known.filling != nil || g.known.wanted.Load()
+	}
+	for s.db.Metrics().Compact.NumInProgress > 0 || slices.ContainsFunc(s.groups(), filling) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
@@ -184,28 +196,36 @@ func BenchmarkSets(b *testing.B) {
 		b.ReportMetric(float64(of.Nanoseconds())/1000/float64(n), name)
 	}
 	report("µs/join-of-100", processor(b)-began, *benchPairs)
-	pages := func(name string, back float64) {
+	pages := func(name string, back float64, user func() uint64) {
 		const pages = 20_000
+		settle(s)
 		began := processor(b)
-		in, blocks := [20]bool{}, s.db.Metrics().BlockCache.Misses
+		in, found, blocks := [20]bool{}, 0, s.db.Metrics().BlockCache.Misses
 		for range pages {
 			var rows [benchGroups][]uint64
 			for range in {
 				id := l.post(back)
 				rows[id%benchGroups] = append(rows[id%benchGroups], id/benchGroups)
 			}
-			user := l.user()
+			user := user()
 			for n, rows := range rows {
 				if err := of.groups[n].Contains(user, 2, rows, in[:len(rows)]); err != nil {
 					b.Fatal(err)
 				}
+				for _, is := range in[:len(rows)] {
+					if is {
+						found++
+					}
+				}
 			}
 		}
 		report("µs/page-"+name, processor(b)-began, pages)
+		b.ReportMetric(float64(found)/pages, "liked/page-"+name)
 		b.ReportMetric(float64(s.db.Metrics().BlockCache.Misses-blocks)/pages, "reads/page-"+name)
 	}
-	pages("new", l.day/24)
-	pages("any", float64(len(l.posts)))
+	pages("new", l.day/24, l.user)
+	pages("any", float64(len(l.posts)), l.user)
+	pages("any-viewer", float64(len(l.posts)), l.viewer)
 	began = processor(b)
 	const alone = 50_000
 	for range alone {
@@ -232,5 +252,6 @@ func BenchmarkSets(b *testing.B) {
 		b.ReportMetric(float64(bytes)/pairs, "B/pair-"+string(kind))
 	}
 	b.ReportMetric(float64(s.db.Metrics().Total().TablesSize)/pairs, "B/pair")
-	pages("compacted", float64(len(l.posts)))
+	pages("compacted", float64(len(l.posts)), l.user)
+	pages("compacted-viewer", float64(len(l.posts)), l.viewer)
 }

@@ -40,9 +40,6 @@ const (
 	// MemoryBytesMin is enough to work at all.
 	MemoryBytesMin = 8 << 20
 
-	// fileFilterBits is the size of the filter of a file per pair. The last level, which has
-	// most pairs, has none: knownPairs does that better.
-	fileFilterBits = 10
 	// blockBytes is small, as a lookup that memory does not answer reads and unpacks a block: in
 	// 16 KiB that takes twice as long, and pairs take 6 % less.
 	blockBytes = 4 << 10
@@ -148,12 +145,12 @@ func (s *Store) options() *pebble.Options {
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
+	// Files have no filters, as groups do better with theirs: that of one file would be a block of
+	// a megabyte, for which the cache drops a hundred others.
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
-		o.Levels[i].FilterPolicy = pairFilter{fileFilterBits}
 		o.TargetFileSizes[i] = fileBytes
 	}
-	o.Levels[len(o.Levels)-1].FilterPolicy = pebble.NoFilterPolicy
 	// What varies in a block are bytes that nothing makes much smaller, see columns.go.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	o.EventListener = &pebble.EventListener{
