@@ -54,12 +54,13 @@ func (g *Group) rowsReadable(rows []uint64) error {
 	if err != nil {
 		return err
 	}
-	for _, row := range rows {
-		prefix := g.at.number(keyTime, row)
+	for i := 0; i < len(rows) && err == nil; i++ {
+		prefix := g.at.number(keyTime, rows[i])
 		valid := it.SeekGE(prefix)
 		for n := 0; n < purgedAtOnce && valid && bytes.HasPrefix(it.Key(), prefix); n++ {
 			valid = it.Next()
 		}
+		err = it.Error() // the next seek clears it
 	}
-	return errors.Join(it.Error(), it.Close())
+	return errors.Join(err, it.Close())
 }

@@ -5,9 +5,11 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 // flip changes a byte in the largest table of a closed store, at a tenth of its size times part.
@@ -319,5 +321,46 @@ func TestScrubReadsAllOfAFile(t *testing.T) {
 		}
 		d.group.Close()
 		_ = d.store.Close()
+	}
+}
+
+// An error of reading the pairs of one row is not lost to the next row.
+func TestReadableOfSeveralRows(t *testing.T) {
+	t.Parallel()
+	var fails atomic.Int64
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") && fails.Add(-1) == 0 {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))
+	d := &disk{T: t, store: smallFilesOf(t, fs, io.Discard)}
+	d.group = d.open(1)
+	d.give(joins(50, 10)...)
+	d.compact()
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for nth := int64(1); nth < 100; nth++ {
+		d.store = smallFilesOf(t, fs, io.Discard)
+		d.group = d.open(1)
+		d.store.filters.one.Lock() // none is filled meanwhile
+		fails.Store(nth)
+		err := d.group.Readable(nil, []uint64{3, 30})
+		d.store.filters.one.Unlock()
+		if met := fails.Swap(0) <= 0; met != errors.Is(err, ErrDamaged) {
+			t.Errorf("read %d of a file fails: %v, and Readable returns %v", nth, met, err)
+		} else if met {
+			failed++
+		}
+		d.group.Close()
+		if err := d.store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if failed < 2 {
+		t.Errorf("%d reads failed", failed)
 	}
 }
