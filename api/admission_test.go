@@ -213,20 +213,20 @@ func TestTheDoorOpens(t *testing.T) {
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	l := startLive(t, nil)
 	const incr = "/v1/counters/posts/incr"
-	l.server.crowd(&l.server.admission.small, time.Second)
+	l.server.crowd(&l.server.admission.small, 10*time.Second)
 	defer l.server.uncrowd(&l.server.admission.small)
-	got := l.do("POST", incr, "not even JSON", "Countd-Timeout", "1s")
+	got := l.do("POST", incr, "not even JSON", "Countd-Timeout", "10s")
 	wantFault(t, got, 429, "overloaded", "")
 	if got.header.Get("Retry-After") != "1" {
 		t.Error("no Retry-After")
 	}
-	wantFault(t, l.do("DELETE", "/v1/counters/posts/1", "", "Countd-Timeout", "1s"), 429, "overloaded", "")
+	wantFault(t, l.do("DELETE", "/v1/counters/posts/1", "", "Countd-Timeout", "10s"), 429, "overloaded", "")
 	for _, c := range []struct{ name, method, path, body, timeout string }{
-		{"a patient write", "POST", incr, manyOps(1), "10s"},
-		{"a large write", "POST", incr, manyOps(1000), "1s"},
-		{"a read", "GET", "/v1/counters/posts/1", "", "1s"},
-		{"a page", "POST", "/v1/counters/posts/get", `{"ids":["1"]}`, "1s"},
-		{"an operator", "GET", "/v1/cluster", "", "1s"},
+		{"a patient write", "POST", incr, manyOps(1), "60s"},
+		{"a large write", "POST", incr, manyOps(1000), "10s"},
+		{"a read", "GET", "/v1/counters/posts/1", "", "10s"},
+		{"a page", "POST", "/v1/counters/posts/get", `{"ids":["1"]}`, "10s"},
+		{"an operator", "GET", "/v1/cluster", "", "10s"},
 	} {
 		if got := l.do(c.method, c.path, c.body, "Countd-Timeout", c.timeout); got.status != 200 {
 			t.Errorf("%s is answered %d %s", c.name, got.status, got.body)

@@ -234,11 +234,13 @@ func TestTimeoutIsOfOneRequest(t *testing.T) {
 	l := startLive(t, nil)
 	d := l.dial(t)
 	const call = "/v1/counters/posts/incr"
-	d.post(call, manyOps(1), 0, "Countd-Timeout: 400ms")
-	if got := d.answer(); got.status != 200 {
+	const timeout = 400 * time.Millisecond
+	began := time.Now()
+	d.post(call, manyOps(1), 0, "Countd-Timeout: "+timeout.String())
+	if got := d.answer(); got.status != 200 && time.Since(began) < timeout { // it may pass on a busy machine
 		t.Fatalf("answered %d %s", got.status, got.body)
 	}
-	time.Sleep(450 * time.Millisecond) // past it
+	time.Sleep(timeout + 50*time.Millisecond) // past it
 	for _, ops := range []int{1, 1000} {
 		d.post(call, manyOps(ops), 0)
 		if got := d.answer(); got.status != 200 {
