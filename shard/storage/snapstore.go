@@ -188,6 +188,11 @@ func (s *Snapshots) Newest() (index, term uint64, found bool, err error) {
 
 // List is raft.SnapshotStore's. raft's own leaves out what it cannot read; a
 // list that does not begin with the newest directory is refused here.
+//
+// Snapshots may be finished meanwhile, and each removes one that snapshotsKept later ones have
+// replaced. If raft's list does not begin with the directory that was the newest before it was
+// read, that one was removed, and then a newer one is there. So the newest is damaged if it is
+// still the newest. Otherwise List begins again.
 func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 	if err := s.stop.Failure(); err != nil {
 		return nil, err
@@ -212,6 +217,13 @@ func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 			}
 			return metas, nil
 		}
+	}
+	later, _, err := s.newest()
+	if err != nil {
+		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
+	}
+	if newest.compare(later) < 0 {
+		return s.List()
 	}
 	return nil, s.fail(fmt.Errorf("cannot use the newest snapshot %d-%d-%d: %w: its meta.json",
 		newest.term, newest.index, newest.msec, ErrDamaged))

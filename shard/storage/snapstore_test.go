@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -87,6 +88,58 @@ func TestOlderSnapshotEndsLast(t *testing.T) {
 	mustDo(t, older.Close())
 	if index, bytes := s.NewestIndex(), s.NewestBytes(); index != 12 || bytes != 5 {
 		t.Errorf("the newest is of %d, %d bytes", index, bytes)
+	}
+}
+
+// beside is the output of a logger. It calls do at the first line.
+type beside struct{ do func() }
+
+func (b *beside) Write(line []byte) (int, error) {
+	if do := b.do; do != nil {
+		b.do = nil
+		do()
+	}
+	return len(line), nil
+}
+
+// raft lists the snapshots while others are taken. However many replace those that it is about to
+// read, nothing is damaged, and the list begins with one that was the newest meanwhile.
+func TestSnapshotsReplacedWhileTheyAreListed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		finished []uint64 // after 8 and 9 were found
+		want     []uint64 // snapshots that are listed
+	}{
+		"the older one":     {[]uint64{10}, []uint64{9}},
+		"both":              {[]uint64{10, 11}, []uint64{11, 10}},
+		"both, and another": {[]uint64{10, 11, 12}, []uint64{12, 11}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, found := t.TempDir(), &beside{}
+			s, err := OpenSnapshots(dir, 7, hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: found}), noFatal(t))
+			mustDo(t, err)
+			silent := mustOpenSnaps(t, dir)
+			mustSnapshot(t, silent, 8, "replaced")
+			mustSnapshot(t, silent, 9, "replaced")
+			_, trans := raft.NewInmemTransport("n1")
+			sink, err := silent.Create(1, 10, 2, testServers, 1, trans)
+			mustDo(t, err)
+			// raft has read the directory, and logs that 10 is unfinished. It comes before 8 by name.
+			found.do = func() {
+				mustDo(t, sink.Close())
+				for _, index := range tc.finished[1:] {
+					mustSnapshot(t, silent, index, "newer")
+				}
+			}
+			metas, err := s.List()
+			mustDo(t, err)
+			var got []uint64
+			for _, m := range metas {
+				got = append(got, m.Index)
+			}
+			if found.do != nil || !slices.Equal(got, tc.want) {
+				t.Errorf("the list has %v, want %v", got, tc.want)
+			}
+		})
 	}
 }
 
