@@ -203,6 +203,5 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
-	r.group.NoteColdDamage(meta.Index, err)
 	return err
 }

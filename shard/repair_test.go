@@ -216,6 +216,32 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	checkCold(t, m.Node, ks, 1)
 }
 
+// A leader that cannot read the sets of the snapshot that a follower needs hands over and is
+// repaired. The follower gets what it needs from another.
+func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
+	t.Parallel()
+	all := coldCluster(t)
+	m, behind := all[0], all[2]
+	damaged, ks := m.here(), m.Keyspace("posts")
+	memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, 1))
+	behind.stop()
+	var w *Write
+	for i := range uint64(2 * 128) { // more entries than any snapshot leaves in the log
+		w = memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, i))
+	}
+	damaged.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
+	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.TakeSnapshot() == nil })
+	sets := damaged.counters.Members()
+	sets.ReleaseViews(time.Now())
+	mustDo(t, m.sets.Drop(damaged.group.Group())) // behind its back
+	behind.start()
+	mustBeRepaired(t, all, m, damaged)
+	if in := isIn(t, behind.Node, behind.Keyspace("posts"), 2, w, coldID(5), coldID(6)); !in[0] || in[1] {
+		t.Errorf("the follower has the member in %v", in)
+	}
+	mustDo(t, m.here().counters.Members().Verify())
+}
+
 // A follower that cannot apply an entry is stuck: it answers with nothing that it has not
 // applied, and is repaired; its vote and its log stay the same.
 func TestStuckFollowerIsRepaired(t *testing.T) {

@@ -57,8 +57,10 @@ func (g *Replica) openSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 	if err == nil && facts.MembersLater {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
+	if c, is := checked.ReadCloser.(carriedFile); is {
+		c.note(err) // of what was read and makes no sense; Read has noted the rest
+	}
 	if err = errors.Join(err, checked.Close()); err != nil {
-		g.NoteColdDamage(checked.meta.Index, err)
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
 	}
 	return &Snapshot{ReadCloser: sent, Bytes: sent.meta.Size, SnapshotFacts: facts}, nil
@@ -124,23 +126,64 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	if g.cfg.Cold == nil && g.cfg.Members == nil {
 		return &storedSnapshot{state, meta}, nil
 	}
-	carried, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
+	c, err := g.carry(meta.Index, state)
 	if err != nil {
-		g.NoteColdDamage(meta.Index, err)
-		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
+		return nil, errors.Join(err, state.Close())
 	}
-	meta.Size += carried.Added()
-	return &storedSnapshot{carriedFile{carried, state}, meta}, nil
+	meta.Size += c.Added()
+	return &storedSnapshot{carriedFile{c, state}, meta}, nil
+}
+
+// carry opens the cold rows and the sets that the stored snapshot of an index names, whose file
+// is state. They are of the same entry as state, or the sets are of a later one and the outcomes
+// since are with them: members.OpenView compares what the snapshot names.
+//
+// raft's own sends hold no lock. If two snapshots are finished from when raft opens the file,
+// which reads it, until carry returns, carry fails, or a generation is missing later; raft tries
+// again with the newest. That cannot go on: to write and sync two snapshots takes longer than to
+// read one.
+//
+// What cannot be read of a snapshot that was the newest once all was open is damaged, however
+// many have come since: nothing removes what is open (see openTaken). It is noted, or the
+// follower would get the same error again and again. Before, a later snapshot may have removed it.
+func (g *Replica) carry(index uint64, state io.Reader) (*carried, error) {
+	rows, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
+	c := &carried{rows, g, g.snaps.NewestIndex() == index}
+	if err != nil {
+		c.note(err)
+		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	return c, nil
+}
+
+// carried is a snapshot with what carry opened.
+type carried struct {
+	*raftfsm.Carried
+	group  *Replica
+	newest bool // since before what is read now was opened
+}
+
+func (c *carried) Read(p []byte) (int, error) {
+	n, err := c.Carried.Read(p)
+	c.note(err)
+	return n, err
+}
+
+// note reports damage.
+func (c *carried) note(err error) {
+	if c.newest && isDamage(err) && c.group.cfg.ColdDamaged != nil {
+		c.group.cfg.ColdDamaged(err)
+	}
 }
 
 // carriedFile is a snapshot and the file that it is read from.
 type carriedFile struct {
-	*raftfsm.Carried
+	*carried
 	file io.Closer
 }
 
 func (f carriedFile) Close() error {
-	f.Carried.Close()
+	f.carried.Close()
 	return f.file.Close()
 }
 
@@ -170,14 +213,6 @@ func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser,
 		return nil, nil, err
 	}
 	return s.meta, s, nil
-}
-
-// NoteColdDamage reports that the cold rows of the snapshot of an index could not be read and
-// sent, unless a later snapshot has replaced that one, and its rows, meanwhile.
-func (g *Replica) NoteColdDamage(index uint64, err error) {
-	if isDamage(err) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
-		g.cfg.ColdDamaged(err)
-	}
 }
 
 // Receive makes a snapshot of another replica the newest of this one, whose log and vote

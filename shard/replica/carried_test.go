@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,10 +24,14 @@ import (
 type withMembers struct {
 	*testing.T
 	*Replica
+	store  *members.Store
+	dir    string // of store
 	sets   *members.Group
 	next   uint64       // the member that joins next
 	noRoom error        // why no snapshot may be written
 	open   atomic.Int64 // stored snapshots that are open
+	lossy  atomic.Bool  // damage is expected
+	damage atomic.Int64 // how often it was noted
 }
 
 // countedFile is the file of a snapshot, which is closed after all that reads it.
@@ -43,17 +49,22 @@ func (f countedFile) Close() error {
 // and after the file of one is opened.
 func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers {
 	t.Helper()
-	store, err := members.Open(members.Config{Dir: t.TempDir(), MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	w := &withMembers{T: t, dir: t.TempDir()}
+	var err error
+	w.store, err = members.Open(members.Config{Dir: w.dir, MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
 	mustDo(t, err)
-	t.Cleanup(func() { mustDo(t, store.Close()) })
-	w := &withMembers{T: t}
-	w.sets, err = store.Group(7)
+	t.Cleanup(func() { mustDo(t, w.store.Close()) })
+	w.sets, err = w.store.Group(7)
 	mustDo(t, err)
 	fsm := raftfsm.NewCountersOver(raftfsm.Tiers{Members: w.sets})
 	t.Cleanup(fsm.Close)
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.FSM, cfg.Members, cfg.Initial = fsm, w.sets, aloneIn(cfg)
-	cfg.ColdDamaged = func(err error) { t.Errorf("taken for damage: %v", err) }
+	cfg.ColdDamaged = func(err error) {
+		if w.damage.Add(1); !w.lossy.Load() {
+			t.Errorf("taken for damage: %v", err)
+		}
+	}
 	cfg.Room = func(uint64) (func(), error) { return func() { meanwhile(w) }, w.noRoom }
 	w.Replica = mustOpen(t, cfg)
 	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
@@ -74,23 +85,31 @@ func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers 
 // join has one more member join a row.
 func (w *withMembers) join() {
 	w.Helper()
-	mustDo(w.T, w.Apply(joinEntry(time.Now(), w.next)).Error())
-	w.next++
+	w.joinMany(1)
 }
 
-// joinEntry returns an entry by which a member joins a set: a clock (raftfsm/dedup/limits.go),
-// then a request with one op (raftfsm/memberop.go).
-func joinEntry(now time.Time, member uint64) []byte {
+// joinMany has n more members join a row, by one entry.
+func (w *withMembers) joinMany(n uint64) {
+	w.Helper()
+	mustDo(w.T, w.Apply(joinEntry(time.Now(), w.next, n)).Error())
+	w.next += n
+}
+
+// joinEntry returns an entry by which members, n from first on, join a set: a clock
+// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/memberop.go).
+func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	b = le.AppendUint64(b, uint64(now.UnixMilli()))
 	b = le.AppendUint64(le.AppendUint64(b, minute), minute) // horizon of keys, of producers
 	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // keys, producers
 	const join, row, column, opBytes = 1<<6 | 1<<2, 1, 0, 1 + 8 + 1 + 8
-	b = le.AppendUint32(append(b, codec.SectionRequest), 4+opBytes)
-	b = le.AppendUint32(b, 1) // ops
-	b = le.AppendUint64(append(b, join), row)
-	b = le.AppendUint64(append(b, column), member)
+	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(4+n*opBytes))
+	b = le.AppendUint32(b, uint32(n))
+	for member := first; member < first+n; member++ {
+		b = le.AppendUint64(append(b, join), row)
+		b = le.AppendUint64(append(b, column), member)
+	}
 	return codec.AppendChecksum(b)
 }
 
@@ -189,6 +208,73 @@ func TestReplacedSnapshot(t *testing.T) {
 	}
 	if n := w.open.Load(); n != 0 {
 		t.Errorf("%d snapshots are still open", n)
+	}
+}
+
+// breakSets overwrites the files that the sets are in. What is in memory stays.
+func (w *withMembers) breakSets() {
+	w.Helper()
+	files, err := filepath.Glob(filepath.Join(w.dir, "*.sst"))
+	mustDo(w.T, err)
+	for _, name := range files {
+		f, err := os.Stat(name)
+		if !errors.Is(err, os.ErrNotExist) { // as Pebble had merged it
+			mustDo(w.T, err)
+			mustDo(w.T, os.WriteFile(name, make([]byte, f.Size()), 0o600))
+		}
+	}
+}
+
+// What cannot be read of a snapshot that raft sends is noted as damage: as it is opened, and later,
+// however many snapshots have come since. If one has come before, it may have been removed.
+func TestDamageOfASentSnapshot(t *testing.T) {
+	t.Parallel()
+	lose := func(w *withMembers) {
+		w.sets.ReleaseViews(time.Now())
+		mustDo(w.T, w.store.Drop(7))
+	}
+	replace := func(w *withMembers) {
+		w.join()
+		mustDo(w.T, w.TakeSnapshot())
+	}
+	for name, tc := range map[string]struct {
+		before, behind func(w *withMembers) // it is open
+		want           int64
+	}{
+		"the sets are lost":                         {before: lose, want: 1},
+		"the files are broken":                      {want: 1},
+		"the files are broken, and it is replaced":  {behind: (*withMembers).replaceSnapshots, want: 1},
+		"the files are broken, and it was replaced": {before: replace},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := openWithMembers(t, func(*withMembers) {})
+			for range 20 { // more than fits a memtable and the blocks that are read ahead
+				w.joinMany(1000)
+			}
+			mustDo(t, w.TakeSnapshot())
+			metas, err := w.snaps.List()
+			mustDo(t, err)
+			meta, state, err := w.snaps.Open(metas[0].ID)
+			mustDo(t, err)
+			defer state.Close()
+			if tc.before != nil {
+				tc.before(w)
+			}
+			w.lossy.Store(true)
+			c, err := w.carry(meta.Index, state)
+			if err == nil {
+				defer c.Close()
+				if tc.behind != nil {
+					tc.behind(w)
+				}
+				w.breakSets()
+				_, err = io.Copy(io.Discard, c)
+			}
+			if n := w.damage.Load(); !isDamage(err) || n != tc.want {
+				t.Errorf("noted %d times, want %d: %v", n, tc.want, err)
+			}
+		})
 	}
 }
 

@@ -84,7 +84,9 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		return nil, err
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
-	g.trans.cold, g.trans.members, g.trans.damaged = cfg.Cold, cfg.Members, g.NoteColdDamage
+	if cfg.Cold != nil || cfg.Members != nil {
+		g.trans.carry = g.carry
+	}
 	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())

@@ -10,9 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 )
@@ -55,8 +52,8 @@ const (
 // stream.Streams); larger ones, and all while a node of the cluster does not take them, on
 // connections of the group.
 //
-// And a snapshot that it sends has the cold rows in it that the stored one names,
-// which are on this node's disk: cold, nil for none.
+// And a snapshot that it sends has the cold rows and the sets in it that the stored one names,
+// which are on this node's disk (see carry).
 //
 // And what it receives passes through filter, nil for none, which also says when raft
 // must not ask for votes; and an append that it sends tells no follower to commit what
@@ -72,9 +69,7 @@ type raftTransport struct {
 	beats    *Beats          // nil without streams
 	group    uint32
 	closed   *closedOnce
-	cold     *cold.Group
-	members  *members.Group
-	damaged  func(index uint64, err error) // told why a snapshot with cold rows was not sent
+	carry    func(index uint64, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
 	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
 	// again for a pre-vote that has no answer. Zero for any other replica.
@@ -221,19 +216,17 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 
 // InstallSnapshot is raft.Transport's.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	if t.cold == nil && t.members == nil {
+	if t.carry == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
-	carried, err := raftfsm.CarryBlocks(data, t.cold, t.members)
+	stream, err := t.carry(args.LastLogIndex, data)
 	if err != nil {
-		return fmt.Errorf("cannot send a snapshot: %w", err)
+		return err
 	}
-	defer carried.Close()
+	defer stream.Close()
 	larger := *args
-	larger.Size += carried.Added()
-	err = t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, carried)
-	t.damaged(args.LastLogIndex, err)
-	return err
+	larger.Size += stream.Added()
+	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, stream)
 }
 
 // EncodePeer implements raft.Transport. raft encodes only this replica's own address, which
