@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -49,6 +50,22 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 		}
 	}
 	return ReplicaReport{}
+}
+
+// A node that closes while a backup is being sent leaves nothing open, and the backup ends with
+// an error.
+func TestCloseBesideABackup(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := n.Keyspace("posts")
+	memberWrite(t, n, ks, engine.Join(1, 2, 3))
+	s, err := n.OpenSnapshot(t.Context(), ks.FirstGroup)
+	mustDo(t, err)
+	mustStop(t, n)
+	if _, err := io.Copy(io.Discard, s); !errors.Is(err, members.ErrClosed) {
+		t.Errorf("the backup ends with %v", err)
+	}
+	mustDo(t, s.Close())
 }
 
 // What is backed up from one cluster is, restored through any node of another,

@@ -111,7 +111,7 @@ func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer, set
 		Logger: slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Groups: func() []uint32 { return []uint32{0, 1, 2} }, Fatal: func(err error) { panic(err) },
 	}, cache: pebble.NewCache(MemoryBytesMin)}
-	s.mu.groups, s.mu.unopened = map[uint32]*suspect{}, map[uint32]uint64{}
+	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	_ = fs.Remove(fs.PathJoin(s.cfg.Dir, rewrittenName))
 	o := s.options()

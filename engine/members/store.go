@@ -7,7 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -89,6 +91,7 @@ type Store struct {
 		// unopened are the pairs of groups on disk that were not opened yet, as far as they can be read.
 		unopened map[uint32]uint64
 		files    []*damagedFile
+		readers  map[*ViewReader]struct{} // open
 	}
 
 	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
@@ -116,7 +119,7 @@ func Open(cfg Config) (*Store, error) {
 		cfg.FS = vfs.Default
 	}
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
-	s.mu.groups, s.mu.unopened = map[uint32]*suspect{}, map[uint32]uint64{}
+	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
 	var err error
@@ -222,8 +225,8 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	return batch.Commit(sync)
 }
 
-// Close closes the store. All views must be closed. Later calls of other methods get
-// ErrClosed.
+// Close closes the store and the ViewReaders that are open: a backup may still be read. The groups
+// must be closed. Later calls of other methods get ErrClosed.
 func (s *Store) Close() error {
 	if !s.closing.Swap(true) {
 		close(s.filters.end)
@@ -235,6 +238,12 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	s.mu.Lock()
+	readers := slices.Collect(maps.Keys(s.mu.readers))
+	s.mu.Unlock()
+	for _, r := range readers {
+		r.close()
+	}
 	defer s.cache.Unref()
 	if err := s.db.Close(); err != nil {
 		return fmt.Errorf("cannot close members: %w", err)

@@ -208,6 +208,9 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 		return nil, err
 	}
 	r := &ViewReader{view: v, left: v.state.Pairs}
+	g.store.mu.Lock()
+	g.store.mu.readers[r] = struct{}{}
+	g.store.mu.Unlock()
 	return r, r.open(named)
 }
 
@@ -353,15 +356,24 @@ func (r *ViewReader) pairsLocked(dst []byte) ([]byte, error) {
 func (r *ViewReader) Close() {
 	done, err := r.view.group.store.use()
 	if err != nil {
-		return // the store must not be closed before its readers
+		return // Store.Close has closed it
 	}
 	defer done()
+	r.close()
+}
+
+// close is Close, for a caller that has the store in use or closes it.
+func (r *ViewReader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.closed {
 		return
 	}
 	r.mu.closed = true
+	s := r.view.group.store
+	s.mu.Lock()
+	delete(s.mu.readers, r)
+	s.mu.Unlock()
 	if r.mu.it != nil {
 		_ = r.mu.it.Close() // what failed was returned by Next
 	}

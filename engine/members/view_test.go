@@ -2,6 +2,7 @@ package members
 
 import (
 	"errors"
+	"io"
 	"testing"
 	"time"
 )
@@ -93,4 +94,50 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 			t.Errorf("opened with %v", err)
 		}
 	})
+}
+
+// The store closes with what is open, as a backup may be read longer than the node runs: 1. Close
+// waits for no reader, and nothing is left open in Pebble, which Close would return; 2. a reader
+// gets ErrClosed, or had all before; 3. it is closed without harm, before or behind the store.
+func TestCloseWithReaders(t *testing.T) {
+	d := diskOf(t)
+	for row := range uint64(20) {
+		d.give(joins(row+1, 1000)...)
+	}
+	var all []*ViewReader
+	for range 6 {
+		if err := d.group.Capture(); err != nil {
+			t.Fatal(err)
+		}
+		v, err := d.group.OpenView(d.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+		d.give(op{kind: 'j', pair: Pair{Row: 99, Member: d.index}})
+	}
+	all[0].Close()
+	ended := make(chan error)
+	for _, v := range all[1:] {
+		began := make(chan struct{})
+		go func() {
+			_, err := v.Next(nil)
+			for close(began); err == nil; {
+				_, err = v.Next(nil)
+			}
+			v.Close()
+			ended <- err
+		}()
+		<-began
+	}
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Error(err)
+	}
+	for range all[1:] {
+		if err := <-ended; !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) {
+			t.Errorf("a reader ends with %v", err)
+		}
+	}
+	all[0].Close()
 }
