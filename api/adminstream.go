@@ -20,7 +20,7 @@ import (
 const restoreIdleMax = time.Minute
 
 // snapshotGroup answers with a snapshot of a shard, or with the address of the node that has
-// it.
+// it. The request's deadline bounds the wait until the snapshot begins.
 func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {

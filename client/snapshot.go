@@ -34,7 +34,8 @@ type Restored struct {
 
 // Snapshot takes a snapshot of a shard, which is named by the number of its group. It is
 // sent once, to the current address, which may redirect to the leader. The server has
-// TimeoutMax until the first byte; the rest has no time limit.
+// TimeoutMax to begin the snapshot; the rest has no time limit. The first byte comes once the
+// snapshot is written and checked, for a large shard after minutes.
 func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 	r, err := a.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {

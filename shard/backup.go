@@ -36,7 +36,7 @@ func (n *Node) LeaderOf(number uint32) string {
 // entries, with all in it that was acknowledged before the call. It is one of
 // the group's own snapshots, read back and checked whole before it is handed
 // out. ErrNoLeader means that another node leads the group, ErrOverloaded that
-// there was none by the end of ctx.
+// none had begun by the end of ctx, or that it failed behind that.
 func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapshot, error) {
 	g := n.registry.shardOf(number)
 	if g == nil {
@@ -69,7 +69,7 @@ func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Ki
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, prover.ConfirmTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), prover.ConfirmTimeout) // it may have ended since
 	defer cancel()
 	if !n.asking.Begin() {
 		return nil, errors.Join(ErrDraining, s.Close())

@@ -52,6 +52,40 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
+// passed is a context whose deadline passes right after a look at it.
+type passed struct {
+	context.Context
+	pass context.CancelFunc
+}
+
+func (p passed) Err() error {
+	defer p.pass()
+	return p.Context.Err()
+}
+
+// A backup that has begun is handed out, though its deadline has passed when it is checked.
+func TestBackupOutlivesItsDeadline(t *testing.T) {
+	t.Parallel()
+	all := openMembers(t, 3) // others must prove that the node still leads
+	number := all[0].Keyspace("posts").FirstGroup
+	eventually(t, "the leader gives a snapshot", func() bool {
+		for _, n := range all {
+			ctx, cancel := context.WithCancel(t.Context())
+			s, err := n.OpenSnapshot(passed{ctx, cancel}, number)
+			if errors.Is(err, ErrNoLeader) {
+				cancel()
+				continue
+			}
+			mustDo(t, err)
+			if mustDo(t, s.Close()); ctx.Err() == nil {
+				t.Error("the deadline has not passed")
+			}
+			return true
+		}
+		return false
+	})
+}
+
 // A node that closes while a backup is being sent leaves nothing open, and the backup ends with
 // an error.
 func TestCloseBesideABackup(t *testing.T) {

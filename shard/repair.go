@@ -171,7 +171,7 @@ func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 // serveSnapshot sends another node a snapshot of a replica here that is of an entry or
 // a later one: first what raft knows of it, as JSON, then raftfsm's stream with the cold
 // rows in it.
-func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte) error) error {
+func (n *Node) serveSnapshot(ctx context.Context, request []byte, send func([]byte) error) error {
 	q := wire.Reader{Rest: request}
 	number, from := uint32(q.UintTo(1<<32-1)), q.Uint()
 	if err := q.End(); err != nil {
@@ -185,7 +185,7 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	if r.damage.Found() {
 		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
 	}
-	meta, state, err := r.group.SnapshotFrom(from)
+	meta, state, err := r.group.SnapshotFrom(ctx, from)
 	if err != nil {
 		return err
 	}

@@ -22,38 +22,14 @@ type Snapshot struct {
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks it whole. A caller that leaves before
-// the snapshot is taken takes none; one that leaves later does not cut it short.
+// OpenSnapshot takes a snapshot, opens it, and checks it whole. ctx bounds the wait until it may
+// begin. Then it takes as long as the disk does, for a large shard minutes, and Close ends it.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
-	type outcome struct {
-		snapshot *Snapshot
-		err      error
-	}
-	opened := make(chan outcome)
-	go func() { // ends with the snapshot, or with the process of a failed group
-		s, err := g.openSnapshot(ctx, kind)
-		select {
-		case opened <- outcome{s, err}:
-		case <-ctx.Done(): // the caller leaves or has left
-			if err == nil {
-				_ = s.Close() // it is only read
-			}
-		}
-	}()
-	select {
-	case o := <-opened:
-		return o.snapshot, o.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (g *Replica) openSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(untilClosing{checked, g}, kind, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.MembersLater {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
@@ -64,6 +40,46 @@ func (g *Replica) openSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
 	}
 	return &Snapshot{ReadCloser: sent, Bytes: sent.meta.Size, SnapshotFacts: facts}, nil
+}
+
+// untilClosing reads until the replica is closed.
+type untilClosing struct {
+	io.Reader
+	group *Replica
+}
+
+func (r untilClosing) Read(p []byte) (int, error) {
+	if r.group.Closing() {
+		return 0, errs.ErrGroupClosed
+	}
+	return r.Reader.Read(p)
+}
+
+// lockSnapshots locks snapshotting, unless ctx ends before. Nobody may open a snapshot of a
+// replica that is closed.
+func (g *Replica) lockSnapshots(ctx context.Context) error {
+	locked := make(chan struct{})
+	go func() { // ends once the others have unlocked it: they write and open a snapshot at most
+		g.snapshotting.Lock()
+		select {
+		case locked <- struct{}{}:
+		case <-ctx.Done(): // the caller leaves or has left
+			g.snapshotting.Unlock()
+		}
+	}()
+	select {
+	case <-locked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := ctx.Err()
+	if err == nil && g.Closed() { // its directory may be deleted, or be another replica's
+		err = errs.ErrGroupClosed
+	}
+	if err != nil {
+		g.snapshotting.Unlock()
+	}
+	return err
 }
 
 // openTaken takes a snapshot and opens it twice: to be sent, and to be checked before.
@@ -78,11 +94,10 @@ func (g *Replica) openSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot,
 // Two things can still replace the sets: a snapshot that another leader sends, and the removal
 // of a damaged file. Then the caller gets an error, and tries again.
 func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
-	g.snapshotting.Lock()
-	defer g.snapshotting.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
 	}
+	defer g.snapshotting.Unlock()
 	if g.cfg.Members != nil {
 		release := g.cfg.Members.HoldViews()
 		defer release()
@@ -189,13 +204,12 @@ func (f carriedFile) Close() error {
 
 // SnapshotFrom opens the newest snapshot that is stored, and takes one first if that is
 // of an earlier entry. As in openTaken, no other replaces it before it is open. Its sets may be
-// of a later entry, which a replica may start from.
-func (g *Replica) SnapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	g.snapshotting.Lock()
-	defer g.snapshotting.Unlock()
-	if g.Closed() { // its directory may be deleted, or be another replica's
-		return nil, nil, errs.ErrGroupClosed
+// of a later entry, which a replica may start from. ctx bounds the wait until it may begin.
+func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if err := g.lockSnapshots(ctx); err != nil {
+		return nil, nil, err
 	}
+	defer g.snapshotting.Unlock()
 	if g.snaps.NewestIndex() < index || index == 0 {
 		if err := g.takeSnapshotLocked(); err != nil {
 			return nil, nil, err

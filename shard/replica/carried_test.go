@@ -125,10 +125,9 @@ func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 // unless no snapshot may be taken now.
 func (w *withMembers) replaceSnapshots() {
 	w.Helper()
-	if !w.snapshotting.TryLock() {
+	if !w.freeSnapshots() {
 		return
 	}
-	w.snapshotting.Unlock()
 	for range 3 {
 		w.join()
 		mustDo(w.T, w.TakeSnapshot())
@@ -150,7 +149,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
 	for range 3 {
-		s, err := w.openSnapshot(t.Context(), codec.KindCounters) // in this goroutine, for FailNow
+		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.MembersLater || facts != s.SnapshotFacts {
@@ -159,14 +158,97 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	}
 }
 
-// No snapshot is taken for a caller that has left while it waited for its turn.
-func TestBackupOfACallerThatLeft(t *testing.T) {
+// A caller that leaves while it waits for its turn does not wait any longer, no snapshot is taken
+// for it, and others may be taken.
+func TestSnapshotOfACallerThatLeft(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*withMembers, context.Context) error{
+		"for a backup": func(w *withMembers, ctx context.Context) error {
+			_, err := w.OpenSnapshot(ctx, codec.KindCounters)
+			return err
+		},
+		"for a repair": func(w *withMembers, ctx context.Context) error {
+			_, _, err := w.SnapshotFrom(ctx, 0)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := openWithMembers(t, func(*withMembers) {})
+			ctx, cancel := context.WithCancel(t.Context())
+			opened := make(chan error, 1)
+			w.snapshotting.Lock()
+			go func() { opened <- open(w, ctx) }()
+			cancel()
+			eventually(t, "it leaves", func() bool { return len(opened) > 0 })
+			if err := <-opened; !errors.Is(err, context.Canceled) {
+				t.Errorf("before its turn: %v", err)
+			}
+			w.snapshotting.Unlock()
+			if err := open(w, ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("with nobody before it: %v", err)
+			}
+			if w.snaps.NewestIndex() > 0 {
+				t.Errorf("there is a snapshot of entry %d", w.snaps.NewestIndex())
+			}
+			eventually(t, "others may be taken", w.freeSnapshots)
+		})
+	}
+}
+
+// freeSnapshots reports whether a snapshot may be taken now.
+func (w *withMembers) freeSnapshots() bool {
+	free := w.snapshotting.TryLock()
+	if free {
+		w.snapshotting.Unlock()
+	}
+	return free
+}
+
+// leaving is a context that ends right after it was found not to have ended.
+type leaving struct {
+	context.Context
+	leave context.CancelFunc
+}
+
+func (l leaving) Err() error {
+	defer l.leave()
+	return l.Context.Err()
+}
+
+// A backup that has begun is written and checked, however long that takes.
+func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.openSnapshot(ctx, codec.KindCounters); !errors.Is(err, context.Canceled) || w.snaps.NewestIndex() > 0 {
-		t.Errorf("%v, with a snapshot of entry %d", err, w.snaps.NewestIndex())
+	s, err := w.OpenSnapshot(leaving{ctx, cancel}, codec.KindCounters)
+	mustDo(t, err)
+	if ctx.Err() == nil {
+		t.Error("the deadline has not passed")
+	}
+	if facts := w.visit(s); facts != s.SnapshotFacts {
+		t.Errorf("the snapshot has %+v, want %+v", facts, s.SnapshotFacts)
+	}
+}
+
+// Close ends a backup that is being checked.
+func TestCloseEndsABackup(t *testing.T) {
+	t.Parallel()
+	w := openWithMembers(t, func(*withMembers) {})
+	stored, opened := w.openStored, 0
+	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+		if opened++; opened == 2 { // to be checked
+			go func() { _ = w.Replica.Close(context.Background(), false) }()
+			eventually(t, "the replica closes", w.Closing)
+		}
+		return stored(id)
+	}
+	if s, err := w.OpenSnapshot(t.Context(), codec.KindCounters); !errors.Is(err, errs.ErrGroupClosed) {
+		t.Errorf("the backup is %v, %v", s, err)
+	}
+	mustClose(t, w.Replica)
+	if n := w.open.Load(); n != 0 {
+		t.Errorf("%d snapshots are still open", n)
 	}
 }
 
@@ -177,7 +259,7 @@ func TestSnapshotFromKeepsItsSets(t *testing.T) {
 	w := openWithMembers(t, (*withMembers).outdate)
 	mustDo(t, w.TakeSnapshot())
 	for _, index := range []uint64{0, w.snaps.NewestIndex()} {
-		meta, s, err := w.SnapshotFrom(index)
+		meta, s, err := w.SnapshotFrom(t.Context(), index)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.Index != meta.Index {
@@ -321,7 +403,7 @@ func TestBackupLeavesNothing(t *testing.T) {
 			w := openWithMembers(t, func(*withMembers) {})
 			stored := w.openStored
 			tc.cause(w)
-			s, err := w.openSnapshot(t.Context(), codec.KindCounters)
+			s, err := w.OpenSnapshot(t.Context(), codec.KindCounters)
 			if (err != nil) != tc.fails {
 				t.Fatalf("opened with %v", err)
 			}
@@ -332,10 +414,9 @@ func TestBackupLeavesNothing(t *testing.T) {
 			if n := w.open.Load(); n != 0 {
 				t.Errorf("%d snapshots are still open", n)
 			}
-			if !w.snapshotting.TryLock() {
+			if !w.freeSnapshots() {
 				t.Fatal("no other snapshot may be taken")
 			}
-			w.snapshotting.Unlock()
 			w.viewsAreReleased()
 		})
 	}
@@ -364,49 +445,13 @@ func (w *withMembers) viewsAreReleased() {
 	}
 }
 
-// leaving is a context that ends right after it was found not to have ended.
-type leaving struct {
-	context.Context
-	leave context.CancelFunc
-	stays int // this often it is not ended yet
-}
-
-func (l *leaving) Err() error {
-	err := l.Context.Err()
-	if l.stays--; l.stays < 0 {
-		l.leave()
-	}
-	return err
-}
-
-// A backup whose caller leaves as it is handed over is closed.
-func TestBackupIsHandedOverOrClosed(t *testing.T) {
-	t.Parallel()
-	w := openWithMembers(t, func(*withMembers) {})
-	for i := range 40 {
-		ctx, cancel := context.WithCancel(t.Context())
-		s, err := w.OpenSnapshot(&leaving{ctx, cancel, i % 2}, codec.KindCounters)
-		if err == nil {
-			mustDo(t, s.Close())
-		}
-		cancel()
-		eventually(t, "all that was opened is closed", func() bool {
-			free := w.snapshotting.TryLock()
-			if free {
-				w.snapshotting.Unlock()
-			}
-			return free && w.open.Load() == 0
-		})
-	}
-}
-
 // A replica that is closed opens no snapshot: its directory may be deleted or another's.
 func TestSnapshotFromAClosedReplica(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
 	mustDo(t, w.TakeSnapshot())
 	mustClose(t, w.Replica)
-	_, s, err := w.SnapshotFrom(w.snaps.NewestIndex())
+	_, s, err := w.SnapshotFrom(t.Context(), w.snaps.NewestIndex())
 	if err == nil {
 		mustDo(t, s.Close())
 	}
