@@ -141,7 +141,7 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	if g.cfg.Cold == nil && g.cfg.Members == nil {
 		return &storedSnapshot{state, meta}, nil
 	}
-	c, err := g.carry(meta.Index, state)
+	c, err := g.carry(meta.ID, state)
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
@@ -149,9 +149,9 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	return &storedSnapshot{carriedFile{c, state}, meta}, nil
 }
 
-// carry opens the cold rows and the sets that the stored snapshot of an index names, whose file
-// is state. They are of the same entry as state, or the sets are of a later one and the outcomes
-// since are with them: members.OpenView compares what the snapshot names.
+// carry opens the cold rows and the sets that the stored snapshot id names, whose file is state.
+// They are of the same entry as state, or the sets are of a later one and the outcomes since are
+// with them: members.OpenView compares what the snapshot names.
 //
 // raft's own sends hold no lock. If two snapshots are finished from when raft opens the file,
 // which reads it, until carry returns, carry fails, or a generation is missing later; raft tries
@@ -160,10 +160,11 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 //
 // What cannot be read of a snapshot that was the newest once all was open is damaged, however
 // many have come since: nothing removes what is open (see openTaken). It is noted, or the
-// follower would get the same error again and again. Before, a later snapshot may have removed it.
-func (g *Replica) carry(index uint64, state io.Reader) (*carried, error) {
+// follower would get the same error again and again. Before, a later snapshot may have removed it,
+// also one of the same entry: cold rows change without an entry.
+func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
-	c := &carried{rows, g, g.snaps.NewestIndex() == index}
+	c := &carried{rows, g, g.snaps.IsNewest(id)}
 	if err != nil {
 		c.note(err)
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)

@@ -308,7 +308,8 @@ func (w *withMembers) breakSets() {
 }
 
 // What cannot be read of a snapshot that raft sends is noted as damage: as it is opened, and later,
-// however many snapshots have come since. If one has come before, it may have been removed.
+// however many snapshots have come since. If one has come before, also of the same entry, it may have
+// been removed.
 func TestDamageOfASentSnapshot(t *testing.T) {
 	t.Parallel()
 	lose := func(w *withMembers) {
@@ -319,45 +320,66 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 		w.join()
 		mustDo(w.T, w.TakeSnapshot())
 	}
+	again := func(w *withMembers) { mustDo(w.T, w.TakeSnapshot()) }
 	for name, tc := range map[string]struct {
 		before, behind func(w *withMembers) // it is open
 		want           int64
 	}{
-		"the sets are lost":                         {before: lose, want: 1},
-		"the files are broken":                      {want: 1},
-		"the files are broken, and it is replaced":  {behind: (*withMembers).replaceSnapshots, want: 1},
-		"the files are broken, and it was replaced": {before: replace},
+		"the sets are lost":                             {before: lose, want: 1},
+		"the sets are lost, behind others of its entry": {before: func(w *withMembers) { again(w); again(w); lose(w) }},
+		"the files are broken":                          {want: 1},
+		"the files are broken, and it is replaced":      {behind: (*withMembers).replaceSnapshots, want: 1},
+		"the files are broken, and it was replaced":     {before: replace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := openWithMembers(t, func(*withMembers) {})
-			for range 20 { // more than fits a memtable and the blocks that are read ahead
-				w.joinMany(1000)
-			}
-			mustDo(t, w.TakeSnapshot())
-			metas, err := w.snaps.List()
-			mustDo(t, err)
-			meta, state, err := w.snaps.Open(metas[0].ID)
-			mustDo(t, err)
-			defer state.Close()
-			if tc.before != nil {
-				tc.before(w)
-			}
-			w.lossy.Store(true)
-			c, err := w.carry(meta.Index, state)
-			if err == nil {
-				defer c.Close()
-				if tc.behind != nil {
-					tc.behind(w)
+			for range 20 { // until not all of the sets is in memory: a filter's fill reads them too
+				noted, err := sendDamaged(t, tc.before, tc.behind)
+				met, want := isDamage(err), int64(0)
+				if met {
+					want = tc.want
 				}
-				w.breakSets()
-				_, err = io.Copy(io.Discard, c)
+				if !met && err != nil || noted != want {
+					t.Errorf("noted %d times, want %d: %v", noted, want, err)
+				}
+				if met {
+					return
+				}
 			}
-			if n := w.damage.Load(); !isDamage(err) || n != tc.want {
-				t.Errorf("noted %d times, want %d: %v", n, tc.want, err)
-			}
+			t.Error("no damage was met")
 		})
 	}
+}
+
+// sendDamaged opens a snapshot to send it, and breaks the files of its sets then. It returns how
+// often damage was noted, and the error that the snapshot is sent with. It calls before and behind,
+// unless nil, before and once all is open.
+func sendDamaged(t *testing.T, before, behind func(w *withMembers)) (noted int64, err error) {
+	t.Helper()
+	w := openWithMembers(t, func(*withMembers) {})
+	for range 20 { // more than fits a memtable and the blocks that are read ahead
+		w.joinMany(1000)
+	}
+	mustDo(t, w.TakeSnapshot())
+	metas, err := w.snaps.List()
+	mustDo(t, err)
+	meta, state, err := w.snaps.Open(metas[0].ID)
+	mustDo(t, err)
+	defer state.Close()
+	if before != nil {
+		before(w)
+	}
+	w.lossy.Store(true)
+	c, err := w.carry(meta.ID, state)
+	if err == nil {
+		defer c.Close()
+		if behind != nil {
+			behind(w)
+		}
+		w.breakSets()
+		_, err = io.Copy(io.Discard, c)
+	}
+	return w.damage.Load(), err
 }
 
 // However a backup ends, nothing is left of it: no snapshot is open, others may be taken, and

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -69,7 +70,7 @@ type raftTransport struct {
 	beats    *Beats          // nil without streams
 	group    uint32
 	closed   *closedOnce
-	carry    func(index uint64, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
+	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
 	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
 	// again for a pre-vote that has no answer. Zero for any other replica.
@@ -219,7 +220,8 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	if t.carry == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
-	stream, err := t.carry(args.LastLogIndex, data)
+	opened, _ := data.(storage.Opened) // it is, from raft
+	stream, err := t.carry(opened.ID, data)
 	if err != nil {
 		return err
 	}

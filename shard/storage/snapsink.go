@@ -49,7 +49,7 @@ func (k *snapSink) Close() error {
 	if err != nil {
 		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
 	}
-	k.store.noteWhole(k.index, k.bytes)
+	k.store.noteWhole(k.ID(), k.index, k.bytes)
 	return nil
 }
 

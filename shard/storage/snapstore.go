@@ -67,9 +67,10 @@ type Snapshots struct {
 	group uint32
 	stop  *FailStop
 
-	// Both are stored by noteWhole, under noting.
-	wholeIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
-	wholeBytes atomic.Int64  // size of its state
+	// All are stored by noteWhole, under noting.
+	wholeIndex atomic.Uint64          // log index of the newest whole snapshot, 0 for none
+	wholeBytes atomic.Int64           // size of its state
+	wholeID    atomic.Pointer[string] // raft's name of it, nil for none
 	noting     sync.Mutex
 }
 
@@ -91,14 +92,23 @@ func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop
 		return nil, err
 	}
 	if len(metas) > 0 {
-		s.wholeIndex.Store(metas[0].Index)
-		s.wholeBytes.Store(metas[0].Size)
+		s.noteWhole(metas[0].ID, metas[0].Index, metas[0].Size)
 	}
 	return s, nil
 }
 
 // NewestIndex returns the log index of the newest whole snapshot, 0 for none.
 func (s *Snapshots) NewestIndex() uint64 { return s.wholeIndex.Load() }
+
+// IsNewest reports whether a snapshot is the newest whole one. Snapshots may be of the same entry,
+// as what they name on disk changes without one: cold rows do.
+//
+// What only older snapshots name is removed after a newer one was noted. So nothing of this one was
+// removed before IsNewest returned true.
+func (s *Snapshots) IsNewest(id string) bool {
+	newest := s.wholeID.Load()
+	return newest != nil && *newest == id
+}
 
 // NewestBytes returns the size of the newest whole snapshot's state.
 func (s *Snapshots) NewestBytes() int64 { return s.wholeBytes.Load() }
@@ -229,14 +239,21 @@ func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 		newest.term, newest.index, newest.msec, ErrDamaged))
 }
 
-// Open is raft.SnapshotStore's. It reads the whole state once to check it.
+// Opened is the state of a snapshot that Open returned. raft gives its transport the state of a
+// snapshot without its name.
+type Opened struct {
+	io.ReadCloser
+	ID string // raft's name of the snapshot
+}
+
+// Open is raft.SnapshotStore's. It reads the whole state once to check it. The state is Opened.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := s.stop.Failure(); err != nil {
 		return nil, nil, err
 	}
 	meta, state, err := s.openChecked(id)
 	if err == nil {
-		return meta, state, nil
+		return meta, Opened{state, id}, nil
 	}
 	err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
 	if errors.Is(err, os.ErrNotExist) && s.superseded(id) {
@@ -247,12 +264,13 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 
 // noteWhole notes a snapshot that is whole, unless a newer one is: a leader's, a repair's
 // and one of raft's own may be written at the same time, and end in any order.
-func (s *Snapshots) noteWhole(index uint64, bytes int64) {
+func (s *Snapshots) noteWhole(id string, index uint64, bytes int64) {
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	if index >= s.wholeIndex.Load() {
 		s.wholeIndex.Store(index)
 		s.wholeBytes.Store(bytes)
+		s.wholeID.Store(&id)
 	}
 }
 
