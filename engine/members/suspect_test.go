@@ -349,8 +349,9 @@ func TestReadableOfSeveralRows(t *testing.T) {
 		d.store.filters.one.Lock() // none is filled meanwhile
 		fails.Store(nth)
 		err := d.group.Readable(nil, []uint64{3, 30})
+		met := fails.Swap(0) <= 0
 		d.store.filters.one.Unlock()
-		if met := fails.Swap(0) <= 0; met != errors.Is(err, ErrDamaged) {
+		if met != errors.Is(err, ErrDamaged) {
 			t.Errorf("read %d of a file fails: %v, and Readable returns %v", nth, met, err)
 		} else if met {
 			failed++
