@@ -122,8 +122,11 @@ func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer, set
 	for _, fn := range set {
 		fn(o)
 	}
-	var err error
-	if s.db, err = pebble.Open(s.cfg.Dir, o); err != nil {
+	err := checkManifest(fs, s.cfg.Dir)
+	if err == nil {
+		s.db, err = pebble.Open(s.cfg.Dir, o)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	go s.fillFilters()

@@ -122,8 +122,11 @@ func Open(cfg Config) (*Store, error) {
 	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
-	var err error
-	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
+	err := checkManifest(cfg.FS, cfg.Dir)
+	if err == nil {
+		s.db, err = pebble.Open(cfg.Dir, s.options())
+	}
+	if err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
 	}
@@ -143,7 +146,7 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
-		FS: s.cfg.FS, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
+		FS: summingFS{s.cfg.FS}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
 		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,

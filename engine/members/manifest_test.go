@@ -1,0 +1,229 @@
+package members
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// manifestOf returns the path of the manifest of a closed store, and its size.
+func manifestOf(t *testing.T, fs vfs.FS) (path string, size int64) {
+	t.Helper()
+	found, err := pebble.Peek("members", fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := fs.Stat(found.ManifestFilename)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.ManifestFilename, info.Size()
+}
+
+// A manifest that is damaged anywhere does not make pairs absent: the store is not opened, or it
+// has all of them.
+func TestDamagedManifest(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	d := &disk{T: t, store: storeOf(t, fs)}
+	d.group = d.open(1)
+	for range 4 { // each flush is a record of the manifest, and removes the log of what it writes
+		d.give(joins(2, 20+d.index)...)
+		d.flush()
+	}
+	if err := errors.Join(d.group.Trim(d.index), d.group.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	named := d.at
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path, size := manifestOf(t, fs)
+	change := func(at int64, to func(b []byte)) (refused bool) {
+		t.Helper()
+		copied := vfs.NewMem()
+		if _, err := vfs.Clone(fs, copied, "members", "members"); err != nil {
+			t.Fatal(err)
+		}
+		f, err := copied.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, size-at)
+		if _, err := f.ReadAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+		to(b)
+		if _, err := f.WriteAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(Config{Dir: "members", FS: copied, MemoryBytes: MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+		if err != nil {
+			return errors.Is(err, ErrDamaged)
+		}
+		defer s.Close()
+		g, err := s.Group(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		if err := g.Adopts(g.Generation(), named); err != nil {
+			return true
+		}
+		if err := g.Verify(); err != nil || g.State() != named {
+			t.Errorf("byte %d of %d: the sets are read although they are %+v, %v", at, size, g.State(), err)
+		}
+		return false
+	}
+	step := size/100 + 1
+	for at := int64(0); at < size; at += step {
+		if !change(at, func(b []byte) { b[0] ^= 1 << (at % 8) }) {
+			t.Errorf("byte %d of %d is changed, and the store is opened", at, size)
+		}
+		if !change(at, func(b []byte) { clear(b[:min(512, len(b))]) }) {
+			t.Errorf("a sector from byte %d of %d is zero, and the store is opened", at, size)
+		}
+	}
+	if change(size-1, func([]byte) {}) {
+		t.Error("a store without damage is refused")
+	}
+}
+
+// A crash at any moment leaves a manifest that is not refused, whatever it keeps of what was not
+// synced.
+func TestManifestAfterCrashes(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewCrashableMem()
+	r := rand.New(rand.NewPCG(1, 2))
+	crash := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() == errorfs.OpIsRead || strings.HasSuffix(op.Path, ".sst") || strings.HasSuffix(op.Path, ".log") {
+			return nil
+		}
+		left := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: r})
+		if err := checkManifest(left, "members"); err != nil {
+			t.Errorf("after a crash at %v: %v", op, err)
+		}
+		return nil
+	})
+	d := &disk{T: t}
+	for range 3 {
+		d.store = smallFilesOf(t, errorfs.Wrap(fs, crash), io.Discard, func(o *pebble.Options) {
+			o.MaxManifestFileSize = 1000 // begins others meanwhile
+		})
+		d.group = d.open(1)
+		for range 5 {
+			d.give(joins(2, 20+d.index)...)
+			d.flush()
+			d.compact()
+		}
+		d.group.Close()
+		if err := d.store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A manifest that lost its name to a crash leaves no sum of that name: the next one may get the
+// name, from a program that writes no sums.
+func TestSumsOfNamesThatLast(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewCrashableMem()
+	watched := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRename && strings.HasSuffix(op.Path, sumName+".tmp") {
+			left := fs.CrashClone(vfs.CrashCloneCfg{})
+			if names, err := left.List("members"); err != nil || !slices.Contains(names, manifestPrefix+"000002") {
+				t.Errorf("a sum is written while the disk has %v, %v", names, err)
+			}
+		}
+		return nil
+	}))
+	if err := fs.MkdirAll("members", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := fs.OpenDir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(root.Sync(), root.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := summingFS{watched}.Create("members/"+manifestPrefix+"000002", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fs.Stat("members/" + sumName); err != nil {
+		t.Error(err)
+	}
+}
+
+// A sum that cannot be written, and one that is no sum, refuse nothing.
+func TestManifestWithoutSum(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	failing := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if strings.Contains(op.Path, sumName) && op.Kind == errorfs.OpCreate {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))
+	d := &disk{T: t, store: storeOf(t, failing)}
+	d.group = d.open(1)
+	d.give(joins(2, 20)...)
+	d.flush()
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fs.Stat("members/" + sumName); err == nil {
+		t.Fatal("there is a sum")
+	}
+	for _, b := range [][]byte{nil, {sumVersion}, make([]byte, 40)} {
+		f, err := fs.Create("members/"+sumName, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Close(), checkManifest(fs, "members")); err != nil {
+			t.Errorf("% x: %v", b, err)
+		}
+	}
+	d.store = storeOf(t, fs)
+	d.group = d.open(1)
+	if err := d.group.Verify(); err != nil || d.group.State() != d.at {
+		t.Errorf("%+v, %v", d.group.State(), err)
+	}
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func FuzzParseSum(f *testing.F) {
+	f.Add((&manifestSum{"MANIFEST-000001", 7, 9}).appendTo(nil))
+	f.Add([]byte{sumVersion})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, whole := parseSum(b); whole && string(s.appendTo(nil)) != string(b) {
+			t.Errorf("% x is %+v", b, s)
+		}
+	})
+}
