@@ -30,6 +30,9 @@ import (
 //     reads, and one that is opened later finds the same keys; none is opened at the moment
 //     between (Store.excising). A Pebble snapshot does not, so the captured views are released,
 //     and a Scrub begins anew.
+//   - Of a file across an end of the span Pebble reads which keys are left, and takes an error
+//     for the end of the file. Such a file was read whole before, or is new. If it cannot be
+//     read now, the process ends before Pebble writes which files there are (Store.cutting).
 
 // discardKeysMax bounds the keys that are rewritten, and so the delay of writes: a file of
 // fileBytes has up to three million.
@@ -147,10 +150,16 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
 	s.excising.Lock()
 	defer s.excising.Unlock()
+	uncut, err := s.uncut(span)
+	if err != nil {
+		return err
+	}
+	s.cutting.Store(&uncut)
+	defer s.cutting.Store(nil)
 	if r.keys == 0 {
 		return s.db.Excise(context.Background(), span)
 	}
-	_, err := s.db.IngestAndExcise(context.Background(), []string{r.path}, nil, nil, span)
+	_, err = s.db.IngestAndExcise(context.Background(), []string{r.path}, nil, nil, span)
 	return err
 }
 
@@ -190,18 +199,15 @@ func within(span pebble.KeyRange, first, last []byte) bool {
 
 // widened returns the least span that has a span and each damaged file across one of its ends.
 func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
-	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
+	across, err := s.across(span)
 	if err != nil {
 		return span, err
 	}
 	wider := span
-	for _, file := range slices.Concat(levels...) {
-		if within(span, file.Smallest.UserKey, file.Largest.UserKey) {
-			continue
-		}
-		switch err := s.checkFile(s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")); {
+	for _, file := range across {
+		switch err := s.checkFile(file.path); {
 		case errors.Is(err, ErrDamaged):
-			of := cutAround(file.Smallest.UserKey, file.Largest.UserKey)
+			of := cutAround(file.first, file.last)
 			wider.Start = slices.MinFunc([][]byte{wider.Start, of.Start}, bytes.Compare)
 			wider.End = slices.MaxFunc([][]byte{wider.End, of.End}, bytes.Compare)
 		case err != nil:
@@ -209,6 +215,50 @@ func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 		}
 	}
 	return wider, nil
+}
+
+// cutFile is a file that Pebble cuts, as it has keys on both sides of an end of a span.
+type cutFile struct {
+	path        string
+	first, last []byte // its keys
+}
+
+// across returns the files that have keys on both sides of an end of a span.
+func (s *Store) across(span pebble.KeyRange) (files []cutFile, err error) {
+	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
+	for _, file := range slices.Concat(levels...) {
+		if !within(span, file.Smallest.UserKey, file.Largest.UserKey) {
+			path := s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")
+			files = append(files, cutFile{path, file.Smallest.UserKey, file.Largest.UserKey})
+		}
+	}
+	return files, err
+}
+
+// uncut returns the paths of the files that Pebble does not cut, if it excises a span.
+func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
+	levels, err := s.db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]bool{}
+	for _, file := range slices.Concat(levels...) {
+		paths[s.cfg.FS.PathJoin(s.cfg.Dir, file.BackingSSTNum.String()+".sst")] = true
+	}
+	across, err := s.across(span)
+	for _, file := range across {
+		delete(paths, file.path)
+	}
+	return paths, err
+}
+
+// unreadable ends the process if Pebble may be cutting a file that cannot be read: it may be about
+// to drop what is left of the file. A merge may have ended since, so that Pebble may cut each file
+// that is new. Readers may meet other damaged files meanwhile.
+func (s *Store) unreadable(path string, err error) {
+	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
+		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))
+	}
 }
 
 // checkFile reads a file whole.

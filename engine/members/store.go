@@ -101,6 +101,8 @@ type Store struct {
 	// begin to, see present. While one has it, it acquires none but mu.
 	excising sync.RWMutex
 	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
+	// cutting are the paths of the files that stay whole while others are replaced; nil else.
+	cutting atomic.Pointer[map[string]bool]
 
 	// gate is held for reading while Pebble is in use, and for writing to close it. It is
 	// acquired before all other locks, and once.
@@ -146,7 +148,7 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
-		FS: summingFS{s.cfg.FS}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
+		FS: &tableFS{summingFS{s.cfg.FS}, s.unreadable}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
 		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,

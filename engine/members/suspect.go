@@ -30,6 +30,7 @@ func (s *Store) openLocked(g *Group) {
 // every read may find damage.
 func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.damaged.Add(1)
+	s.unreadable(info.Path, info.Details)
 	var numbers []uint32
 	s.mu.Lock()
 	at := slices.IndexFunc(s.mu.files, func(of *damagedFile) bool {
