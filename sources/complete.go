@@ -2,6 +2,7 @@ package sources
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,7 +35,7 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of shard.Source, 
 		return
 	}
 	forEach(ctx, shardsTimeout, unread, func(ctx context.Context, p *Partition) {
-		p.Position = lowest(ctx, n, of, p.Partition)
+		p.readPosition(ctx, n, of)
 	})
 	cfg, err := source.ParseConfig(of.Config)
 	if err != nil {
@@ -69,14 +70,18 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 	_ = reads.Wait() // none fails
 }
 
-// lowest returns the position that all shards have reached, nil if a shard does not answer.
-func lowest(ctx context.Context, n *shard.Node, of shard.Source, partition uint32) *Position {
-	all, err := n.SourcePositions(ctx, of.Number, partition)
+// readPosition sets Position to that which all shards have reached, if they answer. A seek of a
+// paused partition to it counts messages again that some shard is past, so Reason says so.
+func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of shard.Source) {
+	all, err := n.SourcePositions(ctx, of.Number, p.Partition)
 	if err != nil {
-		return nil
+		return
 	}
-	low, _ := sink.Span(all, of.Partitions[partition].Start)
-	return &low
+	low, high := sink.Span(all, of.Partitions[p.Partition].Start)
+	p.Position = &low
+	if p.State == source.StatePaused && low != high {
+		p.Reason = fmt.Sprintf("shards are at different positions, up to %v: a seek to a lower one counts messages twice; resume, let it catch up, and pause again", high)
+	}
 }
 
 // readEnd sets End and Lag of a partition, if the queue still has the recorded identity: the end

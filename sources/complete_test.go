@@ -2,11 +2,13 @@ package sources
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // is fails unless the only partition of a source is as told. lag is -1 if none is told.
@@ -67,6 +69,31 @@ func TestUnreadPartition(t *testing.T) {
 	}
 	must(st.put(""))(t)
 	st.eventually("another of the name is read", through(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
+}
+
+// TestPausedApart: a source that is paused while its shards are at different positions says so,
+// until it was resumed and has caught up.
+func TestPausedApart(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1), like(2))
+	of := must(st.node.CreateSource(ctx, "likes", []byte(refused+`"earliest"}`), false))(t) // nobody reads it
+	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
+	must(st.node.Sink().Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
+		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "like", Value: 1}}},
+	}}))(t)
+	paused := must(st.Pause(ctx, "likes"))(t)
+	paused.is(t, "paused", source.StatePaused, 0, 0, -1, 0)
+	if want := "shards are at different positions, up to 1: "; !strings.HasPrefix(paused.Partitions[0].Reason, want) || !strings.HasPrefix(paused.Reason, want) {
+		t.Errorf("the reasons are %q and %q", paused.Partitions[0].Reason, paused.Reason)
+	}
+	must(st.put(""))(t)
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("it is read", through(2))
+	paused = must(st.Pause(ctx, "likes"))(t)
+	if paused.Reason != "" || paused.Partitions[0].Position.Lo != 2 || st.count(1) != 1 || st.count(2) != 1 {
+		t.Errorf("once it has caught up it is %+v, and the rows are %d and %d", paused, st.count(1), st.count(2))
+	}
 }
 
 // A partition that moved shows what all nodes have counted of it.
