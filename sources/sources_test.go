@@ -194,6 +194,7 @@ type started struct {
 	t     testing.TB
 	node  *shard.Node
 	queue *queue
+	hung  bool // calls hung until Close had returned: they may open a broker, and close it, after that
 }
 
 func start(t testing.TB, partitions int) *started {
@@ -218,6 +219,9 @@ func start(t testing.TB, partitions int) *started {
 	st.Start()
 	t.Cleanup(func() {
 		st.Close(context.Background())
+		for end := time.Now().Add(10 * time.Second); st.hung && st.queue.opened() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		if n := st.queue.opened(); n != 0 {
 			t.Errorf("%d brokers are left open", n)
 		}
