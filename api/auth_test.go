@@ -212,7 +212,7 @@ func TestRefusedCalls(t *testing.T) {
 		{"no token and no path", "", "GET", "/v1/nowhere", "", 401, "a token is needed"},
 		{"no token and no method", "", "PATCH", "/healthz", "", 401, "a token is needed"},
 		{"no token, and no body read", "", "POST", "/v1/counters/posts/incr", "nonsense", 401, "a token is needed"},
-		{"a wrong token", "ctd_k1_" + strings.Repeat("0", 64), "GET", "/readyz", "", 401, "nobody's"},
+		{"a wrong token", "ctd_k1_" + strings.Repeat("0", 64), "GET", "/v1/version", "", 401, "nobody's"},
 		{"no path", web, "GET", "/v1/nowhere", "", 404, "no such path"},
 		{"no method", web, "PATCH", "/v1/keyspaces", "", 405, "method_not_allowed"},
 		{"a keyspace that is not there", web, "POST", "/v1/counters/songs/incr", "", 403, "user web may not add to keyspace songs"},
@@ -240,6 +240,18 @@ func TestRefusedCalls(t *testing.T) {
 	}
 	if got := e.do("GET", "/healthz", ""); got.status != 200 {
 		t.Errorf("/healthz without a token: %d", got.status)
+	}
+	e.node.setFault("no_leader")
+	for name, headers := range map[string][]string{"no": nil, "a wrong": {"Authorization", "Bearer ctd_k1_" + strings.Repeat("0", 64)}} {
+		wantFault(t, e.do("GET", "/readyz", "", headers...), 503, "not_ready", "")
+		if got := e.do("GET", "/readyz", "", headers...); strings.Contains(got.body, "leader") {
+			t.Errorf("a probe with %s token is told %s", name, got.body)
+		}
+	}
+	wantFault(t, e.do("GET", "/readyz", "", "Authorization", "Bearer "+web), 503, "no_leader", "")
+	e.node.setFault("")
+	if got := e.do("GET", "/readyz", ""); got.status != 200 {
+		t.Errorf("/readyz without a token: %d", got.status)
 	}
 	for _, header := range []string{"Basic " + web, web, "Bearer", "Bearer  "} {
 		if got := e.do("GET", "/v1/version", "", "Authorization", header); got.status != 401 {

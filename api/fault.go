@@ -94,6 +94,7 @@ var backendFaults = []struct {
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
+	{shard.ErrDrained, fasthttp.StatusServiceUnavailable, codeDraining},
 	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
 	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
 	{shard.ErrConflict, fasthttp.StatusConflict, codeConflict},

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/docs"
 	"github.com/countd/countd/shard"
 )
@@ -17,13 +18,20 @@ func (s *Server) healthz(ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-// readyz answers why the node cannot serve, with the code that a read would get, or
-// not_ready.
-func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
+// readyz answers whether clients should send requests to this node. The reason why not has the
+// code that a read would get, or not_ready. Where tokens are enforced, a probe without one gets
+// no reason.
+func (s *Server) readyz(ctx *fasthttp.RequestCtx, r *request) error {
 	err := s.node().Ready()
 	if err == nil {
 		answer(ctx, func(dst []byte) []byte { return append(dst, `{"ready":true}`...) })
 		return nil
+	}
+	if a := s.cfg.Auth; a != nil && a.Enforces() {
+		token, _ := bearer(&ctx.Request.Header)
+		if _, why := a.Identify(token, r.received); why != auth.Granted {
+			return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNotReady, message: "the node is not ready; a token is needed to learn why"}
+		}
 	}
 	f := &fault{status: fasthttp.StatusServiceUnavailable, code: codeNotReady, message: err.Error()}
 	for _, b := range backendFaults {

@@ -99,6 +99,10 @@ func (s *Server) Serve() error {
 	return nil
 }
 
+// Retire has each further answer close its connection, so that clients and proxies open their
+// next one to another node. The server accepts connections until Shutdown.
+func (s *Server) Retire() { s.retiring.Store(true) }
+
 // Shutdown stops accepting connections, closes them as their requests end, and waits for
 // that until ctx ends; then it closes the rest.
 func (s *Server) Shutdown(ctx context.Context) error {
@@ -144,6 +148,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	if e.takes&audited != 0 || e.need.Access == auth.Admin {
 		s.audit(ctx, r, e, err)
+	}
+	if s.retiring.Load() {
+		ctx.SetConnectionClose()
 	}
 	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's

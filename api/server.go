@@ -38,6 +38,7 @@ type Server struct {
 	// one, and comparing it allocates nothing.
 	lastHost atomic.Pointer[string]
 	inFlight atomic.Int64 // requests whose body has arrived, including those of exempt endpoints
+	retiring atomic.Bool  // each answer closes its connection
 }
 
 func (s *Server) node() *node { return s.attached.Load() }

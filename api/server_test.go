@@ -257,6 +257,26 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestRetire checks that a server that retires answers, closes each connection with its answer,
+// and accepts new ones.
+func TestRetire(t *testing.T) {
+	l := startLive(t, nil)
+	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l.server.Retire()
+	fmt.Fprint(c, "GET /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+	if got := readReply(t, c); got.status != 200 {
+		t.Errorf("answered %d", got.status)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection is not closed: %v", err)
+	}
+	l.wantGood()
+}
+
 // TestShutdownIsBounded checks that a request that does not end is cut off.
 func TestShutdownIsBounded(t *testing.T) {
 	l := startLive(t, nil)

@@ -61,6 +61,6 @@ func (a *Authorizer) prove(ctx context.Context, cluster Cluster, at time.Time) e
 // warnOfNobody warns of a node that serves nobody.
 func (a *Authorizer) warnOfNobody(view *catalog.View) {
 	if a.root.caller.Load() == nil && len(view.UsersByName()) == 0 {
-		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz is refused until another node creates a user")
+		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz and /readyz is refused until another node creates a user")
 	}
 }

@@ -83,9 +83,21 @@ func (n *Node) cut(node string) { n.streams.Cut(node) }
 
 func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 
-// Ready returns nil when this node knows its cluster and each of its groups has
-// a leader, and which has none otherwise.
+// Ready returns nil when clients should send requests to this node: it serves, and it is
+// neither stopping nor drained. Otherwise it returns the reason.
 func (n *Node) Ready() error {
+	if n.membership.HandingOver.Load() {
+		return ErrDraining
+	}
+	if n.catalog.View().Nodes[n.cfg.NodeKey].State == catalog.NodeDraining {
+		return ErrDrained
+	}
+	return n.serves()
+}
+
+// serves returns nil when this node knows its cluster and each of its groups has a leader.
+// Otherwise it returns the reason.
+func (n *Node) serves() error {
 	if n.draining.Load() {
 		return ErrDraining
 	}
@@ -126,12 +138,12 @@ func (n *Node) waitsToBegin(nodes int) string {
 	return "this node replays the catalog's log, or the cluster is making its first keyspaces"
 }
 
-// WaitReady returns nil once Ready does, or the context's error.
-func (n *Node) WaitReady(ctx context.Context) error { return retry.WaitFor(ctx, n.Ready) }
+// WaitReady returns nil once this node serves, drained or not, or the context's error.
+func (n *Node) WaitReady(ctx context.Context) error { return retry.WaitFor(ctx, n.serves) }
 
 // HandOver has other nodes lead what this one leads, and returns when it leads
-// nothing that another would, or with ctx's error. No other node hands over to this
-// one from then on.
+// nothing that another would, or with ctx's error. From then on Ready returns ErrDraining,
+// and no other node hands over to this one.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()

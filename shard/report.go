@@ -48,7 +48,7 @@ func newLife() string {
 // Report describes this node.
 func (n *Node) Report() NodeReport {
 	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), Insecure: n.cfg.Insecure}
-	if err := n.Ready(); err != nil {
+	if err := n.serves(); err != nil {
 		r.NotReady = err.Error()
 	}
 	for _, status := range n.Status().Groups {

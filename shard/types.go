@@ -41,6 +41,8 @@ var (
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errs.ErrDraining
+	// ErrDrained is returned by Ready while the node is drained.
+	ErrDrained = errs.ErrDrained
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
 	// not learned by the deadline: it happens once or never. It is returned too
 	// for a change of a keyspace that happened and cannot be served yet.

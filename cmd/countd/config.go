@@ -62,6 +62,7 @@ type config struct {
 	Placement     cluster.PlanSettings
 	LogStore      shard.LogStore
 	Auth          authConfig
+	ShutdownDelay time.Duration
 	LogLevel      slog.Level
 	LogFormat     string
 
@@ -79,7 +80,7 @@ func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
 		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(), MembersMemory: shard.MembersMemoryDefault,
-		Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+		Placement: cluster.PlanSettingsDefault, ShutdownDelay: shutdownDelayDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
@@ -117,6 +118,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", shard.ProducersMaxMax))
 	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of an inactive user are kept, 48h to 87600h; a user who returns later counts as new")
+	c.flags.Var(days.Flag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a node of several that was told to stop still accepts requests after it is no longer ready and leads nothing, so that load balancers can turn to other nodes, 0s to 10m")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line: text or json")
 	return c
@@ -184,6 +186,9 @@ func (c *config) validate() error {
 	}
 	if err := shard.CheckOutbox(shard.OutboxKeepDefault, c.OutboxMax); err != nil {
 		return c.bad("outbox-max", err.Error())
+	}
+	if c.ShutdownDelay < 0 || c.ShutdownDelay > shutdownDelayMax {
+		return c.bad("shutdown-delay", fmt.Sprintf("%s is not in 0s…%s", c.ShutdownDelay, shutdownDelayMax))
 	}
 	if _, err := c.memoryLimit(); err != nil {
 		return err

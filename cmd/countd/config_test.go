@@ -71,7 +71,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s", "outbox-keep": "240h0m0s", "outbox-max": "500",
-		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
+		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "shutdown-delay": "15s", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -125,6 +125,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
 		{"another mode of auth", []string{"--auth=on"}, nil, "", "want off, permissive or enforce"},
 		{"sealed at once", []string{"--seal-after=1ms"}, nil, "", "seal-after (flag --seal-after): 1ms is neither 0 nor 1s or more"},
+		{"a delay of the past", []string{"--shutdown-delay=-1s"}, nil, "", "shutdown-delay (flag --shutdown-delay): -1s is not in 0s…10m0s"},
+		{"a delay in the wrong unit", []string{"--shutdown-delay=15m"}, nil, "", "shutdown-delay (flag --shutdown-delay): 15m0s is not in 0s…10m0s"},
 		{"scrubbed all the time", []string{"--scrub-every=1ms"}, nil, "", "scrub-every (flag --scrub-every): 1ms is neither 0 nor 1s or more"},
 		{"redis without a port", []string{"--redis-addr=a"}, nil, "", "redis-addr (flag --redis-addr): \"a\": want HOST:PORT"},
 		{"redis on the port of HTTP", []string{"--redis-addr=127.0.0.1:7400"}, nil, "", "redis-addr (flag --redis-addr): \"127.0.0.1:7400\" is the http-addr too"},

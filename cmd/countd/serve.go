@@ -26,7 +26,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// A stop takes at most 10 s, the least that orchestrators grant. If it is cut short, the
+// A stop takes at most 10 s, the least that orchestrators grant, and --shutdown-delay. If it is cut short, the
 // next start is slower, but no count is lost: all acknowledged writes are in the synced
 // logs.
 const (
@@ -36,6 +36,13 @@ const (
 	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
 	// lateTimeout is for a step that heeds its timeout to return.
 	lateTimeout = 500 * time.Millisecond
+)
+
+const (
+	// shutdownDelayDefault suits proxies that probe each second or are told of refused requests.
+	shutdownDelayDefault = time.Second
+	// shutdownDelayMax bounds a delay that was meant in another unit.
+	shutdownDelayMax = 10 * time.Minute
 )
 
 // signalApart is how long after the signal to stop another signal counts as the same one:
@@ -106,18 +113,19 @@ func serve(c *config) error {
 	go p.tls.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
-	return p.run(signals)
+	return p.run(signals, c.ShutdownDelay)
 }
 
-// run waits for a signal or a failed server, and then stops the parts in order.
-func (p *process) run(signals <-chan os.Signal) error {
+// run waits for a signal or a failed server, and then stops the parts in order. delay is
+// --shutdown-delay.
+func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 	var failed error
 	select {
 	case s := <-signals:
 		p.notifier.send("STOPPING=1" + status("stopping"))
 		p.logger.Info("stopping", "signal", s.String())
 	case err := <-p.served:
-		failed = errors.Join(errServerEnded, err)
+		failed, delay = errors.Join(errServerEnded, err), 0
 	}
 	asked := time.Now()
 	go func() { // lives as long as the process; it ends it or ends with it
@@ -126,7 +134,7 @@ func (p *process) run(signals <-chan os.Signal) error {
 		os.Exit(exitFailed)
 	}()
 	began := time.Now()
-	err := errors.Join(failed, p.stop())
+	err := errors.Join(failed, p.stop(delay))
 	p.logger.Info("stopped", "after", time.Since(began).Round(time.Millisecond).String())
 	return err
 }
@@ -210,7 +218,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	}
 	p.tls.over(&l)
 	if err := p.open(c, &l, memoryLimit); err != nil {
-		err = errors.Join(err, p.stop())
+		err = errors.Join(err, p.stop(0))
 		l.close()
 		return nil, err
 	}
@@ -356,10 +364,11 @@ func (p *process) announce(began time.Time) {
 	}
 }
 
-// stop refuses new requests, finishes those in flight, writes the snapshots that are
-// worthwhile and releases the directory. A step that exceeds its time is logged, not
+// stop makes the node not ready, has others lead its groups, accepts requests for delay if
+// there are other nodes, refuses new requests, finishes those in flight, writes the snapshots
+// that are worthwhile and releases the directory. A step that exceeds its time is logged, not
 // returned.
-func (p *process) stop() error {
+func (p *process) stop(delay time.Duration) error {
 	var errs []error
 	if p.watcher != nil { // the following steps are no events
 		p.watcher.close()
@@ -377,6 +386,10 @@ func (p *process) stop() error {
 	if p.node != nil {
 		_, err := p.within("hand over the groups led here", handOverTimeout, p.node.HandOver)
 		errs = append(errs, err)
+		if len(p.node.Catalog().Nodes) > 1 {
+			p.server.Retire()
+			time.Sleep(delay)
+		}
 	}
 	_, err := p.within("finish the requests in flight", drainTimeout, p.shutServers)
 	errs = append(errs, err, p.closeAuth())

@@ -1,9 +1,11 @@
 package proctest
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -154,7 +156,8 @@ func (n *Node) Start() {
 	l.cmd.Stderr = &l.log
 	l.cmd.Stdout = &l.log
 	l.cmd.Dir = n.Cwd
-	l.cmd.Env = append(os.Environ(), n.Env...)
+	// A variable, as a flag that an older program lacks would end it.
+	l.cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
 	dieWithParent(l.cmd)
 	if err := n.site.enter(l.cmd.Start); err != nil {
 		n.t.Fatalf("cannot start countd: %v", err)
@@ -176,8 +179,8 @@ func (n *Node) StartReady() {
 	}
 }
 
-// WaitReady waits until the node can serve and reports whether it can. If the process has
-// ended instead, code is its exit code.
+// WaitReady waits until the node can serve, drained or not, and reports whether it can. If the
+// process has ended instead, code is its exit code.
 func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -189,8 +192,9 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 		}
 		n.authorize(req)
 		if resp, err := n.client.Do(req); err == nil {
+			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
+			if resp.StatusCode == http.StatusOK || bytes.Contains(body, []byte("undrain")) {
 				return true, 0
 			}
 		}

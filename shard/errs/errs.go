@@ -27,6 +27,8 @@ var (
 	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
+	// ErrDrained is returned by Ready while the node is drained.
+	ErrDrained = errors.New("the node is drained: countctl node undrain ends that")
 	// ErrOutcomeUnknown is returned when a write was proposed and its outcome was
 	// not known by the deadline: it happens once or never. A change of a keyspace
 	// that happened and cannot be served yet returns it too.

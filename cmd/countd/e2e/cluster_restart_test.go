@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"net/http"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,7 +52,39 @@ func TestClusterRollingRestart(t *testing.T) {
 			t.Logf("all replicas alike %v after the load", took)
 			t.Logf("quiet:  %v", load.Between(quiet, began))
 			t.Logf("during: %v", during)
+			stopsSlowly(t, c.Nodes()[0])
 		})
+	}
+}
+
+// stopsSlowly stops a node with a delay. Until the delay is over it is not ready, and fails no
+// request of clients that have not noticed.
+func stopsSlowly(t *testing.T, n *clustertest.Node) {
+	t.Helper()
+	const delay = 2 * time.Second
+	n.Stop()
+	n.Env = append(n.Env, "COUNTD_SHUTDOWN_DELAY="+delay.String())
+	n.StartReady()
+	eventually(t, "the start is complete", func() bool { return strings.Contains(n.Log(), "msg=ready") })
+	n.Signal(syscall.SIGTERM)
+	began := time.Now()
+	eventually(t, "the node that stops is not ready", func() bool {
+		status, err := n.Call("GET", "/readyz", nil, nil)
+		return err == nil && status == http.StatusServiceUnavailable
+	})
+	served := 0
+	for {
+		_, err := n.Call("POST", "/v1/counters/posts/incr", map[string]any{"ops": []any{map[string]any{"id": served, "add": map[string]int{"view": 1}}}}, nil)
+		if err != nil { // the port is closed
+			break
+		}
+		served++
+	}
+	if took := time.Since(began); took < delay {
+		t.Errorf("a node with --shutdown-delay %v refused requests after %v", delay, took)
+	}
+	if code := n.Exited(10 * time.Second); code != 0 || served == 0 {
+		t.Errorf("the node ended with %d after %d writes", code, served)
 	}
 }
 
