@@ -3,7 +3,9 @@ package sources
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 )
 
@@ -93,4 +95,52 @@ func TestPoison(t *testing.T) {
 	if got := st.count(2); got != 1 {
 		t.Errorf("row 2 is %d", got)
 	}
+}
+
+// A message whose sum overflows is refused alone: the good messages of its row, which are applied with
+// it, count.
+func TestPoisonedBatch(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	repost := func(by string) string { return `{"keyspace":"posts","id":1,"add":{"repost":` + by + `}}` }
+	const most = "9223372036854775807"
+	for range 50 {
+		st.queue.add(0, like(1), repost("1"), `{"keyspace":"posts","id":1,"add":{"like":1,"comment":1}}`)
+	}
+	st.queue.add(0, repost(most))
+	for range 50 {
+		st.queue.add(0, like(1), repost("1"))
+	}
+	must(st.put(""))(t)
+	st.eventually("all is read", through(251))
+	row := func() (counts [3]int64) {
+		ks := st.node.Keyspace("posts")
+		all := make([]int64, len(ks.Columns))
+		must(0, st.node.Get(ks, []uint64{1}, len(all), &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}, all))(t)
+		return [3]int64{all[ks.Column("like")], all[ks.Column("repost")], all[ks.Column("comment")]}
+	}
+	if got, want := row(), [3]int64{150, 100, 50}; got != want {
+		t.Errorf("row 1 is %d, want %d", got, want)
+	}
+	st.queue.set(func() {
+		if len(st.queue.letters) != 1 || st.queue.letters[0] != repost(most) {
+			t.Errorf("dead letters %q", st.queue.letters)
+		}
+	})
+
+	// A count that is full refuses what is added to it, and nothing else.
+	must(st.Pause(ctx, "likes"))(t)
+	st.queue.add(0, repost("9223372036854775707"))
+	for range 50 {
+		st.queue.add(0, like(1), repost("1"))
+	}
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("all is read", through(352))
+	if got, want := row(), [3]int64{200, 1<<63 - 1, 50}; got != want {
+		t.Errorf("row 1 is %d, want %d", got, want)
+	}
+	st.queue.set(func() {
+		if len(st.queue.letters) != 51 {
+			t.Errorf("%d dead letters", len(st.queue.letters))
+		}
+	})
 }

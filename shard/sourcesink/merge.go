@@ -2,7 +2,7 @@ package sourcesink
 
 import (
 	"fmt"
-	"math"
+	"slices"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard/errs"
@@ -67,12 +67,27 @@ func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 	return ""
 }
 
-// merge puts ops of messages into a write, one op for all deltas of a row where that
-// gives the same counts.
+// mergedMax bounds the deltas that are merged, and their sums.
+const mergedMax = 1 << 32
+
+// merge puts ops of messages into a write. It puts deltas of the same columns of a row into one op
+// where that gives the counts, and refuses the messages, that one op for each message would:
+//
+//   - An op applies whole or not at all, so only ops of the same columns are merged. A sum of another
+//     column that does not fit refuses none of them.
+//   - Between two ops that are merged, no op of the write is on one of their columns. Ops of other
+//     columns of the row change and refuse nothing here, so it does not matter that they come later.
+//   - Deltas of one column are merged only if they have one sign. In order, each sum lies between the
+//     count before and the last sum. So all fit if the last one does, and a floor of the column cuts
+//     the sum to what it cuts the deltas to. Ops with a floor of their own are not merged.
+//   - Deltas beyond mergedMax are not merged, nor into sums beyond it. So an op whose sum does not fit
+//     is that of one message, or the count is within mergedMax of an end of int64. There, all messages
+//     of the op are refused, though the first of them alone may still fit. Only a delta beyond all
+//     counting brings a count there.
 type merge struct {
 	w      *Write
 	spaces map[string]space
-	last   map[mergeKey]int // the latest op on a row, by number in w
+	last   map[mergeKey]int // the latest op on a column of a row, by number in w
 	from   []part           // the ops of the batch, in order
 
 	// of the op that resolve returned the shard of
@@ -93,10 +108,10 @@ type space struct {
 	route  keyspace.Route
 }
 
-// mergeKey names a row of a write.
+// mergeKey names a column of a row of a write.
 type mergeKey struct {
-	space uint8
-	id    uint64
+	space, column uint8
+	id            uint64
 }
 
 // newMerge returns a merge of up to so many ops.
@@ -144,16 +159,35 @@ func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 
 // add adds the op that was resolved last, which has a number in the batch.
 func (m *merge) add(op *sink.Op, number int) {
-	key := mergeKey{m.space.number, op.ID}
 	kind := [...]engine.OpKind{sink.Add: engine.OpAdd, sink.Set: engine.OpSet, sink.Join: engine.OpJoin, sink.Leave: engine.OpLeave}[op.Kind]
-	if i, there := m.last[key]; there && kind == engine.OpAdd && !op.HasFloor && mergeCells(&m.w.Ops[i], m.cells) {
-		m.from = append(m.from, part{number, i})
-		return
+	if kind == engine.OpAdd {
+		if i, there := m.latest(op.ID); there && mergeCells(&m.w.Ops[i], m.cells) {
+			m.from = append(m.from, part{number, i})
+			return
+		}
 	}
-	m.last[key] = len(m.w.Ops)
+	for _, c := range m.cells {
+		m.last[m.key(op.ID, c)] = len(m.w.Ops)
+	}
 	m.from = append(m.from, part{number, len(m.w.Ops)})
 	m.w.Ops = append(m.w.Ops, engine.Op{ID: op.ID, Kind: kind, Cells: m.keep(m.cells)})
 	m.w.In = append(m.w.In, m.space.number)
+}
+
+func (m *merge) key(id uint64, c engine.Cell) mergeKey {
+	return mergeKey{m.space.number, c.Column &^ engine.FloorMark, id}
+}
+
+// latest returns the latest op on all columns of the op that was resolved last, if it is one.
+func (m *merge) latest(id uint64) (op int, there bool) {
+	for n, c := range m.cells {
+		i, known := m.last[m.key(id, c)]
+		if !known || n > 0 && i != op {
+			return 0, false
+		}
+		op = i
+	}
+	return op, true
 }
 
 // keep returns a copy of cells, which nothing is appended to in place.
@@ -167,42 +201,33 @@ func (m *merge) keep(cells []engine.Cell) []engine.Cell {
 	return m.room[first:len(m.room):len(m.room)]
 }
 
-// mergeCells adds deltas to those of an op. It changes nothing and returns false if the
-// counts could differ from those of two ops: deltas of both signs, which a floor takes one
-// by one, a floor of the op, a value that is set, or a sum that overflows.
+// mergeCells adds deltas to those of an op of the same columns, in any order. If merge forbids it,
+// it changes nothing and returns false.
 func mergeCells(op *engine.Op, cells []engine.Cell) bool {
-	if op.Kind != engine.OpAdd || len(op.Cells)+len(cells) > 2*cellsMax {
+	if op.Kind != engine.OpAdd || len(op.Cells) != len(cells) {
 		return false
 	}
-	for _, has := range op.Cells {
-		if has.Column&engine.FloorMark != 0 {
+	for _, c := range cells {
+		if i := cellOf(op, c.Column); i < 0 || c.Column&engine.FloorMark != 0 || !merges(op.Cells[i].Value, c.Value) {
 			return false
 		}
-		for _, c := range cells {
-			if c.Column == has.Column && !sameSign(has.Value, c.Value) {
-				return false
-			}
-		}
 	}
-next:
 	for _, c := range cells {
-		for i := range op.Cells {
-			if op.Cells[i].Column == c.Column {
-				op.Cells[i].Value += c.Value
-				continue next
-			}
-		}
-		op.Cells = append(op.Cells, c)
+		op.Cells[cellOf(op, c.Column)].Value += c.Value
 	}
 	return true
 }
 
-// sameSign reports whether two deltas of one sign have a sum.
-func sameSign(a, b int64) bool {
-	if a >= 0 {
-		return b >= 0 && a <= math.MaxInt64-b
+func cellOf(op *engine.Op, column uint8) int {
+	return slices.IndexFunc(op.Cells, func(c engine.Cell) bool { return c.Column == column })
+}
+
+// merges reports whether two deltas have one sign, and are small enough.
+func merges(a, b int64) bool {
+	if a > mergedMax || a < -mergedMax || b > mergedMax || b < -mergedMax {
+		return false
 	}
-	return b < 0 && a >= math.MinInt64-b
+	return (a >= 0) == (b >= 0) && a+b <= mergedMax && a+b >= -mergedMax
 }
 
 // Compile-time check that a log entry takes the columns of any op.
