@@ -1,13 +1,13 @@
 package source
 
 import (
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,16 +32,14 @@ var (
 	// lateHost is a host after an @ in the path: what seems to be the path is the rest of a password.
 	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
 	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+	// keywordFile is a setting of libpq that names a file of the node, or a section of one.
+	keywordFile = regexp.MustCompile(`(?i)\b(passfile|servicefile|service|sslcert|sslkey|sslrootcert|sslcrl|sslcrldir)\s*=`)
 )
 
 // holdsPassword reports whether an address has a password: as a keyword, or before its host. It
 // cannot leave that to a parser: an address that none accepts may hold a password all the same.
 func holdsPassword(address string) bool {
-	decoded := percentCode.ReplaceAllStringFunc(address, func(code string) string {
-		text, _ := url.PathUnescape(code) // the code is valid
-		return text
-	})
-	if keywordPassword.MatchString(decoded) {
+	if keywordPassword.MatchString(decoded(address)) {
 		return true
 	}
 	_, rest, isURL := strings.Cut(address, "://")
@@ -51,6 +49,14 @@ func holdsPassword(address string) bool {
 	first, path, _ := strings.Cut(rest, "/")
 	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // u:p/w@h; but h:1/d@b has a host and a port
 	return slashed || lateHost.MatchString(path) || urlPassword.MatchString(rest)
+}
+
+// decoded returns an address without the codes of a URL.
+func decoded(address string) string {
+	return percentCode.ReplaceAllStringFunc(address, func(code string) string {
+		text, _ := url.PathUnescape(code) // the code is valid
+		return text
+	})
 }
 
 // validateAccess checks how the broker is reached. It refuses passwords: everybody who may
@@ -69,6 +75,17 @@ func (c *Config) validateAccess() error {
 		return bad("dsn", password)
 	case strings.Contains(c.URL, "@"): // a name without a password is a token
 		return bad("url", "holds a password or a token: name a file on each node with password-file")
+	}
+	if file := keywordFile.FindStringSubmatch(decoded(c.DSN)); file != nil {
+		return bad("dsn", "%s names a file of the node: files are in password-file and tls only", strings.ToLower(file[1]))
+	}
+	if strings.HasPrefix(strings.ToLower(strings.TrimSpace(c.Addr)), "unix:") {
+		return bad("addr", "a socket of the node: a source is reached by host and port")
+	}
+	for _, f := range c.files() {
+		if !filepath.IsLocal(f.name) {
+			return bad(f.field, "not a path within the directory of --source-secrets-dir, such as %s", cmp.Or(filepath.Base(f.name), "password"))
+		}
 	}
 	mechanisms := []string{MechanismPlain, MechanismScram256, MechanismScram512}
 	switch {
@@ -90,63 +107,4 @@ func untrusted(err error) bool {
 	_, plain := errors.AsType[tls.RecordHeaderError](err) // the other side does not speak TLS
 	alert, is := errors.AsType[*net.OpError](err)
 	return certificate || plain || is && alert.Op == "remote error" // what crypto/tls calls an alert of the other side
-}
-
-// Password returns what is in the password file, without the newline at its end; nothing if
-// there is no file.
-func (c *Config) Password() (string, error) {
-	if c.PasswordFile == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("cannot read password-file: %w", err)
-	}
-	return strings.TrimRight(string(text), "\r\n"), nil
-}
-
-// FilesState returns a text that changes if a file changes that the configuration names.
-func (c *Config) FilesState() string {
-	files := []string{c.PasswordFile}
-	if c.TLS != nil {
-		files = append(files, c.TLS.CAFile, c.TLS.CertFile, c.TLS.KeyFile)
-	}
-	var state strings.Builder
-	for _, file := range files {
-		if file == "" {
-			continue
-		}
-		if of, err := os.Stat(file); err != nil {
-			fmt.Fprintln(&state, err)
-		} else {
-			fmt.Fprintln(&state, file, of.ModTime().UnixNano(), of.Size())
-		}
-	}
-	return state.String()
-}
-
-// TLSConfig returns the settings of TLS; nil if there is none.
-func (c *Config) TLSConfig() (*tls.Config, error) {
-	if c.TLS == nil {
-		return nil, nil
-	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.TLS.CAFile != "" {
-		pem, err := os.ReadFile(c.TLS.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read tls.ca-file: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca-file %s has no certificate", c.TLS.CAFile)
-		}
-	}
-	if c.TLS.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLS.CertFile, c.TLS.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read tls.cert-file and tls.key-file: %w", err)
-		}
-		out.Certificates = []tls.Certificate{pair}
-	}
-	return out, nil
 }

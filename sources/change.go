@@ -22,6 +22,9 @@ func (e *RefusedError) Error() string { return e.Reason }
 // Put makes a source, or replaces its configuration: JSON, or YAML.
 func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, error) {
 	cfg, err := source.ParseNamed(name, text)
+	if err == nil {
+		err = s.secrets.Check(cfg)
+	}
 	if err != nil {
 		return nil, argument(err)
 	}

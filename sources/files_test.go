@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -18,7 +19,7 @@ import (
 // file is right. It notices too that the password changed while it read.
 func TestFiles(t *testing.T) {
 	st := start(t, 3)
-	file := filepath.Join(t.TempDir(), "password")
+	file := filepath.Join(st.queue.secrets, "password")
 	write := func(password string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
@@ -42,7 +43,7 @@ func TestFiles(t *testing.T) {
 	}
 	st.queue.set(func() { st.queue.password = "first" })
 	st.queue.add(1, like(1))
-	must(st.put(`,"username":"u","password-file":"` + file + `"`))(t)
+	must(st.put(`,"username":"u","password-file":"password"`))(t)
 	stalls("cannot read password-file")
 	write("wrong")
 	stalls("wrong password")
@@ -56,6 +57,23 @@ func TestFiles(t *testing.T) {
 	if got := st.count(1); got != 2 {
 		t.Errorf("row 1 is %d", got)
 	}
+}
+
+// TestNoSecretsDir: where the node has no directory for files of sources, one that names a file is
+// refused, and says which flag gives one; a source that another node took stalls for that reason.
+func TestNoSecretsDir(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.secrets = ""
+	st.secrets = source.Secrets{}
+	const file = `,"password-file":"p"`
+	_, err := st.put(file)
+	if of, is := errors.AsType[*shard.ArgumentError](err); !is || of.Field != "password-file" || !strings.Contains(of.Problem, "--source-secrets-dir") {
+		t.Errorf("a file is taken: %v", err)
+	}
+	must(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+file+"}"), false))(t)
+	st.eventually("it stalls", func(of *Source) bool {
+		return of.State == source.StateStalled && strings.Contains(of.Partitions[0].Reason, "--source-secrets-dir")
+	})
 }
 
 // TestFilesHang: while the file system of a source's password hangs, from when it is looked at or read,
@@ -139,7 +157,7 @@ func TestAnotherFileSystem(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	var hanging atomic.Int32
 	back := make(chan struct{})
-	hung := filepath.Join(t.TempDir(), "hung")
+	const hung = "hung"
 	st.queue.set(func() {
 		st.queue.hangs = func(_ string, cfg *source.Config) {
 			if cfg.PasswordFile == hung {
@@ -155,7 +173,7 @@ func TestAnotherFileSystem(t *testing.T) {
 		}
 	}()
 	begins := func(ctx context.Context, file string) error {
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(st.queue.secrets, file), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := st.Put(ctx, "likes", []byte(likes+`,"start":"latest","password-file":"`+file+`"}`))
@@ -168,7 +186,7 @@ func TestAnotherFileSystem(t *testing.T) {
 		}
 		cancel()
 	}
-	if err := begins(ctx, filepath.Join(t.TempDir(), "other")); err != nil {
+	if err := begins(ctx, "other"); err != nil {
 		t.Error(err)
 	}
 }

@@ -100,7 +100,7 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 	done := make(chan connected)
 	go func() {
 		files := s.filesState(cfg) // before they are read
-		broker, err := s.cfg.Open(cfg)
+		broker, err := s.cfg.Open(cfg, s.secrets)
 		connected{broker, err}.handOver(done, r.ended)
 		if err == nil { // else Sources opens it again soon
 			r.watch(files, s.every, func() string { return s.filesState(cfg) })
@@ -160,7 +160,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 	s.mu.Unlock()
 	done := make(chan connected)
 	go func() { // ends once the files are read
-		broker, err := s.cfg.Open(cfg)
+		broker, err := s.cfg.Open(cfg, s.secrets)
 		s.mu.Lock()
 		if s.mu.connecting[key]--; s.mu.connecting[key] == 0 {
 			delete(s.mu.connecting, key)

@@ -44,15 +44,18 @@ type Config struct {
 	Self string
 	// Alive reports whether gossip hears of a node.
 	Alive func(key string) bool
-	// Open returns the broker of a configuration. It does not connect.
-	Open   func(*source.Config) (source.Broker, error)
-	Logger *slog.Logger
+	// Open returns the broker of a configuration, and reads the files that it names. It does not connect.
+	Open func(*source.Config, source.Secrets) (source.Broker, error)
+	// SecretsDir is the directory of the files that configurations may name; "" if they may name none.
+	SecretsDir string
+	Logger     *slog.Logger
 }
 
 // Sources reads the sources of a cluster through one node, and answers operators. Start
 // starts its goroutine; Close stops it and waits for it.
 type Sources struct {
 	cfg      Config
+	secrets  source.Secrets
 	running  context.Context // of the readers; it ends where they have no time to end by themselves
 	abandon  context.CancelFunc
 	stopping chan struct{}
@@ -60,7 +63,7 @@ type Sources struct {
 	counts   counts
 	every    time.Duration // openEvery; tests shorten it
 
-	filesState func(*source.Config) string // Config.FilesState; a test has it hang
+	filesState func(*source.Config) string // Secrets.State; a test has it hang
 
 	mu struct {
 		sync.Mutex
@@ -71,7 +74,8 @@ type Sources struct {
 
 // New returns the sources of a node. Before Start it reads none.
 func New(cfg Config) *Sources {
-	s := &Sources{cfg: cfg, stopping: make(chan struct{}), every: openEvery, filesState: (*source.Config).FilesState}
+	secrets := source.Secrets{Dir: cfg.SecretsDir}
+	s := &Sources{cfg: cfg, secrets: secrets, stopping: make(chan struct{}), every: openEvery, filesState: secrets.State}
 	s.running, s.abandon = context.WithCancel(context.Background())
 	s.mu.readers, s.mu.connecting = map[uint64]*reader{}, map[string]int{}
 	return s

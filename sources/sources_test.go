@@ -25,6 +25,7 @@ import (
 type queue struct {
 	mu         sync.Mutex
 	partitions [][]string
+	secrets    string // directory of the files of sources
 	down       error
 	password   string
 	letters    []string
@@ -68,7 +69,7 @@ func (q *queue) hang(call string, cfg *source.Config) {
 
 func (q *queue) filesState(cfg *source.Config) string {
 	q.hang("look", cfg)
-	return cfg.FilesState()
+	return source.Secrets{Dir: q.secrets}.State(cfg)
 }
 
 func (q *queue) opened() int {
@@ -85,16 +86,16 @@ type broker struct {
 
 var errPassword = errors.New("wrong password")
 
-func (q *queue) connect(cfg *source.Config) (source.Broker, error) {
+func (q *queue) connect(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	q.hang("open", cfg)
-	password, err := cfg.Password()
+	access, err := secrets.Access(cfg)
 	if err != nil {
 		return nil, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open++
-	return broker{q, password}, nil
+	return broker{q, access.Password}, nil
 }
 
 func (b broker) Close() error {
@@ -199,10 +200,10 @@ type started struct {
 
 func start(t testing.TB, partitions int) *started {
 	t.Helper()
-	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions)}}
+	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir()}}
 	st.Sources = New(Config{
 		Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
-		Open: st.queue.connect, Logger: slog.New(slog.DiscardHandler),
+		Open: st.queue.connect, SecretsDir: st.queue.secrets, Logger: slog.New(slog.DiscardHandler),
 	})
 	var err error
 	st.node, err = shard.Open(shard.Config{

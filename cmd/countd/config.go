@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
@@ -51,6 +52,7 @@ type config struct {
 	Zone          string
 	Hosts         []string
 	GossipKeys    string
+	SourceSecrets string   // directory of the files that sources may name; "" for none
 	TLS           tlsFiles // for clients
 	ClusterTLS    tlsFiles // between nodes
 	// PeerName is the name that the certificates of all nodes carry; "" for each node's own.
@@ -98,6 +100,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
 	c.tlsFlags()
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one per line: 16, 24 or 32 bytes in base64; the first encrypts, all decrypt")
+	c.flags.StringVar(&c.SourceSecrets, "source-secrets-dir", "", "directory with the files that sources may name: passwords, certificates and keys for their brokers, and nothing else (default: sources may name none)")
 	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
@@ -166,6 +169,9 @@ func (c *config) validate() error {
 	if err := c.validateTLS(); err != nil {
 		return err
 	}
+	if err := c.validateSecrets(); err != nil {
+		return err
+	}
 	if name, err := c.badLimit(); err != nil {
 		return c.bad(name, err.Error())
 	}
@@ -197,6 +203,42 @@ func (c *config) validate() error {
 		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))
 	}
 	return nil
+}
+
+// validateSecrets refuses a directory of sources' files that has files of the node: an admin of the
+// HTTP API can have the node send what is in it to any address.
+func (c *config) validateSecrets() error {
+	if c.SourceSecrets == "" {
+		return nil
+	}
+	dir := realPath(c.SourceSecrets)
+	for _, f := range []struct{ name, value string }{
+		{"data-dir", c.DataDir}, {"root-token-file", c.Auth.RootToken}, {"audit-log", c.Auth.AuditLog}, {"gossip-key-file", c.GossipKeys},
+		{"tls-key", c.TLS.Key}, {"cluster-tls-key", c.ClusterTLS.Key}, {"config", c.file},
+	} {
+		if f.value == "" {
+			continue
+		}
+		if inside, err := filepath.Rel(dir, realPath(f.value)); err == nil && filepath.IsLocal(inside) {
+			return c.bad("source-secrets-dir", fmt.Sprintf("%s has the %s of the node: sources may send files of this directory to any address", c.SourceSecrets, f.name))
+		}
+	}
+	if inside, err := filepath.Rel(realPath(c.DataDir), dir); err == nil && filepath.IsLocal(inside) {
+		return c.bad("source-secrets-dir", fmt.Sprintf("%s is within the data-dir", c.SourceSecrets))
+	}
+	return nil
+}
+
+// realPath returns an absolute path without the symbolic links of the part that exists.
+func realPath(path string) string {
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if parent := filepath.Dir(path); err != nil && parent != path {
+		return filepath.Join(realPath(parent), filepath.Base(path))
+	}
+	return resolved
 }
 
 // memoryLimit returns the memory limit in bytes, 0 for none.

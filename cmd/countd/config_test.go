@@ -66,7 +66,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3", "redis-addr": "127.0.0.1:4",
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
-		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys",
+		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys", "source-secrets-dir": "/tmp/secrets",
 		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
@@ -207,6 +207,27 @@ func TestRefusedSettings(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 		})
+	}
+}
+
+// A directory of sources' files has no file of the node, also by a symbolic link or from within.
+func TestSourceSecretsApart(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"--data-dir", dir}, {"--data-dir", filepath.Dir(dir)}, {"--data-dir", filepath.Join(link, "not-yet", "data")}, {"--root-token-file", filepath.Join(link, "root")},
+		{"--gossip-key-file", filepath.Join(dir, "gossip.key")}, {"--audit-log", filepath.Join(dir, "audit")},
+		{"--tls-cert", "a", "--tls-key", filepath.Join(dir, "..", filepath.Base(dir), "key")},
+	} {
+		if _, err := load(t, append(args, "--source-secrets-dir", dir), nil, ""); err == nil || !strings.HasPrefix(err.Error(), "source-secrets-dir (") {
+			t.Errorf("%q is taken: %v", args, err)
+		}
+	}
+	if _, err := load(t, []string{"--data-dir", t.TempDir(), "--source-secrets-dir", dir}, nil, ""); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -242,7 +242,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		return err
 	}
 	p.sources = sources.New(sources.Config{
-		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: brokers.Open, Logger: p.logger,
+		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: brokers.Open, SecretsDir: c.SourceSecrets, Logger: p.logger,
 	})
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit,

@@ -11,17 +11,22 @@ import (
 	"github.com/countd/countd/source/redisstream"
 )
 
-// Open returns the broker of a configuration, which is valid. It does not connect yet.
-func Open(cfg *source.Config) (source.Broker, error) {
+// Open returns the broker of a configuration, which is valid, and reads the files that it names. It
+// does not connect yet.
+func Open(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
+	access, err := secrets.Access(cfg)
+	if err != nil {
+		return nil, err
+	}
 	switch cfg.Type {
 	case source.TypeKafka:
-		return broker(kafka.Open(cfg))
+		return broker(kafka.Open(cfg, access))
 	case source.TypeNATS:
-		return broker(nats.Open(cfg))
+		return broker(nats.Open(cfg, access))
 	case source.TypePostgres:
-		return broker(postgres.Open(cfg))
+		return broker(postgres.Open(cfg, access))
 	case source.TypeRedis:
-		return broker(redisstream.Open(cfg))
+		return broker(redisstream.Open(cfg, access))
 	}
 	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }

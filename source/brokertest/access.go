@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/internal/pki"
 	"github.com/countd/countd/internal/pki/pkitest"
+	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
@@ -47,8 +48,11 @@ func (a *Access) restore(t testing.TB) {
 
 // Fields returns the fields of a source that name the files.
 func (a *Access) Fields() string {
-	return strings.ReplaceAll("username: countd\npassword-file: DIR/password\ntls: {ca-file: DIR/ca.crt, cert-file: DIR/client.crt, key-file: DIR/client.key}\n", "DIR", a.Dir)
+	return "username: countd\npassword-file: password\ntls: {ca-file: ca.crt, cert-file: client.crt, key-file: client.key}\n"
 }
+
+// Secrets reads the files of the source.
+func (a *Access) Secrets() source.Secrets { return source.Secrets{Dir: a.Dir} }
 
 // Pool returns the authority of the certificates.
 func (a *Access) Pool() *x509.CertPool { return a.authority.Pool() }
@@ -85,6 +89,7 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 		r.Stop()
 		a.restore(t)
 	}
+	q.Secrets = a.Secrets()
 	q.Write(t, Like(2000, 1))
 	t.Run("another password", func(t *testing.T) {
 		pkitest.Replace(t, filepath.Join(a.Dir, "password"), []byte(wrong))

@@ -16,8 +16,10 @@ import (
 // Queue is a queue to read from.
 type Queue struct {
 	Config string // YAML
-	Open   func(*source.Config) (source.Broker, error)
-	Write  func(t *testing.T, values ...string)
+	Open   func(*source.Config, source.Access) (source.Broker, error)
+	// Secrets has the files that Config names.
+	Secrets source.Secrets
+	Write   func(t *testing.T, values ...string)
 	// Letters returns the messages in the dead letters.
 	Letters func(t *testing.T) []string
 	// Restart makes the broker end and begin again, with what it has; nil if it cannot.
@@ -43,7 +45,11 @@ func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broker, err := q.Open(cfg)
+	access, err := q.Secrets.Access(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker, err := q.Open(cfg, access)
 	if err != nil {
 		t.Fatal(err)
 	}

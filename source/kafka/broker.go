@@ -38,20 +38,12 @@ type Broker struct {
 }
 
 // Open returns a broker. It connects when it is used. A test of old brokers adds what they need.
-func Open(cfg *source.Config, more ...kgo.Opt) (*Broker, error) {
+func Open(cfg *source.Config, access source.Access, more ...kgo.Opt) (*Broker, error) {
 	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, more...)
-	tls, err := cfg.TLSConfig()
-	if err != nil {
-		return nil, err
+	if access.TLS != nil {
+		options = append(options, kgo.DialTLSConfig(access.TLS))
 	}
-	if tls != nil {
-		options = append(options, kgo.DialTLSConfig(tls))
-	}
-	if cfg.Username != "" {
-		password, err := cfg.Password()
-		if err != nil {
-			return nil, err
-		}
+	if password := access.Password; cfg.Username != "" {
 		switch cfg.Mechanism {
 		case source.MechanismPlain:
 			options = append(options, kgo.SASL(plain.Auth{User: cfg.Username, Pass: password}.AsMechanism()))

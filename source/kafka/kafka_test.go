@@ -61,7 +61,7 @@ func (c *cluster) start(t *testing.T) {
 func (c *cluster) queue() *brokertest.Queue {
 	return &brokertest.Queue{
 		Config: "name: likes\ntype: kafka\nbrokers: [" + c.addr + "]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n",
-		Open:   func(cfg *source.Config) (source.Broker, error) { return Open(cfg) },
+		Open:   func(cfg *source.Config, access source.Access) (source.Broker, error) { return Open(cfg, access) },
 		Restart: func(t *testing.T) {
 			c.Close()
 			c.start(t)
@@ -223,7 +223,7 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(cfg)
+	b, err := Open(cfg, source.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestOtherLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(cfg)
+	b, err := Open(cfg, source.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

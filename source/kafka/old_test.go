@@ -113,7 +113,7 @@ func (c *oldCluster) start(t *testing.T) {
 
 func (c *oldCluster) open(t *testing.T, cfg *source.Config) *Broker {
 	t.Helper()
-	b, err := Open(cfg, speakOld...)
+	b, err := Open(cfg, source.Access{}, speakOld...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +146,10 @@ func TestOldKafka(t *testing.T) {
 	}
 	t.Cleanup(client.Close)
 	brokertest.Once(t, &brokertest.Queue{
-		Config:  fmt.Sprintf("name: likes\ntype: kafka\nbrokers: [%q]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n", c.addr),
-		Open:    func(cfg *source.Config) (source.Broker, error) { return Open(cfg, speakOld...) },
+		Config: fmt.Sprintf("name: likes\ntype: kafka\nbrokers: [%q]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n", c.addr),
+		Open: func(cfg *source.Config, _ source.Access) (source.Broker, error) {
+			return Open(cfg, source.Access{}, speakOld...)
+		},
 		Restart: c.restart,
 		Write: func(t *testing.T, values ...string) {
 			var records []*kgo.Record

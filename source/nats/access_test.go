@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -47,7 +48,8 @@ func TestToken(t *testing.T) {
 	q.Write(t, brokertest.Like(1, 1))
 	c := sinktest.New(1, nil)
 	q.Start(t, c).Stalls(t, "Authorization Violation")
-	q.Config += "password-file: " + a.Dir + "/password\n"
+	q.Config += "password-file: password\n"
+	q.Secrets = a.Secrets()
 	q.Start(t, c).Counts(t, c, 1)
 }
 
@@ -61,7 +63,8 @@ func TestRefusedForAWhile(t *testing.T) {
 	}
 	server := proctest.StartNATS(t, "-c", users(brokertest.Password))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
-	q.Config += "username: countd\npassword-file: " + a.Dir + "/password\n"
+	q.Config += "username: countd\npassword-file: password\n"
+	q.Secrets = a.Secrets()
 	c := sinktest.New(1, nil)
 	q.Write(t, brokertest.Like(1, 1))
 	r := q.Start(t, c)
@@ -83,7 +86,8 @@ func TestRefusedPull(t *testing.T) {
 	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: \"$JS.API.CONSUMER.MSG.NEXT.>\"}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
-	q.Config += "username: countd\npassword-file: " + a.Dir + "/password\n"
+	q.Config += "username: countd\npassword-file: password\n"
+	q.Secrets = a.Secrets()
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.LIKES`)
 }
 
@@ -95,7 +99,7 @@ func TestOldDenial(t *testing.T) {
 	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: forbidden}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
-	b := brokerOf(t, q.Config+"username: countd\npassword-file: "+a.Dir+"/password\n")
+	b := brokerOf(t, q.Config+"username: countd\npassword-file: password\n", source.Access{Password: brokertest.Password})
 	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}

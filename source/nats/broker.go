@@ -33,23 +33,16 @@ type Broker struct {
 }
 
 // Open returns a broker. It connects when it is used.
-func Open(cfg *source.Config) (*Broker, error) {
+func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	options := []nats.Option{nats.Name("countd " + cfg.Name), nats.MaxReconnects(-1), nats.ReconnectWait(200 * time.Millisecond)}
-	password, err := cfg.Password()
 	switch {
-	case err != nil:
-		return nil, err
 	case cfg.Username != "":
-		options = append(options, nats.UserInfo(cfg.Username, password))
-	case password != "":
-		options = append(options, nats.Token(password))
+		options = append(options, nats.UserInfo(cfg.Username, access.Password))
+	case access.Password != "":
+		options = append(options, nats.Token(access.Password))
 	}
-	tls, err := cfg.TLSConfig()
-	if err != nil {
-		return nil, err
-	}
-	if tls != nil {
-		options = append(options, nats.Secure(tls))
+	if access.TLS != nil {
+		options = append(options, nats.Secure(access.TLS))
 	}
 	b := &Broker{cfg: cfg}
 	b.options = append(options, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {

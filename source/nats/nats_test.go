@@ -43,7 +43,7 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 	written := 0
 	return &brokertest.Queue{
 		Config:  "name: likes\ntype: nats\nurl: " + url + "\nstream: LIKES\nbatch: {messages: 100, linger: 1ms}\n",
-		Open:    func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Open:    func(c *source.Config, access source.Access) (source.Broker, error) { return Open(c, access) },
 		Restart: func(t *testing.T) { server.Restart(t) },
 		Write: func(t *testing.T, values ...string) {
 			for _, v := range values {
@@ -241,13 +241,13 @@ func TestLargeLetter(t *testing.T) {
 }
 
 // brokerOf returns the broker of a configuration, open until the end of the test.
-func brokerOf(t *testing.T, config string) *Broker {
+func brokerOf(t *testing.T, config string, access source.Access) *Broker {
 	t.Helper()
 	cfg, err := source.ParseConfig([]byte(config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(cfg)
+	b, err := Open(cfg, access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func brokerOf(t *testing.T, config string) *Broker {
 func TestClosedConnection(t *testing.T) {
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
-	b := brokerOf(t, q.Config)
+	b := brokerOf(t, q.Config, source.Access{})
 	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1})
 	if err != nil {
 		t.Fatal(err)

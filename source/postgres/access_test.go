@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,24 +47,6 @@ hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
 	stranger := *q
 	stranger.Config = strings.Replace(q.Config, "username: countd", "username: stranger", 1)
 	stranger.Start(t, sinktest.New(1, nil)).Stalls(t, "must be superuser or replication role")
-
-	// The same by libpq's settings in place of the source's.
-	db.exec(t, "SELECT pg_create_logical_replication_slot('verified', 'pgoutput')")
-	host, port, _ := net.SplitHostPort(db.Addr)
-	for authority, wrong := range map[string]string{"ca.crt": "", "client.crt": "signed by unknown authority"} {
-		verified := *q
-		before, _, _ := strings.Cut(q.Config, "tls: ")
-		verified.Config = strings.NewReplacer("slot: access", "slot: verified", "postgres://"+db.Addr+"/postgres", fmt.Sprintf(
-			"host=%s port=%s dbname=postgres sslmode=verify-full sslrootcert=%s/%s sslcert=%[3]s/client.crt sslkey=%[3]s/client.key", host, port, a.Dir, authority)).Replace(before)
-		c := sinktest.New(1, nil)
-		r := verified.Start(t, c)
-		if wrong != "" {
-			r.Stalls(t, wrong)
-			continue
-		}
-		q.Write(t, brokertest.Like(1, 7))
-		r.Counts(t, c, 7)
-	}
 }
 
 // setting returns a setting of the server.

@@ -30,29 +30,41 @@ type Broker struct {
 	}
 }
 
+// dsnKeys are the settings that a DSN may have. None of them names a file of the node, or is a
+// password.
+var dsnKeys = []string{
+	"host", "port", "dbname", "user", "sslmode", "ssl", "sslsni", "sslnegotiation", "channel_binding", "require_auth",
+	"connect_timeout", "target_session_attrs", "application_name", "client_encoding", "options",
+	"min_protocol_version", "max_protocol_version",
+}
+
+func hostsOf(fallbacks []*pgconn.FallbackConfig) (hosts []string) {
+	for _, f := range fallbacks {
+		hosts = append(hosts, f.Host)
+	}
+	return hosts
+}
+
 // Open returns a broker. It connects when it is used.
-func Open(cfg *source.Config) (*Broker, error) {
-	conn, err := pgconn.ParseConfig(cfg.DSN)
+func Open(cfg *source.Config, access source.Access) (*Broker, error) {
+	conn, err := pgconn.ParseConfigWithOptions(cfg.DSN, pgconn.ParseConfigOptions{ConnStringAllowedKeys: dsnKeys})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
+	}
+	for _, host := range append([]string{conn.Host}, hostsOf(conn.Fallbacks)...) {
+		if network, _ := pgconn.NetworkAddress(host, conn.Port); network == "unix" {
+			return nil, fmt.Errorf("dsn: host %s is a socket of the node: name a host", host)
+		}
 	}
 	if cfg.Username != "" {
 		conn.User = cfg.Username
 	}
-	password, err := cfg.Password()
-	if err != nil {
-		return nil, err
-	}
-	if password != "" {
-		conn.Password = password
-	}
-	tls, err := cfg.TLSConfig()
-	if err != nil {
-		return nil, err
-	}
-	if tls != nil {
-		tls.ServerName = conn.Host
-		conn.TLSConfig, conn.Fallbacks = tls, nil
+	conn.Password = access.Password // and none of the process's environment, or of its home directory
+	if access.TLS != nil {
+		access.TLS.ServerName = conn.Host
+		conn.TLSConfig, conn.Fallbacks = access.TLS, nil
+	} else {
+		conn.SSLCertMode = "disable" // shows no certificate of the home directory
 	}
 	conn.RuntimeParams["replication"] = "database"
 	conn.RuntimeParams["application_name"] = "countd " + cfg.Name

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,4 +40,35 @@ func FuzzDSN(f *testing.F) {
 			t.Errorf("%q has password %q, and is accepted", dsn, read.Password)
 		}
 	})
+}
+
+// TestNodeOfDSN: a DSN neither names a file or a socket of the node, nor sends a password of the
+// process's environment or home directory.
+func TestNodeOfDSN(t *testing.T) {
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
+	open := func(dsn string) (*Broker, error) {
+		return Open(&source.Config{Name: "a", Type: source.TypePostgres, DSN: dsn}, source.Access{})
+	}
+	for _, password := range []string{"", "secret"} {
+		t.Setenv("PGPASSWORD", password)
+		b, err := open("postgres://u@h/d?connect_timeout=3&sslmode=require")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.conn.Password != "" || b.conn.SSLCertMode != "disable" {
+			t.Errorf("it would send %q, and certificates: %s", b.conn.Password, b.conn.SSLCertMode)
+		}
+	}
+	for _, dsn := range []string{
+		"host=/var/run/postgresql user=u dbname=d", "postgres:///d?host=/tmp", "postgres://h1,%2Ftmp/d", "host=h passfile=/f", "host=h sslkey=/k sslcert=/c",
+		"host=h sslrootcert=/f", "service=s servicefile=/f", "host=h sslcrl=/f",
+	} {
+		if _, err := open(dsn); err == nil || !strings.HasPrefix(err.Error(), "dsn: ") {
+			t.Errorf("%s is opened: %v", dsn, err)
+		}
+	}
 }

@@ -68,7 +68,7 @@ func (db *database) queue(t *testing.T, slot, publication, more string) *brokert
 	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 	return &brokertest.Queue{
 		Config:  "name: likes\ntype: postgres\ndsn: " + db.dsn() + "\nslot: " + slot + "\npublication: " + publication + "\nbatch: {messages: 100, linger: 1ms}\n" + more,
-		Open:    func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Open:    func(c *source.Config, access source.Access) (source.Broker, error) { return Open(c, access) },
 		Restart: func(t *testing.T) { db.Restart(t) },
 		Write: func(t *testing.T, values ...string) {
 			db.exec(t, "SELECT pg_logical_emit_message(true, 'likes', v) FROM unnest($1::text[]) v", values)

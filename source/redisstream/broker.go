@@ -29,7 +29,7 @@ type Broker struct {
 }
 
 // Open returns a broker. It connects when it is used.
-func Open(cfg *source.Config) (*Broker, error) {
+func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	options := &redis.Options{Addr: cfg.Addr}
 	if strings.Contains(cfg.Addr, "://") {
 		var err error
@@ -37,21 +37,13 @@ func Open(cfg *source.Config) (*Broker, error) {
 			return nil, fmt.Errorf("addr: %w", err)
 		}
 	}
-	password, err := cfg.Password()
-	if err != nil {
-		return nil, err
-	}
-	tls, err := cfg.TLSConfig()
-	if err != nil {
-		return nil, err
-	}
-	if tls != nil {
-		options.TLSConfig = tls
+	if access.TLS != nil {
+		options.TLSConfig = access.TLS
 	}
 	if cfg.Username != "" {
 		options.Username = cfg.Username
 	}
-	options.Password = password
+	options.Password = access.Password
 	options.ContextTimeoutEnabled = true
 	return &Broker{redis.NewClient(options), cfg}, nil
 }

@@ -19,7 +19,7 @@ func newQueue(t testing.TB, more string) (*brokertest.Queue, *redis.Client) {
 	t.Cleanup(func() { client.Close() })
 	q := &brokertest.Queue{
 		Config: "name: likes\ntype: redis-stream\naddr: " + addr + "\nkey: likes\nbatch: {messages: 100, linger: 1ms}\n" + more,
-		Open:   func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Open:   func(c *source.Config, access source.Access) (source.Broker, error) { return Open(c, access) },
 		Write: func(t *testing.T, values ...string) {
 			_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 				for _, v := range values {
