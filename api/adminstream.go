@@ -42,21 +42,25 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	h.Set(headerIndex, strconv.FormatUint(snapshot.Index, 10))
 	h.Set(headerRows, strconv.FormatUint(snapshot.Rows, 10))
 	h.Set(headerDigest, hex16(snapshot.Digest))
-	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout}
+	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout, permission: r.permission()}
 	ctx.SetBodyStream(out, int(snapshot.Bytes))
 	return nil
 }
 
 // outgoing is an answer's body that gives the client WriteTimeout for each piece, not for
-// the whole. fasthttp reads and closes it on the goroutine of the connection, which stays
+// the whole, and ends early if the client's token is revoked. fasthttp reads and closes it on the goroutine of the connection, which stays
 // open until then.
 type outgoing struct {
 	io.ReadCloser
-	conn    net.Conn
-	timeout time.Duration
+	conn       net.Conn
+	timeout    time.Duration
+	permission shard.Permission
 }
 
 func (o *outgoing) Read(p []byte) (int, error) {
+	if err := o.permission.Still(); err != nil {
+		return 0, err
+	}
 	if err := o.conn.SetWriteDeadline(time.Now().Add(o.timeout)); err != nil {
 		return 0, err
 	}
@@ -75,7 +79,7 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	until, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, idle: time.AfterFunc(restoreIdleMax, cancel)}
+	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, permission: r, idle: time.AfterFunc(restoreIdleMax, cancel)}
 	defer in.idle.Stop()
 	query := ctx.QueryArgs()
 	o := shard.RestoreOptions{Force: query.GetBool(parameterForce)}
@@ -95,15 +99,20 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	}{group, facts.Rows, hex16(facts.Digest), facts.CursorsSetBack})
 }
 
-// incoming is a request's body that has ReadTimeout for each piece, not for the whole.
+// incoming is a request's body that has ReadTimeout for each piece, not for the whole. It
+// fails once the client's token is revoked.
 type incoming struct {
 	io.Reader
-	conn    net.Conn
-	timeout time.Duration
-	idle    *time.Timer
+	conn       net.Conn
+	timeout    time.Duration
+	permission shard.Permission
+	idle       *time.Timer
 }
 
 func (i *incoming) Read(p []byte) (int, error) {
+	if err := i.permission.Still(); err != nil {
+		return 0, err
+	}
 	i.idle.Reset(restoreIdleMax)
 	if err := i.conn.SetReadDeadline(time.Now().Add(i.timeout)); err != nil {
 		return 0, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/api/listen"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/shard"
 )
 
 // authFaults are the answers to refused callers. They are encoded once: refusals come in
@@ -113,6 +114,29 @@ func (r *request) reauthorize(e *endpoint, to target) error {
 		return nil
 	}
 	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
+}
+
+// Still implements shard.Permission: it refuses a call whose caller lost its token or rights
+// since the call was allowed.
+func (r *request) Still() error {
+	if r.caller == nil || r.excused {
+		return nil
+	}
+	switch why := r.auth.Keeps(r.caller, time.Now()); {
+	case why == auth.Granted:
+		return nil
+	case why == auth.Forbidden:
+		return r.forbidden(auth.Known, nil, nil)
+	case r.refuse(why, ""):
+		return authFaults[why]
+	}
+	r.excused = true
+	return nil
+}
+
+// permission returns r's Still for an answer that is sent after r was released.
+func (r *request) permission() shard.Permission {
+	return &request{auth: r.auth, caller: r.caller, excused: r.excused, from: r.from, endpoint: r.endpoint}
 }
 
 // bearer returns the token of a request, or nil if there is none. A request that gives several

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +23,8 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/auth/authtest"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
 )
 
 const rootToken = "root-token-of-the-tests-0123456789"
@@ -356,6 +359,98 @@ func TestRevokedWhileABodyArrives(t *testing.T) {
 	}
 	if got := e.as(web, "GET", "/v1/counters/posts/1", ""); !strings.Contains(got.body, `"like":0`) {
 		t.Errorf("after refused writes: %s", got.body)
+	}
+}
+
+// TestRevokedWhileItReads checks that a write whose caller loses its token or rights during the
+// reads that come before is not made.
+func TestRevokedWhileItReads(t *testing.T) {
+	for name, test := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"the token":  {"DELETE", "/v1/users/web", "", 401},
+		"its rights": {"PUT", "/v1/users/web", `{"grants":[{"role":"reader","keyspaces":["feed"]}]}`, 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := startEnforcing(t)
+			web := e.token(t, "web", `{"role":"writer","keyspaces":["feed"]}`)
+			e.node.entered, e.node.leave = make(chan struct{}), make(chan struct{})
+			answered := make(chan reply, 1)
+			go func() { answered <- e.as(web, "POST", "/v1/feed/1/follow", `{"followees":["2"]}`) }()
+			<-e.node.entered // reads the posts of 2
+			if got := e.as(rootToken, test.method, test.path, test.body); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+			close(e.node.leave)
+			if got := <-answered; got.status != test.status {
+				t.Errorf("answered %d %s, want %d", got.status, got.body, test.status)
+			}
+			if got := e.as(rootToken, "GET", "/v1/feed/1/followees", ""); !strings.Contains(got.body, `"followees":[]`) {
+				t.Errorf("it was applied: %s", got.body)
+			}
+		})
+	}
+}
+
+// TestRevokedStreams checks that neither a restore nor a download of a snapshot goes on once
+// the token is revoked.
+func TestRevokedStreams(t *testing.T) {
+	n := &withSnapshots{
+		open: func() (*shard.Snapshot, error) {
+			return &shard.Snapshot{ReadCloser: io.NopCloser(endless{}), Bytes: 1 << 40}, nil
+		},
+		restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
+			_, err := io.Copy(io.Discard, in)
+			return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+		},
+	}
+	e := startAuth(t, auth.Enforce, n.config)
+	ops := e.token(t, "ops", `{"role":"admin"}`)
+	call := func(method, path string, body io.Reader) (*http.Response, error) {
+		request, err := http.NewRequest(method, "http://"+e.server.Addr().String()+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+ops)
+		request.Header.Set("Content-Type", contentTypeStream)
+		return http.DefaultClient.Do(request)
+	}
+	download, err := call("GET", "/v1/admin/groups/1/snapshot", nil)
+	if err != nil || download.StatusCode != 200 {
+		t.Fatalf("%v, %v", download, err)
+	}
+	defer download.Body.Close()
+	in, out := io.Pipe()
+	restored := make(chan int, 1)
+	go func() {
+		if got, err := call("POST", "/v1/admin/groups/1/restore", in); err == nil {
+			got.Body.Close()
+			restored <- got.StatusCode
+			return
+		}
+		restored <- 0
+	}()
+	piece := make([]byte, 1<<20)
+	if _, err := out.Write(piece); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.as(rootToken, "DELETE", "/v1/users/ops", ""); got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	go func() {
+		for {
+			if _, err := out.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
+	if status := <-restored; status != 401 {
+		t.Errorf("the restore: %d", status)
+	}
+	in.Close()
+	if read, err := io.Copy(io.Discard, io.LimitReader(download.Body, 1<<30)); err == nil {
+		t.Errorf("the download goes on after %d bytes", read)
 	}
 }
 

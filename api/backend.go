@@ -38,6 +38,18 @@ type Backend interface {
 	Ready() error
 }
 
+// gated is a Backend that refuses a write whose caller may not make it any more, before the
+// write costs the shards anything.
+type gated struct{ Backend }
+
+// Write implements Backend.
+func (g gated) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if err := w.Permitted(); err != nil {
+		return err
+	}
+	return g.Backend.Write(ks, w)
+}
+
 // node is a Backend with the unread numbers and timelines that it holds.
 type node struct {
 	Backend

@@ -13,7 +13,10 @@ import (
 // faultOf returns the fault for an error of a handler. It reports false for an unexpected
 // error, which is a failure of the server.
 func faultOf(err error) (*fault, bool) {
-	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
+	if partial, ok := errors.AsType[*shard.PartialError](err); ok { // does not allocate, as below
+		return faultOfPartial(partial)
+	}
+	if f, ok := errors.AsType[*fault](err); ok {
 		return f, true
 	}
 	if f := adminFault(err); f != nil {
@@ -28,10 +31,6 @@ func faultOf(err error) (*fault, bool) {
 	var argument *shard.ArgumentError
 	if errors.As(err, &argument) {
 		return invalid(argument.Field, argument.Problem), true
-	}
-	var partial *shard.PartialError
-	if errors.As(err, &partial) {
-		return faultOfPartial(partial)
 	}
 	if errors.Is(err, shard.ErrBadToken) {
 		return invalid(headerToken, shard.ErrBadToken.Error()), true
@@ -73,8 +72,10 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	if len(partial.Unknown) > 0 {
 		err = shard.ErrOutcomeUnknown
 	}
-	f, foreseen := faultOf(err)
-	f.message = strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
+	of, foreseen := faultOf(err)
+	f := new(fault)
+	*f = *of                                                               // it may be one that others answer with
+	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
 	if f.status == fasthttp.StatusTooManyRequests {
 		f.status = fasthttp.StatusServiceUnavailable
 	}

@@ -31,6 +31,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	r.backend, r.name, r.column, r.takes = b, to.keyspace, to.column, e.takes
 	r.deadline = r.received.Add(r.timeout)
 	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
+	r.write.Permission = r
 	if r.takes&takesKeyspace != 0 {
 		if err := r.findKeyspace(); err != nil {
 			return err

@@ -86,7 +86,10 @@ func refusal() []byte {
 }
 
 // Attach replaces the backend for the calls that follow. The server may be serving.
-func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
+func (s *Server) Attach(b Backend) {
+	b = gated{b}
+	s.attached.Store(&node{b, unread.New(b), timeline.New(b)})
+}
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }

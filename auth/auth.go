@@ -228,6 +228,17 @@ func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
 	return is, Granted
 }
 
+// Keeps returns why a call that a caller was allowed may go on no more, or Granted. It refuses
+// a caller that lost any of its rights, also one that the call does not need: nothing of the
+// call is served, so the caller can just make it again.
+func (a *Authorizer) Keeps(c *Caller, now time.Time) Refusal {
+	is, why := a.Still(c, now)
+	if why == Granted && is != c && !is.rights.cover(c.rights) {
+		return Forbidden
+	}
+	return why
+}
+
 func (c *Caller) expired(now time.Time) bool { return c.expires != 0 && now.Unix() >= c.expires }
 
 // trusted returns the callers of the node's catalog, or nil if the node has not proved lately

@@ -59,6 +59,16 @@ type rights struct {
 // rootRights are the rights of the root token.
 var rootRights = rightsOf([]catalog.Grant{{Role: "admin", Keyspaces: []string{catalog.AllKeyspaces}}})
 
+// cover reports whether r allows all that others allow.
+func (r *rights) cover(others *rights) bool {
+	for name, on := range others.on {
+		if on&^(r.all|r.on[name]) != 0 {
+			return false
+		}
+	}
+	return others.all&^r.all == 0
+}
+
 // rightsOf joins grants. A role of a later program grants nothing.
 func rightsOf(grants []catalog.Grant) *rights {
 	r := &rights{on: map[string]accesses{}}

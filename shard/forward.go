@@ -203,40 +203,12 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	}
 	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
 	if flagged&settledCuts != 0 {
-		q.Result.Cuts = parseCuts(r, q.Ops)
+		q.Result.Cuts = forward.ParseCuts(r, q.Ops)
 	}
 	if flagged&settledChanged != 0 {
-		q.Result.Changed = parseChanged(r, q.Ops)
+		q.Result.Changed = forward.ParseChanged(r, q.Ops)
 	}
 	return q
-}
-
-// parseChanged reads which of some ops changed a set. They rise.
-func parseChanged(r *wire.Reader, ops int) []int {
-	changed, next := make([]int, r.Count(1)), 0
-	for i := range changed {
-		if next += int(r.UintTo(uint64(ops))); next >= ops {
-			r.Fail(fmt.Sprintf("a change by op %d", next))
-			return nil
-		}
-		changed[i] = next
-		next++
-	}
-	return changed
-}
-
-// parseCuts reads the cuts of a part of some ops. They rise by op.
-func parseCuts(r *wire.Reader, ops int) []engine.Cut {
-	var cuts []engine.Cut
-	for range r.Count(3) {
-		c := engine.Cut{Op: int(r.UintTo(uint64(ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Added: r.Int()}
-		if c.Op == ops || len(cuts) > 0 && c.Op < cuts[len(cuts)-1].Op {
-			r.Fail(fmt.Sprintf("a cut of op %d", c.Op))
-			return nil
-		}
-		cuts = append(cuts, c)
-	}
-	return cuts
 }
 
 // mayTryAgain reports whether a part that failed so may be proposed again: it

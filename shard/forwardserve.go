@@ -154,24 +154,7 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(o.Column))
 	}
-	if len(cuts) > 0 {
-		dst = binary.AppendUvarint(dst, uint64(len(cuts)))
-	}
-	for _, c := range cuts {
-		dst = binary.AppendUvarint(dst, uint64(c.Op-q.First))
-		dst = binary.AppendUvarint(dst, uint64(c.Column))
-		dst = binary.AppendVarint(dst, c.Added)
-	}
-	if len(changed) == 0 {
-		return dst
-	}
-	dst = binary.AppendUvarint(dst, uint64(len(changed)))
-	next := q.First
-	for _, op := range changed { // each as the distance from the one before
-		dst = binary.AppendUvarint(dst, uint64(op-next))
-		next = op + 1
-	}
-	return dst
+	return forward.AppendChanged(forward.AppendCuts(dst, cuts, q.First), changed, q.First)
 }
 
 // serveRelay hands parts of a node's writes to the node that leads their group.

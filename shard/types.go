@@ -306,6 +306,9 @@ type Write struct {
 	In       []uint8
 	Width    int       // columns of each result row; 0 for no results
 	Deadline time.Time // always set
+	// Permission is asked right before each proposal; nil for a write of the node itself. A
+	// write may wait long before that: for reads, or for a leader.
+	Permission Permission
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
@@ -331,6 +334,20 @@ type Write struct {
 
 	first []int // by keyspace of Spaces: the place of its first shard among all
 	met   int64 // when the judge of the key met it first, Unix milliseconds; 0 if not known
+}
+
+// Permission tells whether the caller of a write may still make it.
+type Permission interface {
+	// Still returns nil, or the error that the write ends with.
+	Still() error
+}
+
+// Permitted returns nil if the caller of the write may make it now.
+func (w *Write) Permitted() error {
+	if w.Permission == nil {
+		return nil
+	}
+	return w.Permission.Still()
 }
 
 // ScanResult is one page of Node.Scan in ascending id order.

@@ -291,6 +291,10 @@ const lastTryMin = 50 * time.Millisecond
 // again until the deadline.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
+		if err := w.Permitted(); err != nil {
+			forbid(ps, err)
+			return
+		}
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				wr.propose(p, groups[s], w)
@@ -322,6 +326,18 @@ func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *
 					p.err, p.settled = p.fate(err), true
 				}
 			}
+		}
+	}
+}
+
+// forbid settles the parts that are not settled with err, without proposing them.
+func forbid(ps []part, err error) {
+	for s := range ps {
+		if p := &ps[s]; p.used && !p.settled {
+			if p.proposal != nil && !p.proposed {
+				p.proposal.Cancel()
+			}
+			p.proposal, p.settled, p.err = nil, true, p.fate(err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool,
 	d, there := board.Dots[dot]
 	made := shard.Token{}
 	if !there {
-		if board, made, err = n.makeName(raftfsm.BoardMakeDot, dot, w.Deadline); err != nil {
+		if board, made, err = n.makeName(raftfsm.BoardMakeDot, dot, w); err != nil {
 			return false, err
 		}
 		d, there = board.Dots[dot]

@@ -86,7 +86,7 @@ func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to fu
 	c, there := board.Channels[channel]
 	made := shard.Token{}
 	if !there {
-		if board, made, err = n.makeName(raftfsm.BoardMakeChannel, channel, w.Deadline); err != nil {
+		if board, made, err = n.makeName(raftfsm.BoardMakeChannel, channel, w); err != nil {
 			return Notices{}, err
 		}
 		c, there = board.Channels[channel]

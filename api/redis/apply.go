@@ -80,16 +80,17 @@ func (k keys) add(id *shard.RequestID) bool {
 }
 
 // prepare fills w with the ops of some units.
-func (t *table) prepare(w *shard.Write, from, to int, deadline time.Time) {
+func (t *table) prepare(c *conn, w *shard.Write, from, to int, deadline time.Time) {
 	first, end := t.units[from].first, t.end(to-1)
 	w.Ops, w.ID, w.Width, w.Deadline = t.ops[first:end], t.units[from].id, t.width(), deadline
+	w.Permission = c
 	w.Rows = t.counts[first*t.width() : end*t.width()]
 }
 
 // applyPlain writes units as one request.
 func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	w := &t.write
-	t.prepare(w, from, to, deadline)
+	t.prepare(c, w, from, to, deadline)
 	first := t.units[from].first
 	err := c.server.node().Write(t.ks, w)
 	t.settle(w, err, func(op int) int { return first + op })
@@ -106,7 +107,7 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
 	c.server.concurrently(len(writes), func(i int) {
-		t.prepare(&writes[i], from+i, from+i+1, deadline)
+		t.prepare(c, &writes[i], from+i, from+i+1, deadline)
 		errs[i] = c.server.node().Write(t.ks, &writes[i])
 	})
 	for i := range writes {
@@ -185,7 +186,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	if len(again) == 0 {
 		return
 	}
-	w := shard.Write{Ops: make([]engine.Op, len(again)), Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline}
+	w := shard.Write{Ops: make([]engine.Op, len(again)), Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline, Permission: c}
 	for i, op := range again {
 		w.Ops[i], t.failed[op] = t.ops[op], nil
 	}

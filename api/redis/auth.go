@@ -15,13 +15,39 @@ const (
 )
 
 // renewLogin makes the login what it is now: the token may have been revoked, or may have expired.
+// It executes first what is planned, which was allowed to the caller of before.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
+		if is != c.login.caller {
+			c.batch.flush()
+		}
 		if c.login.why = why; why == auth.Granted {
 			c.login.caller = is
 		}
 	}
+}
+
+// Still implements shard.Permission: it refuses what is planned if the client lost its token or
+// rights since. Nothing changes the login while a batch runs.
+func (c *conn) Still() error {
+	a := c.server.cfg.Auth
+	if a == nil || !a.Enforces() || c.login.caller == nil {
+		return nil
+	}
+	caller := c.login.caller
+	why := a.Keeps(caller, time.Now())
+	if why == auth.Granted {
+		return nil
+	}
+	a.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: "pipeline"})
+	switch why {
+	case auth.Unproven:
+		return codedError(errUnproven)
+	case auth.Forbidden:
+		return codedError(fmt.Sprintf("NOPERM User %s lost permissions while the command waited", caller.Name))
+	}
+	return codedError(errNoAuth)
 }
 
 // refusal returns why the client may not make a command, whatever its limits are, and the

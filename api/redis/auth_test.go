@@ -415,3 +415,71 @@ func TestRefusedWritesKeepTheirNumber(t *testing.T) {
 		t.Errorf("numbers %v, and with the second refused %v", all, some)
 	}
 }
+
+// TestRevokedInABatch checks that no write is made once the token is revoked, or a right is taken
+// away, during reads of the batch that the write is in: neither a plain write, nor one with a
+// key, nor a transaction, nor a write of package unread.
+func TestRevokedInABatch(t *testing.T) {
+	keyspaces := []string{"posts", "unread", "feed", "users"}
+	revoke := func(t *testing.T, cluster *authtest.Cluster) {
+		if _, _, err := auth.DeleteUser(t.Context(), cluster, "web"); err != nil {
+			t.Error(err)
+		}
+	}
+	restrict := func(t *testing.T, cluster *authtest.Cluster) {
+		rights := catalog.UserRights{Grants: []catalog.Grant{grant("reader", keyspaces...)}}
+		if _, _, err := auth.PutUser(t.Context(), cluster, "web", rights, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*testing.T, *authtest.Cluster)
+		lines  []string
+		want   string // of the last reply
+	}{
+		"plain":       {revoke, []string{"GET posts:1:like", "INCR posts:2:like"}, "-" + errNoAuth},
+		"with a key":  {revoke, []string{"GET posts:1:like", "COUNTD.INCR posts:2:like 1 KEY k"}, "-" + errNoAuth},
+		"transaction": {revoke, []string{"GET posts:1:like", "MULTI", "INCR posts:2:like", "EXEC"}, "[-" + errNoAuth + "]"},
+		"two tables":  {revoke, []string{"GET posts:1:like", "INCR posts:2:like", "INCR users:2:posts"}, "-" + errNoAuth},
+		"a call":      {revoke, []string{"GET posts:1:like", "COUNTD.NOTICE.PUBLISH news"}, "-" + errNoAuth},
+		"fewer rights": {restrict, []string{"GET posts:1:like", "INCR posts:2:like"},
+			"-NOPERM User web lost permissions while the command waited"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, cluster := authtest.Open(t, auth.Enforce)
+			node := newFakeNode()
+			s := serve(t, node, func(c *Config) { c.Auth = a })
+			c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", keyspaces...)))
+			var once sync.Once
+			node.mu.Lock()
+			node.mu.readErr = func([]uint64) error {
+				once.Do(func() { test.change(t, cluster) })
+				return nil
+			}
+			node.mu.Unlock()
+			got := c.do(test.lines...)
+			if n := node.writes.Load(); n > 0 || got[len(got)-1] != test.want {
+				t.Errorf("%d writes, %q, want %q last", n, got, test.want)
+			}
+		})
+	}
+}
+
+// TestMoreRightsInABatch checks that a change of users which takes nothing from the client does
+// not refuse its write.
+func TestMoreRightsInABatch(t *testing.T) {
+	a, cluster := authtest.Open(t, auth.Enforce)
+	node := newFakeNode()
+	s := serve(t, node, func(c *Config) { c.Auth = a })
+	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
+	var once sync.Once
+	node.mu.Lock()
+	node.mu.readErr = func([]uint64) error {
+		once.Do(func() { cluster.Token(t, "web", grant("writer", "posts"), grant("reader", "users")) })
+		return nil
+	}
+	node.mu.Unlock()
+	if got := c.do("GET posts:1:like", "INCR posts:2:like"); got[1] != "1" {
+		t.Errorf("%q", got)
+	}
+}

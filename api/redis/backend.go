@@ -26,3 +26,15 @@ type Backend interface {
 	CatchUp(ctx context.Context) error
 	Status() shard.Status
 }
+
+// gated is a Backend that refuses a write whose caller may not make it any more, before the
+// write costs the shards anything.
+type gated struct{ Backend }
+
+// Write implements Backend.
+func (g gated) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if err := w.Permitted(); err != nil {
+		return err
+	}
+	return g.Backend.Write(ks, w)
+}

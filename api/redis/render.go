@@ -224,6 +224,9 @@ func errorText(err error) (text string, foreseen bool) {
 		text, foreseen = errorText(some.err)
 		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
 	}
+	if coded, ok := errors.AsType[codedError](err); ok {
+		return coded.Error(), true
+	}
 	if argument, ok := errors.AsType[*shard.ArgumentError](err); ok {
 		return fieldError(argument.Field, argument.Problem).Error(), true
 	}

@@ -107,7 +107,7 @@ func (b *batch) runReads(deadline time.Time) {
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
-		b.conn.server.concurrently(len(together), func(i int) { together[i].run(b.conn.server, deadline) })
+		b.conn.server.concurrently(len(together), func(i int) { together[i].run(b.conn, deadline) })
 		all = all[len(together):]
 	}
 }
@@ -122,15 +122,15 @@ func wave(all []call) (n int) {
 	return n
 }
 
-func (q *call) run(s *Server, deadline time.Time) {
-	w := shard.Write{ID: q.id, Deadline: deadline}
+func (q *call) run(c *conn, deadline time.Time) {
+	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
 		to := shard.KeyspaceUnread // of all keyspaces that no other command reads
 		if q.users {
 			to = shard.KeyspaceUsers
 		}
-		s.writtenTo(to).add(&w.Token)
+		c.server.writtenTo(to).add(&w.Token)
 	}
 }
 

@@ -34,7 +34,10 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Attach replaces the backend for the calls that follow. The server may be serving.
-func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b), timeline.New(b)}) }
+func (s *Server) Attach(b Backend) {
+	b = gated{b}
+	s.attached.Store(&node{b, unread.New(b), timeline.New(b)})
+}
 
 // acceptRetryMax bounds the wait after a failed accept, which is nearly always a
 // lack of file descriptors.

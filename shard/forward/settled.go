@@ -1,0 +1,67 @@
+package forward
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/wire"
+)
+
+// AppendCuts appends the cuts of a part whose first op has the number first, or nothing if
+// there are none.
+func AppendCuts(dst []byte, cuts []engine.Cut, first int) []byte {
+	if len(cuts) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
+	for _, c := range cuts {
+		dst = binary.AppendUvarint(dst, uint64(c.Op-first))
+		dst = binary.AppendUvarint(dst, uint64(c.Column))
+		dst = binary.AppendVarint(dst, c.Added)
+	}
+	return dst
+}
+
+// ParseCuts reads the cuts of a part of some ops. They rise by op.
+func ParseCuts(r *wire.Reader, ops int) []engine.Cut {
+	var cuts []engine.Cut
+	for range r.Count(3) {
+		c := engine.Cut{Op: int(r.UintTo(uint64(ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Added: r.Int()}
+		if c.Op == ops || len(cuts) > 0 && c.Op < cuts[len(cuts)-1].Op {
+			r.Fail(fmt.Sprintf("a cut of op %d", c.Op))
+			return nil
+		}
+		cuts = append(cuts, c)
+	}
+	return cuts
+}
+
+// AppendChanged appends the ops of a part that changed a set, each as the distance from the
+// one before, or nothing if there are none.
+func AppendChanged(dst []byte, changed []int, first int) []byte {
+	if len(changed) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(changed)))
+	next := first
+	for _, op := range changed {
+		dst = binary.AppendUvarint(dst, uint64(op-next))
+		next = op + 1
+	}
+	return dst
+}
+
+// ParseChanged reads which of some ops changed a set. They rise.
+func ParseChanged(r *wire.Reader, ops int) []int {
+	changed, next := make([]int, r.Count(1)), 0
+	for i := range changed {
+		if next += int(r.UintTo(uint64(ops))); next >= ops {
+			r.Fail(fmt.Sprintf("a change by op %d", next))
+			return nil
+		}
+		changed[i] = next
+		next++
+	}
+	return changed
+}
