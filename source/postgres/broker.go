@@ -27,6 +27,10 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		control *pgconn.PgConn // for queries; nil before it is used
+		// asked is the system that Identity found last. Queries go to no other: the addresses of a
+		// DSN are tried in turn, so that the next connection may be to another server.
+		asked string
+		read  string // the system whose log an open reader reads; empty for none
 	}
 }
 
@@ -93,18 +97,77 @@ func (b *Broker) query(ctx context.Context, sql string) ([][][]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.control == nil {
-		control, err := pgconn.ConnectConfig(ctx, b.conn)
+		system, err := b.connectLocked(ctx)
+		if err == nil && b.mu.asked != "" && b.mu.asked != system {
+			err = source.Stalled("the server is another one by now: it was %s and is %s", b.mu.asked, system)
+			_ = b.closeLocked() // err says more
+		}
 		if err != nil {
 			return nil, err
 		}
-		b.mu.control = control
 	}
+	return b.queryLocked(ctx, sql)
+}
+
+func (b *Broker) queryLocked(ctx context.Context, sql string) ([][][]byte, error) {
 	results, err := b.mu.control.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		_ = b.closeLocked() // err says more
 		return nil, err
 	}
 	return results[len(results)-1].Rows, nil
+}
+
+// connectLocked connects for queries, and returns what system the server is.
+func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
+	if b.mu.control, err = pgconn.ConnectConfig(ctx, b.conn); err != nil {
+		b.mu.control = nil
+		return "", err
+	}
+	if system, err = identify(ctx, b.mu.control); err != nil {
+		_ = b.closeLocked() // err says more
+	}
+	return system, err
+}
+
+// identify returns which database system the server of a connection is, and its timeline.
+func identify(ctx context.Context, conn *pgconn.PgConn) (string, error) {
+	results, err := conn.Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
+	if err != nil {
+		return "", err
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 2 {
+		return "", errors.New("the server does not identify itself")
+	}
+	system := results[0].Rows[0]
+	return fmt.Sprintf("system %s timeline %s", system[0], system[1]), nil
+}
+
+// ask asks the server of queries which system it is, and has later queries go to no other. It also
+// returns the system whose log is read, if it is another.
+func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.control == nil {
+		asked, err = b.connectLocked(ctx)
+	} else if asked, err = identify(ctx, b.mu.control); err != nil {
+		_ = b.closeLocked() // err says more
+	}
+	if err != nil {
+		return "", "", err
+	}
+	b.mu.asked = asked
+	if b.mu.read == asked {
+		return asked, "", nil
+	}
+	return asked, b.mu.read, nil
+}
+
+// setRead sets the system whose log is read; empty for none.
+func (b *Broker) setRead(system string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.read = system
 }
 
 // row is query for one row of a number of columns; nil if there is none.
@@ -119,22 +182,23 @@ func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, er
 	return rows[0], nil
 }
 
-// Identity returns the database system, its timeline and the slot.
+// Identity returns the database system, its timeline and the slot; of two systems if the server that
+// answers queries is another than that whose log is read.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
+	asked, read, err := b.ask(ctx)
+	if err != nil {
+		return "", err
+	}
 	if _, err := b.confirmed(ctx); err != nil {
 		return "", err
 	}
 	if err := b.published(ctx); err != nil {
 		return "", err
 	}
-	system, err := b.row(ctx, 2, "IDENTIFY_SYSTEM")
-	if err != nil {
-		return "", err
+	if read != "" {
+		asked += ", whose log is read from " + read + ","
 	}
-	if system == nil {
-		return "", errors.New("the server does not identify itself")
-	}
-	return fmt.Sprintf("system %s timeline %s slot %s", system[0], system[1], b.cfg.Slot), nil
+	return asked + " slot " + b.cfg.Slot, nil
 }
 
 // published returns a *source.StalledError if the publication is missing, or if the source

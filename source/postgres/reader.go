@@ -37,6 +37,7 @@ type reader struct {
 	ended  chan struct{}
 	err    error // of the goroutine; valid once items is closed
 	cancel context.CancelFunc
+	closed func() // called by Close
 	from   source.Position
 	next   source.Position // of Next
 
@@ -59,10 +60,15 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	if err != nil {
 		return nil, err
 	}
-	if err := startReplication(ctx, conn, b.cfg, from); err != nil {
+	system, err := identify(ctx, conn)
+	if err == nil {
+		err = startReplication(ctx, conn, b.cfg, from)
+	}
+	if err != nil {
 		_ = conn.Close(ctx) // err says more
 		return nil, err
 	}
+	b.setRead(system)
 	life, cancel := context.WithCancel(context.Background())
 	r := &reader{
 		conn:   conn,
@@ -70,6 +76,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		items:  make(chan item, pendingMax),
 		ended:  make(chan struct{}),
 		cancel: cancel,
+		closed: func() { b.setRead("") },
 		from:   from,
 		next:   from,
 	}
@@ -236,6 +243,7 @@ func (r *reader) confirm(lsn uint64, answer byte) error {
 func (r *reader) Close() error {
 	r.cancel()
 	<-r.ended
+	r.closed()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return r.conn.Close(ctx)

@@ -1,0 +1,97 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/brokertest"
+)
+
+// The addresses of a DSN are tried in turn, so each connection may be to another server. No server but
+// the one that Identity names is read or asked.
+func TestTwoServers(t *testing.T) {
+	one, two := newDatabase(t), newDatabase(t)
+	for _, db := range []*database{one, two} {
+		db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")
+		if db == one {
+			db.exec(t, "ALTER SYSTEM SET max_wal_senders = 1") // a server that takes no more
+			db.Restart(t)
+		}
+		db.queue(t, "pub", "countd", outbox)
+	}
+	for range 50 { // so that the log of the other is further
+		two.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1000))
+	}
+	one.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1))
+	open := func() *Broker {
+		dsn := "postgres://reader@" + one.Addr + "," + two.Addr + "/postgres?sslmode=disable"
+		cfg, err := source.ParseConfig([]byte("name: likes\ntype: postgres\ndsn: " + dsn + "\nslot: pub\npublication: countd\n" + outbox))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		return b
+	}
+	identity := func(b *Broker) string {
+		t.Helper()
+		of, err := b.Identity(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return of
+	}
+
+	// As the first server takes one connection, the log is read from the second.
+	b := open()
+	before := identity(b)
+	first, _, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Read(t.Context(), 0, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := identity(b); after == before || !strings.Contains(after, "whose log is read from") {
+		t.Errorf("the identity is %q before and %q after another server is read", before, after)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if after := identity(b); after != before {
+		t.Errorf("the identity is %q, and %q after the reader is closed", before, after)
+	}
+
+	// The connection for queries breaks, and the next is to the second server.
+	b.mu.Lock()
+	_ = b.mu.control.Conn().Close()
+	b.mu.Unlock()
+	one.exec(t, "ALTER SYSTEM SET max_wal_senders = 0")
+	one.Restart(t)
+	for end := time.Now().Add(time.Minute); ; {
+		var stalled *source.StalledError
+		_, _, err := b.Bounds(t.Context(), 0)
+		if errors.As(err, &stalled) && strings.Contains(err.Error(), "another one") {
+			break
+		}
+		if err == nil {
+			t.Fatal("the bounds are those of another server")
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	if after := identity(b); after == before {
+		t.Errorf("the identity of another server is %q", after)
+	}
+	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
+		t.Errorf("the bounds of the server that was identified: %v", err)
+	}
+}
