@@ -32,7 +32,7 @@ func TestTwoServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := Open(cfg)
+		b, err := Open(cfg, source.Access{})
 		if err != nil {
 			t.Fatal(err)
 		}
