@@ -100,8 +100,11 @@ type Bounds struct {
 // Mapping says where in a message, or in a row, the parts of an op are: each a constant, or
 // a path such as $.post.id. User is ID for keyspace unread. Of Add and Set there is one. With
 // Member there is no Add, and Set is whether the member joins; a change of a table's row needs
-// none.
+// none. If and Unless are paths; a message or row counts only where If is true, and only where
+// Unless is null, false or 0.
 type Mapping struct {
+	If       string `json:"if,omitempty"`
+	Unless   string `json:"unless,omitempty"`
 	Keyspace string `json:"keyspace,omitempty"`
 	ID       string `json:"id,omitempty"`
 	User     string `json:"user,omitempty"`

@@ -83,7 +83,8 @@ func (d *Decoder) envelope(text []byte) (raw [envSlots][]byte, err error) {
 }
 
 // change appends the ops that take back the row before and count the row after; either may
-// be nil if the change has no such row.
+// be nil if the change has no such row. Each is counted by itself: one whose conditions do not
+// hold, or that has null for a part of the op, counts nowhere.
 func (d *Decoder) change(before, after []byte) error {
 	switch {
 	case before == nil && isNull(after):
@@ -91,31 +92,27 @@ func (d *Decoder) change(before, after []byte) error {
 	case after == nil && isNull(before):
 		return errNoBefore
 	}
-	var old, now row
-	var err error
-	if before != nil {
-		if old, err = d.row(before); err != nil {
-			return fmt.Errorf("before: %w (a table needs REPLICA IDENTITY FULL if the map reads more than its key)", err)
-		}
-		if old.value == math.MinInt64 {
-			return fmt.Errorf("before: %d cannot be taken back", old.value)
-		}
+	old, taken, err := d.side(before)
+	if err != nil {
+		return fmt.Errorf("before: %w (a table needs REPLICA IDENTITY FULL if the map reads more than its key)", err)
 	}
-	if after != nil {
-		if isNull(after) {
-			return errors.New("after: missing")
-		}
-		if now, err = d.row(after); err != nil {
-			return fmt.Errorf("after: %w", err)
-		}
+	if taken && old.value == math.MinInt64 {
+		return fmt.Errorf("before: %d cannot be taken back", old.value)
+	}
+	if after != nil && isNull(after) {
+		return errors.New("after: missing")
+	}
+	now, counted, err := d.side(after)
+	if err != nil {
+		return fmt.Errorf("after: %w", err)
 	}
 	if d.mapping.member { // the row before leaves, the row after joins
 		old.value, now.value = 0, 1
-		if before != nil && after != nil && old == (row{now.keyspace, now.column, now.id, now.member, 0}) {
+		if taken && counted && old == (row{now.keyspace, now.column, now.id, now.member, 0}) {
 			return nil
 		}
 	}
-	if before != nil && after != nil && !d.mapping.member && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
+	if taken && counted && !d.mapping.member && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
 		difference := now.value - old.value
 		if (difference > 0) != (now.value > old.value) {
 			return errors.New("the difference does not fit 64 bits")
@@ -125,11 +122,26 @@ func (d *Decoder) change(before, after []byte) error {
 		}
 		return nil
 	}
-	if before != nil {
+	if taken {
 		d.addRow(old, -old.value)
 	}
-	if after != nil {
+	if counted {
 		d.addRow(now, now.value)
 	}
 	return nil
+}
+
+// side returns a row of a change, and whether it counts.
+func (d *Decoder) side(text []byte) (r row, counts bool, err error) {
+	if text == nil {
+		return r, false, nil
+	}
+	if err = d.find(text); err != nil {
+		return r, false, err
+	}
+	if counts, err = d.counts(); err != nil || !counts || d.hasNull() {
+		return r, false, err
+	}
+	r, err = d.row()
+	return r, err == nil, err
 }

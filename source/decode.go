@@ -1,8 +1,10 @@
 package source
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/countd/countd/internal/opjson"
 	"github.com/countd/countd/internal/strictjson"
@@ -21,6 +23,7 @@ const (
 	notInt64   = "not a signed 64-bit integer"
 	notObject  = "not an object"
 	notString  = "not a string"
+	notBool    = "neither true nor false"
 	missing    = "missing"
 	givenTwice = "given twice"
 	noSuchFld  = "no such field"
@@ -62,12 +65,33 @@ func (d *Decoder) Decode(m *Message) error {
 	first := len(d.Ops)
 	if err := d.decode(d, m.Value); err != nil {
 		d.Ops = d.Ops[:first]
+		if reason := notText(m.Value); reason != "" {
+			return errors.New(reason)
+		}
 		return err
 	}
 	for i := first; i < len(d.Ops); i++ {
 		d.Ops[i].Position = m.Position
 	}
 	return nil
+}
+
+// notText returns why a message cannot be JSON, by its first bytes; "" if they may be.
+func notText(value []byte) string {
+	for prefix, what := range map[string]string{
+		"\x00":         "as in Confluent's wire format, which needs a schema registry; write plain JSON",
+		"\xef\xbb\xbf": "that of a byte order mark; write JSON without one",
+		"\xff\xfe":     "that of UTF-16's byte order mark; write JSON in UTF-8 without one",
+		"\xfe\xff":     "that of UTF-16's byte order mark; write JSON in UTF-8 without one",
+	} {
+		if bytes.HasPrefix(value, []byte(prefix)) {
+			return fmt.Sprintf("byte 0 of the message is 0x%02x, %s", value[0], what)
+		}
+	}
+	if len(value) > 0 && (value[0] < ' ' && !bytes.ContainsAny(value[:1], "\t\r\n") || value[0] >= utf8.RuneSelf) {
+		return fmt.Sprintf("byte 0 of the message is 0x%02x, which begins no JSON", value[0])
+	}
+	return ""
 }
 
 // json reads an op, or a list of ops, as in the body of /v1/ops.

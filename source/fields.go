@@ -121,6 +121,8 @@ func (c *Config) readStart(field string, n *yaml.Node) error {
 func (c *Config) readMap(field string, n *yaml.Node) error {
 	c.Map = &Mapping{}
 	return members(n, field, map[string]func(string, *yaml.Node) error{
+		"if":       text(&c.Map.If),
+		"unless":   text(&c.Map.Unless),
 		"keyspace": text(&c.Map.Keyspace),
 		"id":       text(&c.Map.ID),
 		"user":     text(&c.Map.User),

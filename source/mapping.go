@@ -17,6 +17,8 @@ const (
 	mapColumn
 	mapValue
 	mapMember
+	mapIf
+	mapUnless
 	mapSlots
 )
 
@@ -79,8 +81,13 @@ func compileMap(m *Mapping, format string) (*mapping, error) {
 		out.kind = sink.Set
 		out.parts[mapValue] = part{field: "set", text: m.Set}
 	}
+	out.parts[mapIf] = part{field: "if", text: m.If}
+	out.parts[mapUnless] = part{field: "unless", text: m.Unless}
 	for slot := range out.parts {
-		if slot == mapMember && !out.member || slot == mapValue && out.member && format == FormatDebezium {
+		switch {
+		case slot == mapMember && !out.member, slot == mapValue && out.member && format == FormatDebezium:
+			continue
+		case slot == mapIf && m.If == "", slot == mapUnless && m.Unless == "":
 			continue
 		}
 		if err := out.compile(slot); err != nil {
@@ -119,6 +126,8 @@ func (m *mapping) compile(slot int) error {
 		if p.value, err = strconv.ParseInt(p.text, 10, 64); err != nil {
 			return bad(field, "neither a path such as $.n nor %s", strings.TrimPrefix(notInt64, "not "))
 		}
+	case mapIf, mapUnless:
+		return bad(field, "not a path such as $.visible")
 	}
 	return nil
 }
@@ -176,7 +185,9 @@ func (n *pathNode) find(key []byte) *pathNode {
 // walk reads the value at the cursor, and stores the values of the paths below n in raw.
 func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
 	if len(n.children) == 0 || !c.Begin('{') {
-		c.Skip()
+		if isNull(c.Skip()) {
+			n.setNull(raw)
+		}
 		return
 	}
 	found := uint64(0)
@@ -205,17 +216,32 @@ func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
 	}
 }
 
+// setNull stores null as the values of the paths below n.
+func (n *pathNode) setNull(raw [][]byte) {
+	for _, child := range n.children {
+		if child.slot >= 0 {
+			raw[child.slot] = []byte("null")
+		}
+		child.setNull(raw)
+	}
+}
+
 // mapped reads a message of any JSON.
 func (d *Decoder) mapped(value []byte) error {
 	if len(value) == 0 {
 		return errors.New("empty: an object is needed")
 	}
-	r, err := d.row(value)
-	if err != nil {
+	if err := d.find(value); err != nil {
 		return err
 	}
-	d.addRow(r, r.value)
-	return nil
+	if counts, err := d.counts(); err != nil || !counts {
+		return err
+	}
+	r, err := d.row()
+	if err == nil {
+		d.addRow(r, r.value)
+	}
+	return err
 }
 
 // row is what a mapping found.
@@ -225,17 +251,56 @@ type row struct {
 	value            int64 // of a row with a member 1 if it joins
 }
 
-// row finds the parts of an op in a JSON text.
-func (d *Decoder) row(text []byte) (row, error) {
-	m := d.mapping
+// find finds the parts of an op in a JSON text.
+func (d *Decoder) find(text []byte) error {
 	clear(d.raw[:])
 	c := &d.cursor
 	c.Reset(text)
-	m.root.walk(c, d.raw[:])
+	d.mapping.root.walk(c, d.raw[:])
 	c.End()
-	if c.Err != nil {
-		return row{}, c.Err
+	return c.Err
+}
+
+// counts reports whether the conditions hold for what find found.
+func (d *Decoder) counts() (bool, error) {
+	for _, slot := range []int{mapIf, mapUnless} {
+		p := &d.mapping.parts[slot]
+		raw := d.raw[slot]
+		switch {
+		case p.path == "":
+			continue
+		case raw == nil:
+			return false, fmt.Errorf("%s: %s", p.path, missing)
+		}
+		is, ok := exactBool(raw)
+		switch {
+		case isNull(raw):
+			is = false
+		case !ok && slot == mapUnless: // such as the time of a deletion
+			is = string(raw) != `""`
+		case !ok:
+			return false, fmt.Errorf("%s: %s", p.path, notBool)
+		}
+		if is == (slot == mapUnless) {
+			return false, nil
+		}
 	}
+	return true, nil
+}
+
+// hasNull reports whether a part of an op is null: a row with it counts nowhere.
+func (d *Decoder) hasNull() bool {
+	for slot, raw := range d.raw {
+		if slot != mapIf && slot != mapUnless && raw != nil && isNull(raw) {
+			return true
+		}
+	}
+	return false
+}
+
+// row returns the parts that find found.
+func (d *Decoder) row() (row, error) {
+	m := d.mapping
 	var r row
 	var err error
 	if r.keyspace, err = d.text(mapKeyspace); err != nil {
@@ -251,19 +316,20 @@ func (d *Decoder) row(text []byte) (row, error) {
 		return row{}, err
 	}
 	r.value = m.parts[mapValue].value
-	if in, err := d.within(mapValue); err != nil {
-		return row{}, err
-	} else if in != nil {
-		var ok, set bool
-		problem := notInt64
-		if m.member {
-			set, ok = in.Bool()
-			r.value, problem = joins(set), "neither true nor false"
-		} else {
-			r.value, ok = in.Int64()
+	if p := &m.parts[mapValue]; p.path != "" {
+		raw := d.raw[mapValue]
+		ok, set, problem := raw != nil, false, missing
+		switch {
+		case !ok:
+		case m.member:
+			set, ok = exactBool(raw)
+			r.value, problem = joins(set), notBool
+		default:
+			r.value, ok = exactInt64(raw)
+			problem = notInt64
 		}
-		if !ok || in.At < len(in.Data) {
-			return row{}, fmt.Errorf("%s: %s", m.parts[mapValue].path, problem)
+		if !ok {
+			return row{}, fmt.Errorf("%s: %s", p.path, problem)
 		}
 	}
 	if (r.keyspace == unread) != m.user {
@@ -279,8 +345,8 @@ func (d *Decoder) id(slot int) (uint64, error) {
 	if err != nil || in == nil {
 		return p.id, err
 	}
-	id, ok := in.ID()
-	if !ok || in.At < len(in.Data) {
+	id, ok := exactUint64(in.Data)
+	if !ok {
 		return 0, fmt.Errorf("%s: %s", p.path, notUint64)
 	}
 	return id, nil

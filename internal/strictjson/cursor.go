@@ -9,6 +9,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -289,6 +291,36 @@ func ParseUint64(text []byte) (uint64, bool) {
 		v = v*10 + d
 	}
 	return v, true
+}
+
+// ParseWhole reads a JSON number that is whole, in any spelling: 5, 5.00 and 5e0 are 5.
+func ParseWhole(text []byte) (magnitude uint64, negative, ok bool) {
+	if !isNumber(text) {
+		return 0, false, false
+	}
+	text, negative = bytes.CutPrefix(text, []byte("-"))
+	scale := 0
+	if e := bytes.IndexAny(text, "eE"); e >= 0 {
+		var err error
+		if scale, err = strconv.Atoi(string(text[e+1:])); err != nil {
+			return 0, false, false
+		}
+		text = text[:e]
+	}
+	whole, fraction, _ := bytes.Cut(text, []byte("."))
+	digits := bytes.TrimLeft(slices.Concat(whole, fraction), "0")
+	scale -= len(fraction)
+	if len(digits) == 0 {
+		return 0, false, true
+	}
+	significant := bytes.TrimRight(digits, "0")
+	scale += len(digits) - len(significant)
+	const scaleMax = 19 // of 2^64-1
+	if scale < 0 || scale > scaleMax {
+		return 0, false, false
+	}
+	magnitude, ok = ParseUint64(append(significant, bytes.Repeat([]byte("0"), scale)...))
+	return magnitude, negative, ok
 }
 
 // Null consumes null if it is next, and reports whether it was.

@@ -104,6 +104,7 @@ func TestReads(t *testing.T) {
 	db := newDatabase(t)
 	t.Run("outbox", func(t *testing.T) { testOutbox(t, db) })
 	t.Run("table", func(t *testing.T) { testTable(t, db) })
+	t.Run("values", func(t *testing.T) { testValues(t, db) })
 	t.Run("lag", func(t *testing.T) { testLag(t, db) })
 	testLostSlot(t, db)
 	t.Run("letters", func(t *testing.T) { testLetters(t, db) })
@@ -162,6 +163,57 @@ func testTable(t *testing.T, db *database) {
 	}
 	db.exec(t, "TRUNCATE likes")
 	r.Stalls(t, "the table was truncated")
+}
+
+// testValues: rows whose post is deleted, or that a condition leaves out, are taken back; columns may
+// have any type whose value is a whole number or a truth.
+func testValues(t *testing.T, db *database) {
+	for _, sql := range []string{
+		"CREATE DOMAIN flag AS bool", "CREATE DOMAIN amount AS int",
+		"CREATE TABLE articles (id bigint PRIMARY KEY)",
+		"CREATE TABLE claps (id bigserial PRIMARY KEY, article bigint REFERENCES articles ON DELETE SET NULL, visible flag, hidden bool, n numeric(10, 2), more amount)",
+	} {
+		db.exec(t, sql)
+	}
+	db.exec(t, "ALTER TABLE claps REPLICA IDENTITY FULL")
+	db.exec(t, "CREATE PUBLICATION claps FOR TABLE claps")
+	start := func(slot, mapping string) (*sinktest.Cluster, *brokertest.Reader) {
+		c := sinktest.New(1, nil)
+		return c, db.queue(t, slot, "claps", "format: debezium\nmap: {keyspace: posts, id: $.article, column: like, "+mapping+"}\n").Start(t, c)
+	}
+	visible, r1 := start("claps_visible", "add: $.n, if: $.visible")
+	shown, r2 := start("claps_shown", "add: $.more, unless: $.hidden")
+	truths, r3 := start("claps_truths", "add: $.visible")
+	db.exec(t, "INSERT INTO articles SELECT generate_series(1, 9)")
+	db.exec(t, "INSERT INTO claps (article, visible, hidden, n, more) SELECT a, a % 2 = 0, a % 3 = 0, 5.00, a FROM generate_series(1, 8) a")
+	db.exec(t, "INSERT INTO claps (article, visible, hidden, n, more) VALUES (NULL, true, false, 1, 1), (1, true, false, NULL, NULL)")
+	db.exec(t, "UPDATE claps SET visible = NOT visible WHERE article IN (1, 2)")
+	db.exec(t, "UPDATE claps SET hidden = NOT hidden WHERE article IN (3, 4)")
+	db.exec(t, "UPDATE claps SET article = 5 WHERE article IS NULL")
+	db.exec(t, "DELETE FROM articles WHERE id IN (6, 7)")
+	db.exec(t, "UPDATE claps SET article = 8 WHERE id = (SELECT min(id) FROM claps WHERE article IS NULL)")
+	db.exec(t, "INSERT INTO claps (article, visible, hidden, n, more) VALUES (9, true, false, 1, 1)") // the last one
+	for _, of := range []struct {
+		c    *sinktest.Cluster
+		r    *brokertest.Reader
+		rows string
+	}{
+		{visible, r1, "sum(n) FILTER (WHERE visible)"}, {shown, r2, "sum(more) FILTER (WHERE NOT hidden)"}, {truths, r3, "count(*) FILTER (WHERE visible)"},
+	} {
+		brokertest.Eventually(t, "all is counted", func() bool { return of.c.Sums()[9] == 1 })
+		for id := range uint64(10) {
+			var want int64
+			db.do(t, func(conn *pgx.Conn) error {
+				return conn.QueryRow(t.Context(), "SELECT coalesce("+of.rows+", 0)::bigint FROM claps WHERE article = $1", id).Scan(&want)
+			})
+			if got := of.c.Sums()[id]; got != want {
+				t.Errorf("%s: article %d is %d, want %d", of.rows, id, got, want)
+			}
+		}
+		if s := of.r.Status(); s.Rejected > 0 {
+			t.Errorf("%s: %+v", of.rows, s)
+		}
+	}
 }
 
 func testLostSlot(t *testing.T, db *database) {

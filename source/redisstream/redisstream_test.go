@@ -1,6 +1,7 @@
 package redisstream
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -56,6 +57,35 @@ func TestFieldsAsJSON(t *testing.T) {
 	}
 	c := sinktest.New(1, nil)
 	q.Start(t, c).Counts(t, c, 3)
+}
+
+// TestDocumented: the command of docs/SOURCES.md makes a stream that a source counts.
+func TestDocumented(t *testing.T) {
+	q, client := newQueue(t, "")
+	var command []any
+	for word := range strings.SplitSeq(brokertest.Documented(t, "(?m)^redis-cli (XADD .*)$"), " ") {
+		command = append(command, strings.Trim(word, "'"))
+	}
+	if err := client.Do(t.Context(), command...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c := sinktest.New(1, nil)
+	q.Start(t, c).Counts(t, c, 1)
+}
+
+// TestFieldsAreTexts: the fields of an entry are texts, also the amounts and the truths.
+func TestFieldsAreTexts(t *testing.T) {
+	q, client := newQueue(t, "map: {keyspace: posts, id: $.post, column: like, add: $.n, if: $.on}")
+	for _, on := range []string{"1", "0", "true", "False"} {
+		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "1", "n", "5", "on", on}})
+	}
+	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "2", "n", "1", "on", "1"}})
+	c := sinktest.New(1, nil)
+	q.Start(t, c)
+	brokertest.Eventually(t, "the last is counted", func() bool { return c.Sums()[2] == 1 })
+	if got, letters := c.Sums()[1], q.Letters(t); got != 10 || len(letters) > 0 {
+		t.Errorf("row 1 is %d, want 10; dead letters %q", got, letters)
+	}
 }
 
 // TestTrim: a trim of entries that were read is harmless, and one of others stalls the
