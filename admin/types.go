@@ -104,25 +104,26 @@ type View struct {
 
 // Node is one node of the catalog.
 type Node struct {
-	ID          string `json:"id"`
-	Key         string `json:"key"`
-	Zone        string `json:"zone"`
-	State       string `json:"state"`     // active, draining or leaving
-	Alive       bool   `json:"alive"`     // according to gossip
-	Answers     bool   `json:"answers"`   // it answered the request for its report
-	NotReady    string `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
-	Life        string `json:"life"`      // changes with each restart; "" when it does not answer
-	Version     string `json:"version"`
-	VersionMax  int    `json:"version_max"`
-	Leads       int    `json:"leads"`    // groups, the catalog's included
-	Replicas    int    `json:"replicas"` // groups that it is a member of, the catalog's included
-	MemoryFull  bool   `json:"memory_full"`
-	DiskFull    bool   `json:"disk_full"`
-	Insecure    bool   `json:"insecure,omitempty"`     // listens beyond loopback without what protects it, by --insecure
-	JoinIgnored bool   `json:"join_ignored,omitempty"` // the only node, although its settings name others to join
-	HTTPAddr    string `json:"http_addr"`
-	ClusterAddr string `json:"cluster_addr"`
-	GossipAddr  string `json:"gossip_addr"`
+	ID           string   `json:"id"`
+	Key          string   `json:"key"`
+	Zone         string   `json:"zone"`
+	State        string   `json:"state"`     // active, draining or leaving
+	Alive        bool     `json:"alive"`     // according to gossip
+	Answers      bool     `json:"answers"`   // it answered the request for its report
+	NotReady     string   `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
+	Life         string   `json:"life"`      // changes with each restart; "" when it does not answer
+	Version      string   `json:"version"`
+	VersionMax   int      `json:"version_max"`
+	Leads        int      `json:"leads"`    // groups, the catalog's included
+	Replicas     int      `json:"replicas"` // groups that it is a member of, the catalog's included
+	MemoryFull   bool     `json:"memory_full"`
+	DiskFull     bool     `json:"disk_full"`
+	Insecure     bool     `json:"insecure,omitempty"`      // listens beyond loopback without what protects it, by --insecure
+	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
+	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the only node, although its settings name others to join
+	HTTPAddr     string   `json:"http_addr"`
+	ClusterAddr  string   `json:"cluster_addr"`
+	GossipAddr   string   `json:"gossip_addr"`
 }
 
 // Group is one Raft group as its leader reports it. If no leader answers, it holds what the

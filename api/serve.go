@@ -257,5 +257,5 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 type printfLogger struct{ logger *slog.Logger }
 
 func (l printfLogger) Printf(format string, args ...any) {
-	l.logger.Debug("http", "msg", fmt.Sprintf(format, args...))
+	l.logger.Debug("http: " + fmt.Sprintf(format, args...))
 }

@@ -9,25 +9,26 @@ import (
 
 // ClusterNode is one node of a cluster as reported by the cluster.
 type ClusterNode struct {
-	ID          string `json:"id"`  // its name; its key if another node has that
-	Key         string `json:"key"` // unique to this node; another node may have had the name
-	Zone        string `json:"zone"`
-	State       string `json:"state"`     // active, draining or leaving
-	Alive       bool   `json:"alive"`     // according to gossip
-	Answers     bool   `json:"answers"`   // it answered just now
-	NotReady    string `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
-	Life        string `json:"life"`      // another after each restart; "" when it does not answer
-	Version     string `json:"version"`
-	VersionMax  int    `json:"version_max"` // the highest cluster version that its program supports
-	Leads       int    `json:"leads"`       // groups
-	Replicas    int    `json:"replicas"`    // groups that it is a member of
-	MemoryFull  bool   `json:"memory_full"`
-	DiskFull    bool   `json:"disk_full"`
-	Insecure    bool   `json:"insecure,omitempty"`     // it listens beyond loopback without what protects it, by --insecure
-	JoinIgnored bool   `json:"join_ignored,omitempty"` // it is the only node, and was started with --join
-	HTTPAddr    string `json:"http_addr"`
-	ClusterAddr string `json:"cluster_addr"`
-	GossipAddr  string `json:"gossip_addr"`
+	ID           string   `json:"id"`  // its name; its key if another node has that
+	Key          string   `json:"key"` // unique to this node; another node may have had the name
+	Zone         string   `json:"zone"`
+	State        string   `json:"state"`     // active, draining or leaving
+	Alive        bool     `json:"alive"`     // according to gossip
+	Answers      bool     `json:"answers"`   // it answered just now
+	NotReady     string   `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
+	Life         string   `json:"life"`      // another after each restart; "" when it does not answer
+	Version      string   `json:"version"`
+	VersionMax   int      `json:"version_max"` // the highest cluster version that its program supports
+	Leads        int      `json:"leads"`       // groups
+	Replicas     int      `json:"replicas"`    // groups that it is a member of
+	MemoryFull   bool     `json:"memory_full"`
+	DiskFull     bool     `json:"disk_full"`
+	Insecure     bool     `json:"insecure,omitempty"`      // it listens beyond loopback without what protects it, by --insecure
+	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
+	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // it is the only node, and was started with --join
+	HTTPAddr     string   `json:"http_addr"`
+	ClusterAddr  string   `json:"cluster_addr"`
+	GossipAddr   string   `json:"gossip_addr"`
 }
 
 // ClusterNodes are the nodes of a cluster, by key.

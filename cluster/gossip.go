@@ -143,7 +143,7 @@ func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
 	c.GossipInterval, c.PushPullInterval = t.gossipEvery, t.syncEvery
 	c.SuspicionMult = suspicionMult
 	c.DeadNodeReclaimTime = t.reclaimAfter
-	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict = g.view, g.view, g.view, g.view, g.view
+	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict, c.Ping = g.view, g.view, g.view, g.view, g.view, g.view
 	c.Logger = newGossipLog(g.cfg.Logger)
 	return c, nil
 }

@@ -128,9 +128,18 @@ func TestMembersLiveDieAndReturn(t *testing.T) {
 		t.Errorf("nobody is %+v", found)
 	}
 
+	eventually(t, func() string {
+		a.view.mu.Lock()
+		defer a.view.mu.Unlock()
+		if a.view.mu.answered[c.list.LocalNode().Name].Before(met.Since) {
+			return "c has answered no probe"
+		}
+		return ""
+	})
 	crash(t, c)
+	crashed := time.Now()
 	eventually(t, func() string { return all(sees(a, "a", "b", "-c"), sees(b, "a", "b", "-c")) })
-	if died := a.Members()[2]; !died.Since.After(met.Since) || died.ClusterAddr != met.ClusterAddr {
+	if died := a.Members()[2]; !died.Since.After(met.Since) || died.Since.After(crashed) || died.ClusterAddr != met.ClusterAddr {
 		t.Errorf("dead c is %+v, alive it was %+v", died, met)
 	}
 

@@ -36,6 +36,7 @@ type gossipView struct {
 		sync.Mutex
 		self     Member               // the entry of this node
 		members  map[string]Member    // by key, this node among them
+		answered map[string]time.Time // by name in gossip: when the member last answered a probe of this node
 		snapshot []Member             // of members; replaced whole, never changed
 		changed  chan struct{}        // closed when snapshot is replaced
 		refused  map[string]time.Time // by whose it was: a refusal was logged
@@ -49,6 +50,7 @@ var (
 	_ memberlist.AliveDelegate    = (*gossipView)(nil)
 	_ memberlist.MergeDelegate    = (*gossipView)(nil)
 	_ memberlist.ConflictDelegate = (*gossipView)(nil)
+	_ memberlist.PingDelegate     = (*gossipView)(nil)
 )
 
 // The reasons why a member is kept out of gossip although this node may still talk to it.
@@ -63,7 +65,7 @@ var (
 func newGossipView(self Member, contacts contacts, logger *slog.Logger) *gossipView {
 	v := &gossipView{logger: logger, limited: new(lograte.Limiter).Logger(logger)}
 	v.mu.self = self
-	v.mu.members = map[string]Member{}
+	v.mu.members, v.mu.answered = map[string]Member{}, map[string]time.Time{}
 	v.mu.changed = make(chan struct{})
 	v.mu.refused = map[string]time.Time{}
 	v.mu.contacts = contacts
@@ -271,6 +273,28 @@ func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())
 }
 
+// AckPayload implements memberlist.PingDelegate. An answer to a probe carries nothing.
+func (v *gossipView) AckPayload() []byte { return nil }
+
+// NotifyPingComplete implements memberlist.PingDelegate.
+func (v *gossipView) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.mu.answered) >= membersMax {
+		clear(v.mu.answered) // of members that are long gone; the others answer again
+	}
+	v.mu.answered[n.Name] = time.Now()
+}
+
+// sinceLocked returns since when a member whose Alive changed is as it is now. A member that
+// says that it stops does so at once; another is dead since it answered last.
+func (v *gossipView) sinceLocked(name string, before, m Member) time.Time {
+	if answered := v.mu.answered[name]; !m.Alive && m.State != MemberStopping && answered.After(before.Since) {
+		return answered
+	}
+	return time.Now()
+}
+
 func (v *gossipView) set(n *memberlist.Node, alive bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -279,8 +303,9 @@ func (v *gossipView) set(n *memberlist.Node, alive bool) {
 		return // NotifyAlive has refused it, so memberlist does not have it
 	}
 	before, known := v.mu.members[m.Key]
-	if m.Alive, m.Since = alive || m.Key == v.mu.self.Key, time.Now(); known && before.Alive == m.Alive {
-		m.Since = before.Since
+	m.Alive = alive || m.Key == v.mu.self.Key
+	if m.Since = before.Since; !known || before.Alive != m.Alive {
+		m.Since = v.sinceLocked(n.Name, before, m)
 	}
 	if !known && len(v.mu.members) >= membersMax {
 		delete(v.mu.members, v.oldestDeadLocked())

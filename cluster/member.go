@@ -61,8 +61,9 @@ type Member struct {
 	State       MemberState
 
 	Alive bool
-	// Since is when this process saw Alive change last. It has a monotonic reading, and is
-	// independent of the member's clock.
+	// Since is when Alive changed last: to false when the member answered a probe of this
+	// process last, or said that it stops; to true when this process noticed. It has a
+	// monotonic reading, and is independent of the member's clock.
 	Since time.Time
 }
 

@@ -60,6 +60,9 @@ type Config struct {
 	HTTPAddr   string // these two are told in Status
 	GossipAddr string
 	Insecure   bool // told to operators: others than this machine reach a port that is open to anybody
+	// CertProblems returns what operators should mend about this node's certificates; nil for
+	// a node without any.
+	CertProblems func() []string
 	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
 	// empty node waits until one that it has asked adds it.
 	Bootstrap bool

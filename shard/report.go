@@ -23,6 +23,8 @@ type NodeReport struct {
 	DiskFull   bool            `json:"disk_full"`
 	Insecure   bool            `json:"insecure,omitempty"` // Config.Insecure
 	Replicas   []ReplicaReport `json:"replicas"`
+	// CertProblems is Config.CertProblems.
+	CertProblems []string `json:"cert_problems,omitempty"`
 }
 
 // EntryMark tells one applied entry of a group's log from any other.
@@ -48,6 +50,9 @@ func newLife() string {
 // Report describes this node.
 func (n *Node) Report() NodeReport {
 	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), Insecure: n.cfg.Insecure}
+	if n.cfg.CertProblems != nil {
+		r.CertProblems = n.cfg.CertProblems()
+	}
 	if err := n.serves(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -335,10 +336,18 @@ func (f levelFlag) Set(text string) error {
 }
 
 // logger returns the configured logger, on standard error.
-func (c *config) logger() *slog.Logger {
+func (c *config) logger() *slog.Logger { return c.loggerTo(os.Stderr) }
+
+func (c *config) loggerTo(w io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, is := a.Value.Any().(error); is {
 			a.Value = slog.StringValue(err.Error()) // its other forms may have a stack
+		}
+		if a.Value.Kind() == slog.KindDuration { // JSON would have its nanoseconds
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft's, of a duration: a line has one time
+			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {
 			a.Value = slog.StringValue(mask.Tokens(a.Value.String()))
@@ -346,9 +355,9 @@ func (c *config) logger() *slog.Logger {
 		return a
 	}}
 	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
+		return slog.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+	return slog.New(slog.NewTextHandler(w, opts))
 }
 
 // allowedHosts returns the names allowed in a request's Host: those of this node's addresses

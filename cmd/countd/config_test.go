@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard"
 )
 
@@ -305,7 +307,7 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	t.Setenv("COUNTD_DATADIR", "x")
 	t.Setenv("COUNTD_NODE_ID", "alpha")
 	var out, told bytes.Buffer
-	root := rootCommand()
+	root := rootCommand(newConfig())
 	root.SetArgs([]string{"config"})
 	root.SetOut(&out)
 	root.SetErr(&told)
@@ -357,7 +359,7 @@ func FuzzParseFile(f *testing.F) {
 func TestVersionFlagAndCommandSayTheSame(t *testing.T) {
 	var said []string
 	for _, args := range [][]string{{"--version"}, {"version"}} {
-		root := rootCommand()
+		root := rootCommand(newConfig())
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetArgs(args)
@@ -368,5 +370,61 @@ func TestVersionFlagAndCommandSayTheSame(t *testing.T) {
 	}
 	if said[0] != said[1] || !strings.HasPrefix(said[0], "countd ") {
 		t.Errorf("they say %q", said)
+	}
+}
+
+// TestConfigChecksFiles: config exits with 2 for a file that a start would refuse, and prints
+// the settings all the same.
+func TestConfigChecksFiles(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad")
+	must.Do(t, os.WriteFile(bad, []byte("nonsense"), 0o600))
+	missing := filepath.Join(dir, "missing")
+	for setting, args := range map[string][]string{
+		"tls-cert":         {"--tls-cert", missing, "--tls-key", missing},
+		"cluster-tls-cert": {"--cluster-tls-cert", bad, "--cluster-tls-key", bad, "--cluster-tls-ca", bad},
+		"gossip-key-file":  {"--gossip-key-file", missing},
+		"root-token-file":  {"--auth", "enforce", "--root-token-file", missing},
+	} {
+		for _, path := range []string{missing, bad} {
+			for i, arg := range args {
+				if arg == missing || arg == bad {
+					args[i] = path
+				}
+			}
+			var out bytes.Buffer
+			root := rootCommand(newConfig())
+			root.SetArgs(append([]string{"config"}, args...))
+			root.SetOut(&out)
+			err := root.Execute()
+			if of := new(configError); !errors.As(err, &of) || !strings.Contains(err.Error(), setting) || !strings.Contains(out.String(), "data-dir:") {
+				t.Errorf("%s: %v, printed %q", args, err, out.String())
+			}
+		}
+	}
+}
+
+// TestLogLines: a line of JSON has each member once, and durations have one form.
+func TestLogLines(t *testing.T) {
+	var out bytes.Buffer
+	c := newConfig()
+	c.LogFormat = "json"
+	c.loggerTo(&out).Info("failed to contact", "time", 950*time.Millisecond, "after", 2*time.Second)
+	if line := out.String(); strings.Count(line, `"time":`) != 1 || !strings.Contains(line, `"for":"950ms","after":"2s"`) {
+		t.Error(line)
+	}
+}
+
+// TestWarnOfModes: a file with keys that everybody can read is named.
+func TestWarnOfModes(t *testing.T) {
+	c, path := newConfig(), filepath.Join(t.TempDir(), "keys")
+	c.GossipKeys = path
+	for mode, warns := range map[os.FileMode]bool{0o644: true, 0o640: false, 0o600: false} {
+		must.Do(t, os.WriteFile(path, nil, mode))
+		must.Do(t, os.Chmod(path, mode))
+		var out bytes.Buffer
+		if c.warnOfModes(c.loggerTo(&out)); strings.Contains(out.String(), "setting=gossip-key-file") != warns {
+			t.Errorf("mode %o: %q", mode, out.String())
+		}
 	}
 }

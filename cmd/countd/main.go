@@ -34,22 +34,29 @@ func main() {
 }
 
 func run(args []string) int {
-	root := rootCommand()
+	c := newConfig()
+	root := rootCommand(c)
 	root.SetArgs(args)
 	err := root.Execute()
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(os.Stderr, "countd: %v\n", err)
+	code := exitFailed
 	if bad := new(configError); errors.As(err, &bad) {
-		fmt.Fprintln(os.Stderr, "Run 'countd --help' for the settings.")
-		return exitUsage
+		code = exitUsage
 	}
-	return exitFailed
+	switch {
+	case c.LogFormat == "json": // whoever reads the log parses each line
+		c.logger().Error("countd cannot run", "err", err, "exit_code", code)
+	case code == exitUsage:
+		fmt.Fprintf(os.Stderr, "countd: %v\nRun 'countd --help' for the settings.\n", err)
+	default:
+		fmt.Fprintf(os.Stderr, "countd: %v\n", err)
+	}
+	return code
 }
 
-func rootCommand() *cobra.Command {
-	c := newConfig()
+func rootCommand(c *config) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "countd",
 		Short: "A replicated database of exact counters",
@@ -79,7 +86,7 @@ func rootCommand() *cobra.Command {
 func configCommand(c *config) *cobra.Command {
 	return &cobra.Command{
 		Use:   "config",
-		Short: "Print the effective configuration as YAML, with each value's source",
+		Short: "Print the effective configuration as YAML, with each value's source, and check the files that it names",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.resolve(os.LookupEnv); err != nil {
@@ -88,7 +95,10 @@ func configCommand(c *config) *cobra.Command {
 			for _, name := range c.strayEnv(os.Environ()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "countd: ignored %s: not a setting\n", name)
 			}
-			return c.printEffective(cmd.OutOrStdout())
+			if err := c.printEffective(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return c.checkFiles()
 		},
 	}
 }

@@ -204,6 +204,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		return nil, err
 	}
 	p.insecure = exposed
+	c.warnOfModes(logger)
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
@@ -281,6 +282,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		HTTPAddr:         c.HTTPAddr,
 		GossipAddr:       c.GossipAddr,
 		Insecure:         p.insecure,
+		CertProblems:     p.tls.problems,
 		Bootstrap:        p.dir.Identity.Founder,
 		NodesWanted:      c.Expect,
 		LogStore:         c.LogStore,

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/certs"
@@ -120,6 +122,17 @@ func (t *transport) overCluster(l net.Listener) net.Listener {
 func (t *transport) listen(l *certs.Listener) net.Listener {
 	t.metrics.AddListener(l)
 	return l
+}
+
+// problems returns what an operator should mend about the certificates.
+func (t *transport) problems() (all []string) {
+	if t.clients != nil {
+		all = append(all, t.clients.Problem(time.Now()))
+	}
+	if t.peers != nil {
+		all = append(all, t.peers.Problem(time.Now()))
+	}
+	return slices.DeleteFunc(all, func(problem string) bool { return problem == "" })
 }
 
 // reloadOn reads the files at each signal.

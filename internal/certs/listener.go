@@ -19,10 +19,11 @@ import (
 const (
 	// handshakeTimeout bounds a handshake: many round trips.
 	handshakeTimeout = 5 * time.Second
-	// handshakesMax bounds the connections in their handshake. One more ends the oldest: a
-	// client finishes within milliseconds, so that only a flood of thousands a second ends
-	// one that would have come to its end.
-	handshakesMax = 512
+	// handshakesMax bounds the connections in their handshake. Further ones wait in the
+	// kernel's queue until one of these ends, or until the oldest has taken handshakeGrace:
+	// that one is closed then, so that clients which never finish keep nobody out for longer.
+	handshakesMax  = 512
+	handshakeGrace = time.Second // a client finishes within milliseconds on an idle machine
 	// lingerTime is how long a refused connection is read on: closing it with unread bytes
 	// resets it, and the client would not read why.
 	lingerTime = time.Second
@@ -63,16 +64,24 @@ type Listener struct {
 	greet    func(net.Conn) (net.Conn, error) // makes the connection of a handshake; see Peers
 	logger   *slog.Logger
 	failures atomic.Uint64
+	most     int // handshakesMax, fewer in tests
 
 	ready chan accepted
+	left  chan struct{} // one token: a handshake ended
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		closed  bool
-		waiting *list.List // of net.Conn in their handshake, the oldest first
+		waiting *list.List // of shaking, the oldest first
 	}
+}
+
+// shaking is a connection in its handshake.
+type shaking struct {
+	net.Conn
+	began time.Time
 }
 
 // accepted is what Accept returns.
@@ -93,8 +102,8 @@ func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 
 func listen(plain net.Listener, protocol Protocol, logger *slog.Logger, greet func(net.Conn) (net.Conn, error)) *Listener {
 	l := &Listener{
-		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger),
-		ready: make(chan accepted), done: make(chan struct{}),
+		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger), most: handshakesMax,
+		ready: make(chan accepted), left: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	l.mu.waiting = list.New()
 	l.wg.Go(l.serve)
@@ -120,7 +129,7 @@ func (l *Listener) Close() error {
 		close(l.done)
 	}
 	for e := l.mu.waiting.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(net.Conn).Close()
+		_ = e.Value.(shaking).Close()
 	}
 	l.mu.Unlock()
 	err := l.Listener.Close()
@@ -156,25 +165,48 @@ func (l *Listener) hand(a accepted) bool {
 	}
 }
 
-// enter makes a connection one of those in their handshake, or returns nil after Close.
+// enter makes a connection one of those in their handshake, once there is a place. It returns
+// nil after Close.
 func (l *Listener) enter(raw net.Conn) *list.Element {
+	for {
+		place, wait := l.tryEnter(raw)
+		if wait == 0 {
+			return place
+		}
+		select {
+		case <-l.left:
+		case <-time.After(wait):
+		case <-l.done:
+		}
+	}
+}
+
+// tryEnter returns how long to wait at most before the next try, 0 for none.
+func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
-		return nil
+		return nil, 0
 	}
-	if l.mu.waiting.Len() >= handshakesMax {
+	if l.mu.waiting.Len() >= l.most {
 		oldest := l.mu.waiting.Front()
-		_ = oldest.Value.(net.Conn).Close()
+		if wait = handshakeGrace - time.Since(oldest.Value.(shaking).began); wait > 0 {
+			return nil, wait
+		}
+		_ = oldest.Value.(shaking).Close()
 		l.mu.waiting.Remove(oldest)
 	}
-	return l.mu.waiting.PushBack(raw)
+	return l.mu.waiting.PushBack(shaking{raw, time.Now()}), 0
 }
 
 func (l *Listener) leave(place *list.Element) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.waiting.Remove(place) // nothing, if enter has removed it
+	l.mu.waiting.Remove(place) // nothing, if tryEnter has removed it
+	l.mu.Unlock()
+	select {
+	case l.left <- struct{}{}:
+	default:
+	}
 }
 
 // handshake has one connection shake hands, and hands it on.

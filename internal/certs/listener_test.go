@@ -181,6 +181,31 @@ func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
+// TestBurstOfHandshakes: more clients at once than may be in their handshake are all served.
+func TestBurstOfHandshakes(t *testing.T) {
+	ca := pkitest.New(t)
+	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
+	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
+	l := s.Listen(tcp(t), HTTP)
+	l.mu.Lock() // orders the change before the first connection, which takes the lock
+	l.most = 4
+	l.mu.Unlock()
+	addr := echo(t, l)
+	const clients = 40
+	failed := make(chan error, clients)
+	for range clients {
+		go func() { // ends with its call, awaited below
+			_, err := call(addr, &tls.Config{RootCAs: ca.Pool()})
+			failed <- err
+		}()
+	}
+	for range clients {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestCloseEndsHandshakes: and connections that nobody has accepted.
 func TestCloseEndsHandshakes(t *testing.T) {
 	ca := pkitest.New(t)

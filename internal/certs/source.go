@@ -23,6 +23,9 @@ const (
 	pollEvery = 2 * time.Second
 	// fileBytesMax bounds a file: hundreds of authorities.
 	fileBytesMax = 1 << 20
+	// expiresSoon is how long before its end a certificate is a problem. Those who renew theirs
+	// by themselves do so weeks before.
+	expiresSoon = 14 * 24 * time.Hour
 )
 
 // ErrBadFiles is returned for files that are not one usable set.
@@ -61,8 +64,9 @@ type Source struct {
 	cfg     Config
 	current atomic.Pointer[Set]
 	errors  atomic.Uint64
-	stop    chan struct{} // closed by Close
-	stopped chan struct{} // closed when follow has ended
+	refused atomic.Pointer[string] // why the present files are not in use; nil if they are
+	stop    chan struct{}          // closed by Close
+	stopped chan struct{}          // closed when follow has ended
 
 	mu struct { // held while files are read
 		sync.Mutex
@@ -95,6 +99,22 @@ func Open(cfg Config) (*Source, error) {
 
 // Current returns the set in use.
 func (s *Source) Current() *Set { return s.current.Load() }
+
+// Problem returns what an operator should mend, or "": the files cannot be used, or the
+// certificate in use ends soon.
+func (s *Source) Problem(now time.Time) string {
+	leaf := s.Current().Certificate.Leaf
+	ends := leaf.NotAfter.UTC().Format(time.RFC3339)
+	switch refused := s.refused.Load(); {
+	case refused != nil:
+		return fmt.Sprintf("%s-cert: its files cannot be used, and the certificate in use ends at %s: %s", s.cfg.Setting, ends, *refused)
+	case now.After(leaf.NotAfter):
+		return fmt.Sprintf("%s-cert: the certificate ended at %s", s.cfg.Setting, ends)
+	case leaf.NotAfter.Sub(now) < expiresSoon:
+		return fmt.Sprintf("%s-cert: the certificate ends at %s", s.cfg.Setting, ends)
+	}
+	return ""
+}
 
 // Close ends the reading of the files. The newest set stays in use.
 func (s *Source) Close() {
@@ -133,6 +153,7 @@ func (s *Source) poll() {
 	case !settled:
 	case sum == s.mu.seen:
 		s.mu.failed = [sha256.Size]byte{}
+		s.refused.Store(nil)
 	default:
 		_ = s.loadLocked(contents, sum, err) // it logs the error
 	}
@@ -145,6 +166,7 @@ func (s *Source) Reload() error {
 	contents, err := s.read()
 	sum := contents.sum()
 	if err == nil && sum == s.mu.seen {
+		s.refused.Store(nil)
 		return nil
 	}
 	s.mu.failed = [sha256.Size]byte{} // report it again: someone asked
@@ -162,6 +184,8 @@ func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) er
 		err = set.outdated(time.Now())
 	}
 	if err != nil {
+		why := err.Error()
+		s.refused.Store(&why)
 		if sum != s.mu.failed {
 			s.mu.failed = sum
 			s.errors.Add(1)
@@ -170,6 +194,7 @@ func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) er
 		return err
 	}
 	s.current.Store(set)
+	s.refused.Store(nil)
 	s.mu.seen, s.mu.failed = sum, [sha256.Size]byte{}
 	s.cfg.Logger.Info("took new certificate files into use", "setting", s.cfg.Setting+"-cert",
 		"subject", set.Certificate.Leaf.Subject.String(), "expires", set.Certificate.Leaf.NotAfter.UTC().Format(time.RFC3339))

@@ -98,6 +98,9 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 			if err := s.Reload(); err == nil || s.errors.Load() != 2 {
 				t.Errorf("a reload that was asked for: %v, %d errors", err, s.errors.Load())
 			}
+			if problem := s.Problem(time.Now()); !strings.Contains(problem, tc.why) {
+				t.Errorf("the problem is %q, want %q", problem, tc.why)
+			}
 			if key := string(tc.key); key != "" && s.log.Has(key[40:60]) {
 				t.Error("the log has the key")
 			}
@@ -105,6 +108,15 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 			pkitest.Replace(t, caFile, ca.Cert())
 			s.poll()
 			s.poll()
+			if problem := s.Problem(time.Now()); problem != "" {
+				t.Errorf("good files have the problem %q", problem)
+			}
+			ends := s.Current().Certificate.Leaf.NotAfter
+			for before, why := range map[time.Duration]string{15 * 24 * time.Hour: "", 10 * 24 * time.Hour: "ends at", -time.Second: "ended at"} {
+				if problem := s.Problem(ends.Add(-before)); why == "" && problem != "" || !strings.Contains(problem, why) {
+					t.Errorf("%v before its end: %q, want %q", before, problem, why)
+				}
+			}
 			if s.subject() != "other" {
 				t.Error("good files after bad ones are not used:", s.subject())
 			}
@@ -177,7 +189,7 @@ func TestMetrics(t *testing.T) {
 	var got []string
 	for _, f := range families {
 		for _, metric := range f.Metric {
-			if v := metric.GetGauge().GetValue(); f.GetName() == "countd_tls_cert_expiry_seconds" && (v < 3600 || v > 24*3600) {
+			if v := metric.GetGauge().GetValue(); f.GetName() == "countd_tls_cert_expiry_seconds" && (v < 3600 || v > 60*24*3600) {
 				t.Errorf("a certificate expires in %v s", v)
 			}
 			for _, label := range metric.Label {

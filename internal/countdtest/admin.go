@@ -12,23 +12,24 @@ import (
 
 // Node is a node in /v1/admin/nodes. Leads and Replicas are counted from the groups.
 type Node struct {
-	ID          string `json:"id"`
-	Key         string `json:"key"`
-	Zone        string `json:"zone"`
-	State       string `json:"state"`
-	Alive       bool   `json:"alive"`
-	Answers     bool   `json:"answers"`
-	NotReady    string `json:"not_ready"`
-	Life        string `json:"life"`
-	Version     string `json:"version"`
-	VersionMax  int    `json:"version_max"`
-	Leads       int    `json:"leads"`
-	Replicas    int    `json:"replicas"`
-	MemoryFull  bool   `json:"memory_full"`
-	Insecure    bool   `json:"insecure,omitempty"`
-	JoinIgnored bool   `json:"join_ignored,omitempty"`
-	DiskFull    bool   `json:"disk_full"`
-	HTTPAddr    string `json:"http_addr"`
+	ID           string   `json:"id"`
+	Key          string   `json:"key"`
+	Zone         string   `json:"zone"`
+	State        string   `json:"state"`
+	Alive        bool     `json:"alive"`
+	Answers      bool     `json:"answers"`
+	NotReady     string   `json:"not_ready"`
+	Life         string   `json:"life"`
+	Version      string   `json:"version"`
+	VersionMax   int      `json:"version_max"`
+	Leads        int      `json:"leads"`
+	Replicas     int      `json:"replicas"`
+	MemoryFull   bool     `json:"memory_full"`
+	Insecure     bool     `json:"insecure,omitempty"`
+	CertProblems []string `json:"cert_problems,omitempty"`
+	JoinIgnored  bool     `json:"join_ignored,omitempty"`
+	DiskFull     bool     `json:"disk_full"`
+	HTTPAddr     string   `json:"http_addr"`
 }
 
 // Group is a group in /v1/admin/groups.

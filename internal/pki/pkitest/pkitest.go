@@ -26,7 +26,7 @@ type Files struct{ Cert, Key string }
 // New returns an authority.
 func New(t testing.TB) *Authority {
 	t.Helper()
-	pair, err := pki.NewCA("an authority of "+t.Name(), time.Now().Add(24*time.Hour))
+	pair, err := pki.NewCA("an authority of "+t.Name(), time.Now().Add(60*24*time.Hour))
 	must.Do(t, err)
 	return &Authority{t, pair}
 }
@@ -41,11 +41,11 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Issue returns a certificate, which is valid for a day unless the leaf says otherwise.
+// Issue returns a certificate, which is valid for 30 days unless the leaf says otherwise.
 func (a *Authority) Issue(leaf pki.Leaf) pki.Pair {
 	a.t.Helper()
 	if leaf.NotAfter.IsZero() {
-		leaf.NotAfter = time.Now().Add(12 * time.Hour)
+		leaf.NotAfter = time.Now().Add(30 * 24 * time.Hour)
 	}
 	pair, err := pki.Issue(a.pair, leaf)
 	must.Do(a.t, err)

@@ -52,6 +52,7 @@ func TestWarnings(t *testing.T) {
 		"one not ready":         {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
 		"one drained":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
 		"one leaving":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
+		"a bad certificate":     {func(c *countdtest.Cluster) { c.Nodes[0].CertProblems = []string{"tls-cert: it ends"} }, []string{"certificate"}},
 		"insecure":              {func(c *countdtest.Cluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
 		"joins nobody":          {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
 		"no memory":             {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},

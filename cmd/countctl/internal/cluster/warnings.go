@@ -101,6 +101,9 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: anybody who reaches them may read and change everything",
 			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
 	}
+	for _, problem := range n.CertProblems {
+		found.warn("certificate", "%s: %s", n.ID, problem)
+	}
 	if n.MemoryFull {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
 	}
