@@ -27,7 +27,7 @@ var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
 		retireProves: true, neverTwice: true, inForce: true, initialBegins: true, numberVoters: true,
-		mindsNumbers: true, filter: true,
+		mindsNumbers: true, votesByLog: true, withholds: true, filter: true,
 	}
 	simOld = simRules{filter: true}
 	// simBefore are the rules of a node of version 4 in a world that is about the
@@ -56,6 +56,7 @@ func TestSimulated(t *testing.T) {
 		"restarts":       {restarts: true},
 		"late snapshots": {lateSnapshots: true},
 		"lost nodes":     {wipes: true, lateSnapshots: true},
+		"five voters":    {five: true, wipes: true},
 		"upgrade from 4": {from4: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +119,12 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"voters that know the configuration": {
 			rules: without(func(r *simRules) { r.inForce = false }), fault: simWedged,
+		},
+		"votes that depend on the candidate alone": {
+			rules: without(func(r *simRules) { r.votesByLog = false }), shape: simShape{wipes: true}, fault: simWedged,
+		},
+		"what is not committed goes to voters alone": {
+			rules: without(func(r *simRules) { r.withholds = false }), shape: simShape{wipes: true}, fault: simWedged,
 		},
 		"a leader that is asked wherever it is": {
 			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,

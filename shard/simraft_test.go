@@ -13,12 +13,14 @@ import (
 // the rules of hashicorp/raft v1.8.0, whose functions the names here repeat. Where that
 // library does less than the theory of Raft asks for, so does this:
 //
-//   - A replica whose configuration is empty grants votes and pre-votes to anybody.
+//   - A replica whose configuration is empty grants votes and pre-votes to anybody, any other
+//     only to voters of its configuration.
 //   - The newest configuration of the log is in force, committed or not; one that is
 //     appended makes the one before it the committed one, also at a restart.
 //   - InstallSnapshot compares no index with what the log has. It deletes the whole log
 //     (the store is a raft.MonotonicLogStore), and leaves the last entry's index and term
 //     as they were in memory.
+//   - A candidate that is sent a snapshot in its own term stays one, and knows a leader then.
 //   - A repeated vote of one term is granted by the candidate's address, without a look
 //     at its log.
 //   - A candidate counts answers against the quorum that it knew when it began.
@@ -295,19 +297,28 @@ func (r *simRaft) electSelf(transfer bool) {
 	}
 }
 
-// refuses reports whether a replica votes for nobody yet.
-func (r *simRaft) refuses() bool {
+// checkVote is rpcFilter's: it reports whether raft is to judge a request, and whether the
+// candidate is to be taken for a voter, as raft refuses any other.
+func (r *simRaft) checkVote(m *simMsg) (judged, voter bool) {
 	rules := r.rules()
-	return rules.refuseUnnamed && !replica.Contains(r.latest, r.disk.id)
+	if rules.refuseUnnamed && !replica.Contains(r.latest, r.disk.id) {
+		return false, false
+	}
+	if len(r.latest) == 0 || simHasVote(r.latest, m.fromID) {
+		return true, true
+	}
+	if rules.votesByLog {
+		m.transfer = false
+		return !replica.Outlived(r.latest, m.fromID), true
+	}
+	return replica.Contains(r.latest, m.fromID), false
 }
 
 // requestPreVote returns the answer's term, and whether it is granted.
 func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
 	term := r.disk.term
-	if r.refuses() {
-		return term, false
-	}
-	if len(r.latest) > 0 && !replica.Contains(r.latest, m.fromID) {
+	judged, voter := r.checkVote(m)
+	if !judged {
 		return term, false
 	}
 	if r.leader != "" && r.leader != m.fromAddr || m.term < term {
@@ -316,7 +327,7 @@ func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
 	if m.term > term {
 		term = m.term
 	}
-	if len(r.latest) > 0 && !simHasVote(r.latest, m.fromID) {
+	if !voter {
 		return term, false
 	}
 	lastIndex, lastTerm := r.lastEntry()
@@ -324,10 +335,8 @@ func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
 }
 
 func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
-	if r.refuses() {
-		return r.disk.term, false
-	}
-	if len(r.latest) > 0 && !replica.Contains(r.latest, m.fromID) {
+	judged, voter := r.checkVote(m)
+	if !judged {
 		return r.disk.term, false
 	}
 	if r.leader != "" && r.leader != m.fromAddr && !m.transfer || m.term < r.disk.term {
@@ -337,7 +346,7 @@ func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
 		r.setState(simFollower)
 		r.setTerm(m.term)
 	}
-	if len(r.latest) > 0 && !simHasVote(r.latest, m.fromID) {
+	if !voter {
 		return r.disk.term, false
 	}
 	if r.disk.voteTerm == m.term && r.disk.voteFor != "" {
@@ -597,9 +606,13 @@ func nextSimConfiguration(current []raft.Server, c simChange) []raft.Server {
 	return next
 }
 
-// replicate is replicateTo's START: it sends what a member lacks.
+// replicate is replicateTo's START: it sends what a member lacks, but for what rpcFilter
+// withholds.
 func (r *simRaft) replicate(f *simRepl, s raft.Server) {
 	upTo := max(r.lastLog, r.disk.snap.index)
+	if r.rules().withholds && !simHasVote(r.latest, f.id) {
+		upTo = r.commit
+	}
 	if f.upTo > 0 {
 		upTo = min(upTo, f.upTo)
 	}
@@ -729,9 +742,9 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	d := r.disk
 	filter := r.rules().filter
 	if filter {
+		ok, _ := r.appendEntries(&simMsg{term: m.term, fromID: m.fromID, fromAddr: m.fromAddr})
 		e := d.entry(m.snap.index)
-		if m.snap.index <= r.applied || e != nil && e.term == m.snap.term {
-			ok, _ := r.appendEntries(&simMsg{term: m.term, fromID: m.fromID, fromAddr: m.fromAddr})
+		if !ok || m.snap.index <= r.applied || e != nil && e.term == m.snap.term {
 			return ok, false
 		}
 	}

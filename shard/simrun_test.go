@@ -37,8 +37,11 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		program = 5 // its rules are the old ones
 	}
 	count := 4 + w.rng.IntN(2)
-	if shape.small {
+	switch {
+	case shape.small:
 		count = 4
+	case shape.five:
+		count = 6
 	}
 	for i := range count {
 		n := simNode{key: string(rune('A' + i)), addr: fmt.Sprint("host", i), up: true, program: program, deleted: -1}
@@ -53,6 +56,8 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	sizes := []int{1, 2, 3, 3, 3, 3}
 	size := sizes[w.rng.IntN(len(sizes))]
 	switch {
+	case shape.five:
+		size = 5
 	case shape.wipes || shape.small:
 		size = 3
 	case shape.single:
@@ -317,6 +322,8 @@ func (w *simWorld) power(at int) {
 	n := &w.nodes[at]
 	switch {
 	case n.lost:
+	case w.shape.wipes && w.rng.IntN(6) == 0:
+		w.wipe(at)
 	case n.up && (w.rng.IntN(5) == 0 || w.shape.restarts):
 		w.crash(at)
 	case !n.up:
@@ -341,8 +348,6 @@ func (w *simWorld) administer() {
 	case x == 0 && !w.shape.small:
 		everywhere := view.EveryNode(simGroup)
 		w.change(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "k", Everywhere: !everywhere}})
-	case x == 1 && w.shape.wipes && !w.wiped && len(view.Groups[simGroup].Target) >= 3:
-		w.wipe(w.anyNode())
 	case x == 2 && w.shape.from4 && w.step > 300:
 		if at := w.anyNode(); w.nodes[at].program < 5 && !w.nodes[at].lost {
 			if w.nodes[at].up {
@@ -354,13 +359,48 @@ func (w *simWorld) administer() {
 	}
 }
 
+// survives reports whether a majority is left without a node of the committed configuration,
+// and of each later one that a log or a call on its way has. Nobody else can be elected: a
+// replica that has the later one, by which it would need others, refuses those that lack it.
+func (w *simWorld) survives(without int) bool {
+	left := func(conf []raft.Server) bool {
+		there := 0
+		for _, s := range conf {
+			at := w.nameOf(s.ID).node
+			if s.Suffrage == raft.Voter && at != without && !w.nodes[at].lost {
+				there++
+			}
+		}
+		return there >= simQuorum(conf)
+	}
+	for i := range w.nodes {
+		d := w.nodes[i].disk
+		if i == without || d == nil {
+			continue
+		}
+		for j, e := range d.log {
+			if e.conf != nil && d.first+uint64(j) >= w.confAt && !left(e.conf) {
+				return false
+			}
+		}
+	}
+	for _, m := range w.bag {
+		for j, e := range m.entries {
+			if e.conf != nil && m.first+uint64(j) > w.confAt && !left(e.conf) {
+				return false
+			}
+		}
+	}
+	return w.confAt > 0 && left(w.conf)
+}
+
 // wipe loses a node for good: a new one has its address, and follows it in targets.
 func (w *simWorld) wipe(at int) {
 	n := &w.nodes[at]
-	if len(w.nodes) == simNodesMax {
+	if len(w.nodes) == simNodesMax || n.lost || !w.survives(at) {
 		return
 	}
-	w.wiped = true
+	w.stats.wipes++
 	if n.up {
 		w.crash(at)
 	}
@@ -371,7 +411,7 @@ func (w *simWorld) wipe(at int) {
 	old := n.key
 	w.nodes = append(w.nodes, next)
 	node := w.catalogNode(&next)
-	node.Name = old
+	node.Name = w.views[len(w.views)-1].Nodes[old].Name
 	w.change(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node, Replaces: old}})
 	view := w.views[len(w.views)-1]
 	target := view.Groups[simGroup].Target
@@ -435,9 +475,6 @@ func (w *simWorld) recover() {
 		if round%16 == 15 && w.recovered() {
 			return
 		}
-	}
-	if w.wiped {
-		return // a voter that lags refuses a candidate that it does not know as a voter yet
 	}
 	w.fail(simWedged, "after %d rounds without faults:\n%s", simRoundsMax, w.describe())
 }

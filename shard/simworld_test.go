@@ -31,7 +31,7 @@ import (
 //	simWorld.numbers      Membership.ReconcileNumbers, caughtUpMembers, provedGone
 //	simWorld.prove        prover.ProveTerm, agreeing
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
-//	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
+//	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which
 // each node knows one. That may be old, and older after a restart. Commands reach the
@@ -40,7 +40,7 @@ import (
 
 const (
 	simGroup      = 1
-	simNodesMax   = 8
+	simNodesMax   = 9
 	simEntriesMax = 3   // in one call
 	simBagMax     = 160 // messages on their way
 )
@@ -73,6 +73,10 @@ type simRules struct {
 	numberVoters bool
 	// mindsNumbers: a leader whose catalog is older than its members changes none of them.
 	mindsNumbers bool
+	// votesByLog: a vote depends on the candidate's term and log, not on the voter's configuration.
+	votesByLog bool
+	// withholds: a replica without a vote is sent only what is committed.
+	withholds bool
 	// filter: rpcFilter stands before raft.
 	filter bool
 }
@@ -84,8 +88,9 @@ type simShape struct {
 	lateSnapshots bool // a snapshot may arrive after its sender has given up on it
 	small         bool // four nodes, three voters
 	single        bool // one voter
+	five          bool // six nodes, five voters
 	restarts      bool // nodes restart often, and know the first catalog again then
-	wipes         bool // a node is lost, and a new one has its address
+	wipes         bool // nodes are lost as long as a majority is left, and new ones have their addresses
 }
 
 type simFault string
@@ -203,9 +208,8 @@ type simWorld struct {
 	sent  []*catalog.Command             // on their way to the catalog
 	names map[raft.ServerID]simName
 
-	step  int
-	calm  bool // nothing fails any more
-	wiped bool
+	step int
+	calm bool // nothing fails any more
 	// placed is the target before the last move.
 	placed               []string
 	lives, calls, idents uint64 // that were given out
@@ -214,6 +218,8 @@ type simWorld struct {
 	// has the ident of each entry that was committed, by index, and historyAt the term in
 	// which it was; leaders the life that led a term, began the one that began as an id.
 	acked     uint64
+	conf      []raft.Server // the newest configuration that a leader has committed
+	confAt    uint64
 	history   []uint64
 	historyAt []uint64
 	leaders   map[uint64]uint64
@@ -227,7 +233,7 @@ type simWorld struct {
 }
 
 type simStats struct {
-	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes int
+	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes int
 }
 
 func (s *simStats) add(o simStats) {
@@ -242,6 +248,7 @@ func (s *simStats) add(o simStats) {
 	s.snapshots += o.snapshots
 	s.installs += o.installs
 	s.crashes += o.crashes
+	s.wipes += o.wipes
 }
 
 func (w *simWorld) fail(fault simFault, format string, args ...any) {
@@ -515,6 +522,9 @@ func (w *simWorld) committed(r *simRaft) {
 		}
 	}
 	w.acked = max(w.acked, r.commit)
+	if r.accAt > w.confAt {
+		w.conf, w.confAt = r.accepted, r.accAt
+	}
 }
 
 func (w *simWorld) appliedEntry(r *simRaft, index uint64, e *simEntry) {

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"slices"
+
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
@@ -20,6 +22,17 @@ func NodeOf(id raft.ServerID) string {
 
 // Contains reports whether a configuration has a replica, with a vote or without.
 func Contains(servers []raft.Server, id raft.ServerID) bool { return SuffrageOf(servers, id) != Absent }
+
+// Outlived reports whether a configuration shows that a replica was deleted: it has a later
+// one of the same node. A node has one replica of a group at a time, and the catalog gives it
+// the next number only once no configuration has the one before (see catalog.RetireEntry).
+func Outlived(servers []raft.Server, id raft.ServerID) bool {
+	node, number := catalog.ParseReplicaID(string(id))
+	return slices.ContainsFunc(servers, func(s raft.Server) bool {
+		other, later := catalog.ParseReplicaID(string(s.ID))
+		return other == node && later > number
+	})
+}
 
 // ID returns the Raft id of this node's replica.
 func (g *Replica) ID() raft.ServerID { return g.cfg.ID() }

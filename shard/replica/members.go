@@ -84,7 +84,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if len(surplus) == 0 {
 		return MemberStep{}
 	}
-	up := map[raft.ServerID]bool{self: true} // voters that answer and know the members
+	up := map[raft.ServerID]bool{self: true} // as upOf
 	var there []Member                       // of the target, those that could go on without the rest
 	for _, s := range servers {
 		if s.Suffrage != raft.Voter || s.ID == self {
@@ -105,7 +105,9 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	return dismissStep(self, servers, surplus, others, there, up)
 }
 
-// upOf returns the voters that answer and know the members, the leader among them.
+// upOf returns the voters that answer and have applied the configuration in force, the leader
+// among them. One that has not may be far behind: if the others need it, nothing is committed
+// until it has caught up.
 func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
 	up := map[raft.ServerID]bool{self: true}
 	for _, s := range servers {
@@ -118,8 +120,8 @@ func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) 
 }
 
 // canLose reports whether a majority of the voters that are left without one of them is
-// up. A leader that cannot reach a majority of the new configuration does not commit it,
-// and if it fails meanwhile, those that have it and those that do not refuse each other.
+// up. Without one, the leader commits neither the new configuration, which is in force at once,
+// nor anything else, and nobody can take its place (see DESIGN.md).
 func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]bool) bool {
 	voters, there := 0, 0
 	for _, s := range servers {
@@ -177,6 +179,15 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		}
 		old := servers[at].ID // raft takes no address twice
 		wanted := slices.ContainsFunc(all, func(m Member) bool { return m.ID == old })
+		if !wanted && old == self { // which never takes its own vote
+			heir := slices.IndexFunc(target, func(m Member) bool {
+				return m.ID != self && SuffrageOf(servers, m.ID) == raft.Voter && isCaughtUp(m.ID, behind)
+			})
+			if heir >= 0 {
+				return MemberStep{StepHandOver, target[heir], "handed over to " + string(target[heir].ID) + ": " + string(m.ID) + " has this address"}
+			}
+			continue
+		}
 		if !wanted && (servers[at].Suffrage != raft.Voter || canLose(servers, old, upOf(self, servers, behind))) {
 			return MemberStep{StepRemove, Member{ID: old}, "removed " + string(old) + ", whose address " + string(m.ID) + " has"}
 		}
@@ -185,13 +196,17 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if SuffrageOf(servers, m.ID) == raft.Voter {
 			continue
 		}
-		lag, err := behind(m.ID)
-		if err != nil || lag > CaughtUpEntries {
+		if !isCaughtUp(m.ID, behind) {
 			continue // it is asked again in the next step
 		}
 		return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 	}
 	return MemberStep{}
+}
+
+func isCaughtUp(id raft.ServerID, behind func(raft.ServerID) (uint64, error)) bool {
+	lag, err := behind(id)
+	return err == nil && lag <= CaughtUpEntries
 }
 
 // surplusOf returns the members that are there, or have a vote, and should not.

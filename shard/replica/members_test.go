@@ -96,3 +96,26 @@ func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 		}
 	}
 }
+
+// A leader whose own address a joining replica has hands over: it never takes its own vote.
+func TestLeaderDoesNotRemoveItself(t *testing.T) {
+	servers := []raft.Server{{ID: "a#1", Address: "a"}, {ID: "b#2", Address: "b"}, {ID: "c#3", Address: "c"}}
+	target := []Member{{"d#4", "a"}, {"b#2", "b"}, {"c#3", "c"}}
+	lag := map[raft.ServerID]uint64{"b#2": CaughtUpEntries + 1}
+	behind := func(id raft.ServerID) (uint64, error) {
+		if id == "d#4" {
+			return 0, errors.New("not there")
+		}
+		return lag[id], nil
+	}
+	if step := NextStep("a#1", servers, target, nil, behind); step.Do != StepHandOver || step.Member.ID != "c#3" {
+		t.Errorf("%+v", step)
+	}
+	lag["c#3"] = CaughtUpEntries + 1
+	if step := NextStep("a#1", servers, target, nil, behind); step.Do != StepNone {
+		t.Errorf("nobody has caught up: %+v", step)
+	}
+	if step := NextStep("b#2", servers, target, nil, behind); step.Do != StepRemove || step.Member.ID != "a#1" {
+		t.Errorf("%+v", step)
+	}
+}

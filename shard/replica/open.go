@@ -143,6 +143,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 		g.raft, err = raft.NewRaft(conf, fsm, log, storage.NewEndingVotes(stable, g.stop), g.snaps, g.trans)
 	}()
 	<-started
+	g.trans.filter.raft.Store(g.raft)
 	if failure := g.stop.Failure(); failure != nil {
 		err = failure // what raft made of it says less
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -19,7 +20,7 @@ import (
 // below a guarantee that raft alone does not give: while a check runs, no other call changes
 // the term, the log behind the commit index, or the applied state.
 //
-// raft has six gaps that peers, or bytes that arrive late, can lead it into:
+// raft has nine gaps that peers, or bytes that arrive late, can lead it into:
 //
 //  1. raft compares only the term of a snapshot. One that is behind what is applied
 //     rolls the state back and deletes the log, and with it entries that this replica
@@ -50,6 +51,17 @@ import (
 //  6. raft votes for any candidate while it has no configuration. A replica that has none
 //     knows nothing of its group, and nobody counts on its vote: it gets one only once it
 //     has applied a configuration that it is in. So it votes only then (checkVote).
+//  7. raft votes only for voters of its own latest configuration. A voter that missed a
+//     change of members and those that did not refuse each other then, and the group has no
+//     leader although a majority lives. A vote must depend on term and log alone, so
+//     checkVote names a candidate that raft would refuse by the id of a voter.
+//  8. raft sends a replica that loses its vote, or has none, what is not committed. Such a
+//     replica does not campaign, and if its log is the longest of a majority, it refuses
+//     all others. So it is sent only what is committed (awaitCommit).
+//  9. raft stays a candidate if it is sent a snapshot in its own term, and refuses the others
+//     its vote because it knows a leader. An append makes it a follower first (install).
+//
+// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 9.
 //
 // A check of one call is one function, which handle calls; an error refuses the call.
 type rpcFilter struct {
@@ -66,7 +78,12 @@ type rpcFilter struct {
 	// barred is set from before raft is given a snapshot until its last index was found
 	// to be right, and stays set if it is not.
 	barred atomic.Bool
+	// raft is set once it has started, for the transport, which raft calls before NewRaft returns.
+	raft atomic.Pointer[raft.Raft]
 }
+
+// withheldPause is how often awaitCommit checks: a small part of what a commit takes.
+const withheldPause = time.Millisecond
 
 var (
 	// errContradicted stops a group to which a leader sent another entry than is
@@ -77,6 +94,10 @@ var (
 	errLastIndex = errors.New("the replica must be opened again: raft's last index is not that of its log")
 	// errNotInGroup is returned for a request for a vote that this replica has not got.
 	errNotInGroup = errors.New("this replica is not in its own configuration")
+	// errOutlived is returned for a request for a vote of a replica that was deleted.
+	errOutlived = errors.New("the candidate's node has a later replica")
+	// errNotLeading ends an append that was held back until its sender led no more.
+	errNotLeading = errors.New("this replica leads no more")
 	// errNotLeadersCall is returned for a call that only the leader makes.
 	errNotLeadersCall = errors.New("the caller is not this replica's leader")
 )
@@ -126,8 +147,12 @@ func (f *rpcFilter) handle(rpc raft.RPC) {
 		}
 	case *raft.TimeoutNowRequest:
 		err = f.checkTimeoutNow(call)
-	case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest:
-		err = f.checkVote()
+	case *raft.RequestVoteRequest:
+		var voter bool
+		voter, err = f.checkVote(&call.RPCHeader)
+		call.LeadershipTransfer = call.LeadershipTransfer && voter
+	case *raft.RequestPreVoteRequest:
+		_, err = f.checkVote(&call.RPCHeader)
 	}
 	if err != nil {
 		f.respond(rpc, raft.RPCResponse{Error: err})
@@ -167,23 +192,24 @@ func (f *rpcFilter) respond(rpc raft.RPC, answer raft.RPCResponse) {
 	})
 }
 
-// install gives raft a snapshot unless this replica holds it, and checks what raft makes
-// of it.
+// install has raft judge the sender's term, gives it the snapshot unless this replica holds
+// it, and checks what raft makes of it.
 func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
-	if f.holds(call) {
-		answer, ok := f.ask(&raft.AppendEntriesRequest{RPCHeader: call.RPCHeader, Term: call.Term}, nil)
-		if !ok {
-			return
-		}
-		if resp, judged := answer.Response.(*raft.AppendEntriesResponse); judged {
-			answer.Response = &raft.InstallSnapshotResponse{RPCHeader: resp.RPCHeader, Term: resp.Term, Success: resp.Success}
+	answer, ok := f.ask(&raft.AppendEntriesRequest{RPCHeader: call.RPCHeader, Term: call.Term}, nil)
+	if !ok {
+		return
+	}
+	heard, judged := answer.Response.(*raft.AppendEntriesResponse)
+	if !judged || !heard.Success || f.holds(call) {
+		if judged {
+			answer.Response = &raft.InstallSnapshotResponse{RPCHeader: heard.RPCHeader, Term: heard.Term, Success: heard.Success}
 		}
 		f.respond(rpc, answer)
 		return
 	}
 	f.barred.Store(true)
 	alone := f.g.snapshotting.TryLock()
-	answer, ok := f.ask(call, rpc.Reader)
+	answer, ok = f.ask(call, rpc.Reader)
 	if alone {
 		f.g.snapshotting.Unlock()
 	}
@@ -332,12 +358,59 @@ func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) er
 }
 
 // checkVote refuses a vote, or to say how it would vote, while this replica's own
-// configuration does not have it.
-func (f *rpcFilter) checkVote() error {
-	if !Contains(f.g.Configuration().Servers, f.g.ID()) {
-		return fmt.Errorf("%w: %s votes for nobody in group %d", errNotInGroup, f.g.ID(), f.g.cfg.Group)
+// configuration does not have it, and to a replica that was deleted. It reports whether the
+// candidate is a voter of that configuration, and gives one that is not the id of a voter.
+//
+// raft compares that id with its configuration and uses it for nothing else. By Addr it
+// remembers whom it voted for and knows its leader, and the candidate's own id is in that
+// (see EncodePeer).
+//
+// Only a voter that this replica knows may ask for votes although there is a leader, as one
+// does that the leader hands over to. A removed one that is told late to lead has no such right.
+func (f *rpcFilter) checkVote(from *raft.RPCHeader) (voter bool, err error) {
+	servers, id := f.g.Configuration().Servers, raft.ServerID(from.ID)
+	known := slices.IndexFunc(servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter })
+	switch {
+	case known < 0 || !Contains(servers, f.g.ID()):
+		return false, fmt.Errorf("%w: %s votes for nobody in group %d", errNotInGroup, f.g.ID(), f.g.cfg.Group)
+	case Outlived(servers, id):
+		return false, fmt.Errorf("%w: %s in group %d", errOutlived, id, f.g.cfg.Group)
+	case SuffrageOf(servers, id) == raft.Voter:
+		return true, nil
+	}
+	from.ID = []byte(servers[known].ID)
+	return false, nil
+}
+
+// awaitCommit holds an append to a replica without a vote back until all of it is committed.
+// It ends with an error once this replica does not lead the term of the append.
+func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {
+	for f != nil && len(call.Entries) > 0 {
+		r := f.raft.Load()
+		if r == nil {
+			return errNotLeading
+		}
+		if !withheld(to, call.Entries, r.CommitIndex(), r.GetConfiguration().Configuration().Servers) {
+			return nil
+		}
+		if r.State() != raft.Leader || r.CurrentTerm() != call.Term || closed.within(withheldPause) {
+			return errNotLeading
+		}
 	}
 	return nil
+}
+
+// withheld reports whether some entries are not committed, and the replica that they are for
+// has no vote by the leader's latest configuration. raft sends the entry of a configuration a
+// moment before that is its latest. No commit waits for an append that is withheld: only voters
+// of the latest configuration count.
+func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []raft.Server) bool {
+	if entries[len(entries)-1].Index <= commit {
+		return false
+	}
+	return SuffrageOf(servers, to) != raft.Voter || slices.ContainsFunc(entries, func(e *raft.Log) bool {
+		return e.Index > commit && e.Type == raft.LogConfiguration && SuffrageOf(raft.DecodeConfiguration(e.Data).Servers, to) != raft.Voter
+	})
 }
 
 // checkTimeoutNow refuses a call to stand for election at once unless it is the leader's:

@@ -57,8 +57,8 @@ const (
 // which are on this node's disk (see carry).
 //
 // And what it receives passes through filter, nil for none, which also says when raft
-// must not ask for votes; and an append that it sends tells no follower to commit what
-// the append does not compare.
+// must not ask for votes. An append that it sends tells no follower to commit what the append
+// does not compare, and a replica without a vote nothing that is not committed.
 //
 // raft asks for the optional RequestPreVote and Close, which the embedded
 // transport has.
@@ -108,6 +108,9 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 
 // AppendEntries is raft.Transport's.
 func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if err := t.filter.awaitCommit(id, args, t.closed); err != nil {
+		return err
+	}
 	c := t.contact(id)
 	bounded := *args
 	boundCommit(&bounded)

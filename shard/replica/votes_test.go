@@ -1,0 +1,195 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+// join makes a fourth replica a voter, and so on.
+func (r *replicas) join(t *testing.T, i int) {
+	t.Helper()
+	r.cfgs = append(r.cfgs, testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1)))
+	r.groups, r.fsms = append(r.groups, nil), append(r.fsms, nil)
+	r.open(t, i)
+	r.addVoter(t, r.cfgs[i])
+}
+
+// A replica moves from n1 to n4 while n3 is down, then n2 is lost for good. n3 knows nothing of
+// n4, which has all that was acknowledged: the two are a majority and elect it.
+func TestMajorityOfAConfigurationThatOneMissed(t *testing.T) {
+	r := newReplicas(t, storage.LogStoreBoltDB)
+	r.add(t, 7, -1)
+	r.mustAgree(t, -1)
+	const n1, n2, n3, n4 = 0, 1, 2, 3
+	mustClose(t, r.groups[n3])
+	r.join(t, n4)
+	eventually(t, "n1 is removed", func() bool {
+		l := r.groups[r.leader(t, n3)]
+		if l == r.groups[n1] {
+			_ = l.Transfer(Member{"n4", r.cfgs[n4].Mux.Addr().String()})
+			return false
+		}
+		return l.raft.RemoveServer("n1", 0, 5*time.Second).Error() == nil
+	})
+	r.add(t, 5, n3)
+	mustClose(t, r.groups[n1])
+	mustClose(t, r.groups[n2])
+	eventually(t, "n4 leads no more", func() bool { return r.groups[n4].Leader() == "" })
+	r.open(t, n3)
+	r.add(t, 1, -1)
+	for _, i := range []int{n3, n4} {
+		eventually(t, "all is there", func() bool { sum, _ := r.fsms[i].state(); return sum >= 13 })
+	}
+}
+
+// ask asks the follower for a pre-vote and then for a vote. A vote that it gives makes it forget
+// its leader.
+func (p *playedLeader) ask(from string, term, last, lastTerm uint64, transfer bool) (would, granted bool) {
+	p.t.Helper()
+	var pre raft.RequestPreVoteResponse
+	_ = p.trans.RequestPreVote("n1", p.to(), &raft.RequestPreVoteRequest{
+		RPCHeader: headerOf(from), Term: term, LastLogIndex: last, LastLogTerm: lastTerm,
+	}, &pre)
+	var resp raft.RequestVoteResponse
+	_ = p.trans.RequestVote("n1", p.to(), &raft.RequestVoteRequest{
+		RPCHeader: headerOf(from), Term: term, LastLogIndex: last, LastLogTerm: lastTerm, LeadershipTransfer: transfer,
+	}, &resp)
+	return pre.Granted, resp.Granted
+}
+
+// A vote depends on the candidate's term and log. Whom the voter's configuration lacks:
+// 1. gets it if its log is as long, one in a term; 2. gets none while there is a leader,
+// also as one that a leader hands over to; 3. gets none if it was deleted.
+func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
+	begin := func(t *testing.T, led bool) *playedLeader {
+		p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
+			cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3#5", "a3"}}
+			if !led {
+				cfg.Timing = Timing{50 * time.Millisecond, time.Hour, 50 * time.Millisecond, time.Hour}
+			}
+		})
+		p.mustAppend(2, 1, 1, 3, entriesOf(2, 2, 5)...)
+		if !led {
+			eventually(t, "it knows no leader", func() bool { return p.Leader() == "" })
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		from           string
+		last, lastTerm uint64
+		led, transfer  bool
+		want           bool
+	}{
+		"as long":                         {from: "n4", last: 5, lastTerm: 2, want: true},
+		"of a later term":                 {from: "n4", last: 3, lastTerm: 3, want: true},
+		"too short":                       {from: "n4", last: 4, lastTerm: 2},
+		"there is a leader":               {from: "n4", last: 5, lastTerm: 2, led: true},
+		"it may be removed, and is told":  {from: "n4", last: 9, lastTerm: 2, led: true, transfer: true},
+		"deleted before n3#5 began":       {from: "n3#4", last: 9, lastTerm: 2},
+		"deleted, and is told":            {from: "n3", last: 9, lastTerm: 2, led: true, transfer: true},
+		"begun after n3#5, of which none": {from: "n3#6", last: 5, lastTerm: 2, want: true},
+		"a voter that it knows":           {from: "n3#5", last: 5, lastTerm: 2, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := begin(t, c.led)
+			term := p.raft.CurrentTerm() + 1
+			would, granted := p.ask(c.from, term, c.last, c.lastTerm, c.transfer)
+			if would != c.want || granted != c.want {
+				t.Errorf("would %v, granted %v", would, granted)
+			}
+			if c.led && p.raft.CurrentTerm() != term-1 {
+				t.Errorf("term %d after %d, with a leader", p.raft.CurrentTerm(), term-1)
+			}
+			if !c.want {
+				return
+			}
+			if _, other := p.ask("n2", term, 9, 2, false); other {
+				t.Error("it votes for two in one term")
+			}
+			if _, again := p.ask(c.from, term, c.last, c.lastTerm, false); !again {
+				t.Error("it does not repeat its vote")
+			}
+		})
+	}
+	t.Run("the leader hands over to a voter that it knows", func(t *testing.T) {
+		p := begin(t, true)
+		if _, granted := p.ask("n3#5", 3, 5, 2, true); !granted {
+			t.Error("refused")
+		}
+	})
+}
+
+// A candidate that is sent a snapshot in its own term votes for others again: it follows the
+// sender, and its clock runs out.
+func TestCandidateIsSentASnapshot(t *testing.T) {
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
+		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
+		cfg.Timing = Timing{50 * time.Millisecond, time.Hour, 50 * time.Millisecond, time.Hour}
+	})
+	p.mustAppend(2, 1, 1, 3, entriesOf(2, 2, 5)...)
+	eventually(t, "it campaigns", func() bool { return p.raft.State() == raft.Candidate })
+	p.mustInstall(p.raft.CurrentTerm(), 10, 2)
+	eventually(t, "it knows no leader", func() bool { return p.Leader() == "" })
+	if would, granted := p.ask("n3", p.raft.CurrentTerm()+1, 20, 2, false); !would || !granted {
+		t.Errorf("would %v, granted %v", would, granted)
+	}
+}
+
+// What is not committed goes to voters alone, by the leader's latest configuration and by
+// those in the append.
+func TestWithheld(t *testing.T) {
+	conf := func(index uint64, voters ...raft.ServerID) *raft.Log {
+		c := raft.Configuration{Servers: []raft.Server{{ID: "n9", Address: "a9", Suffrage: raft.Nonvoter}}}
+		for _, id := range voters {
+			c.Servers = append(c.Servers, raft.Server{ID: id, Address: raft.ServerAddress("a" + id[1:])})
+		}
+		return &raft.Log{Index: index, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}
+	}
+	servers := raft.DecodeConfiguration(conf(1, "n1", "n2").Data).Servers
+	for name, c := range map[string]struct {
+		to      raft.ServerID
+		commit  uint64
+		entries []*raft.Log
+		want    bool
+	}{
+		"a voter":                         {"n2", 3, entriesOf(2, 4, 5), false},
+		"a non-voter":                     {"n9", 4, entriesOf(2, 4, 5), true},
+		"a non-voter, committed":          {"n9", 5, entriesOf(2, 4, 5), false},
+		"a removed one":                   {"n3", 4, entriesOf(2, 4, 5), true},
+		"one that loses its vote":         {"n2", 4, []*raft.Log{conf(5, "n1")}, true},
+		"one that lost its vote":          {"n2", 5, []*raft.Log{conf(5, "n1")}, false},
+		"one that had none and gets it":   {"n2", 5, []*raft.Log{conf(5, "n1"), conf(6, "n1", "n2")}, false},
+		"a voter that must commit behind": {"n2", 5, append([]*raft.Log{conf(5, "n1")}, entriesOf(2, 6, 7)...), false},
+	} {
+		if got := withheld(c.to, c.entries, c.commit, servers); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A leader that loses its majority while it takes the vote from a replica: that one has not got
+// the configuration by which it would refuse the others and not campaign.
+func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
+	r := newReplicas(t, storage.LogStoreBoltDB)
+	r.join(t, 3)
+	r.add(t, 1, -1)
+	r.mustAgree(t, -1)
+	l := r.leader(t, -1)
+	others := r.others(l)
+	demoted := others[0]
+	for _, g := range others[1:] {
+		mustClose(t, g)
+	}
+	_ = r.groups[l].raft.DemoteVoter(demoted.ID(), 0, time.Second).Error() // it ends with the lease
+	if got := SuffrageOf(demoted.Configuration().Servers, demoted.ID()); got != raft.Voter {
+		t.Errorf("%s has the configuration that takes its vote, and nobody else", demoted.ID())
+	}
+	if SuffrageOf(r.groups[l].Configuration().Servers, demoted.ID()) == raft.Voter {
+		t.Error("the leader has not begun to")
+	}
+}
