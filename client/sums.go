@@ -8,13 +8,60 @@ import (
 // Sums collects increments of one keyspace as ops, and merges those of the same row. The
 // resulting ops depend only on what was added, not on time. The zero value is empty. Its
 // methods must not be called concurrently.
+//
+// A row ends at the counts that its increments give one by one in the order of Add, also where
+// a column has a floor. So increments of one sign are merged: max(floor, c-a-b) is
+// max(floor, max(floor, c-a)-b). Those of both signs are not: with a floor of 0 and a count of
+// 5, -7 and then +3 give 3, and their sum of -4 gives 1.
 type Sums struct {
 	ops []Op
-	at  map[ID]int // index of the row's newest op
+	at  map[ID]sumsRow
+	has signs // of all ops
 }
 
-// Add adds deltas, each of another column, to a row. Where a sum does not fit
-// int64 the deltas become an op of their own.
+// sumsRow is a row of Sums.
+type sumsRow struct {
+	newest int   // index of its newest op
+	has    signs // of all its ops
+}
+
+// signs is a set of signs of deltas.
+type signs uint8
+
+const (
+	positive signs = 1 << iota
+	negative
+	bothSigns = positive | negative
+)
+
+func signsOf(deltas Counts) (s signs) {
+	for _, d := range deltas {
+		switch {
+		case d.Value > 0:
+			s |= positive
+		case d.Value < 0:
+			s |= negative
+		}
+	}
+	return s
+}
+
+// InOrder reports whether s must be applied before later is sent: they have a row in common
+// with deltas of both signs, whose order a floor can tell.
+func (s *Sums) InOrder(later *Sums) bool {
+	if s.has|later.has != bothSigns {
+		return false
+	}
+	for id, row := range later.at {
+		if has := s.at[id].has; has != 0 && has|row.has == bothSigns {
+			return true
+		}
+	}
+	return false
+}
+
+// Add adds deltas, each of another column, to a row. They become an op of their own where a
+// sum does not fit int64, or would be of deltas of both signs.
 func (s *Sums) Add(id ID, deltas Counts) {
 	if !s.merge(id, deltas) {
 		s.append(id, deltas)
@@ -30,16 +77,18 @@ func (s *Sums) Ops() []Op { return s.ops }
 
 // merge adds deltas to the existing op of a row, all of them or none.
 func (s *Sums) merge(id ID, deltas Counts) bool {
-	i, ok := s.at[id]
+	row, ok := s.at[id]
 	if !ok {
 		return false
 	}
-	op := &s.ops[i]
+	op := &s.ops[row.newest]
 	for _, d := range deltas {
-		if v, _ := op.Cells.Get(d.Column); !sumFits(v, d.Value) {
+		v, _ := op.Cells.Get(d.Column)
+		if !sumFits(v, d.Value) || v > 0 && d.Value < 0 || v < 0 && d.Value > 0 {
 			return false
 		}
 	}
+	s.note(id, row.newest, deltas)
 	for _, d := range deltas {
 		at := slices.IndexFunc(op.Cells, func(c Count) bool { return c.Column == d.Column })
 		if at < 0 {
@@ -53,10 +102,17 @@ func (s *Sums) merge(id ID, deltas Counts) bool {
 
 func (s *Sums) append(id ID, deltas Counts) {
 	if s.at == nil {
-		s.at = map[ID]int{}
+		s.at = map[ID]sumsRow{}
 	}
-	s.at[id] = len(s.ops)
+	s.note(id, len(s.ops), deltas)
 	s.ops = append(s.ops, Op{ID: id, Cells: slices.Clone(deltas)})
+}
+
+// note records the newest op of a row and the signs of its deltas.
+func (s *Sums) note(id ID, newest int, deltas Counts) {
+	has := signsOf(deltas)
+	s.has |= has
+	s.at[id] = sumsRow{newest, s.at[id].has | has}
 }
 
 func sumFits(a, b int64) bool {

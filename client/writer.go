@@ -53,6 +53,10 @@ type Failure struct {
 // batch whose answer is lost is sent again under its first number. Queued increments are
 // lost if the process dies.
 //
+// The increments of a row are applied so that the row ends as by one after the other in the
+// order of Add, also at a floor: a batch with deltas of both signs of a row waits for an
+// earlier one in flight that has the row. A batch that failed keeps nothing waiting.
+//
 // Goroutines: NewWriter starts one for each request in flight; Close stops them and waits
 // for them.
 type Writer struct {
@@ -70,6 +74,7 @@ type Writer struct {
 		waiting    map[rowAt]*batch    // where in queue a row's newest op is
 		rows       int                 // ops in queue
 		unsettled  map[*batch]struct{} // in queue or in flight
+		flying     []*batch            // in flight
 		session    *session            // of the next batch
 		failed     error               // the first since the last Flush
 		closed     bool

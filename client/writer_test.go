@@ -481,27 +481,30 @@ func TestWriterRefuses(t *testing.T) {
 	}
 }
 
-// Sums beyond int64 are split into ops that each fit, and add up in order.
+// Sums beyond int64, and of deltas of both signs, are split into ops that each fit and add up
+// in order.
 func TestSums(t *testing.T) {
 	var s client.Sums
 	s.Add(1, client.Counts{like(math.MaxInt64)})
 	s.Add(2, client.Counts{like(1)})
 	s.Add(1, client.Counts{{Column: "view", Value: 1}, like(1)})
+	s.Add(1, client.Counts{{Column: "view", Value: 1}})
 	s.Add(1, client.Counts{like(-5)})
+	s.Add(1, client.Counts{like(-1)})
 	want := []client.Op{
 		{ID: 1, Cells: client.Counts{like(math.MaxInt64)}},
 		{ID: 2, Cells: client.Counts{like(1)}},
-		{ID: 1, Cells: client.Counts{{Column: "view", Value: 1}, like(-4)}},
+		{ID: 1, Cells: client.Counts{{Column: "view", Value: 2}, like(1)}},
+		{ID: 1, Cells: client.Counts{like(-6)}},
 	}
 	s.Add(3, client.Counts{like(math.MinInt64)})
-	s.Add(3, client.Counts{like(math.MaxInt64)}) // -1
-	s.Add(3, client.Counts{like(math.MinInt64)})
 	s.Add(3, client.Counts{like(0)})
+	s.Add(3, client.Counts{like(-1)})
 	s.Add(4, client.Counts{like(-1)})
 	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the least that fits
 	want = append(want,
-		client.Op{ID: 3, Cells: client.Counts{like(-1)}},
 		client.Op{ID: 3, Cells: client.Counts{like(math.MinInt64)}},
+		client.Op{ID: 3, Cells: client.Counts{like(-1)}},
 		client.Op{ID: 4, Cells: client.Counts{like(math.MinInt64)}},
 	)
 	if got := s.Ops(); s.Len() != len(want) || fmt.Sprint(got) != fmt.Sprint(want) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -28,7 +29,7 @@ func (w *Writer) next() *batch {
 		if s := w.mu.session; s.next > 1 && time.Since(s.born) > sessionAgeMax {
 			w.mu.session = newSession()
 		}
-		if len(w.mu.queue) > 0 && w.mu.session.hasRoom() {
+		if len(w.mu.queue) > 0 && w.mu.session.hasRoom() && !w.waitsLocked(w.mu.queue[0]) {
 			break
 		}
 		w.mu.work.Wait()
@@ -45,9 +46,15 @@ func (w *Writer) next() *batch {
 		}
 	}
 	w.mu.rows -= b.sums.Len()
+	w.mu.flying = append(w.mu.flying, b)
 	w.makeRoomLocked()
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 	return b
+}
+
+// waitsLocked reports whether a batch must wait for one in flight.
+func (w *Writer) waitsLocked(b *batch) bool {
+	return slices.ContainsFunc(w.mu.flying, func(f *batch) bool { return f.keyspace == b.keyspace && f.sums.InOrder(&b.sums) })
 }
 
 // settle ends a batch. Its number will not be sent again.
@@ -55,6 +62,7 @@ func (w *Writer) settle(b *batch) {
 	w.mu.Lock()
 	b.session.settle(b.seq)
 	delete(w.mu.unsettled, b)
+	w.mu.flying = slices.DeleteFunc(w.mu.flying, func(f *batch) bool { return f == b })
 	w.mu.work.Broadcast() // the window may have moved for all that wait
 	w.mu.Unlock()
 	close(b.settled)

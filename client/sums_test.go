@@ -1,0 +1,82 @@
+package client_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// floored adds a delta to a count as a server does at a floor of 0.
+func floored(count, delta int64) int64 {
+	if delta >= 0 {
+		return count + delta
+	}
+	return max(count+delta, min(count, 0))
+}
+
+// The ops of sums give the counts that the increments give one by one, at a floor too, from
+// any count on.
+func TestSumsAtAFloor(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 29))
+	for range 2000 {
+		var s client.Sums
+		start := random.Int64N(20) - 5
+		want := map[client.ID]int64{1: start, 2: start}
+		for range random.IntN(12) {
+			id, delta := client.ID(1+random.IntN(2)), random.Int64N(15)-7
+			s.Add(id, client.Counts{like(delta)})
+			want[id] = floored(want[id], delta)
+		}
+		got := map[client.ID]int64{1: start, 2: start}
+		for _, op := range s.Ops() {
+			got[op.ID] = floored(got[op.ID], op.Cells[0].Value)
+		}
+		if got[1] != want[1] || got[2] != want[2] {
+			t.Fatalf("from %d, %v give %v, want %v", start, s.Ops(), got, want)
+		}
+	}
+}
+
+// A writer with several batches in flight, whose answers take their time or are lost, leaves
+// each row at what its increments give one by one at a floor.
+func TestWriterAtAFloor(t *testing.T) {
+	server := countdtest.New(t)
+	c := clientOf(t, server.URL)
+	if _, err := c.ChangeColumns(t.Context(), "posts", []client.Column{{Name: "like", Floor: client.Floor(0)}}); err != nil {
+		t.Fatal(err)
+	}
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/incr") {
+			return nil
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(2 * time.Millisecond))))
+		if rand.IntN(10) == 0 {
+			return &countdtest.Fault{Hang: true, After: true}
+		}
+		return nil
+	})
+	w := writerOf(t, server, client.WriterConfig{InFlight: 8, BatchOps: 3})
+	random, want := rand.New(rand.NewPCG(2, 29)), map[client.ID]int64{}
+	for n := range 3000 {
+		id, delta := client.ID(1+random.IntN(20)), random.Int64N(15)-7
+		if err := w.Add(t.Context(), "posts", id, like(delta)); err != nil {
+			t.Fatal(err)
+		}
+		if want[id] = floored(want[id], delta); n%50 == 0 {
+			time.Sleep(time.Millisecond) // for batches that are not full
+		}
+	}
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, count := range want {
+		if got := server.Row(uint64(id))[2]; got != count {
+			t.Errorf("row %d is %d, want %d", id, got, count)
+		}
+	}
+}
