@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 )
 
 // Keyspace describes one named table.
@@ -25,6 +26,19 @@ type Keyspace struct {
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
 	// Floors holds the floors of columns. No increment lowers a count below its floor.
 	Floors map[string]int64 `json:"floors,omitempty"`
+}
+
+// Numbered returns the columns by number, with "" for dropped ones.
+func (k Keyspace) Numbered() []string {
+	numbered, names := make([]string, 0, len(k.Columns)+len(k.DroppedColumns)), k.Columns
+	for number := range cap(numbered) {
+		if slices.Contains(k.DroppedColumns, number) || len(names) == 0 {
+			numbered = append(numbered, "")
+			continue
+		}
+		numbered, names = append(numbered, names[0]), names[1:]
+	}
+	return numbered
 }
 
 // Column is a column to add to a keyspace or to change.

@@ -72,9 +72,9 @@ func (s *Server) operations(r *http.Request, body []byte) (int, any) {
 func (s *Server) cluster() any {
 	type object = map[string]any
 	groups := []object{{"id": 0, "keyspace": "meta", "role": "leader", "leader": "n1", "digest": "0000000000000000"}}
-	for i, k := range s.mu.keyspaces {
+	for _, k := range s.mu.keyspaces {
 		groups = append(groups, object{
-			"id": i + 1, "keyspace": k.Name, "role": "leader", "leader": "n1", "applied_index": s.mu.writes,
+			"id": k.group, "keyspace": k.Name, "role": "leader", "leader": "n1", "applied_index": s.mu.writes,
 			"digest": fmt.Sprintf("%016x", len(k.rows)), "rows": len(k.rows), "bytes": 20 * len(k.rows),
 		})
 	}
@@ -144,7 +144,7 @@ func (s *Server) create(body []byte) (int, any) {
 	if made.Shards == 0 {
 		made.Shards = 4
 	}
-	s.mu.keyspaces = append(s.mu.keyspaces, &made)
+	s.addLocked(&made)
 	return 200, made
 }
 
@@ -171,12 +171,18 @@ func (s *Server) drop(path []string) (int, any) {
 		return 409, refuse("refused", "keyspace "+k.Name+" is built in", "")
 	case len(path) == 1:
 		s.mu.keyspaces = slices.DeleteFunc(s.mu.keyspaces, func(other *keyspace) bool { return other == k })
+		maps.DeleteFunc(s.mu.producers, func(at producerAt, _ *producer) bool { return at.keyspace == k.Name })
+		maps.DeleteFunc(s.mu.forgotten, func(at producerAt, _ uint64) bool { return at.keyspace == k.Name })
 		return 200, k
 	}
 	column := slices.Index(k.Columns, path[2])
 	if column < 0 {
 		return 404, refuse("not_found", "no such column", "")
 	}
+	k.number()
+	k.Dropped = append(k.Dropped, k.numbers[column])
+	slices.Sort(k.Dropped)
+	k.numbers = slices.Delete(k.numbers, column, column+1)
 	k.Columns = slices.Delete(slices.Clone(k.Columns), column, column+1)
 	for id, row := range k.rows {
 		if column < len(row) {
@@ -184,6 +190,13 @@ func (s *Server) drop(path []string) (int, any) {
 		}
 	}
 	return 200, k
+}
+
+// number numbers new columns.
+func (k *keyspace) number() {
+	for len(k.numbers) < len(k.Columns) {
+		k.numbers = append(k.numbers, len(k.numbers)+len(k.Dropped))
+	}
 }
 
 func (s *Server) setEverywhere(name string, body []byte) (int, any) {

@@ -32,8 +32,7 @@ func (s *Server) Members() int {
 	return len(s.mu.keyspaces[0].pairs)
 }
 
-// membersLocked serves the calls about members. It keeps no keys: to repeat a change does
-// nothing here.
+// membersLocked serves the calls about members.
 func (s *Server) membersLocked(r *http.Request, body []byte) (int, any) {
 	names := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/members/"), "/")
 	k := s.find(names[0])
@@ -43,7 +42,7 @@ func (s *Server) membersLocked(r *http.Request, body []byte) (int, any) {
 	case len(names) < 2 || !slices.Contains(k.Columns, names[1]):
 		return 400, refuse("invalid_argument", "column: no such column", "column")
 	case len(names) == 2:
-		return k.changeMembers(names[1], body)
+		return s.changeMembersLocked(r, k, names[1], body)
 	case names[2] == "check":
 		return k.checkMember(names[1], body)
 	case len(names) == 4:
@@ -64,14 +63,33 @@ func withCursor(answer map[string]any, cursor string) map[string]any {
 	return answer
 }
 
-func (k *keyspace) changeMembers(column string, body []byte) (int, any) {
+func (s *Server) changeMembersLocked(r *http.Request, k *keyspace, column string, body []byte) (int, any) {
 	var request memberOps
 	if err := strict(body, &request); err != nil || len(request.Ops) == 0 || len(request.Ops) > 10_000 {
 		return 400, refuse("invalid_argument", "ops: bad", "ops")
 	}
+	var shards []int
+	for _, op := range request.Ops {
+		id, _ := strconv.ParseUint(op.ID, 10, 64)
+		shards = append(shards, k.shardOf(id))
+	}
+	slices.Sort(shards)
+	o, status, refusal := s.judgeLocked(r, k, slices.Compact(shards), body)
+	if status != 0 {
+		return status, refusal
+	}
+	for shard, f := range o.fates {
+		if f == fresh {
+			o.mark(shard, applied)
+		}
+	}
 	var results []map[string]any
 	for _, op := range request.Ops {
 		id, _ := strconv.ParseUint(op.ID, 10, 64)
+		if f := o.fates[k.shardOf(id)]; f != fresh {
+			results = append(results, map[string]any{"id": op.ID, "member": op.Member, "changed": false, "count": k.get(id)[slices.Index(k.Columns, column)]})
+			continue
+		}
 		member, _ := strconv.ParseUint(op.Member, 10, 64)
 		at := k.pairOf(column, id, member)
 		changed := (at < 0) == op.Set
@@ -87,7 +105,10 @@ func (k *keyspace) changeMembers(column string, body []byte) (int, any) {
 		k.change(id, map[string]int64{column: delta}, nil)
 		results = append(results, map[string]any{"id": op.ID, "member": op.Member, "changed": changed, "count": k.get(id)[slices.Index(k.Columns, column)]})
 	}
-	answer := map[string]any{"duplicate": false, "token": "token"}
+	if !o.is(fresh, applied) {
+		return 410, refuse("idempotency_expired", tooOld, "")
+	}
+	answer := map[string]any{"duplicate": o.is(applied), "token": "token"}
 	if request.Want == "none" {
 		answer["applied"] = len(results)
 	} else {

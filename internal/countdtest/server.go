@@ -49,6 +49,7 @@ type Server struct {
 		producers map[producerAt]*producer
 		keys      map[keyAt]*keyed
 		forgotten map[producerAt]uint64 // highest numbers
+		groups    int                   // that were ever made, without that of the catalog
 		cluster   *Cluster
 	}
 	late sync.WaitGroup // of requests that are applied after their answer; the test's end waits
@@ -60,6 +61,9 @@ type keyspace struct {
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
 	Warning string   `json:"warning,omitempty"` // of every answer to its creation
+	Dropped []int    `json:"dropped_columns,omitempty"`
+	group   int      // the number of its group
+	numbers []int    // of Columns
 	rows    map[uint64][]int64
 	lost    []int  // shards that no node has
 	pairs   []pair // of all columns' sets, in the order in which they joined
@@ -73,7 +77,7 @@ type keyspace struct {
 func (s *Server) AddKind(name, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.keyspaces = append(s.mu.keyspaces, &keyspace{Name: name, Kind: kind, Columns: []string{}})
+	s.addLocked(&keyspace{Name: name, Kind: kind, Columns: []string{}})
 }
 
 // New starts a server with the built-in keyspaces, which ends with the test.
@@ -81,9 +85,11 @@ func New(t testing.TB) *Server {
 	s := &Server{}
 	s.mu.clusterID = "test"
 	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[producerAt]uint64{}
-	s.mu.keyspaces = []*keyspace{
+	for _, k := range []*keyspace{
 		{Name: "posts", Kind: "counters", Columns: []string{"repost", "comment", "like", "view"}, Shards: 4, rows: map[uint64][]int64{}},
 		{Name: "users", Kind: "counters", Columns: []string{"posts", "followers", "following"}, Shards: 4, rows: map[uint64][]int64{}},
+	} {
+		s.addLocked(k)
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	s.SetCluster("n1")
@@ -92,6 +98,20 @@ func New(t testing.TB) *Server {
 		s.late.Wait()
 	})
 	return s
+}
+
+// addLocked adds a keyspace, whose group has a number that no other ever has.
+func (s *Server) addLocked(k *keyspace) {
+	s.mu.groups++
+	k.group = s.mu.groups
+	s.mu.keyspaces = append(s.mu.keyspaces, k)
+}
+
+// RowOf returns the counts of a row of a keyspace.
+func (s *Server) RowOf(keyspace string, id uint64) []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(keyspace).get(id)
 }
 
 // Row returns the counts of a row of posts.

@@ -205,17 +205,7 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 }
 
 // numberedColumns returns the columns of a keyspace by number, with "" for dropped ones.
-func numberedColumns(k client.Keyspace) []string {
-	numbered, names := make([]string, 0, len(k.Columns)+len(k.DroppedColumns)), k.Columns
-	for number := range cap(numbered) {
-		if slices.Contains(k.DroppedColumns, number) || len(names) == 0 {
-			numbered = append(numbered, "")
-			continue
-		}
-		numbered, names = append(numbered, names[0]), names[1:]
-	}
-	return numbered
-}
+func numberedColumns(k client.Keyspace) []string { return k.Numbered() }
 
 // groupNumbers returns the numbers of the groups by name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {

@@ -82,11 +82,14 @@ func (t *Table) Counts(rows []client.Row) {
 }
 
 // RowsWere returns the beginning of a sentence about n rows.
-func RowsWere(n int64) string {
+func RowsWere(n int64) string { return WereCounted(n, "row") }
+
+// WereCounted returns the beginning of a sentence about n objects.
+func WereCounted(n int64, one string) string {
 	if n == 1 {
-		return "1 row was"
+		return "1 " + one + " was"
 	}
-	return Grouped(n) + " rows were"
+	return Counted(n, one) + " were"
 }
 
 // Counted returns a number with its noun.

@@ -1,13 +1,29 @@
 package csvfile
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+
+	"github.com/klauspost/compress/gzip"
 )
+
+// ErrNotRegular is returned for a named pipe, a device or a directory where a file is read
+// more than once.
+var ErrNotRegular = errors.New("not a regular file")
+
+// ErrDamaged is returned for a gzip file that is cut off, or whose checksum is wrong.
+var ErrDamaged = errors.New("the gzip file is cut off or damaged")
+
+// ErrChanged is returned for a file that was written to while it was read.
+var ErrChanged = errors.New("the file was changed while it was read")
 
 // Identity identifies the content of a file. Its time is not included: a copy, or a file
 // that was touched, has the same rows.
@@ -20,27 +36,65 @@ type Identity struct {
 func (i Identity) Same(other Identity) bool { return i == other }
 
 // Identify returns a file's identity. It reads the whole file, because rows that are cut
-// into numbered batches must be exactly the same ones. The file must be regular: a pipe
-// cannot be read again. It returns early when ctx ends.
+// into numbered batches must be exactly the same ones. It also unpacks a gzip file to its
+// end, and returns ErrDamaged if that fails. It returns early when ctx ends.
 func Identify(ctx context.Context, path string) (Identity, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return Identity{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	return identify(ctx, f)
+}
+
+// openRegular opens a regular file. It never opens anything else: that would block for a
+// pipe without a writer.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return Identity{}, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return Identity{}, fmt.Errorf("%s is not a regular file", path)
+		return nil, fmt.Errorf("%s is %w but %s", path, ErrNotRegular, kindOf(info.Mode()))
 	}
+	return os.Open(path)
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	}
+	return "a device"
+}
+
+func identify(ctx context.Context, f *os.File) (Identity, error) {
 	sum := sha256.New()
-	size, err := io.CopyBuffer(sum, untilDone{ctx, f}, make([]byte, identifyStep))
-	if err != nil {
+	counted := &countingReader{r: io.TeeReader(untilDone{ctx, f}, sum)}
+	in := bufio.NewReaderSize(counted, identifyStep)
+	if isGzip(in) {
+		unzipped, err := gzip.NewReader(in)
+		if err == nil {
+			_, err = io.Copy(io.Discard, unzipped)
+		}
+		if err != nil && ctx.Err() != nil {
+			return Identity{}, ctx.Err()
+		}
+		if err != nil {
+			return Identity{}, fmt.Errorf("cannot read %s: %w near byte %d: %w; fetch it again", f.Name(), ErrDamaged, counted.n.Load(), err)
+		}
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
 		return Identity{}, err
 	}
-	return Identity{Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+	return Identity{Size: counted.n.Load(), SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+func isGzip(in *bufio.Reader) bool {
+	magic, _ := in.Peek(2)
+	return bytes.Equal(magic, []byte{0x1f, 0x8b})
 }
 
 // identifyStep is how many bytes are read between two checks of the context.

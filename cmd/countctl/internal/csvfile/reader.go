@@ -9,6 +9,8 @@ package csvfile
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -17,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -41,11 +45,35 @@ type BadRecordError struct {
 
 func (e *BadRecordError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
 
+// Format is how a file is written.
+type Format struct {
+	Delimiter rune // between fields; 0 for a comma
+}
+
+// ErrBadDelimiter is returned by ParseDelimiter.
+var ErrBadDelimiter = errors.New("a delimiter is one character, or tab: no letter, digit, quote, dot, sign or line end")
+
+// ParseDelimiter reads a delimiter that can neither be a part of a number or a name nor of
+// the syntax of CSV.
+func ParseDelimiter(text string) (rune, error) {
+	if text == "tab" || text == `\t` {
+		text = "\t"
+	}
+	r, size := utf8.DecodeRuneInString(text)
+	if size == 0 || size != len(text) || r == utf8.RuneError || unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("\"\r\n\x00.+-_", r) {
+		return 0, fmt.Errorf("%q: %w", text, ErrBadDelimiter)
+	}
+	return r, nil
+}
+
 // Reader reads a CSV file with a header. Its methods except BytesRead must not be called
 // concurrently.
 type Reader struct {
 	name    string
 	size    int64 // of the file as stored; -1 when not known
+	format  Format
+	file    *os.File    // of OpenWhole
+	opened  os.FileInfo // of file
 	closers []io.Closer
 	counted *countingReader
 	recent  *recentBytes
@@ -57,8 +85,17 @@ type Reader struct {
 
 // Open opens a file and reads its header. It detects gzip by the first bytes, whatever the
 // name.
-func Open(path string) (*Reader, error) {
-	f, err := os.Open(path)
+func Open(path string) (*Reader, error) { return OpenUntil(context.Background(), path) }
+
+// OpenUntil is Open for a file that may be a pipe. Opening and reading it end with ctx.
+func OpenUntil(ctx context.Context, path string) (*Reader, error) {
+	f, err := openRegular(path)
+	if errors.Is(err, ErrNotRegular) {
+		if f, err = openSilent(ctx, path); err != nil {
+			return nil, err
+		}
+		return newReader(&Reader{name: path, size: -1, closers: []io.Closer{f}}, Interruptible(ctx, f))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,20 +104,59 @@ func Open(path string) (*Reader, error) {
 		f.Close()
 		return nil, err
 	}
-	size := int64(-1)
-	if info.Mode().IsRegular() {
-		size = info.Size()
+	return newReader(&Reader{name: path, size: info.Size(), closers: []io.Closer{f}}, f)
+}
+
+// OpenWhole opens a regular file, reads it to its end and returns its identity, and then
+// reads its header. So a file that is cut off is refused before any of its rows is used, and
+// the rows that are read are those of the identity; Unchanged confirms that.
+func OpenWhole(ctx context.Context, path string, format Format) (*Reader, Identity, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, Identity{}, err
 	}
-	return newReader(path, f, size, f)
+	info, err := f.Stat()
+	var identity Identity
+	if err == nil {
+		identity, err = identify(ctx, f)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, Identity{}, err
+	}
+	r, err := newReader(&Reader{name: path, size: identity.Size, format: format, file: f, opened: info, closers: []io.Closer{f}}, f)
+	return r, identity, err
+}
+
+// Unchanged returns ErrChanged if a file of OpenWhole was written to since. It sees that by
+// the file's size and time.
+func (r *Reader) Unchanged() error {
+	if r.file == nil {
+		return nil
+	}
+	info, err := r.file.Stat()
+	if err != nil {
+		return fmt.Errorf("cannot check %s: %w", r.name, err)
+	}
+	if info.Size() != r.opened.Size() || !info.ModTime().Equal(r.opened.ModTime()) {
+		return fmt.Errorf("%s: %w", r.name, ErrChanged)
+	}
+	return nil
 }
 
 // NewReader reads from a stream, such as standard input; name is for messages.
-func NewReader(name string, r io.Reader) (*Reader, error) {
-	return newReader(name, r, -1)
+func NewReader(name string, r io.Reader) (*Reader, error) { return NewStream(name, r, Format{}) }
+
+// NewStream is NewReader for any format.
+func NewStream(name string, r io.Reader, format Format) (*Reader, error) {
+	return newReader(&Reader{name: name, size: -1, format: format}, r)
 }
 
-func newReader(name string, in io.Reader, size int64, closers ...io.Closer) (*Reader, error) {
-	r := &Reader{name: name, size: size, closers: closers, counted: &countingReader{r: in}}
+func newReader(r *Reader, in io.Reader) (*Reader, error) {
+	r.counted = &countingReader{r: in}
 	if err := r.open(); err != nil {
 		r.Close()
 		return nil, err
@@ -89,18 +165,21 @@ func newReader(name string, in io.Reader, size int64, closers ...io.Closer) (*Re
 }
 
 func (r *Reader) open() error {
-	buffered := bufio.NewReaderSize(r.counted, readBufferSize)
-	plain := io.Reader(buffered)
-	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		unzipped, err := gzip.NewReader(buffered)
+	plain := bufio.NewReaderSize(r.counted, readBufferSize)
+	if isGzip(plain) {
+		unzipped, err := gzip.NewReader(plain)
 		if err != nil {
 			return fmt.Errorf("cannot read %s: %w", r.name, err)
 		}
 		r.closers = append(r.closers, unzipped)
-		plain = unzipped
+		plain = bufio.NewReaderSize(unzipped, readBufferSize)
+	}
+	if err := r.skipMark(plain); err != nil {
+		return err
 	}
 	r.recent = &recentBytes{r: plain}
 	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
+	r.csv.Comma = r.Delimiter()
 	r.csv.ReuseRecord = true
 	r.csv.FieldsPerRecord = -1 // counted in Next, which can go on after a bad record
 	record, err := r.csv.Read()
@@ -112,9 +191,24 @@ func (r *Reader) open() error {
 	}
 	r.line = 1
 	r.header = slices.Clone(record)
-	r.header[0] = strings.TrimPrefix(r.header[0], "\ufeff") // a byte order mark, as spreadsheets write
 	return nil
 }
+
+// skipMark skips a byte order mark, as spreadsheets write, and refuses that of UTF-16.
+func (r *Reader) skipMark(plain *bufio.Reader) error {
+	start, _ := plain.Peek(3) // an error comes back from the next read
+	switch {
+	case bytes.Equal(start, []byte("\ufeff")):
+		_, err := plain.Discard(len(start))
+		return err
+	case bytes.HasPrefix(start, []byte{0xff, 0xfe}), bytes.HasPrefix(start, []byte{0xfe, 0xff}):
+		return fmt.Errorf("%s:1: the file is in UTF-16; convert it to UTF-8", r.name)
+	}
+	return nil
+}
+
+// Delimiter returns what parts fields.
+func (r *Reader) Delimiter() rune { return cmp.Or(r.format.Delimiter, ',') }
 
 // Name returns the file's name for messages.
 func (r *Reader) Name() string { return r.name }

@@ -2,6 +2,7 @@ package csvimport
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/countd/countd/client"
@@ -88,12 +89,12 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	}
 }
 
-// admit admits a cut if the window allows. Otherwise it returns a channel that is closed
-// when another try may succeed.
+// admit admits a cut if the window allows, and no open cut must be applied before it.
+// Otherwise it returns a channel that is closed when another try may succeed.
 func (c *cuts) admit(next *cut) (room <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.next >= c.mu.saved+client.Window {
+	if c.mu.next >= c.mu.saved+client.Window || slices.ContainsFunc(c.mu.open, func(open *cut) bool { return !open.acked && open.sums.InOrder(&next.sums) }) {
 		return c.mu.room
 	}
 	next.seq = c.mu.next
@@ -108,6 +109,7 @@ func (c *cuts) ack(done *cut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done.acked = true
+	c.makeRoomLocked() // for a cut that waits for this one
 	for len(c.mu.open) > 0 && c.mu.open[0].acked {
 		c.mu.overflows.merge(c.mu.open[0].overflows)
 		c.mu.open[0] = nil
@@ -155,6 +157,10 @@ func (c *cuts) saved(seq uint64) {
 
 func (c *cuts) savedLocked(seq uint64) {
 	c.mu.saved = seq
+	c.makeRoomLocked()
+}
+
+func (c *cuts) makeRoomLocked() {
 	close(c.mu.room)
 	c.mu.room = make(chan struct{})
 }

@@ -28,7 +28,7 @@ func (p *rowParser) increment(record []string, line int64) (increment, error) {
 	if err != nil {
 		return increment{}, err
 	}
-	cells = slices.DeleteFunc(cells, func(c client.Count) bool { return c.Value == 0 })
+	cells = slices.DeleteFunc(cells, func(c client.Count) bool { return c.Value == 0 || slices.Contains(p.gone, c.Column) })
 	return increment{id: id, deltas: cells}, nil
 }
 
@@ -50,11 +50,14 @@ type eventParser struct {
 // newEventParser finds the columns in the file's header. The session, not the speed of this
 // run, decides whether a row without a time is bad: bad rows are in no cut, and every run
 // must cut the file in the same way.
-func newEventParser(in *csvfile.Reader, about State, speed float64) (*eventParser, error) {
+func newEventParser(in *csvfile.Reader, about State, gone []string, speed float64) (*eventParser, error) {
 	timed := about.Session.TickSeconds > 0 // begun at a speed: a row without a time is a bad one
 	p := &eventParser{name: in.Name(), timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter
+		if slices.Contains(gone, m.Counter) {
+			p.counters[m.File] = ""
+		}
 	}
 	var err error
 	if p.id, err = findColumn(in, about.IDColumn); err != nil {

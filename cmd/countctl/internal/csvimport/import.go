@@ -7,8 +7,9 @@
 //
 // Absolute values may be repeated if the order of the rows of one id is kept. All rows of an
 // id therefore use the same lane, and a lane has one request in flight, so that the last row
-// wins even if requests are repeated. Increments may be sent in any order, but each counts
-// once: a batch is repeated unchanged, under its number.
+// wins even if requests are repeated. Package fence keeps the order of runs. Increments may be
+// sent in any order that no floor can tell from that of the file, but each counts once: a
+// batch is repeated unchanged, under its number. The argument is in transfer/DESIGN.md.
 package csvimport
 
 import (
@@ -24,6 +25,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/fence"
 )
 
 const (
@@ -53,6 +55,9 @@ type Config struct {
 	Rejects   string       // file for bad rows; "" stops at the first one
 	State     string       // progress file; "" keeps none
 	From      State        // where to go on; Position is zero at the start of the file
+	// Confirm, if not nil, is called when all rows are acknowledged. With its error the import
+	// is not done.
+	Confirm func(context.Context) error
 
 	// Sets, if its Column is not "", are what the rows' members join, in place of setting
 	// values; Columns has only the column of the file that holds the member.
@@ -81,6 +86,7 @@ type Import struct {
 	cfg    Config
 	rows   rowReader
 	parser rowParser
+	writer *fence.Writer
 	lanes  []*lane
 	mark   *watermark
 	acked  atomic.Int64 // rows acknowledged in this run
@@ -94,14 +100,16 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	if cfg.Lanes < 1 || cfg.Lanes > LanesMax {
 		return nil, fmt.Errorf("1 to %d requests may be in flight, not %d", LanesMax, cfg.Lanes)
 	}
-	parser, err := newRowParser(in, cfg.IDColumn, cfg.Columns)
+	parser, err := newRowParser(in, cfg.IDColumn, cfg.Columns, cfg.From.Format)
 	if err != nil {
 		return nil, err
 	}
+	cfg.From.Fence = cfg.From.Fence.Next()
 	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
-	im.rows = rowReader{in: in, from: cfg.From.Position.Line, passed: im.mark.passed}
+	im.writer = fence.NewWriter(cfg.From.Fence, cfg.Retry)
+	im.rows = rowReader{in: in, from: cfg.From.Position, passed: im.mark.passed}
 	for i := range cfg.Lanes {
-		im.lanes = append(im.lanes, &lane{im: im, number: i, producer: client.NewProducer(), filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})
+		im.lanes = append(im.lanes, &lane{im: im, number: i, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})
 	}
 	return im, nil
 }
@@ -109,13 +117,17 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 // RowsAcked returns the rows acknowledged in this run. It is safe for concurrent use.
 func (im *Import) RowsAcked() int64 { return im.acked.Load() }
 
-// Run imports the file from the configured position. It returns when every row is
-// acknowledged or rejected, or with the error that stopped it: a *RowError for a bad row, or
+// Run imports the file from the configured position. It writes the progress file first: the
+// next run must know the fence of this one. It returns when every row is acknowledged or
+// rejected, or with the error that stopped it: a *RowError for a bad row, or
 // ctx's error. After a failure the progress file holds where to continue; after success the
 // file is removed.
 func (im *Import) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err
+	}
+	if err := im.save(); err != nil {
+		return Summary{}, errors.Join(err, im.rows.close())
 	}
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -135,6 +147,9 @@ func (im *Import) Run(ctx context.Context) (Summary, error) {
 	saver.Wait()
 	if cause := context.Cause(running); cause != nil {
 		err = cause // why reading stopped
+	}
+	if err == nil && im.cfg.Confirm != nil {
+		err = im.cfg.Confirm(ctx)
 	}
 	return im.end(err)
 }
@@ -209,8 +224,14 @@ func (im *Import) saveEvery(ctx context.Context, fail context.CancelCauseFunc) {
 }
 
 func (im *Import) save() error {
+	if im.cfg.State == "" {
+		return nil
+	}
 	state := im.cfg.From
 	state.Position = im.mark.position()
+	if err := im.rows.sync(); err != nil { // before the progress passes them
+		return err
+	}
 	state.Rejects = cmp.Or(im.cfg.Rejects, state.Rejects)
 	return state.write(im.cfg.State)
 }

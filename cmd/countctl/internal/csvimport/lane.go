@@ -28,15 +28,12 @@ type row struct {
 }
 
 // lane sends the rows of its ids in order, one request at a time. Each request has a number
-// of the lane's producer: a late copy of it must not overwrite counts that were set after
-// it.
+// of the run's fence: a late copy of it must not overwrite counts that were set after it.
 type lane struct {
-	im       *Import
-	number   int
-	producer string
-	seq      uint64      // of the request that was sent last
-	filling  *batch      // owned by the reader
-	queue    chan *batch // closed by finish
+	im      *Import
+	number  int
+	filling *batch      // owned by the reader
+	queue   chan *batch // closed by finish
 }
 
 func (im *Import) newBatch() *batch {
@@ -107,17 +104,15 @@ func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 
 func (l *lane) send(ctx context.Context, b *batch) error {
 	cfg := &l.im.cfg
-	l.seq++
-	o := client.WriteOptions{Quiet: true, Producer: l.producer, Seq: l.seq, Once: true}
-	err := cfg.Retry.Do(ctx, func() error {
-		result, err := b.write(context.WithoutCancel(ctx), cfg, o)
+	_, err := l.im.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
+		result, err := b.write(ctx, cfg, o)
 		if err == nil && len(result.Refused) > 0 && result.Refused[0].Error != nil { // a count that overflows
-			return errors.New(result.Refused[0].Error.Message)
+			err = errors.New(result.Refused[0].Error.Message)
 		}
 		if err == nil && result.Applied != len(b.lines) {
-			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.lines))
+			err = fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.lines))
 		}
-		return err
+		return result, err
 	})
 	if err != nil {
 		return fmt.Errorf("cannot set the rows of %s: %w", l.im.place(b, err), err)

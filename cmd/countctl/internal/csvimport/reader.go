@@ -12,7 +12,7 @@ import (
 // to the rejects. Its methods must not be called concurrently.
 type rowReader struct {
 	in      *csvfile.Reader
-	from    int64            // records up to this line are dealt with
+	from    Position         // records up to its line are dealt with
 	rejects *rejects         // nil when a bad row stops the run
 	passed  func(line int64) // called for each rejected row
 }
@@ -23,9 +23,24 @@ func (r *rowReader) openRejects(path string) error {
 	if path == "" {
 		return nil
 	}
+	through := r.from.Line
+	if r.from.Rejected == 0 {
+		through = 0 // what is there was not synced before the progress, if it is of this import
+	}
 	var err error
-	r.rejects, err = openRejects(path, r.in.Header(), r.from)
+	if r.rejects, err = openRejects(path, r.in.Header(), through); err == nil {
+		r.rejects.comma = r.in.Delimiter()
+	}
 	return err
+}
+
+// sync makes the rejects durable that were written so far. It may be called concurrently
+// with the other methods.
+func (r *rowReader) sync() error {
+	if r.rejects == nil {
+		return nil
+	}
+	return r.rejects.sync()
 }
 
 func (r *rowReader) close() error {
@@ -44,7 +59,7 @@ func (r *rowReader) next(ctx context.Context) (record []string, line int64, err 
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil, 0, io.EOF
-		case err == nil && r.in.Line() > r.from:
+		case err == nil && r.in.Line() > r.from.Line:
 			return record, r.in.Line(), nil
 		case err != nil:
 			if err := r.reject(err); err != nil {
@@ -67,7 +82,7 @@ func (r *rowReader) reject(err error) error {
 	default:
 		return err
 	}
-	if row.Line <= r.from {
+	if row.Line <= r.from.Line {
 		return nil // rejected by the previous run
 	}
 	if r.rejects == nil {

@@ -1,39 +1,57 @@
 package csvimport
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // rejectedFileMode is the mode of new files, before the umask.
 const rejectedFileMode = 0o666
 
+// ErrNotRejects is returned for a file that is in the place of the rejects and is not one of
+// rejects: it is not overwritten.
+var ErrNotRejects = errors.New("not a file of rejected rows; remove it, or name another with --rejects")
+
+// The first two columns of the rejects.
+const (
+	lineColumn   = "line"
+	reasonColumn = "reason"
+)
+
 // rejects is the file of bad rows: line and reason, then the unchanged row, so that it can
 // be corrected and imported like the source file. A row that is not CSV is in one quoted
-// field. Each row is written before the watermark passes it.
+// field. Each row is written before the watermark passes it, and synced before the progress
+// file does.
 type rejects struct {
 	path   string
 	header []string
-	f      *os.File // nil until the first bad row
-	csv    *csv.Writer
+	comma  rune // of the source file, and of new rejects
+
+	mu struct {
+		sync.Mutex
+		f        *os.File // nil until the first bad row
+		csv      *csv.Writer
+		unsynced bool
+	}
 }
 
 // openRejects creates the file, or keeps the rows of the run that this one continues, up to
 // a line; this run finds the later ones again.
 func openRejects(path string, header []string, through int64) (*rejects, error) {
-	r := &rejects{path: path, header: append([]string{"line", "reason"}, header...)}
-	if through == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
-		}
-		return r, nil
-	}
+	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, header...), comma: ','}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -41,7 +59,14 @@ func openRejects(path string, header []string, through int64) (*rejects, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the file of rejected rows: %w", err)
 	}
-	end, err := rejectedThrough(f, through)
+	comma, end, err := rejectedThrough(f, through)
+	if err == nil && through == 0 {
+		f.Close()
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
+		}
+		return r, nil
+	}
 	if err == nil {
 		err = f.Truncate(end)
 	}
@@ -52,56 +77,101 @@ func openRejects(path string, header []string, through int64) (*rejects, error) 
 		f.Close()
 		return nil, fmt.Errorf("cannot continue with %s: %w", path, err)
 	}
-	r.f, r.csv = f, csv.NewWriter(f)
+	r.use(f, comma)
 	return r, nil
 }
 
-// rejectedThrough returns the offset after the rows of lines up to through. A crash may have
-// left more rows after them.
-func rejectedThrough(f io.Reader, through int64) (end int64, err error) {
-	in := csv.NewReader(f)
-	in.FieldsPerRecord = -1
+func (r *rejects) use(f *os.File, comma rune) {
+	r.mu.f, r.mu.csv = f, csv.NewWriter(f)
+	r.mu.csv.Comma = comma
+}
+
+// rejectedThrough returns the delimiter of rejects, and the offset after the rows of lines up
+// to through. A crash may have left more rows after them, or nothing but a part of the
+// header.
+func rejectedThrough(f io.Reader, through int64) (comma rune, end int64, err error) {
+	buffered := bufio.NewReader(f)
+	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // an error comes back from the next read
+	rest, isRejects := strings.CutPrefix(string(start), lineColumn)
+	comma, size := utf8.DecodeRuneInString(rest)
+	if !isRejects || !strings.HasPrefix(rest[size:], reasonColumn) {
+		if through == 0 && strings.HasPrefix(lineColumn+","+reasonColumn, string(start)) {
+			return ',', 0, nil
+		}
+		return 0, 0, ErrNotRejects
+	}
+	in := csv.NewReader(buffered)
+	in.Comma, in.FieldsPerRecord = comma, -1
 	if _, err := in.Read(); err != nil {
-		return 0, fmt.Errorf("its header is broken: %w", err)
+		return 0, 0, fmt.Errorf("its header is broken: %w", err)
 	}
 	for {
 		end = in.InputOffset()
 		record, err := in.Read()
 		if err != nil {
-			return end, nil
+			return comma, end, nil
 		}
 		if line, err := strconv.ParseInt(record[0], 10, 64); err != nil || line > through {
-			return end, nil
+			return comma, end, nil
 		}
 	}
 }
 
 // add appends a row.
 func (r *rejects) add(row *RowError, raw []byte) error {
-	if r.f == nil {
-		f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, rejectedFileMode)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.f == nil {
+		f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, rejectedFileMode)
 		if err != nil {
 			return fmt.Errorf("cannot create the file of rejected rows: %w", err)
 		}
-		r.f, r.csv = f, csv.NewWriter(f)
-		r.csv.Write(r.header) // its error is returned by Flush
+		r.use(f, r.comma)
+		r.mu.csv.Write(r.header) // its error is returned by Flush
 	}
 	fields := []string{string(raw)}
 	parsed := csv.NewReader(bytes.NewReader(raw))
+	parsed.Comma = r.comma
 	if record, err := parsed.Read(); err == nil {
 		fields = record
 	}
-	r.csv.Write(slices.Concat([]string{strconv.FormatInt(row.Line, 10), row.Reason}, fields))
-	r.csv.Flush()
-	if err := r.csv.Error(); err != nil {
+	r.mu.unsynced = true
+	r.mu.csv.Write(slices.Concat([]string{strconv.FormatInt(row.Line, 10), row.Reason}, fields))
+	r.mu.csv.Flush()
+	if err := r.mu.csv.Error(); err != nil {
 		return fmt.Errorf("cannot write %s: %w", r.path, err)
 	}
 	return nil
 }
 
-func (r *rejects) close() error {
-	if r.f == nil {
+// sync makes the rows durable that were added so far, and the file's name.
+func (r *rejects) sync() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.syncLocked()
+}
+
+func (r *rejects) syncLocked() error {
+	if !r.mu.unsynced {
 		return nil
 	}
-	return r.f.Close()
+	err := r.mu.f.Sync()
+	if err == nil {
+		err = atomicfile.SyncDir(filepath.Dir(r.path))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot sync %s: %w", r.path, err)
+	}
+	r.mu.unsynced = false
+	return nil
+}
+
+// close syncs and closes the file. What is added later is lost.
+func (r *rejects) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.f == nil {
+		return nil
+	}
+	return errors.Join(r.syncLocked(), r.mu.f.Close())
 }

@@ -17,13 +17,20 @@ import (
 
 // ReplayConfig configures a Replay.
 type ReplayConfig struct {
-	Client   *client.Client // repeats requests as configured
-	InFlight int            // requests at a time, 1 … LanesMax
-	Speed    float64        // times real time, by the file's clock; 0 does not wait
-	Rejects  string         // file for bad rows; "" stops at the first one, and at a sum that does not fit
-	State    string         // progress file; "" keeps none
-	From     State          // of KindAdd or KindEvents, begun by BeginSession
-	Restart  bool           // the first write of the progress file replaces whatever is there
+	Client   *client.Client
+	Retry    client.Retry // of each request
+	InFlight int          // requests at a time, 1 … LanesMax
+	Speed    float64      // times real time, by the file's clock; 0 does not wait
+	Rejects  string       // file for bad rows; "" stops at the first one, and at a sum that does not fit
+	State    string       // progress file; "" keeps none
+	From     State        // of KindAdd or KindEvents, begun by BeginSession
+	Restart  bool         // the first write of the progress file replaces whatever is there
+	// Gone are columns of From that the keyspace has no more. Their rows are cut as before,
+	// and add nothing to them.
+	Gone []string
+	// Confirm, if not nil, is called when all rows are added. With its error the session is
+	// not done.
+	Confirm func(context.Context) error
 }
 
 // Replay is one run that adds the rows of a file, each exactly once over all runs of one
@@ -53,13 +60,14 @@ func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
 	if cfg.From.Session == nil {
 		return nil, errors.New("a session is missing")
 	}
-	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position.Line}, pace: pace{speed: cfg.Speed}}
+	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position}, pace: pace{speed: cfg.Speed}}
 	var err error
 	if cfg.From.Kind == KindEvents {
-		r.parser, err = newEventParser(in, cfg.From, cfg.Speed)
+		r.parser, err = newEventParser(in, cfg.From, cfg.Gone, cfg.Speed)
 	} else {
 		var p rowParser
-		p, err = newRowParser(in, cfg.From.IDColumn, cfg.From.Columns)
+		p, err = newRowParser(in, cfg.From.IDColumn, cfg.From.Columns, cfg.From.Format)
+		p.gone = cfg.Gone
 		r.parser = &p
 	}
 	if err != nil {
@@ -101,6 +109,9 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 		err = cause // why reading stopped
 	}
 	err = errors.Join(err, r.rows.close())
+	if err == nil && r.cfg.Confirm != nil {
+		err = r.cfg.Confirm(ctx)
+	}
 	if err == nil {
 		r.cuts.finish(r.filling.after) // including the rejected rows after the last cut
 	}
@@ -184,8 +195,9 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. A cut that is interrupted will be sent again
-// under its number.
+// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it
+// waits for the answer of a request in flight: an answer that is known now need not be asked
+// for by the next run, which may come when the server has forgotten the session.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {
@@ -205,9 +217,11 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	}
 	var result client.WriteResult
 	if c.sums.Len() > 0 {
-		var err error
-		o := client.WriteOptions{Quiet: true, Producer: r.cfg.From.Session.Producer, Seq: c.seq}
-		result, err = r.cfg.Client.IncrMany(ctx, r.cfg.From.Keyspace, c.sums.Ops(), o)
+		o := client.WriteOptions{Quiet: true, Producer: r.cfg.From.Session.Producer, Seq: c.seq, Once: true}
+		err := r.cfg.Retry.Do(ctx, func() (err error) {
+			result, err = r.cfg.Client.IncrMany(context.WithoutCancel(ctx), r.cfg.From.Keyspace, c.sums.Ops(), o)
+			return err
+		})
 		if noneFits(err) {
 			result.Refused, err = c.refuseAll(), nil
 		}
@@ -274,6 +288,9 @@ func (r *Replay) save(done bool) error {
 	}
 	state, session := r.cfg.From, *r.cfg.From.Session
 	at := r.cuts.progress()
+	if err := r.rows.sync(); err != nil { // before the progress passes them
+		return err
+	}
 	session.Seq, state.Position, state.Overflows = at.seq, at.position, at.overflows
 	session.Done = done
 	state.Session = &session

@@ -25,11 +25,13 @@ type rowParser struct {
 	id      int   // the id's field
 	fields  []int // of the columns
 	columns []Column
+	format  Format
+	gone    []string // columns that the keyspace has no more: their increments count for nothing
 }
 
 // newRowParser finds the columns in the file's header.
-func newRowParser(in *csvfile.Reader, idColumn string, columns []Column) (rowParser, error) {
-	p := rowParser{name: in.Name(), columns: columns}
+func newRowParser(in *csvfile.Reader, idColumn string, columns []Column, format Format) (rowParser, error) {
+	p := rowParser{name: in.Name(), columns: columns, format: format}
 	var err error
 	if p.id, err = findColumn(in, idColumn); err != nil {
 		return p, err
@@ -75,11 +77,15 @@ func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts
 	}
 	cells := make(client.Counts, len(p.fields))
 	for i, field := range p.fields {
+		cells[i].Column = p.columns[i].Counter
+		if record[field] == "" && p.format.EmptyAsZero {
+			continue
+		}
 		value, err := strconv.ParseInt(record[field], 10, 64)
 		if err != nil {
 			return 0, nil, &RowError{p.name, line, fmt.Sprintf("%s: %q is not a signed 64-bit integer", p.columns[i].File, record[field])}
 		}
-		cells[i] = client.Count{Column: p.columns[i].Counter, Value: value}
+		cells[i].Value = value
 	}
 	return id, cells, nil
 }

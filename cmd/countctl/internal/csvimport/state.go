@@ -1,6 +1,7 @@
 package csvimport
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/fence"
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
@@ -36,14 +38,30 @@ type State struct {
 	Addr     string           `json:"addr"`    // of the server, for a person to read
 	Cluster  string           `json:"cluster"` // id of the cluster that the address led to
 	Keyspace string           `json:"keyspace"`
-	IDColumn string           `json:"id_column"`
-	Events   EventColumns     `json:"events,omitzero"` // of KindEvents, whose Columns map events
-	Columns  []Column         `json:"columns"`
-	Position Position         `json:"position"`
-	Rejects  string           `json:"rejects,omitempty"` // file of the rejected rows, if there is one
-	Session  *Session         `json:"session,omitempty"` // of increments
+	// FirstGroup is the number of the keyspace's first Raft group, which no other keyspace
+	// ever has; 0 if the server did not tell.
+	FirstGroup uint32       `json:"first_group,omitempty"`
+	IDColumn   string       `json:"id_column"`
+	Events     EventColumns `json:"events,omitzero"` // of KindEvents, whose Columns map events
+	Format     Format       `json:"format,omitzero"`
+	Map        []string     `json:"map,omitempty"` // as given, from which Columns were made
+	Columns    []Column     `json:"columns"`
+	// Numbers are those of the keyspace's columns in Columns; -1 for an event that counts
+	// for nothing. A column that is dropped and made again has another number.
+	Numbers  []int    `json:"column_numbers,omitempty"`
+	Position Position `json:"position"`
+	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
+	Session  *Session `json:"session,omitempty"` // of increments
+	// Fence is that of all runs of absolute values which used this file.
+	Fence fence.Fence `json:"fence,omitzero"`
 	// Overflows are those of the rows in Position, so that a later run reports them too.
 	Overflows Overflows `json:"overflows,omitzero"`
+}
+
+// Format is how the file is read. It decides which rows are bad.
+type Format struct {
+	Delimiter   string `json:"delimiter,omitempty"`     // "" for a comma
+	EmptyAsZero bool   `json:"empty_as_zero,omitempty"` // an empty count is 0
 }
 
 // Session is the way in which a file is cut into numbered batches, so that each batch is
@@ -62,9 +80,20 @@ type Session struct {
 
 // Begin describes an import that has not begun: s without a place.
 func (s State) Begin() State {
-	s.Version, s.Position, s.Rejects, s.Session, s.Overflows = stateVersion, Position{}, "", nil, Overflows{}
+	s.Version, s.Position, s.Rejects, s.Session, s.Overflows, s.Fence = stateVersion, Position{}, "", nil, Overflows{}, fence.Fence{}
 	return s
 }
+
+// BeginAfter is Begin for a run of absolute values that uses the progress file of an earlier
+// run, of whatever import: writes of that run may still be under way.
+func (s State) BeginAfter(before State) State {
+	s = s.Begin()
+	s.Fence = before.Fence
+	return s
+}
+
+// adds reports whether rows are increments.
+func (s State) adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 
 // BeginSession describes one whose increments have not begun, under a name that
 // was never used.
@@ -105,11 +134,42 @@ func (s State) Differences(other State) []string {
 		note(s.Cluster != other.Cluster || s.Cluster == "", "the server", s.Addr, other.Addr)
 	}
 	note(s.Keyspace != other.Keyspace, "--keyspace", s.Keyspace, other.Keyspace)
+	if s.madeAgain(other) {
+		parts = append(parts, "the keyspace, which was dropped and made again")
+	}
 	note(s.IDColumn != other.IDColumn, "--id-column", s.IDColumn, other.IDColumn)
 	note(s.Events.Event != other.Events.Event, "--event-column", s.Events.Event, other.Events.Event)
 	note(s.Events.Time != other.Events.Time, "--time-column", s.Events.Time, other.Events.Time)
-	note(!slices.Equal(s.Columns, other.Columns), "--map or the keyspace's columns", mapping(s.Columns), mapping(other.Columns))
+	note(s.Format.Delimiter != other.Format.Delimiter, "--delimiter", cmp.Or(s.Format.Delimiter, ","), cmp.Or(other.Format.Delimiter, ","))
+	note(s.Format.EmptyAsZero != other.Format.EmptyAsZero, "--empty-as-zero", s.Format.EmptyAsZero, other.Format.EmptyAsZero)
+	if s.mapsOtherwise(other) {
+		note(true, "--map or the keyspace's columns", mapping(s.Columns), mapping(other.Columns))
+	}
 	return parts
+}
+
+// madeAgain reports whether both are of keyspaces of one name that are not the same.
+func (s State) madeAgain(other State) bool {
+	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
+}
+
+// MadeAgain reports whether s differs from other, the present import, in nothing but that the
+// keyspace was dropped and made again.
+func (s State) MadeAgain(other State) bool {
+	again := s.madeAgain(other)
+	s.FirstGroup = other.FirstGroup
+	return again && s.SameImport(other)
+}
+
+// mapsOtherwise reports whether the present import, other, maps columns in another way. A
+// session keeps the columns with which it began, whatever columns the keyspace has by now:
+// they determine which rows are bad, and thereby the cuts. Values begin anew, which is always
+// right.
+func (s State) mapsOtherwise(other State) bool {
+	if s.adds() {
+		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)
+	}
+	return !slices.Equal(s.Columns, other.Columns) || !slices.Equal(s.Numbers, other.Numbers)
 }
 
 func kindName(kind string) string {
@@ -142,7 +202,10 @@ func decodeState(text []byte) (State, error) {
 		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line || !s.Overflows.valid(s.Position.Rows) {
 		return State{}, ErrBadState
 	}
-	if (s.Session != nil) != (s.Kind == KindAdd || s.Kind == KindEvents) || s.Session != nil && !s.Session.valid() {
+	if len(s.Numbers) > 0 && len(s.Numbers) != len(s.Columns) {
+		return State{}, ErrBadState
+	}
+	if (s.Session != nil) != s.adds() || s.Session != nil && !s.Session.valid() {
 		return State{}, ErrBadState
 	}
 	return s, nil

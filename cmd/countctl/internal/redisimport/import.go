@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/fence"
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
@@ -42,8 +43,10 @@ type Config struct {
 	Columns map[string]map[string]string
 	Batch   int                        // keys of one step, 1 … BatchMax; Redis may return a few more
 	Bad     func(*BadValueError) error // receives a value that is not a count; an error ends the import
+	Synced  func() error               // makes durable what Bad received; nil for nothing
 	State   string                     // progress file; "" keeps none
 	From    State                      // where to go on
+	Retry   client.Retry               // of each write
 }
 
 // BadValueError is a value that cannot be a count.
@@ -69,8 +72,7 @@ type Import struct {
 	keys  atomic.Int64 // read in this run
 	rows  atomic.Int64 // acknowledged in this run
 
-	producer string
-	seq      uint64 // of the write that was sent last
+	writer *fence.Writer
 }
 
 // New returns a run.
@@ -78,7 +80,10 @@ func New(cfg Config) (*Import, error) {
 	if cfg.Batch < 1 || cfg.Batch > BatchMax {
 		return nil, fmt.Errorf("a step of %d keys: 1 to %d can be", cfg.Batch, BatchMax)
 	}
-	return &Import{cfg: cfg, state: cfg.From, producer: client.NewProducer()}, nil
+	i := &Import{cfg: cfg, state: cfg.From}
+	i.state.Fence = i.state.Fence.Next()
+	i.writer = fence.NewWriter(i.state.Fence, cfg.Retry)
+	return i, nil
 }
 
 // Keys and Rows return the progress of this run. They are safe for concurrent use.
@@ -87,8 +92,12 @@ func (i *Import) Keys() int64 { return i.keys.Load() }
 // Rows returns the rows that were acknowledged in this run.
 func (i *Import) Rows() int64 { return i.rows.Load() }
 
-// Run copies the remaining keys and returns the final state.
+// Run copies the remaining keys and returns the final state. It writes the progress file
+// first: the next run must know the fence of this one.
 func (i *Import) Run(ctx context.Context) (State, error) {
+	if err := i.save(); err != nil {
+		return i.state, err
+	}
 	err := i.walkAll(ctx, i.write)
 	if saveErr := i.save(); err == nil {
 		err = saveErr
@@ -145,14 +154,15 @@ func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *p
 	return nil
 }
 
-// write sets the rows of a page. Each write has a number of the run's producer, so that its
-// tries count as one: a shard keeps one record for a producer, but one for each key.
+// write sets the rows of a page. Each write has a number of the run's fence, so that its
+// tries count as one, and a late one of an earlier run changes nothing.
 func (i *Import) write(ctx context.Context, p *page) error {
 	for from := 0; from < len(p.ops); from += client.WriteOpsMax {
 		ops := p.ops[from:min(len(p.ops), from+client.WriteOpsMax)]
-		i.seq++
-		o := client.WriteOptions{Quiet: true, Producer: i.producer, Seq: i.seq}
-		if _, err := i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, o); err != nil {
+		_, err := i.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
+			return i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, o)
+		})
+		if err != nil {
 			return fmt.Errorf("cannot write rows of keyspace %s: %w", p.pattern.Keyspace, err)
 		}
 	}
@@ -163,21 +173,28 @@ func (i *Import) save() error {
 	if i.cfg.State == "" {
 		return nil
 	}
+	if i.cfg.Synced != nil { // before the progress passes them
+		if err := i.cfg.Synced(); err != nil {
+			return err
+		}
+	}
 	return progressfile.Write(i.cfg.State, i.state)
 }
 
 // page holds the counts of one step.
 type page struct {
-	number  int // of the pattern
-	pattern *Pattern
-	ops     []client.Op // by row
-	bad     []*BadValueError
-	keys    int64
-	values  int64
-	ignored int64  // keys and fields that are not to be copied
-	came    Names  // values, by their column's name in Redis
-	left    Names  // the part of ignored that has such a name
-	next    uint64 // the next cursor, 0 at the pattern's end
+	number       int // of the pattern
+	pattern      *Pattern
+	ops          []client.Op // by row
+	bad          []*BadValueError
+	keys         int64
+	values       int64
+	ignored      int64    // keys and fields that are not to be copied
+	came         Names    // values, by their column's name in Redis
+	left         Names    // the part of ignored that has such a name
+	expiring     int64    // keys that are copied and have a time to live
+	expiringKeys []string // the first of them
+	next         uint64   // the next cursor, 0 at the pattern's end
 }
 
 // walk reads the pages from the state's place on.
@@ -213,7 +230,7 @@ func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, er
 		return nil, err
 	}
 	p.next = next
-	rows := rowsOf{columns: i.cfg.Columns[p.pattern.Keyspace], page: p, at: map[client.ID]int{}}
+	rows := rowsOf{patterns: i.cfg.Patterns, columns: i.cfg.Columns[p.pattern.Keyspace], page: p, at: map[client.ID]int{}}
 	if p.pattern.hashes() {
 		return p, i.readHashes(ctx, keys, &rows)
 	}
@@ -232,10 +249,10 @@ func (i *Import) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string,
 // readCounts reads the keys that are counts: strings, and sets and sorted sets, whose
 // members it counts. Keys of other types do not match the pattern.
 func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
-	types := make([]*redis.StatusCmd, len(keys))
+	types, left := make([]*redis.StatusCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for n, key := range keys {
-			types[n] = pipe.Type(ctx, key)
+			types[n], left[n] = pipe.Type(ctx, key), pipe.PTTL(ctx, key)
 		}
 		return nil
 	})
@@ -246,11 +263,11 @@ func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) er
 	for n, key := range keys {
 		switch types[n].Val() {
 		case "string":
-			wanted.add(key, rows)
+			wanted.add(key, left[n].Val(), rows)
 		case "set":
-			sets.add(key, rows)
+			sets.add(key, left[n].Val(), rows)
 		case "zset":
-			sorted.add(key, rows)
+			sorted.add(key, left[n].Val(), rows)
 		}
 	}
 	if err := i.readStrings(ctx, &wanted, rows); err != nil {
@@ -265,8 +282,9 @@ type counted struct {
 	cells []cell
 }
 
-func (c *counted) add(key string, rows *rowsOf) {
+func (c *counted) add(key string, left time.Duration, rows *rowsOf) {
 	if cell, ok := rows.cellOf(key); ok {
+		rows.expires(key, left)
 		c.keys, c.cells = append(c.keys, key), append(c.cells, cell)
 	}
 }
@@ -323,6 +341,7 @@ type hash struct {
 	id     client.ID
 	values *redis.SliceCmd // of the names that are copied
 	fields *redis.IntCmd   // number of its fields
+	left   *redis.DurationCmd
 	names  *redis.StringSliceCmd
 }
 
@@ -332,7 +351,7 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, key := range keys {
 			if id, ok := rows.idOf(key); ok {
-				h := &hash{key: key, id: id, fields: pipe.HLen(ctx, key)}
+				h := &hash{key: key, id: id, fields: pipe.HLen(ctx, key), left: pipe.PTTL(ctx, key)}
 				if len(names) > 0 {
 					h.values = pipe.HMGet(ctx, key, names...)
 				}
@@ -346,6 +365,7 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 	}
 	var more []*hash
 	for _, h := range hashes {
+		rows.expires(h.key, h.left.Val())
 		copied := int64(0)
 		for n, value := range h.wanted() {
 			if text, ok := value.(string); ok {

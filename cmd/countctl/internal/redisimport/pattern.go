@@ -22,8 +22,9 @@ type Pattern struct {
 
 	glob   string // for SCAN
 	keys   *regexp.Regexp
-	id     int // the group of keys that is the id
-	column int // likewise of the column; 0 for none
+	loose  *regexp.Regexp // keys, with anything for the id; nil for a pattern of no text
+	id     int            // the group of keys that is the id
+	column int            // likewise of the column; 0 for none
 }
 
 const (
@@ -57,13 +58,16 @@ func ParsePattern(text string) (*Pattern, error) {
 // expression.
 func (p *Pattern) compile(keys string) {
 	marks := regexp.MustCompile(`\{id\}|\{column\}`)
-	var glob, exact strings.Builder
+	var glob, exact, loose strings.Builder
+	anyID := anyIDOf(keys)
 	exact.WriteString(`\A`)
+	loose.WriteString(`\A`)
 	from, groups := 0, 0
 	for _, at := range append(marks.FindAllStringIndex(keys, -1), []int{len(keys), len(keys)}) {
 		literal := keys[from:at[0]]
 		glob.WriteString(quoteGlob(literal))
 		exact.WriteString(regexp.QuoteMeta(literal))
+		loose.WriteString(regexp.QuoteMeta(literal))
 		from = at[1]
 		if at[0] == at[1] {
 			break
@@ -73,13 +77,38 @@ func (p *Pattern) compile(keys string) {
 		if keys[at[0]:at[1]] == idMark {
 			p.id = groups
 			exact.WriteString(`([0-9]+)`)
+			loose.WriteString(anyID)
 		} else {
 			p.column = groups
 			exact.WriteString(`(.+)`)
+			loose.WriteString(`(.+)`)
 		}
 	}
 	exact.WriteString(`\z`)
+	loose.WriteString(`\z`)
 	p.glob, p.keys = glob.String(), regexp.MustCompile("(?s)"+exact.String())
+	if anyID != "" {
+		p.loose = regexp.MustCompile("(?s)" + loose.String())
+	}
+}
+
+// anyIDOf returns an expression for ids that are no numbers: of anything but what parts the id
+// from the text after it or, at the end, before it. So like:abc has an id of like:{id}, and
+// like:1:by is of another form. It returns "" if a pattern has no such text.
+func anyIDOf(keys string) string {
+	before, after, _ := strings.Cut(keys, idMark)
+	parts := ""
+	switch {
+	case after != "" && !strings.HasPrefix(after, columnMark):
+		r, _ := utf8.DecodeRuneInString(after)
+		parts = string(r)
+	case before != "" && !strings.HasSuffix(before, columnMark):
+		r, _ := utf8.DecodeLastRuneInString(before)
+		parts = string(r)
+	default:
+		return ""
+	}
+	return `([^` + regexp.QuoteMeta(parts) + `]*)`
 }
 
 // quoteGlob escapes text for SCAN.
@@ -106,17 +135,33 @@ func (p *Pattern) Types() string {
 }
 
 // match returns the id in a key and, for a count, the column's name. ok is false for a key
-// that does not match.
+// that does not match. The error is that of an id beyond 64 bits.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)
 	if m == nil {
 		return 0, "", false, nil
 	}
-	if id, err = client.ParseID(m[p.id]); err != nil {
-		return 0, "", true, err
+	id, err = client.ParseID(m[p.id])
+	return id, p.columnIn(m), true, err
+}
+
+// badID returns the error of a key that matches but for its id, and the column's name; nil
+// for any other key.
+func (p *Pattern) badID(key string) (column string, err error) {
+	if p.loose == nil {
+		return "", nil
 	}
+	m := p.loose.FindStringSubmatch(key)
+	if m == nil {
+		return "", nil
+	}
+	_, err = client.ParseID(m[p.id])
+	return p.columnIn(m), err
+}
+
+func (p *Pattern) columnIn(match []string) string {
 	if p.column > 0 {
-		return id, m[p.column], true, nil
+		return match[p.column]
 	}
-	return id, p.Column, true, nil
+	return p.Column
 }

@@ -1,17 +1,20 @@
 package redisimport
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/countd/countd/client"
 )
 
 // rowsOf gathers the values of a page into rows.
 type rowsOf struct {
-	columns map[string]string // by their names in keys and hashes
-	page    *page
-	at      map[client.ID]int // of page.ops
+	patterns []*Pattern        // all of the import
+	columns  map[string]string // by their names in keys and hashes
+	page     *page
+	at       map[client.ID]int // of page.ops
 }
 
 // cell is one count.
@@ -24,11 +27,7 @@ type cell struct {
 // cellOf returns the cell of the key of a count, and false if the key is not to be copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
-	id, name, ok, err := r.page.pattern.match(key)
-	if err != nil {
-		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Reason: err.Error()})
-		return cell{}, false
-	}
+	id, name, ok, err := r.match(key)
 	column := name
 	if r.page.pattern.Column == "" {
 		column = r.columns[name]
@@ -40,13 +39,43 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 		}
 		return cell{}, false
 	}
+	if err != nil {
+		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Reason: err.Error()})
+		return cell{}, false
+	}
 	return cell{id, column, name}, true
+}
+
+// match is that of the page's pattern. A key with a bad id matches too, unless it is a key of
+// another pattern.
+func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err error) {
+	if id, column, ok, err = r.page.pattern.match(key); !ok {
+		column, err = r.page.pattern.badID(key)
+		ok = err != nil
+	}
+	if err == nil {
+		return id, column, ok, nil
+	}
+	if slices.ContainsFunc(r.patterns, func(p *Pattern) bool { return p != r.page.pattern && p.keys.MatchString(key) }) {
+		return 0, "", false, nil
+	}
+	return 0, column, true, fmt.Errorf("the id %w", err)
+}
+
+// expires notes a key that is copied although it has a time to live.
+func (r *rowsOf) expires(key string, left time.Duration) {
+	if left <= 0 {
+		return
+	}
+	if r.page.expiring++; len(r.page.expiringKeys) < expiringKeysMax {
+		r.page.expiringKeys = append(r.page.expiringKeys, key)
+	}
 }
 
 // idOf returns the row that a hash is, and false when it is not to be copied.
 func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	r.page.keys++
-	id, _, ok, err := r.page.pattern.match(key)
+	id, _, ok, err := r.match(key)
 	if err != nil {
 		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Reason: err.Error()})
 	}

@@ -3,12 +3,17 @@ package redisimport
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 
+	"github.com/countd/countd/cmd/countctl/internal/fence"
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
 const stateVersion = 1
+
+// expiringKeysMax bounds the keys with a time to live that are named.
+const expiringKeysMax = 5
 
 // ErrBadState is returned for a progress file that this program did not write.
 var ErrBadState = errors.New("not a progress file of countctl import redis://")
@@ -23,11 +28,19 @@ type State struct {
 	Patterns []string `json:"patterns"`
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
+	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No other
+	// keyspace ever has such a number; one that the server did not tell is missing.
+	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
+	// Fence is that of all runs which used this file.
+	Fence fence.Fence `json:"fence,omitzero"`
 
 	Keys    int64 `json:"keys"`    // that were read
 	Values  int64 `json:"values"`  // that were copied
 	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that are of no pattern or column
 	Bad     int64 `json:"bad"`     // values that were rejected
+
+	Expiring     int64    `json:"expiring,omitempty"`      // keys that were copied and have a time to live
+	ExpiringKeys []string `json:"expiring_keys,omitempty"` // the first of them
 
 	Given []int64 `json:"given,omitempty"` // values that were copied, by pattern
 	Came  Names   `json:"came,omitempty"`  // values, by their column's name in Redis
@@ -44,14 +57,23 @@ type Place struct {
 func (s State) Begin() State {
 	s.Version, s.Place = stateVersion, Place{}
 	s.Keys, s.Values, s.Ignored, s.Bad = 0, 0, 0, 0
-	s.Given, s.Came, s.Left = nil, nil, nil
+	s.Expiring, s.ExpiringKeys = 0, nil
+	s.Given, s.Came, s.Left, s.Fence = nil, nil, nil, fence.Fence{}
+	return s
+}
+
+// BeginAfter is Begin for a run that uses the progress file of an earlier run, of whatever
+// import: writes of that run may still be under way.
+func (s State) BeginAfter(before State) State {
+	s = s.Begin()
+	s.Fence = before.Fence
 	return s
 }
 
 // SameImport reports whether both belong to the same import, whatever their progress.
 func (s State) SameImport(other State) bool {
 	return s.Redis == other.Redis && s.RunID == other.RunID && s.Cluster == other.Cluster &&
-		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping)
+		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping) && maps.Equal(s.Keyspaces, other.Keyspaces)
 }
 
 // add moves the position past a page.
@@ -60,6 +82,9 @@ func (s *State) add(p *page) {
 	s.Values += p.values
 	s.Ignored += p.ignored
 	s.Bad += int64(len(p.bad))
+	s.Expiring += p.expiring
+	s.ExpiringKeys = append(s.ExpiringKeys, p.expiringKeys...)
+	s.ExpiringKeys = s.ExpiringKeys[:min(len(s.ExpiringKeys), expiringKeysMax)]
 	for len(s.Given) <= p.number {
 		s.Given = append(s.Given, 0)
 	}
@@ -82,7 +107,7 @@ func decodeState(text []byte) (State, error) {
 		return State{}, ErrBadState
 	}
 	if s.Version != stateVersion || s.Place.Pattern < 0 || s.Place.Pattern > len(s.Patterns) ||
-		s.Keys < 0 || s.Values < 0 || s.Ignored < 0 || s.Bad < 0 ||
+		s.Keys < 0 || s.Values < 0 || s.Ignored < 0 || s.Bad < 0 || s.Expiring < 0 || len(s.ExpiringKeys) > expiringKeysMax ||
 		len(s.Given) > len(s.Patterns) || len(s.Given) > 0 && slices.Min(s.Given) < 0 || !s.Came.valid() || !s.Left.valid() {
 		return State{}, ErrBadState
 	}

@@ -26,7 +26,7 @@ func readTruth(ctx context.Context, args []string, f reconcileFlags, keyspace cl
 	if f.postgres != "" {
 		return queryTruth(ctx, f.postgres, f.query, keyspace)
 	}
-	in, err := csvfile.Open(args[0])
+	in, err := csvfile.OpenUntil(ctx, args[0])
 	if err != nil {
 		return nil, err
 	}

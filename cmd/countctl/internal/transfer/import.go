@@ -38,7 +38,8 @@ func importCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import FILE.csv[.gz]|-|redis://HOST:PORT/DB",
 		Short: "Set or add the rows of a CSV file, or copy counts from Redis",
-		Long: `Set the rows of a CSV file with a header, plain or gzipped.
+		Long: `Set the rows of a CSV file with a header, plain or gzipped. It reads the file to its end
+before it sends anything; give - for a pipe.
 
 Values are absolute: running it again changes nothing, and of several rows with one id
 the last one wins. A run that stopped for any reason continues where it stopped when you
@@ -59,7 +60,8 @@ If rows were rejected, the exit code is 1.
 From redis:// it copies counts from the keys that each --pattern matches: strings, sets
 and sorted sets by their number of members, or columns of hashes. --map NAME=COLUMN
 renames a column; NAME= skips it. Fields that match no column are counted and named; if
-a pattern or a name of --map matches no value, the exit code is 1. At the end it reads
+a pattern or a name of --map matches no value, the exit code is 1. A key whose id is not a
+number is a bad row. Keys with a time to live are copied and named. At the end it reads
 all keys again and compares them. It continues where it stopped, by
 redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
@@ -88,6 +90,7 @@ redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 	r.register(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (default: those of the same name)")
+	flags.BoolVar(&f.emptyAsZero, "empty-as-zero", false, "read an empty count as 0, not as a bad row")
 	flags.BoolVar(&add, "add", false, "add the values to the existing counts, each row once")
 	return cmd
 }
@@ -117,14 +120,16 @@ func (o importOutput) table(t *cli.Table) {
 
 // importSource is a file that is open, and the server that its rows go to.
 type importSource struct {
-	path    string
-	in      *csvfile.Reader
-	server  *client.Client
-	columns []csvimport.Column
-	meter   *cli.Meter // nil until the rows go
+	path     string
+	in       *csvfile.Reader
+	input    csvfile.Identity // zero for standard input
+	server   *client.Client
+	keyspace client.Keyspace
+	meter    *cli.Meter // nil until the rows go
+	unlock   func()     // the progress file; nil if there is none
 }
 
-// openImport checks the flags and opens both ends.
+// openImport checks the flags, opens both ends and locks the progress file.
 func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*importSource, error) {
 	if err := f.check(path); err != nil {
 		return nil, err
@@ -135,12 +140,21 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 		return nil, err
 	}
 	if path == cli.StreamName {
-		s.in, err = csvfile.NewReader("standard input", c.In)
+		s.in, err = csvfile.NewStream("standard input", csvfile.Interruptible(ctx, c.In), f.format)
 	} else {
-		s.in, err = csvfile.Open(path)
+		s.in, s.input, err = csvfile.OpenWhole(ctx, path, f.format)
+	}
+	if errors.Is(err, csvfile.ErrNotRegular) {
+		err = fmt.Errorf("%w, which cannot be read a second time; read it as standard input: - < %s", err, path)
 	}
 	if err == nil {
-		s.columns, err = f.columns(ctx, s.server, s.in)
+		err = f.checkFiles(c, path)
+	}
+	if err == nil {
+		s.keyspace, err = cli.FindCounters(ctx, s.server, f.keyspace)
+	}
+	if err == nil && f.state != "" {
+		s.unlock, err = lockState(path, f.state)
 	}
 	if err != nil {
 		s.Close()
@@ -149,8 +163,20 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 	return s, nil
 }
 
+// lockState keeps other runs from the progress file: two runs would use the same numbers.
+func lockState(source, state string) (unlock func(), err error) {
+	unlock, err = progressfile.Lock(state)
+	if errors.Is(err, progressfile.ErrLocked) {
+		err = fmt.Errorf("%s is being imported by another run: %w; nothing was done now, run it again when the other run has ended", source, err)
+	}
+	return unlock, err
+}
+
 // Close closes the files, which were only read.
 func (s *importSource) Close() {
+	if s.unlock != nil {
+		s.unlock()
+	}
 	if s.in != nil {
 		s.in.Close()
 	}
@@ -168,16 +194,21 @@ func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) err
 	if err != nil {
 		return err
 	}
-	waiting := cli.WaitNotes{Out: c.Err}
 	run, err := csvimport.New(csvimport.Config{
-		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: s.columns,
+		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: from.Columns,
 		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from, Sets: f.sets,
-		Retry: client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(s.meter, err) }},
+		Retry: s.retry(c, f), Confirm: s.confirm(from, f),
 	}, s.in)
 	if err != nil {
 		return err
 	}
 	return runImport(ctx, c, run, s, from, f, explainImport)
+}
+
+// retry returns how writes are repeated.
+func (s *importSource) retry(c *cli.CLI, f importFlags) client.Retry {
+	waiting := &cli.WaitNotes{Out: c.Err}
+	return client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(s.meter, err) }}
 }
 
 // addFile adds the rows of a file, or its events.
@@ -187,17 +218,7 @@ func addFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error 
 		return err
 	}
 	defer s.Close()
-	if f.state != "" {
-		unlock, err := progressfile.Lock(f.state)
-		if errors.Is(err, progressfile.ErrLocked) {
-			return fmt.Errorf("%s is being added by another run: %w; nothing was added now, run it again when the other run has ended", path, err)
-		}
-		if err != nil {
-			return err
-		}
-		defer unlock()
-	}
-	from, err := findSession(ctx, c, s, f)
+	from, missing, err := findSession(ctx, c, s, f)
 	if err != nil {
 		return err
 	}
@@ -209,7 +230,8 @@ func addFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error 
 		return importDone(c, out, f)
 	}
 	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
-		Client: s.server, InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from, Restart: f.restart,
+		Client: s.server, Retry: s.retry(c, f), InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
+		Restart: f.restart, Gone: missing, Confirm: s.confirm(from, f),
 	}, s.in)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
@@ -29,21 +31,24 @@ const (
 
 // importFlags are the flags of import.
 type importFlags struct {
-	kind     string // of csvimport
-	keyspace string
-	mapping  []string
-	idColumn string
-	onError  string
-	rejects  string
-	state    string
-	restart  bool
-	batch    int
-	inFlight int
-	retryFor time.Duration
-	events   csvimport.EventColumns // of replay, like speed
-	speed    float64                // times real time; 0 does not wait
-	sets     csvimport.Sets         // of members import, like member
-	member   string                 // column of the file
+	kind        string // of csvimport
+	keyspace    string
+	mapping     []string
+	idColumn    string
+	onError     string
+	rejects     string
+	state       string
+	restart     bool
+	batch       int
+	inFlight    int
+	retryFor    time.Duration
+	format      csvfile.Format
+	delimiter   string // of format
+	emptyAsZero bool
+	events      csvimport.EventColumns // of replay, like speed
+	speed       float64                // times real time; 0 does not wait
+	sets        csvimport.Sets         // of members import, like member
+	member      string                 // column of the file
 }
 
 // register adds the flags that import and replay share.
@@ -54,6 +59,7 @@ func (f *importFlags) register(c *cli.CLI, cmd *cobra.Command, idColumn string) 
 	flags.StringVar(&f.onError, "on-error", onErrorStop, "what to do at a bad row: stop or skip")
 	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default x.rejects.csv of x.csv)")
 	flags.StringVar(&f.state, "state", "", "file that records the progress (default: next to FILE)")
+	flags.StringVar(&f.delimiter, "delimiter", ",", "character between the fields of the file, or tab")
 	flags.BoolVar(&f.restart, "restart", false, "ignore earlier progress and begin at the first row")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
 	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
@@ -96,6 +102,10 @@ func (f *importFlags) check(path string) error {
 	if f.inFlight < 1 || f.inFlight > csvimport.LanesMax {
 		return cli.Usagef("--in-flight is 1 to %d, not %d", csvimport.LanesMax, f.inFlight)
 	}
+	var err error
+	if f.format.Delimiter, err = csvfile.ParseDelimiter(f.delimiter); err != nil {
+		return cli.Usagef("--delimiter %v", err)
+	}
 	skip := f.onError == onErrorSkip
 	if !skip && f.rejects != "" {
 		return cli.Usagef("--rejects needs --on-error skip")
@@ -106,14 +116,47 @@ func (f *importFlags) check(path string) error {
 		}
 		return nil
 	}
-	if f.state == "" {
+	// A link to a file is that file: its progress is beside it, whatever name it is given by.
+	if resolved, err := filepath.EvalSymlinks(path); err == nil && f.state == "" {
+		f.state = resolved + f.stateSuffix()
+	} else if f.state == "" {
 		f.state = path + f.stateSuffix()
+	}
+	if resolved, err := filepath.EvalSymlinks(f.state); err == nil {
+		f.state = resolved
 	}
 	if skip && f.rejects == "" {
 		f.rejects = strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".csv") + ".rejects.csv"
 	}
-	if skip && filepath.Clean(f.rejects) == filepath.Clean(path) {
-		return cli.Usagef("--rejects must not be the file that is read")
+	return nil
+}
+
+// checkFiles refuses flags by which the command would overwrite the file that it reads, or
+// two of its own files.
+func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
+	input, err := os.Stat(path)
+	if in, ok := c.In.(*os.File); ok && path == cli.StreamName {
+		input, err = in.Stat()
+	}
+	for _, written := range []struct{ flag, path string }{{"--rejects", f.rejects}, {"--state", f.state}, {"the lock of --state", f.state + ".lock"}} {
+		if is, statErr := os.Stat(written.path); err == nil && statErr == nil && os.SameFile(input, is) {
+			return cli.Usagef("%s must not be the file that is read, which %s is", written.flag, written.path)
+		}
+	}
+	if f.state != "" && f.rejects != "" && sameFile(f.state, f.rejects) {
+		return cli.Usagef("--rejects and --state must not be one file")
 	}
 	return nil
+}
+
+// sameFile reports whether two names are of one file, which need not be there.
+func sameFile(a, b string) bool {
+	is, err1 := os.Stat(a)
+	other, err2 := os.Stat(b)
+	if err1 == nil && err2 == nil {
+		return os.SameFile(is, other)
+	}
+	a, err1 = filepath.Abs(a)
+	b, err2 = filepath.Abs(b)
+	return err1 == nil && err2 == nil && a == b
 }

@@ -1,33 +1,21 @@
 package transfer
 
 import (
-	"context"
 	"slices"
 	"strings"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// columns reads --map and checks it against the keyspace.
-func (f *importFlags) columns(ctx context.Context, server *client.Client, in *csvfile.Reader) ([]csvimport.Column, error) {
-	if f.kind == csvimport.KindEvents {
-		return mapEvents(ctx, server, *f)
-	}
-	if f.sets.Column != "" {
-		_, err := cli.FindColumn(ctx, server, f.keyspace, f.sets.Column)
-		return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, err
-	}
-	return mapColumns(ctx, server, in, *f)
-}
-
-// mapColumns reads --map and checks it against the keyspace.
-func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, f importFlags) ([]csvimport.Column, error) {
-	keyspace, err := cli.FindCounters(ctx, server, f.keyspace)
-	if err != nil {
-		return nil, err
+// mapColumns returns the columns of the file that go to columns of the keyspace, by --map.
+func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
+	switch {
+	case f.kind == csvimport.KindEvents:
+		return mapEvents(s.keyspace, f.mapping)
+	case f.sets.Column != "":
+		return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, hasColumn(s.keyspace, f.sets.Column)
 	}
 	var columns []csvimport.Column
 	for _, pair := range f.mapping {
@@ -35,8 +23,8 @@ func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, 
 		if !ok || from == "" || to == "" {
 			return nil, cli.Usagef("--map takes FILE=KEYSPACE,…, not %q", pair)
 		}
-		if !slices.Contains(keyspace.Columns, to) {
-			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, to, strings.Join(keyspace.Columns, ", "))
+		if err := hasColumn(s.keyspace, to); err != nil {
+			return nil, err
 		}
 		if slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }) {
 			return nil, cli.Usagef("--map names column %q twice", to)
@@ -46,33 +34,38 @@ func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, 
 	if len(f.mapping) > 0 {
 		return columns, nil
 	}
-	for _, name := range in.Header() {
-		if name != f.idColumn && slices.Contains(keyspace.Columns, name) {
+	for _, name := range s.in.Header() {
+		if name != f.idColumn && slices.Contains(s.keyspace.Columns, name) {
 			columns = append(columns, csvimport.Column{File: name, Counter: name})
 		}
 	}
 	if len(columns) == 0 {
 		return nil, cli.Usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give --map",
-			in.Name(), strings.Join(in.Header(), ", "), keyspace.Name, strings.Join(keyspace.Columns, ", "))
+			s.in.Name(), strings.Join(s.in.Header(), ", "), s.keyspace.Name, strings.Join(s.keyspace.Columns, ", "))
 	}
 	return columns, nil
 }
 
+func hasColumn(keyspace client.Keyspace, column string) error {
+	if slices.Contains(keyspace.Columns, column) {
+		return nil
+	}
+	return cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+}
+
 // mapEvents returns the column of each event that is counted. It is kept with
 // the session: a column that is made later counts nothing of it.
-func mapEvents(ctx context.Context, server *client.Client, f importFlags) ([]csvimport.Column, error) {
-	keyspace, err := cli.FindCounters(ctx, server, f.keyspace)
-	if err != nil {
-		return nil, err
-	}
+func mapEvents(keyspace client.Keyspace, mapping []string) ([]csvimport.Column, error) {
 	var columns []csvimport.Column
-	for _, pair := range f.mapping {
+	for _, pair := range mapping {
 		event, counter, ok := strings.Cut(pair, "=")
 		if !ok || event == "" {
 			return nil, cli.Usagef("--map takes EVENT=COLUMN,…, not %q", pair)
 		}
-		if counter != "" && !slices.Contains(keyspace.Columns, counter) {
-			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, counter, strings.Join(keyspace.Columns, ", "))
+		if counter != "" {
+			if err := hasColumn(keyspace, counter); err != nil {
+				return nil, err
+			}
 		}
 		if hasEvent(columns, event) {
 			return nil, cli.Usagef("--map names event %q twice", event)
@@ -89,4 +82,29 @@ func mapEvents(ctx context.Context, server *client.Client, f importFlags) ([]csv
 
 func hasEvent(columns []csvimport.Column, event string) bool {
 	return slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.File == event })
+}
+
+// numbersOf returns the numbers of columns in the keyspace, -1 for one that it has not.
+func numbersOf(columns []csvimport.Column, keyspace client.Keyspace) []int {
+	names, numbers := keyspace.Numbered(), make([]int, len(columns))
+	for i, c := range columns {
+		numbers[i] = -1
+		if c.Counter != "" {
+			numbers[i] = slices.Index(names, c.Counter)
+		}
+	}
+	return numbers
+}
+
+// gone returns the columns of a session that the keyspace has no more. A column that was
+// dropped is gone although one of its name was made since.
+func gone(session csvimport.State, keyspace client.Keyspace) []string {
+	var columns []string
+	for i, c := range session.Columns {
+		dropped := i < len(session.Numbers) && slices.Contains(keyspace.DroppedColumns, session.Numbers[i])
+		if c.Counter != "" && (dropped || !slices.Contains(keyspace.Columns, c.Counter)) && !slices.Contains(columns, c.Counter) {
+			columns = append(columns, c.Counter)
+		}
+	}
+	return columns
 }

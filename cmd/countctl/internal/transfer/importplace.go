@@ -16,50 +16,111 @@ import (
 // same import did, or at the start. To begin again is always right, as values
 // are absolute, so a progress file of another import is only reported.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, error) {
-	if f.state == "" {
-		return csvimport.State{}, nil
-	}
 	about, err := describe(ctx, s, f)
-	if err != nil || f.restart {
+	if err == nil {
+		err = s.mapColumns(&about, f)
+	}
+	if err != nil || f.state == "" {
 		return about.Begin(), err
 	}
-	before, found, err := readState(f.state)
+	before, found, err := readState(f)
 	if err != nil || !found {
 		return about.Begin(), err
 	}
+	if before.Session != nil {
+		return about, fmt.Errorf("%s is the progress file of increments, which keeps them from being added twice; name another --state", f.state)
+	}
+	if f.restart {
+		return about.BeginAfter(before), nil
+	}
 	if differ := before.Differences(about); len(differ) > 0 {
 		fmt.Fprintf(c.Err, "%s is of another import (other: %s): beginning at the first row\n", f.state, strings.Join(differ, "; "))
-		return about.Begin(), nil
+		return about.BeginAfter(before), nil
 	}
-	fmt.Fprintf(c.Err, "going on after line %s of %s\n", cli.Grouped(before.Position.Line), s.path)
+	if before.Position.Line > 0 {
+		fmt.Fprintf(c.Err, "going on after line %s of %s\n", cli.Grouped(before.Position.Line), s.path)
+	}
 	return before, nil
 }
 
-// describe returns the source and the target of a run, by which it recognises the progress
-// file of an earlier run.
+// describe returns the source and the target of a run, without its columns, by which it
+// recognises the progress file of an earlier run.
 func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
 	about := csvimport.State{
-		Kind: f.kind, Addr: s.server.Addr(), Keyspace: f.keyspace,
-		IDColumn: f.idColumn, Events: f.events, Columns: s.columns,
+		Kind: f.kind, Input: s.input, Addr: s.server.Addr(), Keyspace: f.keyspace, IDColumn: f.idColumn, Events: f.events,
+		Format: csvimport.Format{EmptyAsZero: f.emptyAsZero}, Map: f.mapping,
+	}
+	if f.format.Delimiter != 0 && f.format.Delimiter != ',' {
+		about.Format.Delimiter = string(f.format.Delimiter)
 	}
 	if s.path == cli.StreamName {
 		return about, nil
-	}
-	var err error
-	if about.Input, err = csvfile.Identify(ctx, s.path); err != nil {
-		return about, fmt.Errorf("cannot identify %s: %w", s.path, err)
 	}
 	cluster, err := s.server.Cluster(ctx)
 	if err != nil {
 		return about, fmt.Errorf("cannot read the cluster's state: %w", err)
 	}
 	about.Cluster = cluster.ClusterID
-	return about, nil
+	about.FirstGroup, err = firstGroup(ctx, s.server, cluster, f.keyspace)
+	return about, err
 }
 
-func readState(path string) (csvimport.State, bool, error) {
-	state, found, err := csvimport.ReadState(path)
-	if errors.Is(err, csvimport.ErrBadState) {
+// mapColumns fills in the columns of a run that begins now.
+func (s *importSource) mapColumns(about *csvimport.State, f importFlags) (err error) {
+	if about.Columns, err = f.mapColumns(s); err == nil {
+		about.Numbers = numbersOf(about.Columns, s.keyspace)
+	}
+	return err
+}
+
+// firstGroup returns the number of a keyspace's first Raft group, which no other keyspace
+// ever has, or 0 if the server may not tell it. A node lists the groups of which it has a
+// replica; the others take the rights of an operator.
+func firstGroup(ctx context.Context, server *client.Client, cluster client.Cluster, keyspace string) (uint32, error) {
+	for _, g := range cluster.Groups {
+		if g.Keyspace == keyspace {
+			return g.ID - uint32(g.Shard), nil
+		}
+	}
+	groups, err := server.Admin().ClusterGroups(ctx)
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Status/100 == 4 {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	for _, g := range groups {
+		if g.Keyspace == keyspace {
+			return g.ID - uint32(g.Shard), nil
+		}
+	}
+	return 0, nil
+}
+
+// confirm returns what a run does at its end: it refuses to call the import done if the file
+// was written to, or the keyspace was dropped and made again, while the run went on.
+func (s *importSource) confirm(from csvimport.State, f importFlags) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := s.in.Unchanged(); err != nil {
+			return err
+		}
+		now, err := describe(ctx, s, f)
+		if err == nil && from.FirstGroup != 0 && now.FirstGroup != 0 && now.FirstGroup != from.FirstGroup {
+			err = fmt.Errorf("%w: %s", errMadeAgain, f.keyspace)
+		}
+		return err
+	}
+}
+
+// errMadeAgain is returned by a run during which its keyspace was dropped and made again.
+var errMadeAgain = errors.New("the keyspace was dropped and made again meanwhile, and what was written before went with it")
+
+func readState(f importFlags) (csvimport.State, bool, error) {
+	state, found, err := csvimport.ReadState(f.state)
+	switch {
+	case errors.Is(err, csvimport.ErrBadState) && f.restart:
+		err = fmt.Errorf("%w, and is not overwritten; remove it or name another --state", err)
+	case errors.Is(err, csvimport.ErrBadState):
 		err = fmt.Errorf("%w; without it, or with another --state, the import starts again with the first row", err)
 	}
 	return state, found, err
@@ -73,6 +134,8 @@ func explainImport(err error, path string, f importFlags, s csvimport.Summary) e
 	}
 	var row *csvimport.RowError
 	switch {
+	case errors.Is(err, csvfile.ErrChanged), errors.Is(err, errMadeAgain):
+		return fmt.Errorf("%w; run it again", err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("the import of %s was interrupted; %s", path, next)
 	case errors.As(err, &row):
@@ -81,31 +144,49 @@ func explainImport(err error, path string, f importFlags, s csvimport.Summary) e
 	return fmt.Errorf("%w; %s", err, next)
 }
 
-// findSession returns the session of an earlier run, or a new one. A session of another file
-// or cluster stops the command: replacing it would lose track of its requests in flight.
-func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, error) {
+// findSession returns the session of an earlier run, or a new one, and the columns of it that
+// the keyspace has no more. A session of another file or cluster stops the command: replacing
+// it would lose track of its requests in flight.
+func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, []string, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {
-		return about, err
+		return about, nil, err
 	}
-	begin := about.BeginSession(f.batch, f.speed*replayTick.Seconds())
-	if f.state == "" || f.restart {
-		return begin, nil
+	before, found := csvimport.State{}, false
+	if f.state != "" {
+		if before, found, err = readState(f); err != nil {
+			return about, nil, err
+		}
 	}
-	before, found, err := readState(f.state)
-	if err != nil || !found {
-		return begin, err
+	if !found || f.restart {
+		err := s.mapColumns(&about, f)
+		return about.BeginSession(f.batch, f.speed*replayTick.Seconds()), nil, err
 	}
-	if differ := before.Differences(about); len(differ) > 0 {
-		return begin, fmt.Errorf("%s is of another run (other: %s), and nothing was added now; "+
+	if len(before.Differences(about)) > 0 { // which may be that of --map alone
+		if err := s.mapColumns(&about, f); err != nil {
+			return about, nil, err
+		}
+	}
+	differ := before.Differences(about)
+	switch {
+	case before.MadeAgain(about):
+		return about, nil, fmt.Errorf("keyspace %s was dropped and made again since %s was begun, and the rows that were added went with it; --restart adds all rows to the new one",
+			f.keyspace, f.state)
+	case len(differ) > 0:
+		return about, nil, fmt.Errorf("%s is of another run (other: %s), and nothing was added now; "+
+			"with the file and the flags of that run it goes on; "+
 			"--restart and another --state both begin at the first row and add all rows, "+
 			"a second time if the other run has added them (up to line %s, and perhaps beyond)",
 			f.state, strings.Join(differ, "; "), cli.Grouped(max(before.Position.Line, 1)))
+	case before.Session.Done:
+		return before, nil, nil
 	}
-	if !before.Session.Done {
-		fmt.Fprintf(c.Err, "going on after line %s of %s\n", cli.Grouped(before.Position.Line), s.path)
+	missing := gone(before, s.keyspace)
+	fmt.Fprintf(c.Err, "going on after line %s of %s\n", cli.Grouped(before.Position.Line), s.path)
+	if len(missing) > 0 {
+		fmt.Fprintf(c.Err, "dropped since the first run, so that nothing more is added to them: %s\n", strings.Join(missing, ", "))
 	}
-	return before, nil
+	return before, missing, nil
 }
 
 // explainAdd explains how to continue a run that stopped.
@@ -118,6 +199,10 @@ func explainAdd(err error, path string, f importFlags, s csvimport.Summary) erro
 	var row *csvimport.RowError
 	var refused *client.Error
 	switch {
+	case errors.Is(err, csvfile.ErrChanged):
+		return fmt.Errorf("%w; the rows up to line %s were added as they were", err, line)
+	case errors.Is(err, errMadeAgain):
+		return fmt.Errorf("%w; --restart adds all rows to the new one", err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("adding %s was interrupted; %s", path, next)
 	case errors.As(err, &row):

@@ -2,10 +2,8 @@ package transfer
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -37,16 +35,18 @@ type redisFlags struct {
 
 // redisOutput is the JSON output of an import from Redis.
 type redisOutput struct {
-	Source      string               `json:"source"`
-	Keys        int64                `json:"keys"`           // read, including the previous run
-	Values      int64                `json:"values"`         // copied, likewise
-	Ignored     int64                `json:"ignored"`        // keys, and fields of hashes, that are of no pattern or column
-	Left        redisimport.Names    `json:"left,omitempty"` // the part of Ignored that --map could name and does not
-	Rejected    int64                `json:"rejected"`       // values that are not counts
-	RejectsFile string               `json:"rejects_file,omitempty"`
-	Resumed     bool                 `json:"resumed,omitempty"`
-	Verified    *redisimport.Verdict `json:"verified,omitempty"`
-	Seconds     float64              `json:"seconds"` // of this run
+	Source       string               `json:"source"`
+	Keys         int64                `json:"keys"`                    // read, including the previous run
+	Values       int64                `json:"values"`                  // copied, likewise
+	Ignored      int64                `json:"ignored"`                 // keys, and fields of hashes, that are of no pattern or column
+	Left         redisimport.Names    `json:"left,omitempty"`          // the part of Ignored that --map could name and does not
+	Rejected     int64                `json:"rejected"`                // values that are not counts, and keys whose ids are no numbers
+	Expiring     int64                `json:"expiring,omitempty"`      // keys that were copied and have a time to live
+	ExpiringKeys []string             `json:"expiring_keys,omitempty"` // the first of them
+	RejectsFile  string               `json:"rejects_file,omitempty"`
+	Resumed      bool                 `json:"resumed,omitempty"`
+	Verified     *redisimport.Verdict `json:"verified,omitempty"`
+	Seconds      float64              `json:"seconds"` // of this run
 }
 
 func (r *redisFlags) register(cmd *cobra.Command) {
@@ -80,26 +80,38 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 	logging.Disable() // of go-redis, which repeats the error on stderr
 	peer := redis.NewClient(options)
 	defer peer.Close()
-	from, err := findRedisPlace(ctx, c, server, peer, f, r)
+	if f.state != "" {
+		unlock, err := lockState(source, f.state)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	from, err := findRedisPlace(ctx, c, server, peer, patterns, f, r)
 	if err != nil {
 		return err
 	}
-	bad, closeBad, err := f.redisRejects(from.Keys > 0)
-	if err != nil {
-		return err
+	bad, syncBad := func(b *redisimport.BadValueError) error { return b }, func() error { return nil }
+	if f.onError == onErrorSkip {
+		rejects := &redisRejects{path: f.rejects}
+		defer rejects.close()
+		bad, syncBad = rejects.add, rejects.sync
 	}
+	waiting := &cli.WaitNotes{Out: c.Err}
 	run, err := redisimport.New(redisimport.Config{
-		Redis: peer, Client: server, Patterns: patterns, Columns: columns, Batch: f.batch, Bad: bad, State: f.state, From: from,
+		Redis: peer, Client: server, Patterns: patterns, Columns: columns, Batch: f.batch, Bad: bad, Synced: syncBad, State: f.state, From: from,
+		Retry: client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(m, err) }},
 	})
 	if err != nil {
-		return errors.Join(err, closeBad())
+		return err
 	}
 	m = c.StartMeter(func() cli.Sample { return cli.Sample{Rows: run.Rows(), Done: run.Keys()} })
 	out := redisOutput{Source: from.Redis, Resumed: from.Keys > 0, RejectsFile: f.rejects}
 	state, err := runRedis(ctx, run, r, &out)
 	out.Left = notLeftOut(state.Left, f.mapping)
+	out.Expiring, out.ExpiringKeys = state.Expiring, state.ExpiringKeys
 	out.Seconds = m.Stop().Seconds()
-	if err = errors.Join(err, closeBad()); err != nil {
+	if err != nil {
 		return explainRedis(err)
 	}
 	missing := missingOf(state, patterns, f.mapping)
@@ -166,6 +178,12 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	if f.batch < 1 || f.batch > redisimport.BatchMax {
 		return nil, nil, cli.Usagef("--batch is 1 to %d, not %d", redisimport.BatchMax, f.batch)
 	}
+	if f.emptyAsZero || f.delimiter != "," {
+		return nil, nil, cli.Usagef("--delimiter and --empty-as-zero are for files")
+	}
+	if f.state != "" && f.rejects != "" && sameFile(f.state, f.rejects) {
+		return nil, nil, cli.Usagef("--rejects and --state must not be one file")
+	}
 	if f.onError != onErrorStop && f.onError != onErrorSkip {
 		return nil, nil, cli.Usagef("--on-error is stop or skip, not %q", f.onError)
 	}
@@ -212,7 +230,7 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*redisi
 
 // findRedisPlace returns where the import begins: after the progress of an earlier run, or
 // at the start, which is always correct because values are absolute.
-func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer *redis.Client, f importFlags, r redisFlags) (redisimport.State, error) {
+func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer *redis.Client, patterns []*redisimport.Pattern, f importFlags, r redisFlags) (redisimport.State, error) {
 	info, err := peer.Info(ctx, "server").Result()
 	if err != nil {
 		return redisimport.State{}, fmt.Errorf("cannot identify the Redis server: %w", err)
@@ -221,11 +239,17 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 	if err != nil {
 		return redisimport.State{}, fmt.Errorf("cannot read the cluster's state: %w", err)
 	}
+	groups := map[string]uint32{}
+	for _, p := range patterns {
+		if groups[p.Keyspace], err = firstGroup(ctx, server, cluster, p.Keyspace); err != nil {
+			return redisimport.State{}, err
+		}
+	}
 	about := redisimport.State{
 		Redis: fmt.Sprintf("%s/%d", peer.Options().Addr, peer.Options().DB), RunID: infoLine(info, "run_id"),
-		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.mapping,
+		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.mapping, Keyspaces: groups,
 	}.Begin()
-	if f.state == "" || f.restart || r.verifyOnly {
+	if f.state == "" || r.verifyOnly {
 		return about, nil
 	}
 	before, found, err := redisimport.ReadState(f.state)
@@ -234,13 +258,17 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 		return about, fmt.Errorf("%w; remove it or name another --state", err)
 	case err != nil || !found:
 		return about, err
+	case f.restart:
+		return about.BeginAfter(before), nil
 	case !before.SameImport(about):
-		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the patterns or --map differ): starting from the beginning\n", f.state)
-		return about, nil
+		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the keyspaces, the patterns or --map differ): starting from the beginning\n", f.state)
+		return about.BeginAfter(before), nil
 	case before.Place.Pattern == len(before.Patterns):
-		return about, nil // it is complete, but there may be new keys
+		return about.BeginAfter(before), nil // it is complete, but there may be new keys
 	}
-	fmt.Fprintf(c.Err, "going on after %s keys\n", cli.Grouped(before.Keys))
+	if before.Keys > 0 {
+		fmt.Fprintf(c.Err, "going on after %s\n", cli.Counted(before.Keys, "key"))
+	}
 	return before, nil
 }
 
@@ -254,35 +282,6 @@ func infoLine(info, name string) string {
 	return ""
 }
 
-// redisRejects returns the function that receives values that are not counts.
-func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValueError) error, end func() error, err error) {
-	if f.onError == onErrorStop {
-		return func(b *redisimport.BadValueError) error { return b }, func() error { return nil }, nil
-	}
-	mode := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	if resumed {
-		mode = os.O_WRONLY | os.O_CREATE | os.O_APPEND
-	}
-	file, err := os.OpenFile(f.rejects, mode, 0o666)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot open the rejects: %w", err)
-	}
-	w := csv.NewWriter(file)
-	if at, err := file.Seek(0, io.SeekEnd); err == nil && at == 0 {
-		w.Write([]string{"reason", "key", "field", "value"})
-	}
-	take = func(b *redisimport.BadValueError) error {
-		w.Write([]string{b.Reason, b.Key, b.Field, b.Value})
-		w.Flush() // before the progress passes it
-		return w.Error()
-	}
-	end = func() error {
-		w.Flush()
-		return errors.Join(w.Error(), file.Close())
-	}
-	return take, end, nil
-}
-
 // redisDone prints the result of a run. It returns an error if some counts differ from those
 // in Redis.
 func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) error {
@@ -292,11 +291,15 @@ func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) err
 	if len(out.Left) > 0 {
 		fmt.Fprintf(c.Err, "not copied, of no column: %s; --map NAME=COLUMN copies one, NAME= leaves it out\n", tellNames(out.Left))
 	}
+	if out.Expiring > 0 {
+		fmt.Fprintf(c.Err, "%s had a time to live, which countd does not keep; the counts stay for good: %s\n",
+			cli.Counted(out.Expiring, "copied key"), someOf(out.ExpiringKeys, out.Expiring))
+	}
 	if v := out.Verified; v != nil && v.Differ > 0 {
 		return fmt.Errorf("%s of %s values differ from Redis; keys that are still written there differ for that alone", cli.Grouped(v.Differ), cli.Grouped(v.Values))
 	}
 	if out.Rejected > 0 {
-		return fmt.Errorf("%s values were rejected; see %s", cli.Grouped(out.Rejected), out.RejectsFile)
+		return fmt.Errorf("%s rejected; see %s", cli.WereCounted(out.Rejected, "value"), out.RejectsFile)
 	}
 	if f.state != "" {
 		if err := os.Remove(f.state); err != nil {

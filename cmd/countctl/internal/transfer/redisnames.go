@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
@@ -55,4 +56,16 @@ func missingOf(state redisimport.State, patterns []*redisimport.Pattern, mapping
 		}
 	}
 	return missing
+}
+
+// someOf lists the first of a number of keys.
+func someOf(keys []string, all int64) string {
+	var parts []string
+	for _, key := range keys {
+		parts = append(parts, strconv.Quote(key))
+	}
+	if more := all - int64(len(keys)); more > 0 {
+		parts = append(parts, "and "+cli.Grouped(more)+" more")
+	}
+	return strings.Join(parts, ", ")
 }

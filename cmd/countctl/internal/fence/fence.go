@@ -1,0 +1,139 @@
+// Package fence numbers the writes of absolute values over all runs of an import, so that a
+// late write of an earlier run cannot overwrite what a later run has written.
+//
+// It owns the numbers and the window in which they are sent. It never keeps a Fence: its
+// caller writes that to the progress file before the first write of a run.
+//
+// Invariant: each number of a run is at least client.Window above every number of the earlier
+// runs. A shard that took one write of a run therefore refuses all that is left of the
+// earlier ones.
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// runNumbers is how many numbers a run may use: more than it can send.
+	runNumbers = 1 << 36
+	// stepsMax bounds by how many times runNumbers a run is above the previous one. The
+	// step is random, so that two runs that begin at copies of one progress file differ.
+	stepsMax = 1 << 12
+)
+
+// ErrPassed is returned for a write after another run of the same import has begun.
+var ErrPassed = errors.New("another run of this import has begun meanwhile")
+
+// Fence is what the runs of an import share.
+type Fence struct {
+	Producer string `json:"producer"`
+	Base     uint64 `json:"base"` // the latest run's numbers are above it
+}
+
+// New returns the fence of a first run.
+func New() Fence { return Fence{Producer: client.NewProducer()} }
+
+// Next returns the fence of the run after that of f. The zero Fence has no run.
+func (f Fence) Next() Fence {
+	step := runNumbers * (1 + rand.Uint64N(stepsMax))
+	if f.Producer == "" || f.Base > math.MaxUint64-step-runNumbers {
+		return New()
+	}
+	return Fence{f.Producer, f.Base + step}
+}
+
+// Writer sends the writes of one run. Its methods may be called concurrently.
+type Writer struct {
+	producer string
+	retry    client.Retry
+
+	mu struct {
+		sync.Mutex
+		next   uint64          // number of the next write
+		lowest uint64          // the lowest open number; next if none is open
+		open   map[uint64]bool // sent, and perhaps sent again
+		room   chan struct{}   // closed and replaced when lowest rises
+	}
+}
+
+// NewWriter returns a writer of the run of f, which repeats each write by retry.
+func NewWriter(f Fence, retry client.Retry) *Writer {
+	if f.Producer == "" {
+		f = New()
+	}
+	w := &Writer{producer: f.Producer, retry: retry}
+	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
+	if f.Base > 0 {
+		w.mu.next += client.Window
+		w.mu.lowest = w.mu.next
+	}
+	w.mu.open, w.mu.room = map[uint64]bool{}, make(chan struct{})
+	return w
+}
+
+// Write sends a write under a number of its own until it is answered for good. Once ctx is
+// done it sends nothing more, but it waits for the answer of a request in flight.
+func (w *Writer) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
+	seq, err := w.take(ctx)
+	if err != nil {
+		return client.WriteResult{}, err
+	}
+	defer w.settle(seq)
+	o := client.WriteOptions{Quiet: true, Producer: w.producer, Seq: seq, Once: true}
+	var result client.WriteResult
+	err = w.retry.Do(ctx, func() (err error) {
+		result, err = send(context.WithoutCancel(ctx), o)
+		return err
+	})
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_expired" {
+		return result, fmt.Errorf("%w: %w", ErrPassed, err)
+	}
+	return result, err
+}
+
+// take opens the next number. It waits while the lowest open one is client.Window below it:
+// a shard that took a number that far above refuses the lowest.
+func (w *Writer) take(ctx context.Context) (uint64, error) {
+	for {
+		seq, room := w.tryTake()
+		if room == nil {
+			return seq, nil
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (w *Writer) tryTake() (seq uint64, room <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.next >= w.mu.lowest+client.Window {
+		return 0, w.mu.room
+	}
+	seq = w.mu.next
+	w.mu.next++
+	w.mu.open[seq] = true
+	return seq, nil
+}
+
+// settle closes a number, which is not sent again.
+func (w *Writer) settle(seq uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.open, seq)
+	for w.mu.lowest < w.mu.next && !w.mu.open[w.mu.lowest] {
+		w.mu.lowest++
+	}
+	close(w.mu.room)
+	w.mu.room = make(chan struct{})
+}
