@@ -70,7 +70,7 @@ type WriteOptions struct {
 	// in the API. Numbers may be in flight in any order if none is 64 or more below the
 	// highest.
 	Producer string // 1–64 bytes; "" for none
-	Seq      uint64 // from 1
+	Seq      uint64 // from 1; 0 with a Producer is refused before anything is sent
 	// Once sends the write once. The caller may repeat it, with the same Key, or Producer
 	// and Seq.
 	Once bool
@@ -83,7 +83,7 @@ type WriteOptions struct {
 const KeyBytesMax = 128
 
 // errBadOnce is returned before anything is sent.
-var errBadOnce = errors.New("a write takes one of Key, Producer with Seq, and Unkeyed")
+var errBadOnce = errors.New("a write takes one of Key, Producer with Seq from 1, and Unkeyed")
 
 // header returns the headers by which a server recognises a repeat.
 func (o WriteOptions) header() (http.Header, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -126,6 +127,34 @@ func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	for _, id := range clients {
 		judge(id, Duplicate)
 	}
+}
+
+// The lowest number and the highest are numbers like others, in a snapshot and after the
+// producer was forgotten too.
+func TestBoundsOfNumbers(t *testing.T) {
+	const last = math.MaxUint64
+	h := newHistory(t)
+	h.want(0, seq("a", 0), Applied, 1)
+	h.want(0, seq("b", last), Applied, 2)
+	h.reopen(t)
+	for _, repeat := range []RequestID{seq("a", 0), seq("b", last)} {
+		h.want(0, repeat, Duplicate, 2)
+	}
+	h.want(0, seq("b", last-63), Applied, 3)
+	h.want(0, seq("b", last-64), Expired, 3)
+	h.want(0, seq("b", 0), Expired, 3)
+	h.want(0, seq("c", 0), Applied, 4)
+	h.want(0, seq("c", 63), Applied, 5)
+	h.want(0, seq("c", 0), Duplicate, 5)
+	h.want(0, seq("c", last), Applied, 6)
+	h.want(0, seq("c", 63), Expired, 6)
+	later := 2 * minutes(60)
+	for _, gone := range []RequestID{seq("a", 0), seq("b", last), seq("b", 0), seq("c", last)} {
+		h.want(later, gone, Expired, 6)
+	}
+	h.reopen(t)
+	h.want(later, seq("a", 1), Applied, 7)
+	h.want(later, seq("a", 0), Expired, 7)
 }
 
 // What restores is what was written, byte by byte, and anything else is refused

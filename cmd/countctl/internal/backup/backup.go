@@ -57,17 +57,20 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 		return err
 	}
 	defer server.Close()
-	made, err := makeEmptyDir(dir)
+	made, err := claimDir(dir)
 	if err != nil {
 		return err
 	}
-	b := backup{CLI: c, server: server, dir: dir, files: []string{manifestFile}}
+	b := backup{CLI: c, server: server, dir: dir, files: []string{manifestFile, claimFile}}
 	began := time.Now()
 	m, err := b.all(ctx)
 	if err == nil {
 		if err = m.write(dir); err != nil {
 			err = fmt.Errorf("cannot write the manifest: %w", err)
 		}
+	}
+	if err == nil {
+		err = os.Remove(filepath.Join(dir, claimFile))
 	}
 	if err != nil {
 		b.remove(made)
@@ -87,24 +90,49 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	})
 }
 
-// makeEmptyDir creates a directory or accepts an empty one, and reports whether it created
-// it.
-func makeEmptyDir(dir string) (made bool, err error) {
+// claimFile is in the directory of a backup until that is whole. The backup that created it
+// owns the directory, and is the only one that writes or removes files there.
+const claimFile = "claim" + groupFileSuffix
+
+// claimDir creates a directory or accepts an empty one, and claims it. It reports whether it
+// created the directory.
+func claimDir(dir string) (made bool, err error) {
 	_, err = os.Lstat(dir)
 	made = errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return false, fmt.Errorf("cannot make the directory of the backup: %w", err)
 	}
+	if err := checkEmpty(dir); err != nil {
+		return false, err
+	}
+	claim, err := os.OpenFile(filepath.Join(dir, claimFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		err = claim.Close()
+	}
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("another backup is under way there; it is not empty: %w", err)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot claim %s: %w", dir, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another one ended just now
+		return false, errors.Join(err, os.Remove(claim.Name()), checkEmpty(dir))
+	}
+	return made, nil
+}
+
+// checkEmpty returns an error for a directory that has files.
+func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("cannot read the directory of the backup: %w", err)
+		return fmt.Errorf("cannot read the directory of the backup: %w", err)
 	case len(entries) > 0 && isUnfinished(entries):
-		return false, fmt.Errorf("%s is not empty: it holds an incomplete backup; remove it, or give a new directory", dir)
+		return fmt.Errorf("%s is not empty: it holds an incomplete backup; remove it, or give a new directory; it may also be that of another backup under way", dir)
 	case len(entries) > 0:
-		return false, fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
+		return fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
 	}
-	return made, nil
+	return nil
 }
 
 // isUnfinished reports whether a directory holds the files of a killed backup: snapshots,
@@ -231,7 +259,7 @@ func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers 
 	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.Say("%s: %v", name, err) }}
 	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
 	if err == nil {
-		b.Say("%s: %s rows, %s bytes", name, cli.Grouped(g.Rows), cli.Grouped(g.Bytes))
+		b.Say("%s: %s, %s", name, cli.Counted(g.Rows, "row"), cli.Counted(g.Bytes, "byte"))
 	}
 	return g, err
 }

@@ -327,7 +327,7 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 			i := against(t, server)
 			i.Ctx = ctx
 			got := i.Run("backup", dir)
-			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "its files in "+dir+" were removed; run it again") || !strings.Contains(got.Err, "1 rows") {
+			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "its files in "+dir+" were removed; run it again") || !strings.Contains(got.Err, "1 row,") {
 				t.Errorf("exit %d, %s", got.Code, got.Err)
 			}
 			entries, err := os.ReadDir(dir)
@@ -337,6 +337,49 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 			server.Fail = nil
 			against(t, server).OK("backup", dir)
 		})
+	}
+}
+
+// Of backups that begin in one directory at once, one is made, and the others touch none of its
+// files, also where the one fails.
+func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	for _, made := range []bool{true, false} {
+		for range 20 {
+			dir := filepath.Join(t.TempDir(), "backup")
+			if !made {
+				mustDo(t, os.Mkdir(dir, 0o700))
+			}
+			const runs = 4
+			results := make(chan clitest.Result, runs)
+			for range runs {
+				go func() { results <- against(t, server).Run("backup", dir) }()
+			}
+			whole := 0
+			for range runs {
+				if got := <-results; got.Code == cli.ExitOK {
+					whole++
+				} else if !strings.Contains(got.Err, "is not empty") || strings.Contains(got.Err, "removed") {
+					t.Errorf("exit %d, %s", got.Code, got.Err)
+				}
+			}
+			if whole != 1 {
+				t.Fatalf("%d backups of %d are whole", whole, runs)
+			}
+			m, err := readManifest(dir)
+			mustDo(t, err)
+			files := 1
+			for _, k := range m.Keyspaces {
+				for _, g := range k.Groups {
+					mustDo(t, g.check(dir))
+					files++
+				}
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != files {
+				t.Errorf("%v, %v", entries, err)
+			}
+		}
 	}
 }
 
