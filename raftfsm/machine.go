@@ -115,7 +115,8 @@ type Result struct {
 	Cuts      []engine.Cut           // deltas that floors cut short, by op of the entry
 	Changed   []int                  // ops that changed a set of members, by op of the entry
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
-	arrived   []int64                // by request, see Arrived; nil if all were applied
+	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied
+	use       dedup.Use              // of each new key of the entry
 	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
 }
 
@@ -136,17 +137,18 @@ func (r *Result) Outcome(request int) dedup.Outcome {
 	return r.outcomes[request]
 }
 
-// Arrived returns when one of the entry's requests first arrived, by the log's time in
-// Unix milliseconds, if it has a key and arrived before; else 0.
-func (r *Result) Arrived(request int) int64 {
-	if r.arrived == nil {
-		return 0
+// Use returns the use of a key that the shard judged for one of the entry's requests, which
+// was applied then or before. It means nothing for other requests.
+func (r *Result) Use(request int) dedup.Use {
+	use := r.use
+	if r.Outcome(request) != dedup.Applied && r.met != nil {
+		use.Met = r.met[request]
 	}
-	return r.arrived[request]
+	return use
 }
 
-// SetArrived sets what Arrived returns for the request of a NewResult.
-func (r *Result) SetArrived(ms int64) { r.arrived = []int64{ms} }
+// SetUse sets what Use returns for the request of a NewResult.
+func (r *Result) SetUse(use dedup.Use) { r.use = use }
 
 // Position returns where the partition of one of the entry's requests was right after it,
 // if the request is a section of a source.
@@ -321,8 +323,9 @@ func (m *machine) apply(entry *raft.Log) any {
 		m.requests.noteRefused(m.memory, r.Overflows)
 	}
 	if slices.ContainsFunc(m.requests.outcomes, func(o dedup.Outcome) bool { return o != dedup.Applied }) {
-		r.outcomes, r.arrived = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.arrived)
+		r.outcomes, r.met = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.met)
 	}
+	r.use = m.memory.NewUse()
 	r.positions = m.requests.positions
 	return r
 }

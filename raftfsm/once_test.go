@@ -84,7 +84,13 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 
 func seq(name string, n uint64) dedup.RequestID { return dedup.ByProducer([]byte(name), n) }
 func keyed(key, body string) dedup.RequestID    { return dedup.ByKey([]byte(key), []byte(body)) }
-func minutes(n int64) int64                     { return n * time.Minute.Milliseconds() }
+
+// judged is a part whose key the shard of group 7 met at a time, when it knew no other.
+func judged(key string, met int64) dedup.RequestID {
+	id := keyed(key, "body")
+	return id.JudgedBy(7, dedup.Use{Met: met, Floor: met})
+}
+func minutes(n int64) int64 { return n * time.Minute.Milliseconds() }
 func uuidv7(ms int64) string {
 	return fmt.Sprintf("%08x-%04x-7000-8000-000000000001", ms>>16, ms&0xffff)
 }
@@ -160,17 +166,18 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("p", 78), dedup.Applied, math.MaxInt64)
 }
 
-// A repeat that carries when its key was met, as the first had no need to, is told that
-// its ops overflowed, in the same entry as in a later one.
-func TestRefusedRepeatThatTellsWhenItWasMade(t *testing.T) {
+// A repeat of a part whose key another shard judged is told that its ops overflowed, in the
+// same entry as in a later one.
+func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
-	section := func(made int64) []byte {
+	section := func(floor int64) []byte {
 		var w RequestWriter
 		id := keyed("k", "body")
+		id = id.JudgedBy(7, dedup.Use{})
 		w.Reset(nil, &id)
 		w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}})
-		w.SetMade(made)
+		w.SetUse(dedup.Use{Met: 5, Floor: floor})
 		return w.Section()
 	}
 	for round, want := range [][]dedup.Outcome{{dedup.Applied, dedup.Refused, dedup.Refused}, {dedup.Refused, dedup.Refused, dedup.Refused}} {

@@ -71,9 +71,11 @@ func TestOnceBytesAreGolden(t *testing.T) {
 	now := minutes(1 << 20)
 	codectest.Golden(t, "entry-producer.bin", limitedEntry(1, now, h.limits, seq("p", 7)).Data)
 	codectest.Golden(t, "entry-keyed.bin", limitedEntry(1, now, h.limits, keyed(uuidv7(now), "body")).Data)
+	codectest.Golden(t, "entry-judged.bin", limitedEntry(1, now, h.limits, judged("k", now-1)).Data)
+	h.request(now-minutes(20), judged("dropped", now-minutes(20)))
 	for i, id := range []dedup.RequestID{
 		seq("gone", 1<<40), seq("p", 7), seq("p", 9), seq("back", 3), seq("other", 1), seq("back", 5),
-		keyed("k", "body"), keyed(uuidv7(now+minutes(1)), "body"), keyed(uuidv7(now-minutes(1)), "body"),
+		keyed("k", "body"), keyed(uuidv7(now+minutes(1)), "body"), keyed(uuidv7(now-minutes(1)), "body"), judged("judged", now-minutes(15)), judged("judged", now+minutes(30)),
 	} {
 		if o, _ := h.request(now+int64(i), id); o != dedup.Applied {
 			t.Fatalf("request %d: outcome %d", i, o)

@@ -12,7 +12,7 @@ import (
 type requests struct {
 	all      []request
 	outcomes []dedup.Outcome // by request
-	arrived  []int64         // by request, see Result.Arrived
+	met      []int64         // by request, see dedup.Memory.Met
 	// positions has the answers to sections of sources, by request; the others' are empty.
 	// It is nil if the entry has no such section, and not used again.
 	positions []dedup.PositionAnswer
@@ -35,7 +35,7 @@ func (b *requests) ops() int {
 // decode passes all ops of an entry to the contents, in order, and lets the request
 // memory judge each request. It voids the ops of requests that must not be applied.
 func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) error {
-	b.all, b.outcomes, b.arrived = b.all[:0], b.outcomes[:0], b.arrived[:0]
+	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
 	held.begin()
 	clocked := false
@@ -47,6 +47,9 @@ func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) er
 		switch kind {
 		case codec.SectionClock:
 			now, limits, err := dedup.ParseClock(payload)
+			if err == nil && clocked {
+				err = fmt.Errorf("%w: a second clock", codec.ErrEntry)
+			}
 			if err != nil {
 				return err
 			}
@@ -79,7 +82,7 @@ func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held content
 	outcome := once.Judge(&id)
 	b.all = append(b.all, request{id, b.ops() + ops})
 	b.outcomes = append(b.outcomes, outcome)
-	b.arrived = append(b.arrived, once.Arrived(&id, outcome))
+	b.met = append(b.met, once.Met(&id, outcome))
 	if id.IsSource() {
 		b.positions = append(b.positions, make([]dedup.PositionAnswer, len(b.all)-len(b.positions))...)
 		b.positions[len(b.all)-1] = once.Position(&id)

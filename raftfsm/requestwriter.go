@@ -172,12 +172,8 @@ func writable(op *engine.Op) bool {
 	return false
 }
 
-// SetMade sets when the request's key was created, if the key does not contain a time. A
-// shard that has forgotten that time then refuses the request. The section's length does
-// not change.
-func (w *RequestWriter) SetMade(ms int64) {
-	dedup.SetMade(w.buf, ms)
-}
+// SetUse completes a section whose identity RequestID.JudgedBy made.
+func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf, use) }
 
 // Ops returns the number of ops.
 func (w *RequestWriter) Ops() int { return int(w.ops) }

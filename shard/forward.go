@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -28,10 +27,9 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		return propose.Settled(ErrDraining)
 	}
 	q := propose.Pending()
-	_, told := w.ID.Born()
 	f := &forward.Part{
 		Section: p.writer.Section(), Width: w.Width, Clocked: w.clocked() || p.writer.OfMembers(), Ops: p.writer.Ops(),
-		Arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
+		Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
 	go func() { // ends at the deadline
@@ -147,8 +145,8 @@ func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal,
 	settled := make([]*propose.Proposal, len(parts))
 	for i, f := range parts {
 		q := parseSettled(&r, f.Width)
-		if f.Arrival && q.Err == nil {
-			q.Result.SetArrived(int64(r.UintTo(math.MaxInt64)))
+		if f.Judges && q.Err == nil {
+			q.Result.SetUse(forward.ParseUse(&r))
 		} else if f.OfSource() && q.Err == nil {
 			q.Result.SetPosition(forward.ParsePosition(&r))
 		}
@@ -217,5 +215,5 @@ func mayTryAgain(err error, once bool) bool {
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return once
 	}
-	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining) || errors.Is(err, errKeyStands)
+	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
 }

@@ -50,8 +50,8 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	var answer []byte
 	for i, q := range proposals {
 		err := orDropped(wr.catalog.View(), number, q.Wait(timer))
-		if answer = appendSettled(answer, q, err); err == nil && parts[i].Arrival {
-			answer = binary.AppendUvarint(answer, uint64(q.Arrived()))
+		if answer = appendSettled(answer, q, err); err == nil && parts[i].Judges {
+			answer = forward.AppendUse(answer, q)
 		} else if err == nil && parts[i].OfSource() {
 			answer = forward.AppendPosition(answer, q)
 		}

@@ -172,21 +172,22 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	}
 }
 
-// When the request came first travels to a node that asks for it, and only then: a node
-// of an earlier version knows neither the question nor the answer.
-func TestArrivalsTravel(t *testing.T) {
+// The use of a key travels to a node that asks for it, and only then: the same for the first
+// request and for its repeats.
+func TestUsesTravel(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	g := n.registry.shardOf(n.Keyspace("posts").FirstGroup)
 	id := ByKey([]byte("k"))
 	op := addTo(1, 0, 1)
 	began := time.Now().UnixMilli()
+	var first dedup.Use
 	for round, asks := range []bool{true, true, false} {
 		var writer raftfsm.RequestWriter
 		writer.Reset(nil, &id)
 		writer.Op(1, &op)
-		f := &forward.Part{Section: writer.Section(), Clocked: true, Arrival: asks, Ops: 1}
-		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Arrival != asks {
+		f := &forward.Part{Section: writer.Section(), Clocked: true, Judges: asks, Ops: 1}
+		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Judges != asks {
 			t.Errorf("round %d: %+v", round, got)
 		}
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), 1)
@@ -196,9 +197,12 @@ func TestArrivalsTravel(t *testing.T) {
 		mustDo(t, err)
 		settled, err := parseAllSettled(answer, []*forward.Part{f})
 		mustDo(t, err)
-		arrived := settled[0].Arrived()
-		if told := round == 1; (arrived != 0) != told || told && (arrived < began || arrived > time.Now().UnixMilli()) {
-			t.Errorf("round %d: it came at %d, began at %d", round, arrived, began)
+		use := settled[0].Use()
+		if round == 0 {
+			first = use
+		}
+		if !asks && use != (dedup.Use{}) || asks && (use.Met != first.Met || use.Met < began || use.Met > time.Now().UnixMilli() || use.Floor < first.Floor) {
+			t.Errorf("round %d: %+v, began at %d", round, use, began)
 		}
 	}
 }

@@ -126,7 +126,7 @@ func Open(cfg Config) (*Node, error) {
 		Calls: n.calls,
 	})
 	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking.WaitGroup, map[string]*readBatchers{}
-	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
+	n.writer = writer{&n.router, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()

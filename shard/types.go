@@ -333,7 +333,6 @@ type Write struct {
 	answers  []sourcesink.Answer
 
 	first []int // by keyspace of Spaces: the place of its first shard among all
-	met   int64 // when the judge of the key met it first, Unix milliseconds; 0 if not known
 }
 
 // Permission tells whether the caller of a write may still make it.

@@ -28,12 +28,11 @@ import (
 // identity.
 type writer struct {
 	*router
-	keyHorizon time.Duration // of dedup.Limits
-	headroom   *headroom.Headroom
-	streams    *stream.Streams
-	outboxes   outbox.Limits
-	asking     *rpc.Questions // calls to leaders, which end at the deadline of their write
-	prover     *prover.Prover
+	headroom *headroom.Headroom
+	streams  *stream.Streams
+	outboxes outbox.Limits
+	asking   *rpc.Questions // calls to leaders, which end at the deadline of their write
+	prover   *prover.Prover
 }
 
 // part is what one write has for one shard.
@@ -92,6 +91,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
+	judged  RequestID // of the parts for shards that do not judge the write's key
 	route   keyspace.Route
 	timer   *time.Timer
 }
@@ -109,7 +109,7 @@ const sectionSizeHint = 64
 // apply is Node.Write for a keyspace that is not dropped.
 func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	w.Changed = w.Changed[:0]
-	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
+	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
 	w.Token = Token{Cluster: wr.clusterHash, At: w.Token.At[:0]}
 	groups, err := wr.groupsOfWrite(ks, w)
 	if err != nil {
@@ -231,55 +231,20 @@ func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 		ps.cancel()
 		return ps.byShard[s].err
 	}
-	wr.noteMet(w, ps.byShard[s].proposal)
-	if ps.byShard[s].proposal.Outcome() != dedup.Applied {
-		ps.carryArrival(w)
+	if w.ID.IsJudged() {
+		ps.carry(ps.byShard[s].proposal.Use())
 	}
 	return nil
 }
 
-// noteMet notes when the shard that judges the write's key met it first: now, if the key
-// is new to it. A key that tells when it was made needs no note. A time far ahead of this
-// node's clock is not noted, as other shards would refuse it for that.
-func (wr *writer) noteMet(w *Write, judged *propose.Proposal) {
-	now := time.Now()
-	w.met = now.UnixMilli()
-	if judged.Outcome() != dedup.Applied {
-		w.met = judged.Arrived()
-	}
-	if _, told := w.ID.Born(); told || w.met > now.Add(wr.keyHorizon/2).UnixMilli() {
-		w.met = 0
-	}
-}
-
-// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
-// that judges its key met it first. A shard whose log is ahead of the judge's may have
-// forgotten the key while the judge still knows it: it refuses then what it would take
-// for new.
-func (ps *parts) carryArrival(w *Write) {
+// carry completes the parts of a write whose key is judged: each states the use that the
+// judge has accepted.
+func (ps *parts) carry(use dedup.Use) {
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; w.met > 0 && p.used && !p.settled {
-			p.writer.SetMade(w.met)
+		if p := &ps.byShard[s]; p.used && !p.judges {
+			p.writer.SetUse(use)
 		}
 	}
-}
-
-// errKeyStands is what keeps a part whose shard has yet to forget an earlier use of the
-// key, which the shard that judges the key has forgotten.
-var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the key", ErrOverloaded)
-
-// outlived returns errKeyStands if the part was answered as a duplicate of an earlier use
-// of the key, by a shard whose log is behind the judge's. All parts of one use come after
-// the judge met the key, and an earlier use is a horizon older: half of one tells them
-// apart, whatever lies between the clocks.
-func (wr *writer) outlived(p *part, w *Write) error {
-	if w.met == 0 || p.judges || p.proposal.Outcome() == dedup.Applied {
-		return nil
-	}
-	if last := p.proposal.Arrived(); last > 0 && last < w.met-wr.keyHorizon.Milliseconds()/2 {
-		return errKeyStands
-	}
-	return nil
 }
 
 // lastTryMin is the time that a further try of a part has at least. With less it would
@@ -287,8 +252,7 @@ func (wr *writer) outlived(p *part, w *Write) error {
 const lastTryMin = 50 * time.Millisecond
 
 // settle proposes the parts that are not settled, all at once, and waits until
-// they are. What found no leader, or a shard that has yet to forget the key, is proposed
-// again until the deadline.
+// they are. What found no leader is proposed again until the deadline.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
 		if err := w.Permitted(); err != nil {
@@ -304,9 +268,6 @@ func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				err := p.proposal.Wait(deadline)
-				if err == nil {
-					err = wr.outlived(p, w)
-				}
 				if err = orDropped(wr.catalog.View(), groups[s].number, err); errors.Is(err, ErrUnknownKeyspace) {
 					p.settled, p.err = true, err
 					continue
@@ -374,6 +335,7 @@ func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
+	ps.judged = RequestID{}
 	partsPool.Put(ps)
 }
 
@@ -389,11 +351,20 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
+	judge := -1
+	if w.ID.IsJudged() && shards > 1 {
+		judge = w.judgeSlot(shards)
+		ps.judged = w.ID.JudgedBy(groups[judge].number, dedup.Use{})
+	}
 	for i := range w.Ops {
 		s, key := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), w.idOf(s))
+			id := w.idOf(s)
+			if judge >= 0 && s != judge {
+				id = &ps.judged
+			}
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), id)
 			if len(w.Spaces) == 0 {
 				p.writer.SetFloors(ks.FloorsByNumber)
 			} else {

@@ -35,11 +35,6 @@ const VersionOfMembers = 5
 // entry.
 const versionOfRestores = 5
 
-// versionOfArrivals is the first cluster version in which the shard that judges a key
-// reports when the key first arrived. An older program does not know that bit of a
-// call.
-const versionOfArrivals = 5
-
 // versionOfSharding is the first cluster version with Keyspace.Sharding. An older
 // program fails at such a keyspace.
 const versionOfSharding = 5
@@ -99,10 +94,6 @@ func (v *View) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
 
 // TakesMembers reports whether the cluster version allows members of columns.
 func (v *View) TakesMembers() bool { return v.ClusterVersion >= VersionOfMembers }
-
-// CarriesArrivals reports whether the cluster version allows a node to ask another when
-// a request first arrived.
-func (v *View) CarriesArrivals() bool { return v.ClusterVersion >= versionOfArrivals }
 
 // ComparesMeaning reports whether the cluster version allows RequestID.CompareMeaning.
 func (v *View) ComparesMeaning() bool { return v.ClusterVersion >= versionOfMeaning }

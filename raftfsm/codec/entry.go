@@ -24,6 +24,8 @@ import (
 //	          times in milliseconds; before the first request with an identity
 //	producer: length of name (1) | name | number (8) | as request
 //	keyed:    key (16) | body (16) | made at (8) | as request
+//	judged:   key (16) | body (16) | group of the judge (4) | met (8) | floor (8) | as request
+//	          what another shard judged by its key: dedup.Use
 //	restore:  number (8) | as request          the first write of a restore: forgets the requests of clients
 //	source, positions: dedup/positions.go
 //	op:       head (1) | key (8) | cell …
@@ -52,6 +54,7 @@ const (
 	SectionRestore   = 18
 	SectionSource    = 19
 	SectionPositions = 20
+	SectionJudged    = 21
 
 	ClockSize = 32
 )

@@ -48,7 +48,13 @@ func (h *history) bytes() (state []byte) {
 
 func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }
 func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(body)) }
-func minutes(n int64) int64               { return n * time.Minute.Milliseconds() }
+
+// judgedKey is a part of a request with a body, whose key another shard met.
+func judgedKey(key string, judge uint32, met, floor int64) RequestID {
+	id := keyed(key, "body")
+	return id.JudgedBy(judge, Use{met, floor})
+}
+func minutes(n int64) int64 { return n * time.Minute.Milliseconds() }
 func uuidv7(ms int64) string {
 	return fmt.Sprintf("%08x-%04x-7000-8000-000000000001", ms>>16, ms&0xffff)
 }

@@ -1,14 +1,20 @@
 package dedup
 
-// keyRecord is what the memory keeps of a key until last is past the horizon. From then
-// on the key is unknown, even if its record is still there: a key with a time is
-// refused for that time, and any other key counts as new.
+// keyRecord is what the memory keeps of a use of a key until last is past the horizon
+// (DESIGN.md). From then on the shard that judges the key does not know it, even if the
+// record is still there. A record of a use that another shard judged counts until it is
+// dropped.
 type keyRecord struct {
 	key   [16]byte
 	body  askedHash
-	last  int64   // when the key arrived or was made, whichever is later
+	last  int64   // when the key arrived here or was made, whichever is later
+	met   int64   // of a use that another shard judged: Use.Met, by that shard's log; otherwise 0
+	judge uint32  // that shard's group; otherwise 0
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }
+
+// judgedHere reports whether the shard judged the use itself, or its key contains its time.
+func (r *keyRecord) judgedHere() bool { return r.judge == 0 }
 
 // keyQueue holds records in order of arrival. A key that arrived again after its record
 // expired has two records; the later one counts.
@@ -19,14 +25,14 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil if there is none from floor on. Only the
-// entry that brought the key may change the record.
+// find returns the record of a key, or nil if there is none. It ignores a use judged here
+// that is older than floor. Only the entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {
 		return nil
 	}
-	if r := q.records.at(number); r.last >= floor {
+	if r := q.records.at(number); r.last >= floor || !r.judgedHere() {
 		return r
 	}
 	return nil
@@ -34,18 +40,18 @@ func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 
 func (q *keyQueue) push(r keyRecord) { q.at[r.key] = q.records.push(r) }
 
-// drop drops the first record if it is older than floor.
-func (q *keyQueue) drop(floor int64) bool {
+// drop drops the first record and returns it, if it is older than floor.
+func (q *keyQueue) drop(floor int64) (dropped keyRecord, ok bool) {
 	if q.records.len() == 0 {
-		return false
+		return dropped, false
 	}
-	first, number := q.records.at(q.records.first), q.records.first
+	first, number := *q.records.at(q.records.first), q.records.first
 	if first.last >= floor {
-		return false
+		return dropped, false
 	}
 	if q.at[first.key] == number {
 		delete(q.at, first.key)
 	}
 	q.records.pop()
-	return true
+	return first, true
 }

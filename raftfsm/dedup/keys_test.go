@@ -48,6 +48,53 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	}
 }
 
+// What a shard says of parts whose key another shard judged: each line of DESIGN.md's table.
+func TestKeysThatAnotherShardJudged(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	const far = int64(1) << 50 // the judges' logs are far from this one
+	other := func(key string, judge uint32, met, floor int64) RequestID {
+		id := keyed(key, "other body")
+		return id.JudgedBy(judge, Use{met, floor})
+	}
+	h.want(now, judgedKey("k", 1, far, far-10), Applied, 1)
+	h.want(now+minutes(9), judgedKey("k", 1, far, far-5), Duplicate, 1)
+	h.want(now+minutes(9), other("k", 1, far, far-5), Conflict, 1)
+	h.want(now+minutes(9), judgedKey("k", 1, far-1, far-10), Expired, 1)
+	h.want(now+minutes(9), other("k", 1, far-1, far-10), Expired, 1)
+	h.want(now+minutes(9), judgedKey("k", 2, 7, 5), Full, 1)
+	h.want(now+minutes(9), other("k", 2, 7, 5), Conflict, 1)
+	h.want(now+minutes(9), keyed("k", "body"), Full, 1)
+	h.want(now+minutes(9), keyed("k", "other body"), Conflict, 1)
+	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+1), Applied, 2) // the judge has forgotten it
+	h.want(now+minutes(9), judgedKey("k", 1, far, far-10), Expired, 2)
+	h.want(now+minutes(9), judgedKey("k", 1, far+30, far+20), Duplicate, 2) // a restore made it
+	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+5), Expired, 2)
+	h.want(now+minutes(9), other("k", 1, far+50, far+31), Applied, 3)
+	h.want(now+minutes(9), judgedKey("l", 2, 3, 3), Applied, 4)
+	h.reopen(t)
+	later := now + minutes(20)
+	h.want(later, judgedKey("k", 1, far+50, far+31), Expired, 4)
+	h.want(later, judgedKey("new here", 1, far+50, far+31), Expired, 4)
+	h.want(later, judgedKey("l", 2, 3, 3), Expired, 4)
+	h.reopen(t)
+	h.want(later, judgedKey("l", 1, far+51, far+31), Applied, 5)
+	h.want(later, judgedKey("k", 2, 4, 4), Applied, 6)
+	h.want(later, judgedKey("k", 2, 4, 4), Duplicate, 6)
+}
+
+// A use that takes the place of an earlier one needs room until that is dropped, and is
+// refused without it. What is refused is not remembered.
+func TestRoomForTheNextUseOfAKey(t *testing.T) {
+	h := newHistory(t)
+	h.limits.KeysMax = 2
+	h.want(0, judgedKey("k", 1, 10, 5), Applied, 1)
+	h.want(0, judgedKey("k", 1, 20, 15), Applied, 2)
+	h.want(0, judgedKey("k", 1, 30, 25), Full, 2)
+	h.want(0, judgedKey("k", 1, 20, 15), Duplicate, 2)
+	h.want(minutes(20), judgedKey("k", 1, 30, 25), Applied, 3)
+	h.want(minutes(20), judgedKey("k", 1, 20, 15), Expired, 3)
+}
+
 // A full memory whose keys may go makes room for as many as come in an entry.
 func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	o, l := New(), testLimits

@@ -13,7 +13,8 @@ const (
 	// Expired: the request is too old for the group to know whether it was applied.
 	// Nothing was applied now.
 	Expired
-	// Full: there is no room to remember another key. Nothing was applied.
+	// Full: the key cannot be remembered now, because there is no room for another key or
+	// because a use of it that another shard judged is in its place. Nothing was applied.
 	Full
 	// Refused: the request was judged before, and each of its ops overflowed. Its rows
 	// are the current ones. Nothing was applied, then or now.
@@ -52,6 +53,9 @@ type Memory struct {
 	// when the horizon grows. The memory refuses a key made before it, and remembers
 	// every applied key that was made or arrived since.
 	keyFloor int64
+	// dropped has, by the group of a judge, the highest Use.Met among the dropped records
+	// of uses that it judged. It only rises.
+	dropped map[uint32]int64
 
 	producers producers
 	// idleFloor is the latest time that was one producer idle time ago. Producers last
@@ -65,7 +69,10 @@ type Memory struct {
 
 // New returns an empty memory.
 func New() *Memory {
-	return &Memory{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), forgotten: newForgottenProducers(), positions: newPositions()}
+	return &Memory{
+		keys: newKeyQueue(), ahead: newKeyQueue(), dropped: map[uint32]int64{},
+		producers: newProducers(), forgotten: newForgottenProducers(), positions: newPositions(),
+	}
 }
 
 // Tick advances the log's time to now, never backwards, and drops some of the records
@@ -95,7 +102,16 @@ func (o *Memory) forgetProducer() bool {
 }
 
 // dropKey drops one expired key if a queue begins with one.
-func (o *Memory) dropKey() bool { return o.keys.drop(o.keyFloor) || o.ahead.drop(o.keyFloor) }
+func (o *Memory) dropKey() bool {
+	r, ok := o.keys.drop(o.keyFloor)
+	if !ok {
+		r, ok = o.ahead.drop(o.keyFloor)
+	}
+	if !r.judgedHere() {
+		o.dropped[r.judge] = max(o.dropped[r.judge], r.met)
+	}
+	return ok
+}
 
 // Now returns the latest time that a leader stamped, in Unix milliseconds.
 func (o *Memory) Now() int64 { return o.now }
@@ -147,35 +163,58 @@ func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
 	fresh.now, fresh.limits, fresh.keyFloor, fresh.idleFloor = o.now, o.limits, o.keyFloor, o.idleFloor
+	fresh.dropped = o.dropped
 	fresh.positions = o.positions // a restore sets them by a write of its own
 	fresh.producers.add(kept)
 	*o = *fresh
 }
 
+// judgeKey decides about a use of a key: DESIGN.md has the rules and why they hold.
 func (o *Memory) judgeKey(id *RequestID) Outcome {
-	if known := o.key(id.key); known != nil {
-		if !known.body.same(id.body) {
-			return Conflict
-		}
-		return known.again
-	}
+	known, outcome, again := o.key(id.key), Applied, Duplicate
 	switch {
-	case id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds()):
-		return Expired
-	case o.keyRecords() >= o.limits.KeysMax && !o.dropKey():
+	case known == nil:
+		if o.isTooOld(id) {
+			return Expired
+		}
+	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
+		return Expired // its judge has accepted a later use
+	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
+		// Its judge has forgotten the use that is known here. The new one takes its place.
+	case !known.body.same(id.body):
+		return Conflict
+	case known.judge != id.judge:
+		return Full
+	case known.met == id.use.Met:
+		return known.again
+	default: // A restore made the judge forget the use, and the judge accepted it anew.
+		outcome, again = known.again, known.again
+	}
+	if o.keyRecords() >= o.limits.KeysMax && !o.dropKey() {
 		return Full
 	}
+	r := keyRecord{key: id.key, body: id.body, last: o.now, met: id.use.Met, judge: id.judge, again: again}
 	if id.born > o.now {
-		o.ahead.push(keyRecord{key: id.key, body: id.body, last: id.born, again: Duplicate})
+		r.last = id.born
+		o.ahead.push(r)
 	} else {
-		o.keys.push(keyRecord{key: id.key, body: id.body, last: o.now, again: Duplicate})
+		o.keys.push(r)
 	}
-	return Applied
+	return outcome
 }
 
-// Arrived returns when the key of a repeated request first arrived, or when the key was
-// made if that is later. It returns 0 if the request is new or has no key.
-func (o *Memory) Arrived(id *RequestID, outcome Outcome) int64 {
+// isTooOld reports whether the memory cannot know if it applied a key of which it has no
+// record. It also reports a key that was made too far ahead.
+func (o *Memory) isTooOld(id *RequestID) bool {
+	if id.judge != 0 {
+		return id.use.Met <= o.dropped[id.judge]
+	}
+	return id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds())
+}
+
+// Met returns when a key that this shard judged first arrived, by the log's time. It
+// returns 0 if the request is new or has no key.
+func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 	if id.kind == byKey && outcome != Applied {
 		if known := o.key(id.key); known != nil {
 			return known.last
@@ -183,6 +222,9 @@ func (o *Memory) Arrived(id *RequestID, outcome Outcome) int64 {
 	}
 	return 0
 }
+
+// NewUse returns the Use of a key that the shard judges as new.
+func (o *Memory) NewUse() Use { return Use{Met: o.now, Floor: o.keyFloor} }
 
 func (o *Memory) judgeProducer(id *RequestID) Outcome {
 	slot, ok := o.producers.slot[string(id.producer)]
@@ -237,7 +279,8 @@ func (o *Memory) Refuse(id *RequestID, again Outcome) {
 			o.producers.edit(slot).refuse(id.seq, again)
 		}
 	case byKey:
-		if known := o.key(id.key); known != nil {
+		// Another use may have taken its place since, by what followed in its entry.
+		if known := o.key(id.key); known != nil && known.judge == id.judge && known.met == id.use.Met {
 			known.again = again
 		}
 	}

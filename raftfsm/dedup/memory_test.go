@@ -164,13 +164,18 @@ func FuzzRestoreOnce(f *testing.F) {
 	for i := range int64(40) {
 		h.request(i, seq(fmt.Sprint("p", i%9), uint64(i+1)))
 		h.request(i, keyed(fmt.Sprint(i), ""))
+		h.request(i, judgedKey(fmt.Sprint("judged", i/2), uint32(1+i%7/2), i+1, i+1))
 		for _, id := range []RequestID{seq(fmt.Sprint("p", i%9), uint64(i+1)), keyed(fmt.Sprint(i), "")} {
 			if i%3 > 0 {
 				h.m.Refuse(&id, []Outcome{Refused, PartlyRefused}[i%2])
 			}
 		}
 	}
-	for _, o := range []*Memory{New(), h.m} {
+	dropped := newHistory(f)
+	dropped.request(0, judgedKey("k", 3, 5, 5))
+	dropped.request(minutes(20), judgedKey("k", 1<<31, 6, 6))
+	dropped.request(minutes(40), keyed("k", ""))
+	for _, o := range []*Memory{New(), h.m, dropped.m} {
 		v := o.Capture()
 		f.Add(v.appendProducers(nil), v.appendForgotten(nil), v.appendKeys(nil))
 	}
@@ -186,8 +191,9 @@ func FuzzRestoreOnce(f *testing.F) {
 		o.Tick(o.now+1, testLimits)
 		id := seq("p", 1)
 		o.Judge(&id)
-		id = keyed("k", "")
-		o.Judge(&id)
+		for _, id := range []RequestID{keyed("k", ""), judgedKey("k", 3, 7, 7), judgedKey("judged1", 1, 7, 7)} {
+			o.Judge(&id)
+		}
 	})
 }
 

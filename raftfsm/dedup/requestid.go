@@ -19,6 +19,7 @@ const (
 // The sizes of identities in a log entry.
 const (
 	keyedSize   = 40
+	judgedSize  = 52
 	restoreSize = 8
 )
 
@@ -34,8 +35,18 @@ type RequestID struct {
 	meaning  [8]byte            // hash of what the request means; not in a log entry
 	means    bool               // SetMeaning was called
 	born     int64              // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
+	judge    uint32             // group of the shard that judged the key; 0 if the reader judges it itself
+	use      Use                // as that shard judged it
 	section  *SourceSection     // of bySource
 	restored *RestoredPositions // of byRestorePositions
+}
+
+// Use identifies one use of a key that does not contain a time, as the shard that judges
+// the key answers it. Both times are of that shard's log, in Unix milliseconds. DESIGN.md
+// has how other shards tell uses apart by it.
+type Use struct {
+	Met   int64 // when the shard accepted the use
+	Floor int64 // at most Met: the shard has forgotten all uses that it accepted before
 }
 
 // askedHash identifies what a key was used for: SHA-256 of the request's bytes,
@@ -126,8 +137,20 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns when the key was made, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
+// JudgedBy returns the identity for a part of a request by key whose key the shard of
+// another group judges. SetUse writes a use that is not known yet into the section.
+func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
+	part := *id
+	part.judge, part.use = group, use
+	return part
+}
+
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
+
+// IsJudged reports whether the identity is a key without a time: the shard that judges it
+// states which use of the key a request is.
+func (id *RequestID) IsJudged() bool { return id.kind == byKey && id.born == 0 }
 
 // Key returns the hash of the key, zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
@@ -192,16 +215,19 @@ func (id *RequestID) Hash() (sum [16]byte) {
 // clients.
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
-// SetMade writes the time at which its key was made into a section, if the section has
-// a key.
-func SetMade(section []byte, ms int64) {
-	if section[0] == codec.SectionKeyed {
-		binary.LittleEndian.PutUint64(section[codec.SectionHeadSize+keyedSize-8:], uint64(ms))
-	}
+// SetUse writes a use into the section of an identity that JudgedBy made. The section's
+// length does not change.
+func SetUse(section []byte, use Use) {
+	at := section[codec.SectionHeadSize+judgedSize-16:]
+	binary.LittleEndian.PutUint64(at, uint64(use.Met))
+	binary.LittleEndian.PutUint64(at[8:], uint64(use.Floor))
 }
 
 // Section returns the kind of section that a request of this identity is.
 func (id *RequestID) Section() byte {
+	if id.judge != 0 {
+		return codec.SectionJudged
+	}
 	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore,
 		bySource: codec.SectionSource, byRestorePositions: codec.SectionPositions}[id.kind]
 }
@@ -219,7 +245,12 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
 	case byKey:
 		dst = append(append(dst, id.key[:]...), id.body[:]...)
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.born))
+		if id.judge == 0 {
+			return binary.LittleEndian.AppendUint64(dst, uint64(id.born))
+		}
+		dst = binary.LittleEndian.AppendUint32(dst, id.judge)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Met))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Floor))
 	case byRestore:
 		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
 	case bySource:
@@ -231,14 +262,22 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 }
 
 // AppendName appends what a request shares with its repeats: its kind and its key, or
-// its producer and number. A repeat by key may be spelled differently, and may state
-// when the key was made where the first request did not.
+// its producer and number. A repeat by key may be spelled differently.
 func (id *RequestID) AppendName(dst []byte) []byte {
 	dst = append(dst, id.Section())
 	if id.kind == byKey {
 		return append(dst, id.key[:]...)
 	}
 	return id.AppendTo(dst)
+}
+
+func parseJudged(p []byte) (id RequestID, rest []byte, err error) {
+	id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), judge: binary.LittleEndian.Uint32(p[32:])}
+	id.use = Use{Met: int64(binary.LittleEndian.Uint64(p[36:])), Floor: int64(binary.LittleEndian.Uint64(p[44:]))}
+	if id.judge == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
+		return id, nil, fmt.Errorf("%w: a key judged by group %d at %d, from %d on", codec.ErrEntry, id.judge, id.use.Met, id.use.Floor)
+	}
+	return id, p[judgedSize:], nil
 }
 
 // ParseIdentity splits the identity off a request. The producer name aliases the
@@ -254,6 +293,8 @@ func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 	case kind == codec.SectionKeyed && len(p) >= keyedSize:
 		id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
 		return id, p[keyedSize:], nil
+	case kind == codec.SectionJudged && len(p) >= judgedSize:
+		return parseJudged(p)
 	case kind == codec.SectionRestore && len(p) >= restoreSize:
 		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil
 	case kind == codec.SectionSource:

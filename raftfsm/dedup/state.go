@@ -3,6 +3,7 @@ package dedup
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/raftfsm/codec"
@@ -14,9 +15,10 @@ import (
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
 //	gone:       hash of the name (8) | high (8) …                        by when they went
-//	keys:       key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
+//	keys:       judges (4) | by group of a judge, ascending: group (4), highest dropped met (8) |
+//	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
 //	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log,
-//            bit 2 some ops overflowed, not each
+//	            bit 2 some ops overflowed, not each, bit 3 another shard judged it: judge (4) | met (8) follow
 
 const (
 	forgottenSize = 16
@@ -29,6 +31,12 @@ const (
 	keyRefused = 1 // flags of a key
 	keyAhead   = 2
 	keyPartly  = 4
+	keyJudged  = 8
+
+	// judgedRecordSize is what a record of a use that another shard judged takes more.
+	judgedRecordSize = 12
+	// droppedSize is a judge with the highest dropped met.
+	droppedSize = 12
 )
 
 // View is the memory as it was at one moment. Any goroutine may read it while the
@@ -39,6 +47,7 @@ type View struct {
 	producers   producers
 	forgotten   fifo[forgottenProducer]
 	keys, ahead fifo[keyRecord]
+	dropped     map[uint32]int64
 	positions   positions
 }
 
@@ -48,7 +57,7 @@ func (o *Memory) Capture() *View {
 	return &View{
 		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
 		forgotten: o.forgotten.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
-		positions: o.positions.capture(),
+		dropped: maps.Clone(o.dropped), positions: o.positions.capture(),
 	}
 }
 
@@ -112,7 +121,11 @@ func (v *View) appendForgotten(dst []byte) []byte {
 }
 
 func (v *View) appendKeys(dst []byte) []byte {
-	dst = slices.Grow(dst, (v.keys.len()+v.ahead.len())*keyRecordSize)
+	dst = slices.Grow(dst, 4+len(v.dropped)*droppedSize+(v.keys.len()+v.ahead.len())*(keyRecordSize+judgedRecordSize))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(v.dropped)))
+	for _, judge := range slices.Sorted(maps.Keys(v.dropped)) {
+		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, judge), uint64(v.dropped[judge]))
+	}
 	for r := range v.keys.all() {
 		dst = r.appendTo(dst, 0)
 	}
@@ -129,8 +142,15 @@ func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
 	case PartlyRefused:
 		flags |= keyPartly
 	}
+	if !r.judgedHere() {
+		flags |= keyJudged
+	}
 	dst = append(append(dst, r.key[:]...), r.body[:]...)
-	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
+	dst = append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
+	if r.judgedHere() {
+		return dst
+	}
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, r.judge), uint64(r.met))
 }
 
 // Load fills an empty memory from its sections. They must come in the order in which
@@ -211,21 +231,60 @@ func againOf(flags byte) (again Outcome, ok bool) {
 	return 0, false
 }
 
-func (o *Memory) restoreKeys(p []byte) error {
-	if len(p)%keyRecordSize != 0 {
-		return fmt.Errorf("%w: keys of %d bytes", codec.ErrSnapshot, len(p))
+// parseKeyRecord reads what appendTo of a record wrote.
+func parseKeyRecord(p []byte) (r keyRecord, flags byte, rest []byte, ok bool) {
+	if len(p) < keyRecordSize {
+		return r, 0, nil, false
 	}
-	for last, behind := int64(0), byte(0); len(p) > 0; p = p[keyRecordSize:] {
-		flags := p[40]
-		r := keyRecord{
-			key: [16]byte(p), body: askedHash(p[16:]),
-			last: int64(binary.LittleEndian.Uint64(p[32:])),
+	flags = p[40]
+	r = keyRecord{key: [16]byte(p), body: askedHash(p[16:]), last: int64(binary.LittleEndian.Uint64(p[32:]))}
+	p = p[keyRecordSize:]
+	if flags&keyJudged != 0 {
+		if len(p) < judgedRecordSize {
+			return r, 0, nil, false
 		}
-		var known bool
-		r.again, known = againOf(flags &^ keyAhead)
+		r.judge, r.met = binary.LittleEndian.Uint32(p), int64(binary.LittleEndian.Uint64(p[4:]))
+		if p = p[judgedRecordSize:]; r.judge == 0 || r.met <= 0 {
+			return r, 0, nil, false
+		}
+	}
+	r.again, ok = againOf(flags &^ (keyAhead | keyJudged))
+	return r, flags, p, ok
+}
+
+// restoreDropped reads the judges, and returns what follows.
+func (o *Memory) restoreDropped(p []byte) (rest []byte, err error) {
+	if len(p) < 4 || uint64(binary.LittleEndian.Uint32(p))*droppedSize > uint64(len(p)-4) {
+		return nil, fmt.Errorf("%w: keys of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	n, last := binary.LittleEndian.Uint32(p), uint32(0)
+	for p = p[4:]; n > 0; n-- {
+		judge, met := binary.LittleEndian.Uint32(p), int64(binary.LittleEndian.Uint64(p[4:]))
+		if judge <= last || met <= 0 {
+			return nil, fmt.Errorf("%w: judge %d of keys", codec.ErrSnapshot, judge)
+		}
+		o.dropped[judge], last = met, judge
+		p = p[droppedSize:]
+	}
+	return p, nil
+}
+
+func (o *Memory) restoreKeys(p []byte) error {
+	p, err := o.restoreDropped(p)
+	if err != nil {
+		return err
+	}
+	for last, behind := int64(0), byte(0); len(p) > 0; {
+		r, flags, rest, ok := parseKeyRecord(p)
+		if !ok {
+			return fmt.Errorf("%w: key of %d bytes", codec.ErrSnapshot, len(p))
+		}
+		p = rest
 		ahead := flags & keyAhead
-		ordered := ahead == keyAhead || r.last >= last && r.last <= o.now
-		if !known || ahead < behind || r.last < 0 || !ordered || o.key(r.key) != nil {
+		ordered := ahead == keyAhead && r.judgedHere() || ahead == 0 && r.last >= last && r.last <= o.now
+		before := o.key(r.key)
+		follows := before == nil || before.judge == r.judge && before.met < r.met
+		if ahead < behind || r.last < 0 || !ordered || !follows {
 			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, r.key)
 		}
 		last, behind = r.last, ahead

@@ -21,20 +21,20 @@ type Part struct {
 	Section []byte
 	Width   int
 	Clocked bool // as of a proposal; a leader of today's program finds it out by itself
-	Arrival bool // the answer has when the request came first
+	Judges  bool // the answer has the use of the request's key
 	Ops     int  // in the section
 }
 
-// The flags of a part on its way. The second is sent only from versionOfArrivals on.
+// The flags of a part on its way.
 const (
 	flagClocked = 1
-	flagArrival = 2
+	flagJudges  = 2
 )
 
 // SettledMax bounds the bytes that say what became of the part: of each op a row and a
 // refusal, of each two bytes of the section at most one cut, and an error.
 func (f *Part) SettledMax() int {
-	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + PositionAnswerMax + f.Ops*(f.Width*binary.MaxVarintLen64+8) + len(f.Section)*8
+	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + max(PositionAnswerMax, useMax) + f.Ops*(f.Width*binary.MaxVarintLen64+8) + len(f.Section)*8
 }
 
 // SizeMin is a part of a section of one byte.
@@ -46,8 +46,8 @@ func Append(dst []byte, f *Part) []byte {
 	if f.Clocked {
 		flags |= flagClocked
 	}
-	if f.Arrival {
-		flags |= flagArrival
+	if f.Judges {
+		flags |= flagJudges
 	}
 	dst = binary.AppendUvarint(dst, flags)
 	dst = binary.AppendUvarint(dst, uint64(f.Width))
@@ -56,8 +56,8 @@ func Append(dst []byte, f *Part) []byte {
 
 // Parse reads what Append wrote.
 func Parse(r *wire.Reader) *Part {
-	flags := r.UintTo(flagClocked | flagArrival)
-	f := &Part{Clocked: flags&flagClocked != 0, Arrival: flags&flagArrival != 0, Width: int(r.UintTo(engine.ColumnsMax))}
+	flags := r.UintTo(flagClocked | flagJudges)
+	f := &Part{Clocked: flags&flagClocked != 0, Judges: flags&flagJudges != 0, Width: int(r.UintTo(engine.ColumnsMax))}
 	f.Section = r.Bytes()
 	return f
 }
@@ -65,6 +65,24 @@ func Parse(r *wire.Reader) *Part {
 // OfSource reports whether the part is a section of a source, whose answer has a position.
 func (f *Part) OfSource() bool {
 	return len(f.Section) > 0 && f.Section[0] == codec.SectionSource
+}
+
+// useMax bounds the bytes of a use in an answer.
+const useMax = 2 * binary.MaxVarintLen64
+
+// AppendUse appends the use of the key of a part that judges it.
+func AppendUse(dst []byte, q *propose.Proposal) []byte {
+	use := q.Use()
+	return binary.AppendVarint(binary.AppendVarint(dst, use.Met), use.Floor)
+}
+
+// ParseUse reads what AppendUse wrote.
+func ParseUse(r *wire.Reader) (use dedup.Use) {
+	use.Met, use.Floor = r.Int(), r.Int()
+	if use.Met <= 0 || use.Floor > use.Met {
+		r.Fail("the use of a key")
+	}
+	return use
 }
 
 // PositionAnswerMax bounds the bytes of a position in an answer.

@@ -80,16 +80,15 @@ func (q *Proposal) answer() error {
 	case dedup.Expired:
 		return errs.ErrExpired
 	case dedup.Full:
-		return fmt.Errorf("%w: no room to remember another key", errs.ErrOverloaded)
+		return fmt.Errorf("%w: the key cannot be remembered now", errs.ErrOverloaded)
 	}
 	return nil
 }
 
 func (q *Proposal) Outcome() dedup.Outcome { return q.Result.Outcome(q.number) }
 
-// Arrived returns when a request by a key came first, if it came before, by the log's
-// time in Unix milliseconds; else 0.
-func (q *Proposal) Arrived() int64 { return q.Result.Arrived(q.number) }
+// Use returns the use of the request's key, as the shard judged it.
+func (q *Proposal) Use() dedup.Use { return q.Result.Use(q.number) }
 
 // Position returns where the partition of a section of a source is.
 func (q *Proposal) Position() (answer dedup.PositionAnswer, ok bool) {

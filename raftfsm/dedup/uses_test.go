@@ -1,0 +1,364 @@
+package dedup
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// usesModel has clients write by few keys to several shards, and counts. Each shard has a log
+// with a time of its own, which leaders with other clocks move. Leaders go missing, answers
+// are lost, copies of parts come late, shards are restored, and limits differ.
+//
+// What is one use of a key is what its judge says: the model notes it when the judge accepts
+// a key. It checks that
+//  1. no shard counts a use twice, whatever the client is told;
+//  2. when a write is acknowledged, each shard of its ops has counted its use once.
+//
+// What a restored judge accepts anew is the use that it accepted before: for a horizon, and
+// on each shard that still has a record of it.
+type usesModel struct {
+	r      *rand.Rand
+	rules  useRules
+	shards []*usesShard
+	real   int64
+	uses   map[string]*keyUse // the last of each key and body
+	late   []func()           // copies of parts that are on their way
+	told   []string
+	fault  string // "doubled", "lost" or ""
+	acks   int
+}
+
+// useRules are what the shards and the nodes between them go by.
+type useRules struct {
+	name  string
+	today bool                                   // the judge's time for repeats only, and half a horizon: todaysShard
+	carry func(use Use) Use                      // changes what parts state
+	tick  func(m *Memory)                        // follows each advance of a shard's time
+	late  bool                                   // copies of parts come late
+	judge func(m *Memory, id *RequestID) Outcome // in place of Memory.Judge
+}
+
+type usesShard struct {
+	number uint32 // of its group
+	led    bool
+	ahead  int64 // of its leader's clock
+	limits Limits
+	memory *Memory
+	today  todaysShard
+	counts map[*keyUse]int
+}
+
+type keyUse struct {
+	met  int64 // first
+	last int64 // later if restored judges accepted it again
+}
+
+// usesWrite is what a client asks for by a key.
+type usesWrite struct {
+	key, body string
+	judge     int
+	on        []int // shards of its ops
+}
+
+const usesHorizon = 10 * time.Minute
+
+func newUsesModel(seed uint64, rules useRules) *usesModel {
+	m := &usesModel{r: rand.New(rand.NewPCG(seed, 0)), rules: rules, real: minutes(1 << 20), uses: map[string]*keyUse{}}
+	for i := range 2 + m.r.IntN(3) {
+		limits := Limits{KeyHorizon: usesHorizon, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 5}
+		if !rules.today && m.r.IntN(8) == 0 {
+			limits.KeysMax = 3
+		}
+		m.shards = append(m.shards, &usesShard{number: uint32(i + 1), led: true, limits: limits, memory: New(), today: newTodaysShard(), counts: map[*keyUse]int{}})
+	}
+	return m
+}
+
+func (m *usesModel) say(format string, args ...any) {
+	m.told = append(m.told, fmt.Sprintf("%6.1f ", float64(m.real-minutes(1<<20))/60000)+fmt.Sprintf(format, args...))
+}
+
+func (m *usesModel) fail(fault, format string, args ...any) {
+	if m.fault == "" {
+		m.fault = fault
+		m.say(fault+": "+format, args...)
+	}
+}
+
+// run takes random steps until a property fails.
+func (m *usesModel) run(steps int) {
+	for range steps {
+		m.real += []int64{0, 1, 1000, minutes(1), minutes(3), minutes(5)}[m.r.IntN(6)]
+		s := m.shards[m.r.IntN(len(m.shards))]
+		switch n := m.r.IntN(20); {
+		case n < 10:
+			m.write()
+		case n < 13:
+			s.led = !s.led
+		case n == 13: // a leader with another clock
+			s.ahead = []int64{0, minutes(1), -minutes(1), minutes(9), -minutes(9), minutes(25), -minutes(25)}[m.r.IntN(7)]
+			m.say("shard %d: clock ahead by %d min", s.number, s.ahead/60000)
+		case n == 14 && !m.rules.today:
+			s.limits.KeyHorizon = []time.Duration{usesHorizon, usesHorizon, usesHorizon / 3, 3 * usesHorizon}[m.r.IntN(4)]
+		case n == 15 && !m.rules.today && m.r.IntN(4) == 0:
+			m.restore(s)
+		case n == 16 && m.r.IntN(4) == 0 && len(m.told) > 0 && !m.rules.today:
+			s.memory = reopened(s.memory)
+		case n >= 17 && len(m.late) > 0:
+			i := m.r.IntN(len(m.late))
+			deliver := m.late[i]
+			m.late[i] = m.late[len(m.late)-1]
+			m.late = m.late[:len(m.late)-1]
+			deliver()
+		}
+		if m.fault != "" {
+			return
+		}
+	}
+}
+
+// restore replaces the rows of a shard, which may hold no use any more.
+func (m *usesModel) restore(s *usesShard) {
+	m.say("shard %d: restored", s.number)
+	m.tick(s)
+	id := ByRestore(uint64(m.real), true)
+	if s.memory.Judge(&id) == Applied {
+		clear(s.counts)
+	}
+}
+
+func (m *usesModel) tick(s *usesShard) {
+	s.memory.Tick(m.real+s.ahead, s.limits)
+	s.today.tick(m.real + s.ahead)
+	if m.rules.tick != nil {
+		m.rules.tick(s.memory)
+	}
+}
+
+func (m *usesModel) write() {
+	n := m.r.IntN(4)
+	w := usesWrite{key: fmt.Sprint("key", n), judge: n % len(m.shards), body: fmt.Sprint(m.r.IntN(12) / 11)}
+	if n == 3 && !m.rules.today { // a key that contains its time, of some ten minutes
+		w.key = uuidv7(m.real / minutes(10) * minutes(10))
+	}
+	for s := range m.shards {
+		if (s+n+len(w.body))%3 != 0 || w.body == "1" {
+			w.on = append(w.on, s)
+		}
+	}
+	use, told, ok := m.askJudge(&w)
+	for _, s := range w.on {
+		if s != w.judge && use != nil {
+			ok = m.part(&w, s, use, told) && ok
+		}
+	}
+	if !ok {
+		return
+	}
+	m.acks++
+	m.say("%s is acknowledged", w.key)
+	for _, s := range w.on {
+		if n := m.shards[s].counts[use]; n != 1 {
+			m.fail("lost", "shard %d counted the use of %d %d times", s+1, use.met, n)
+		}
+	}
+}
+
+// judgment is what the judge of a key answered.
+type judgment struct {
+	Use
+	repeat bool
+}
+
+// askJudge has the judge of a key decide. use is nil if that failed, and ok is false if the
+// client is to be told an error.
+func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool) {
+	s := m.shards[w.judge]
+	if !s.led {
+		return nil, told, false
+	}
+	m.tick(s)
+	id := keyed(w.key, w.body)
+	var outcome Outcome
+	if m.rules.today {
+		outcome, told.Met = s.today.judge(&id)
+		told.Floor = s.today.floor
+	} else {
+		outcome = s.memory.Judge(&id)
+		if told.Use = s.memory.NewUse(); outcome != Applied {
+			told.Met = s.memory.Met(&id, outcome)
+		}
+	}
+	told.repeat = outcome != Applied
+	m.say("%s body %s: judge %d at %d: outcome %d, met %d", w.key, w.body, s.number, s.memory.now, outcome, told.Met)
+	switch outcome {
+	case Applied:
+		use = m.uses[w.key+w.body]
+		// Only a restore makes a judge accept anew what is not out of its horizon, and a key
+		// with a time is used once.
+		if use == nil || use.last < told.Floor && id.born == 0 {
+			use = &keyUse{told.Met, told.Met}
+			m.uses[w.key+w.body] = use
+		} else {
+			use.last = told.Met
+		}
+		for _, on := range w.on {
+			if on == w.judge {
+				m.count(s, use)
+			}
+		}
+	case Duplicate:
+		use = m.uses[w.key+w.body]
+	default:
+		return nil, told, false
+	}
+	return use, told, m.r.IntN(10) > 0
+}
+
+func (m *usesModel) count(s *usesShard, use *keyUse) {
+	if s.counts[use]++; s.counts[use] > 1 {
+		m.fail("doubled", "shard %d counted the use of %d again", s.number, use.met)
+	}
+}
+
+// part has a shard apply a write's part, and reports whether the caller learns that it did.
+func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool {
+	s := m.shards[on]
+	id := keyed(w.key, w.body)
+	if id.born == 0 && !m.rules.today {
+		stated := told.Use
+		if m.rules.carry != nil {
+			stated = m.rules.carry(stated)
+		}
+		id = id.JudgedBy(m.shards[w.judge].number, stated)
+	}
+	deliver := func() bool {
+		m.tick(s)
+		forgot := s.memory.key(id.key) == nil
+		outcome, ok := m.judgePart(s, id, told)
+		m.say("%s: shard %d at %d: outcome %d", w.key, s.number, s.memory.now, outcome)
+		if outcome == Applied {
+			if use.last > use.met && (forgot || use.met < told.Floor) {
+				s.counts[use] = 0
+			}
+			m.count(s, use)
+		}
+		return ok
+	}
+	if m.rules.late && m.r.IntN(5) == 0 {
+		m.late = append(m.late, func() { deliver() })
+	}
+	return s.led && deliver() && m.r.IntN(10) > 0
+}
+
+// judgePart returns what a shard says of a part, and whether the node takes that for success.
+func (m *usesModel) judgePart(s *usesShard, id RequestID, told judgment) (outcome Outcome, ok bool) {
+	switch {
+	case m.rules.today:
+		if told.repeat {
+			id.born = told.Met
+		}
+		outcome, last := s.today.judge(&id)
+		outlived := outcome == Duplicate && last < told.Met-usesHorizon.Milliseconds()/2
+		return outcome, outcome <= Duplicate && !outlived
+	case m.rules.judge != nil:
+		outcome = m.rules.judge(s.memory, &id)
+	default:
+		outcome = s.memory.Judge(&id)
+	}
+	return outcome, outcome <= Duplicate
+}
+
+// reopened returns what a snapshot of a memory restores to.
+func reopened(o *Memory) *Memory {
+	v, again := o.Capture(), New()
+	for _, err := range []error{
+		again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil)),
+	} {
+		if err != nil {
+			panic(err)
+		}
+	}
+	again.limits = o.limits
+	return again
+}
+
+// todaysShard judges keys by the rules that DESIGN.md replaces: a part states the judge's
+// time only if the judge knew the key, a shard keeps a key by its own time or that one,
+// whichever is later, and a record counts for a use if it is younger than half a horizon.
+type todaysShard struct {
+	now, floor int64
+	keys       map[[16]byte]keyRecord
+}
+
+func newTodaysShard() todaysShard { return todaysShard{keys: map[[16]byte]keyRecord{}} }
+
+func (o *todaysShard) tick(now int64) {
+	o.now = max(o.now, now)
+	o.floor = max(o.floor, o.now-usesHorizon.Milliseconds())
+}
+
+func (o *todaysShard) judge(id *RequestID) (outcome Outcome, last int64) {
+	if known, ok := o.keys[id.key]; ok && known.last >= o.floor {
+		if !known.body.same(id.body) {
+			return Conflict, known.last
+		}
+		return Duplicate, known.last
+	}
+	if id.born != 0 && id.born < o.floor {
+		return Expired, 0
+	}
+	last = max(o.now, id.born)
+	o.keys[id.key] = keyRecord{key: id.key, body: id.body, last: last}
+	return Applied, last
+}
+
+// faults runs the model until it has found each fault that is wanted, at most for some runs,
+// and returns how often each came.
+func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[string]int {
+	t.Helper()
+	found, acks := map[string]int{}, 0
+	for seed := range runs {
+		m := newUsesModel(seed, rules)
+		m.run(120)
+		if acks += m.acks; m.fault == "" {
+			continue
+		}
+		if found[m.fault]++; len(wanted) == 0 {
+			t.Fatalf("%s, seed %d:\n%s", rules.name, seed, strings.Join(m.told, "\n"))
+		}
+	}
+	for _, fault := range wanted {
+		if found[fault] == 0 {
+			t.Errorf("%s: no use was %s in %d runs", rules.name, fault, runs)
+		}
+	}
+	if acks < int(runs) {
+		t.Errorf("%s: %d writes are acknowledged in %d runs", rules.name, acks, runs)
+	}
+	t.Logf("%s: %v in %d runs with %d acknowledged writes", rules.name, found, runs, acks)
+	return found
+}
+
+// No run of the model loses or doubles a use.
+func TestUsesAgainstModel(t *testing.T) {
+	faults(t, useRules{name: "as designed", late: true}, 6000)
+}
+
+// The model finds what it is for, each by rules that lack one part of the design.
+func TestUsesModelFindsFaults(t *testing.T) {
+	const runs = 1500
+	faults(t, useRules{name: "one time for repeats only", today: true}, runs, "lost", "doubled")
+	faults(t, useRules{name: "no floor of what was dropped", tick: func(m *Memory) { clear(m.dropped) }}, runs, "doubled")
+	faults(t, useRules{name: "any earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, 0} }}, runs, "lost")
+	faults(t, useRules{name: "no earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, use.Met} }}, runs, "doubled")
+	faults(t, useRules{name: "a late part of an earlier use counts", late: true, judge: func(m *Memory, id *RequestID) Outcome {
+		if known := m.key(id.key); known != nil && known.judge == id.judge && known.met > id.use.Met {
+			return Applied
+		}
+		return m.Judge(id)
+	}}, runs, "doubled")
+}
