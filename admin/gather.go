@@ -30,7 +30,7 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
-			MemoryFull: report.MemoryFull, DiskFull: report.DiskFull, Insecure: report.Insecure, CertProblems: report.CertProblems,
+			MemoryFull: report.MemoryFull, DiskFull: report.DiskFull, DiskHangs: report.DiskHangs, Insecure: report.Insecure, CertProblems: report.CertProblems,
 			HTTPAddr: dialledHTTP(node), ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
 		})
 	}

@@ -118,6 +118,7 @@ type Node struct {
 	Replicas     int      `json:"replicas"` // groups that it is a member of, the catalog's included
 	MemoryFull   bool     `json:"memory_full"`
 	DiskFull     bool     `json:"disk_full"`
+	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of its log has not ended for over a second
 	Insecure     bool     `json:"insecure,omitempty"`      // listens beyond loopback without what protects it, by --insecure
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the only node, although its settings name others to join

@@ -23,6 +23,7 @@ type ClusterNode struct {
 	Replicas     int      `json:"replicas"`    // groups that it is a member of
 	MemoryFull   bool     `json:"memory_full"`
 	DiskFull     bool     `json:"disk_full"`
+	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of its log has not ended for over a second
 	Insecure     bool     `json:"insecure,omitempty"`      // it listens beyond loopback without what protects it, by --insecure
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // it is the only node, and was started with --join

@@ -11,13 +11,10 @@ import (
 )
 
 // admit returns an error if the node has no room for what the write needs. Ops
-// for groups that are led elsewhere are looked at there.
+// for groups that are led elsewhere are looked at there: they take no room here.
 func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
-	if err := h.DiskError(); err != nil {
-		return err
-	}
-	memoryFull := h.MemoryFull.Load()
-	if !memoryFull && h.VotersFull.Load() == 0 {
+	diskFull, memoryFull := h.DiskError(), h.MemoryFull.Load()
+	if diskFull == nil && !memoryFull && h.VotersFull.Load() == 0 {
 		return nil
 	}
 	for i := range w.Ops {
@@ -25,6 +22,9 @@ func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
 		r, err := groups[s].led()
 		if err != nil {
 			continue
+		}
+		if diskFull != nil {
+			return diskFull
 		}
 		if r.votersFull.Load() {
 			return ErrDiskFull

@@ -291,6 +291,14 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm gro
 		LogStore: n.cfg.LogStore,
 		NodeLog:  n.log,
 		Room:     n.room.Take,
+		Hangs: func(hangs bool) {
+			if hangs {
+				n.headroom.DiskHangs.Add(1)
+			} else {
+				n.headroom.DiskHangs.Add(-1)
+			}
+			n.wakeReconcile()
+		},
 	}
 }
 

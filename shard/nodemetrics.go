@@ -20,7 +20,7 @@ func (n *Node) registerMetrics() error {
 			"How far the clock that stamps the logs is behind this machine's clock, which was set forward. It catches up at twice the speed.",
 			n.registry.logBehindSeconds),
 		metric.Gauge("countd_groups_without_room",
-			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
+			"Groups led here that refuse writes because the disk of this node, or of too many of their voters, is at its reserve.",
 			func() float64 { return float64(n.headroom.VotersFull.Load()) }),
 		metric.Gauge("countd_remembered_keys",
 			"Idempotency keys that the node's shards remember, counted in each shard.",

@@ -89,7 +89,7 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.membership = membership.New(membership.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
-		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit,
 		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {

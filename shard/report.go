@@ -21,6 +21,7 @@ type NodeReport struct {
 	NotReady   string          `json:"not_ready"` // why it cannot serve; "" when it can
 	MemoryFull bool            `json:"memory_full"`
 	DiskFull   bool            `json:"disk_full"`
+	DiskHangs  bool            `json:"disk_hangs,omitempty"`
 	Insecure   bool            `json:"insecure,omitempty"` // Config.Insecure
 	Replicas   []ReplicaReport `json:"replicas"`
 	// CertProblems is Config.CertProblems.
@@ -49,7 +50,7 @@ func newLife() string {
 
 // Report describes this node.
 func (n *Node) Report() NodeReport {
-	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), Insecure: n.cfg.Insecure}
+	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), DiskHangs: n.headroom.DiskHangs.Load() > 0, Insecure: n.cfg.Insecure}
 	if n.cfg.CertProblems != nil {
 		r.CertProblems = n.cfg.CertProblems()
 	}

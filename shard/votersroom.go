@@ -63,7 +63,7 @@ func (v votersRoom) check() {
 	short := 0
 	for r, voters := range led {
 		tooFew := tooFewWithRoom(voters, full)
-		if r.votersFull.Store(tooFew); tooFew {
+		if r.votersFull.Store(tooFew); tooFew || v.headroom.DiskFull.Load() {
 			short++
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/replica"
 )
 
 func TestTooFewWithRoom(t *testing.T) {
@@ -61,4 +62,45 @@ func TestMostVotersFull(t *testing.T) {
 	}
 	followers[0].headroom.DiskFull.Store(false)
 	eventually(t, "a write is taken", func() bool { return write() == nil })
+}
+
+// A node whose disk is full or hangs hands over what it leads to nodes with room, is given
+// nothing back, and passes on the writes of its clients meanwhile.
+func TestUnfitDiskLeadsNothing(t *testing.T) {
+	all := openMembers(t, 3)
+	for _, n := range all {
+		holdHeadroom(n)
+	}
+	ks := all[0].Keyspace("posts")
+	leader, followers := roles(t, all, ks.FirstGroup)
+	for name, turn := range map[string]func(unfit bool){
+		"full": leader.headroom.DiskFull.Store,
+		"hangs": func(unfit bool) {
+			if leader.headroom.DiskHangs.Store(0); unfit {
+				leader.headroom.DiskHangs.Store(1)
+			}
+		},
+	} {
+		turn(true)
+		eventually(t, "the node whose disk is unfit leads nothing: "+name, func() bool {
+			led, _ := leader.membership.ToHandOver()
+			return led == 0
+		})
+		if _, err := leader.membership.Progress(t.Context(), leader.cfg.NodeKey, nil); err == nil {
+			t.Errorf("%s: it may be given a lead", name)
+		}
+		for id := range uint64(ks.Shards) {
+			mustDo(t, leader.Write(leader.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(id, 0, 1)}, Deadline: soon()})))
+		}
+		turn(false)
+		group := followers[0].registry.Replica(ks.FirstGroup)
+		if group.Ready() != nil {
+			group = followers[1].registry.Replica(ks.FirstGroup)
+		}
+		eventually(t, "the node leads again: "+name, func() bool {
+			_ = group.Transfer(replica.Member{ID: leader.registry.Replica(ks.FirstGroup).ID(), Addr: leader.mux.Addr().String()})
+			led, _ := leader.membership.ToHandOver()
+			return led > 0
+		})
+	}
 }

@@ -29,6 +29,7 @@ type Node struct {
 	CertProblems []string `json:"cert_problems,omitempty"`
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`
 	DiskFull     bool     `json:"disk_full"`
+	DiskHangs    bool     `json:"disk_hangs,omitempty"`
 	HTTPAddr     string   `json:"http_addr"`
 }
 

@@ -7,6 +7,7 @@
 package headroom
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -67,7 +68,8 @@ type Headroom struct {
 	MemoryTight atomic.Bool
 	MemoryOver  atomic.Uint64 // bytes of tables that were too many when it last was
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64 // groups led here of which too few voters have room
+	VotersFull  atomic.Int64 // groups led here that take no writes: too few voters have room, or this node has none
+	DiskHangs   atomic.Int64 // replicas here whose log takes entries no more
 
 	// What look found, for the metrics: a scrape does not wait for the disk.
 	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
@@ -180,6 +182,18 @@ func (h *Headroom) Lacks(bytes uint64) uint64 {
 func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
 	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
 }
+
+// Unfit returns why the node should lead nothing: its disk is full or hangs. It returns nil
+// otherwise.
+func (h *Headroom) Unfit() error {
+	if h.DiskHangs.Load() > 0 {
+		return errDiskHangs
+	}
+	return h.DiskError()
+}
+
+// errDiskHangs is returned while the disk does not answer.
+var errDiskHangs = errors.New("the disk does not answer")
 
 // DiskError returns a *DiskFullError while the disk is full.
 func (h *Headroom) DiskError() error {

@@ -49,6 +49,7 @@ type Config struct {
 	// moment after the call, and this node leads the group still.
 	Prove    func(ctx context.Context, g *replica.Replica, term uint64) error
 	Change   func(context.Context, *catalog.Command) error // of the catalog
+	Unfit    func() error                                  // why this node should lead nothing, nil if it may: its disk takes no writes
 	Wake     func()                                        // has reconciling look again at once
 	Stopping <-chan struct{}
 	Logger   *slog.Logger

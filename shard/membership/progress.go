@@ -51,8 +51,8 @@ func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, e
 // serveReplicaProgress answers the index up to which each replica has applied its log.
 // It answers 0 for a replica that is not here, has cold rows that cannot be read, or is
 // not in its own configuration. The log may reach further; a voter should be able to
-// lead at once. A node that is stopping answers ErrDraining: nothing is to be handed to
-// it.
+// lead at once. A node that is stopping answers ErrDraining, and one whose disk takes no
+// writes why: nothing is to be handed to it.
 func (m *Membership) serveReplicaProgress(_ context.Context, request []byte) ([]byte, error) {
 	replicas, err := ParseReplicas(request)
 	if err != nil {
@@ -64,6 +64,9 @@ func (m *Membership) serveReplicaProgress(_ context.Context, request []byte) ([]
 func (m *Membership) answerProgress(replicas []raftstore.ReplicaID) ([]byte, error) {
 	if m.HandingOver.Load() {
 		return nil, errs.ErrDraining
+	}
+	if err := m.cfg.Unfit(); err != nil {
+		return nil, err
 	}
 	var answer []byte
 	for _, r := range replicas {

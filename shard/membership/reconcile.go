@@ -85,10 +85,11 @@ func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	return true
 }
 
-// shed hands a group over that this node should not lead: it is draining, or cannot
-// read all rows.
+// shed hands a group over that this node should not lead: it is draining, its disk takes no
+// writes, or it cannot read all rows. A group whose own write hangs hands itself over.
 func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
-	if view.Nodes[m.cfg.Key].State == catalog.NodeActive && !m.HandingOver.Load() && !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil {
+	may := view.Nodes[m.cfg.Key].State == catalog.NodeActive && !m.HandingOver.Load() && !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil && m.cfg.Unfit() == nil
+	if may || g.Hangs() {
 		return "", nil
 	}
 	to, hope := m.successor(ctx, g, view)
@@ -114,7 +115,7 @@ func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 
 // successor returns the voter that is nearest to having this group's whole log,
 // and of those that have it the one that leads the least, as far as is known
-// here. None that is draining or stopping, or that does not answer, is chosen.
+// here. None that is draining or stopping, whose disk is full, or that does not answer, is chosen.
 // There is no hope of one if all others will not lead: some say so, and the rest do
 // not answer.
 func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
@@ -127,7 +128,7 @@ func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *ca
 		}
 		lag, err := m.behind(ctx, g, id)
 		switch {
-		case node.State != catalog.NodeActive || errors.Is(err, errs.ErrDraining):
+		case node.State != catalog.NodeActive || errors.Is(err, errs.ErrDraining), errors.Is(err, errs.ErrDiskFull):
 			unwilling = true
 			continue
 		case err != nil:

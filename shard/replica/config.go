@@ -66,6 +66,10 @@ type Config struct {
 	// group for good instead.
 	Reopen func()
 
+	// Hangs is called when the log takes entries no more, and when it does again; nil for no
+	// call. It must not wait.
+	Hangs func(bool)
+
 	// Cold stores this replica's cold rows; nil for none. ColdDamaged receives the error if
 	// rows that a snapshot needs cannot be read.
 	Cold        *cold.Group

@@ -118,6 +118,13 @@ func (c *contact) waits(now time.Time, term uint64, pause, untilBeat time.Durati
 	return ok && ago+untilBeat <= pause*3/2
 }
 
+// last returns the last entry that the follower is known to have, 0 for an unknown one.
+func (c *contact) last() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.told.last
+}
+
 // knows reports whether an append without entries says nothing that the follower does
 // not know.
 func (c *contact) knows(args *raft.AppendEntriesRequest) bool {

@@ -59,6 +59,8 @@ type Replica struct {
 	// barrierIndex is that of this term's barrier, set before readyTerm. What is
 	// committed behind it reaches the FSM.
 	barrierIndex atomic.Uint64
+	// hangs is set while the log takes entries no more: see noteHang.
+	hangs atomic.Bool
 	// AskFirst is the index, among the other voters, of the one that a term proof asks first.
 	AskFirst atomic.Uint32
 

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -136,6 +137,55 @@ func TestHungDiskStopsTheGroup(t *testing.T) {
 	if err := future.Error(); err == nil {
 		t.Error("the late write was acknowledged")
 	}
+}
+
+// A leader whose disk hangs is replaced before it stops: 1. another replica leads and takes
+// entries while the disk hangs; 2. once the disk answers, all replicas have what was accepted.
+func TestHungLeaderIsReplaced(t *testing.T) {
+	r, stores := &replicas{}, []*faultyStores{}
+	for i := range 3 {
+		cfg := testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1))
+		if i == 0 {
+			cfg.Initial = aloneIn(cfg)
+		}
+		cfg, err := cfg.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fsm := &sumFSM{}
+		cfg.FSM = fsm
+		store := &faultyStores{InmemStore: raft.NewInmemStore()}
+		g, err := startGroup(cfg, store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { mustClose(t, g) })
+		r.cfgs, r.fsms, r.groups, stores = append(r.cfgs, cfg), append(r.fsms, fsm), append(r.groups, g), append(stores, store)
+	}
+	mustBeReady(t, r.groups[0])
+	for _, cfg := range r.cfgs[1:] {
+		r.addVoter(t, cfg)
+	}
+	r.add(t, 1, -1)
+	hung := r.leader(t, -1)
+	hang := make(chan struct{})
+	stores[hung].set(hang, nil)
+	stuck := r.groups[hung].Apply(number(1)) // its outcome is unknown
+	r.unknown++
+	began := time.Now()
+	next := r.leader(t, hung)
+	t.Logf("%s leads %v after the disk of %s hung", r.cfgs[next].NodeID, time.Since(began), r.cfgs[hung].NodeID)
+	r.add(t, 10, hung)
+	if !r.groups[hung].Hangs() {
+		t.Error("the replica does not tell that its disk hangs")
+	}
+	stores[hung].set(nil, nil)
+	close(hang)
+	if err := stuck.Error(); err == nil {
+		r.accepted, r.unknown = r.accepted+1, r.unknown-1
+	}
+	r.mustAgree(t, -1)
+	eventually(t, "the disk hangs no more", func() bool { return !r.groups[hung].Hangs() })
 }
 
 // A group whose disk fails answers with the failure, keeps out of the next

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -70,6 +71,7 @@ type raftTransport struct {
 	beats    *Beats          // nil without streams
 	group    uint32
 	closed   *closedOnce
+	hangs    *atomic.Bool                                       // set while no appends are sent; nil for never
 	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
 	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
@@ -111,6 +113,12 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	if err := t.filter.awaitCommit(id, args, t.closed); err != nil {
 		return err
 	}
+	for t.hangs != nil && t.hangs.Load() {
+		// Entries wait: raft would pause for longer after each error.
+		if isHeartbeat(args) || t.closed.within(reachPause) {
+			return errHangs
+		}
+	}
 	c := t.contact(id)
 	bounded := *args
 	boundCommit(&bounded)
@@ -138,6 +146,9 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	}
 	return err
 }
+
+// errHangs is returned for what is not sent while this node's disk hangs.
+var errHangs = errors.New("this node's disk hangs: others are to lead")
 
 // unreached reports whether an append failed because its node cannot be reached, or not any more.
 func unreached(err error) bool {

@@ -6,14 +6,18 @@ import (
 	"time"
 )
 
-// DiskStallMax is how long one write of a log may take. raft's leader sends
-// heartbeats beside a write that hangs, so a leader whose disk is stuck stays
-// leader and its group stands still until the process goes.
+// DiskStallMax is how long one write of a log may take. A leader whose disk hangs has other
+// nodes lead long before; a process whose disk hangs for longer is of no more use.
 const DiskStallMax = 10 * time.Second
 
-// StallTicks is how often a write is looked at before it counts as stalled: it
-// is found between StallTicks and StallTicks+1 ticks after it began.
-const StallTicks = 10
+const (
+	// StallTicks is how often a write is looked at before it counts as stalled: it
+	// is found between StallTicks and StallTicks+1 ticks after it began.
+	StallTicks = 20
+	// hangTicks is likewise when a write of entries hangs: 1 to 1.5 s by DiskStallMax. A disk
+	// that is merely busy takes less.
+	hangTicks = 2
+)
 
 // tickOrigin is from when ticks are counted: those of all groups fall together, so that an
 // idle process wakes once for all of them.
@@ -53,8 +57,9 @@ func (w *watchedGauge) stalled() bool {
 
 // WatchStalls fails stop when a write of the log or of votes runs for longer than
 // limit, which is StallTicks nanoseconds at least. It returns when done is closed or
-// after it has failed stop.
-func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, done <-chan struct{}) {
+// after it has failed stop. Before that it calls hangs, at each tick, with whether the log
+// takes entries no more.
+func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(bool), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.storing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
@@ -65,6 +70,7 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, do
 		select {
 		case <-time.After(every - time.Since(tickOrigin)%every):
 		case <-done:
+			hangs(false)
 			return
 		}
 		for i := range gauges {
@@ -73,5 +79,6 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, do
 				return
 			}
 		}
+		hangs(gauges[0].ticks > hangTicks)
 	}
 }

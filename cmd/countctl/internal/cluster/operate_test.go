@@ -56,6 +56,7 @@ func TestWarnings(t *testing.T) {
 		"insecure":              {func(c *countdtest.Cluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
 		"joins nobody":          {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
 		"no memory":             {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
+		"a disk that hangs":     {func(c *countdtest.Cluster) { c.Nodes[0].DiskHangs = true }, []string{"disk_hangs"}},
 		"no disk":               {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
 		"zones of some":         {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
 		"no leader":             {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
