@@ -45,7 +45,7 @@ the backup began; different shards may be of different moments. Users' cursors a
 are saved before the notices and posts that they refer to. Writes continue meanwhile. The
 files have checksums, and restore verifies them all. A backup that is interrupted or fails
 removes what it wrote. The files include what the shards remember of requests, but a
-restore does not use it.`,
+restore does not use it. Users and their tokens are not in a backup.`,
 		Args: cli.Exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
 	}
@@ -75,6 +75,9 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	if err != nil {
 		b.remove(made)
 		return fmt.Errorf("cannot back up to %s: %w", dir, err)
+	}
+	if users, err := server.Admin().Users(ctx); err == nil && len(users) > 0 {
+		c.Say("%s and their tokens are not in the backup: create them again where it is restored", cli.Counted(uint64(len(users)), "user"))
 	}
 	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
 	for _, k := range m.Keyspaces {
