@@ -41,7 +41,7 @@ func (s *session) flush(ctx context.Context) error {
 	}
 	s.status.setWaiting(len(s.waiting) - len(b.messages)) // those after a stop are fetched again
 	clear(s.waiting)                                      // do not keep their bytes alive
-	s.waiting = s.waiting[:0]
+	s.waiting, s.waitingBytes = s.waiting[:0], 0
 	if b.stop == nil {
 		s.status.running()
 	}

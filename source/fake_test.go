@@ -24,6 +24,7 @@ type fakeQueue struct {
 	bounds   func()            // called by Bounds after it has read them, if it is set
 	dated    bool              // messages have the time when they were written
 	times    []time.Time       // then
+	oneByOne bool              // messages are fetched one by one
 	behind   uint64            // messages that Bounds does not know yet
 }
 
@@ -114,6 +115,9 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 		}
 		if end := uint64(len(r.q.values)); r.at < end {
 			n := min(end-r.at, uint64(limit))
+			if r.q.oneByOne {
+				n = 1
+			}
 			if r.q.rng != nil {
 				n = 1 + r.q.rng.Uint64N(n)
 			}

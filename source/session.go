@@ -21,8 +21,9 @@ type session struct {
 	even   bool      // every shard is at at
 	met    time.Time // when the shards were last asked
 
-	waiting []Message
-	next    Position // after waiting; below all that was not fetched
+	waiting      []Message
+	waitingBytes int
+	next         Position // after waiting; below all that was not fetched
 }
 
 // errEnding is returned by a session that Ending has ended.
@@ -237,18 +238,19 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 
 // gather adds what was fetched to the batch, and flushes a full one.
 func (s *session) gather(ctx context.Context, f Fetched) error {
-	most := s.cfg.Source.Batch.Messages
-	if len(s.waiting) > 0 && len(s.waiting)+len(f.Messages) > most {
+	most, bytes := s.cfg.Source.Batch.Messages, f.Bytes()
+	if len(s.waiting) > 0 && (len(s.waiting)+len(f.Messages) > most || s.waitingBytes+bytes > FetchBytesMax) {
 		if err := s.flush(ctx); err != nil {
 			return err
 		}
 	}
 	s.waiting = append(s.waiting, f.Messages...)
+	s.waitingBytes += bytes
 	s.status.setWaiting(len(s.waiting))
 	if s.next.Less(f.Next) {
 		s.next = f.Next
 	}
-	if len(s.waiting) >= most {
+	if len(s.waiting) >= most || s.waitingBytes >= FetchBytesMax {
 		return s.flush(ctx)
 	}
 	return nil

@@ -73,7 +73,8 @@ type Fetched struct {
 
 // A Reader reads one partition, from front to back. Commit may be called during Next.
 type Reader interface {
-	// Next waits for messages and returns at most limit; none if there were none for a while.
+	// Next waits for messages and returns at most limit, and about FetchBytesMax; none if there were
+	// none for a while.
 	// It returns a *StalledError if a message was lost before it was read, or if the queue is
 	// not the one that the reader began with.
 	Next(ctx context.Context, limit int) (Fetched, error)

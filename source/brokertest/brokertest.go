@@ -3,6 +3,8 @@ package brokertest
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,6 +95,66 @@ func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	})
 	if got := c.Sums()[1]; got != want {
 		t.Fatalf("row 1 is %d, want %d", got, want)
+	}
+}
+
+// Bounded tests that a reader returns and holds a few megabytes, however many large messages wait,
+// and returns all of them; and that many dead letters of one large message are written.
+func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
+	t.Helper()
+	const messages = 60
+	random := make([]byte, 450<<10) // does not become small in a batch
+	_, _ = rand.Read(random)
+	large := hex.EncodeToString(random) // a topic of Kafka takes it
+	for range messages {
+		q.Write(t, large)
+	}
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := q.Open(cfg, source.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	first, _, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Read(t.Context(), 0, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for n := 0; n < messages; {
+		time.Sleep(50 * time.Millisecond) // the reader receives as much as it may
+		if held := holds(r); held > source.FetchBytesMax+1<<20 {
+			t.Fatalf("it holds %d MiB", held>>20)
+		}
+		got, err := r.Next(t.Context(), 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n += len(got.Messages); got.Bytes() > 2*source.FetchBytesMax {
+			t.Fatalf("a fetch has %d messages of %d MiB", len(got.Messages), got.Bytes()>>20)
+		}
+	}
+	letters := make([]source.Letter, 100)
+	for i := range letters {
+		letters[i] = source.Letter{Source: "likes", Position: first, Reason: "a column was dropped", Op: fmt.Sprint(i), Value: []byte(large)}
+	}
+	if err := b.DeadLetter(t.Context(), letters); err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for _, letter := range q.Letters(t) {
+		if letter == large {
+			written++
+		}
+	}
+	if written != len(letters) {
+		t.Errorf("%d letters of %d", written, len(letters))
 	}
 }
 

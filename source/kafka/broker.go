@@ -199,6 +199,15 @@ func (b *Broker) Denied(err error) bool {
 // sync acknowledge. A letter may be there twice if a node ended at the wrong moment; its
 // headers name the message.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	for part := range source.LetterBatches(letters, letterBatchBytes) {
+		if err := b.produce(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Broker) produce(ctx context.Context, letters []source.Letter) error {
 	records := make([]*kgo.Record, 0, len(letters))
 	for i := range letters {
 		l := &letters[i]
@@ -214,19 +223,10 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 		}
 		records = append(records, r)
 	}
-	for len(records) > 0 {
-		n, bytes := 1, len(records[0].Value)
-		for ; n < len(records) && bytes+len(records[n].Value) <= letterBatchBytes; n++ {
-			bytes += len(records[n].Value)
-		}
-		err := b.client.ProduceSync(ctx, records[:n]...).FirstErr()
-		if errors.Is(err, kerr.MessageTooLarge) {
-			return source.Stalled("dead letters of %d bytes are over what topic %s takes (max.message.bytes): let it take more, or set on-error: skip", bytes, b.cfg.DeadLetters)
-		}
-		if err != nil {
-			return err
-		}
-		records = records[n:]
+	err := b.client.ProduceSync(ctx, records...).FirstErr()
+	if errors.Is(err, kerr.MessageTooLarge) {
+		return source.Stalled("the dead letter of position %s, a message of %d bytes, is over what topic %s takes (max.message.bytes): let it take more, or set on-error: skip",
+			letters[0].Position, len(letters[0].Value), b.cfg.DeadLetters)
 	}
-	return nil
+	return err
 }

@@ -399,3 +399,7 @@ func TestOtherLeader(t *testing.T) {
 		t.Error("the broker was not asked")
 	}
 }
+
+func TestBounded(t *testing.T) {
+	brokertest.Bounded(t, newCluster(t, nil).queue(), func(source.Reader) int { return 0 })
+}

@@ -12,8 +12,12 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// waitMax is how long Next waits for a message.
-const waitMax = time.Second
+const (
+	// waitMax is how long Next waits for a message.
+	waitMax = time.Second
+	// decompressedMax bounds a batch of a producer once it is decompressed.
+	decompressedMax = 2 * source.MessageBytesMax
+)
 
 // reader reads a partition with a client of its own.
 type reader struct {
@@ -54,6 +58,8 @@ func (b *Broker) Read(ctx context.Context, partition uint32, from source.Positio
 		kgo.KeepControlRecords(), // so that the position passes them
 		kgo.KeepRetryableFetchErrors(),
 		kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.FetchMaxBytes(source.FetchBytesMax),
+		kgo.MaxDecompressBatchBytes(decompressedMax),
 	}, b.options...)
 	client, err := kgo.NewClient(options...)
 	if err != nil {
@@ -126,6 +132,9 @@ func (r *reader) explain(ctx context.Context, err error) error {
 	var loss *kgo.ErrDataLoss
 	if errors.As(err, &loss) {
 		return source.Stalled("the topic has other messages than were read: a leader without the messages from %d on took over; position is %d; seek to go on", loss.ResetTo, r.at)
+	}
+	if _, large := errors.AsType[*kgo.ErrDecompressTooLarge](err); large {
+		return source.Stalled("a batch of messages at position %d or above has over %d bytes once it is decompressed, which no reader holds", r.at, decompressedMax)
 	}
 	if errors.Is(err, kerr.OffsetOutOfRange) {
 		first, end, boundsErr := r.b.Bounds(ctx, r.partition)

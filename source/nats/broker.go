@@ -81,6 +81,16 @@ func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(b.mu.conn)
 }
 
+// payloadMax is the server's bound of a message; 0 without a connection.
+func (b *Broker) payloadMax() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.conn == nil {
+		return 0
+	}
+	return b.mu.conn.MaxPayload()
+}
+
 // requestMax bounds the wait for an answer. A server that ends or begins may lose a request.
 const requestMax = 5 * time.Second
 

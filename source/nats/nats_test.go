@@ -274,3 +274,8 @@ func TestClosedConnection(t *testing.T) {
 		return err != nil
 	})
 }
+
+func TestBounded(t *testing.T) {
+	q, _ := newQueue(t)
+	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).buffered.Bytes() })
+}

@@ -16,8 +16,6 @@ const (
 	// pullMax bounds the messages of one request to the server. A few thousand leave the reader
 	// waiting for the next answer.
 	pullMax = 10_000
-	// pullBytesMax bounds their bytes, above the largest message that a server takes.
-	pullBytesMax = 128 << 20
 	// readyMax bounds the messages that wait for Next.
 	readyMax = 2_000
 	// heartbeat is how often the server is heard, so that a lost consumer is noticed.
@@ -33,6 +31,7 @@ type reader struct {
 	identity string
 	consume  jetstream.ConsumeContext
 	messages chan jetstream.Msg // closed by nobody; consume's handler blocks when it is full
+	buffered *source.Buffered   // of messages
 	failed   chan error
 	ended    chan struct{} // closed by Close
 	at       uint64        // next to read, by the stream's sequence
@@ -49,6 +48,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		b:        b,
 		identity: identity(info),
 		messages: make(chan jetstream.Msg, readyMax),
+		buffered: source.NewBuffered(),
 		failed:   make(chan error, 1),
 		ended:    make(chan struct{}),
 		at:       max(1, from.Lo),
@@ -77,7 +77,9 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	if err != nil {
 		return nil, err
 	}
-	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytesMax),
+	// A request that is smaller than a message and its headers would never get it.
+	pullBytes := max(source.FetchBytesMax, 2*int(b.payloadMax()))
+	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytes),
 		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			err = b.explain(err, time.Now().Add(-pullAnswerMax))
@@ -94,6 +96,9 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 
 // deliver is called by the library, a message at a time.
 func (r *reader) deliver(m jetstream.Msg) {
+	if !r.buffered.Add(len(m.Data()), r.ended) {
+		return
+	}
 	select {
 	case r.messages <- m:
 	case <-r.ended:
@@ -142,9 +147,10 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 			}
 		}
 	}
-	for len(got.Messages) < limit {
+	for bytes := got.Bytes(); len(got.Messages) < limit && bytes < source.FetchBytesMax; {
 		select {
 		case m := <-r.messages:
+			bytes += len(m.Data())
 			if err := r.take(&got, m); err != nil {
 				return got, err
 			}
@@ -159,6 +165,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 
 // take appends a message to got, if it is the next one.
 func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
+	r.buffered.Remove(len(m.Data()))
 	meta, err := m.Metadata()
 	if err != nil {
 		return err

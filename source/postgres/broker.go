@@ -273,14 +273,26 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 	if err != nil {
 		return err
 	}
+	for part := range source.LetterBatches(letters, letterBatchBytes) {
+		if _, err := b.query(ctx, insert(table, part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letterBatchBytes bounds the letters of one call of the server.
+const letterBatchBytes = 1 << 20
+
+// insert returns the statements that insert letters.
+func insert(table string, letters []source.Letter) string {
 	var sql strings.Builder
 	for i := range letters {
 		l := &letters[i]
 		fmt.Fprintf(&sql, "INSERT INTO %s (id, source, position, reason, op, message) VALUES (%s, %s, %s, %s, %s, '\\x%x') ON CONFLICT DO NOTHING;",
 			table, literal(l.ID()), literal(l.Source), literal(l.Position.String()), literal(l.Reason), literal(l.Op), l.Value)
 	}
-	_, err = b.query(ctx, sql.String())
-	return err
+	return sql.String()
 }
 
 // Denied reports whether the server does not accept the user, or does not permit a statement.

@@ -107,6 +107,7 @@ func TestReads(t *testing.T) {
 	t.Run("values", func(t *testing.T) { testValues(t, db) })
 	t.Run("lag", func(t *testing.T) { testLag(t, db) })
 	testLostSlot(t, db)
+	t.Run("bounded", func(t *testing.T) { testBounded(t, db) })
 	t.Run("letters", func(t *testing.T) { testLetters(t, db) })
 }
 
@@ -332,4 +333,9 @@ func testLag(t *testing.T, db *database) {
 		lag, known := s.Lag()
 		return known && lag == 0 && s.LagSeconds == 0 && s.Looked.After(began)
 	})
+}
+
+func testBounded(t *testing.T, db *database) {
+	q := db.queue(t, "bounded", "countd", outbox)
+	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).holds.Bytes() })
 }

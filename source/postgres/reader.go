@@ -34,6 +34,7 @@ type reader struct {
 	conn   *pgconn.PgConn
 	dec    decoder
 	items  chan item
+	holds  *source.Buffered // of items
 	ended  chan struct{}
 	err    error // of the goroutine; valid once items is closed
 	cancel context.CancelFunc
@@ -74,6 +75,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		conn:   conn,
 		dec:    decoder{prefix: b.cfg.Prefix, relations: map[uint32]relation{}},
 		items:  make(chan item, pendingMax),
+		holds:  source.NewBuffered(),
 		ended:  make(chan struct{}),
 		cancel: cancel,
 		closed: func() { b.setRead("") },
@@ -163,10 +165,13 @@ func (r *reader) received(life context.Context, data []byte) error {
 // hand puts an item into the channel, if it says anything new.
 func (r *reader) hand(life context.Context, i item) error {
 	if i.has && i.message.Position.Less(r.from) {
-		i.has = false // the first part of a transaction, which was applied
+		i.has, i.message = false, source.Message{} // the first part of a transaction, which was applied
 	}
 	if !i.has && i.next == (source.Position{}) {
 		return nil
+	}
+	if !r.holds.Add(len(i.message.Value), life.Done()) {
+		return life.Err()
 	}
 	select {
 	case r.items <- i:
@@ -191,10 +196,11 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		r.take(&got, i)
 	case <-wait.C:
 	}
-	for len(got.Messages) < limit {
+	for bytes := got.Bytes(); len(got.Messages) < limit && bytes < source.FetchBytesMax; {
 		select {
 		case i, ok := <-r.items:
 			if ok {
+				bytes += len(i.message.Value)
 				r.take(&got, i)
 				continue
 			}
@@ -207,6 +213,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 }
 
 func (r *reader) take(got *source.Fetched, i item) {
+	r.holds.Remove(len(i.message.Value))
 	if i.has {
 		got.Messages = append(got.Messages, i.message)
 	}

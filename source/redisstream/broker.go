@@ -7,6 +7,7 @@
 package redisstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -45,8 +47,13 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	}
 	options.Password = access.Password
 	options.ContextTimeoutEnabled = true
+	options.DialTimeout = cmp.Or(options.DialTimeout, dialTimeout)
+	options.Dialer = bounded(redis.NewDialer(options))
 	return &Broker{redis.NewClient(options), cfg}, nil
 }
+
+// dialTimeout bounds the wait for a connection.
+const dialTimeout = 5 * time.Second
 
 // Quiet ends the log of Redis's client, which repeats the errors that it returns on stderr, in a form
 // of its own. The log is one of the process, so call it before a broker is open.
@@ -98,8 +105,11 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return first, end, err
 }
 
-// explain returns a *source.StalledError for a stream that is not there.
+// explain returns a *source.StalledError for a stream that is not there, or whose entries are too large.
 func (b *Broker) explain(err error) error {
+	if errors.Is(err, errAnswer) {
+		return source.Stalled("stream %s has entries that are too large: an answer of Redis with two or three of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
+	}
 	if err != nil && strings.Contains(err.Error(), "no such key") {
 		return b.missing()
 	}
@@ -109,6 +119,18 @@ func (b *Broker) explain(err error) error {
 // DeadLetter appends letters to the stream of dead letters. A letter may be there twice if a
 // node ended at the wrong moment; source, partition and position name it.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	for part := range source.LetterBatches(letters, letterBatchBytes) {
+		if err := b.add(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letterBatchBytes bounds the letters of one pipeline.
+const letterBatchBytes = 1 << 20
+
+func (b *Broker) add(ctx context.Context, letters []source.Letter) error {
 	_, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range letters {
 			l := &letters[i]

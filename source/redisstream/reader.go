@@ -14,8 +14,12 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// waitMax is how long Next waits for an entry.
-const waitMax = 500 * time.Millisecond
+const (
+	// waitMax is how long Next waits for an entry.
+	waitMax = 500 * time.Millisecond
+	// countFirst is how many entries the first fetch asks for: their size is not known.
+	countFirst = 16
+)
 
 // reader reads a stream. Each read is one transaction with a look at the stream's counters,
 // so that it is certain that nothing was removed between two reads.
@@ -29,6 +33,8 @@ type reader struct {
 		// added is how many entries were ever added below at, if counted.
 		added   int64
 		counted bool
+		// count is how many entries have FetchBytesMax, if they are as those of the last fetch.
+		count int
 	}
 }
 
@@ -39,7 +45,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		return nil, err
 	}
 	r := &reader{b: b, group: group}
-	r.mu.at = from
+	r.mu.at, r.mu.count = from, countFirst
 	_, err = r.read(ctx, 0)
 	return r, err
 }
@@ -60,10 +66,21 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return r.read(ctx, limit)
 }
 
-// read returns at most limit entries and does not wait.
+// read returns at most limit entries and does not wait. If they are larger than those before, it asks
+// for fewer.
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for {
+		got, err := r.readLocked(ctx, min(limit, r.mu.count))
+		if !errors.Is(err, errAnswer) || min(limit, r.mu.count) <= 1 {
+			return got, r.b.explain(err)
+		}
+		r.mu.count = max(1, min(limit, r.mu.count)/8)
+	}
+}
+
+func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, error) {
 	got := source.Fetched{Next: r.mu.at, Left: -1}
 	key := r.b.cfg.Key
 	tx := r.b.client.TxPipeline()
@@ -75,7 +92,7 @@ func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 				err = of // a command that was refused says why
 			}
 		}
-		return got, r.b.explain(err)
+		return got, err
 	}
 	if err := r.judge(stream.Val(), groups.Val()); err != nil {
 		return got, err
@@ -154,6 +171,9 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		}
 		got.Messages = append(got.Messages, source.Message{Position: p, Value: r.value(e.Values), Time: time.UnixMilli(int64(p.Hi))})
 		r.mu.at = after(p)
+	}
+	if n := len(entries); n > 0 {
+		r.mu.count = max(1, n*source.FetchBytesMax/max(1, got.Bytes()))
 	}
 	r.mu.added += int64(len(entries))
 	got.Next = r.mu.at

@@ -233,3 +233,27 @@ func TestHighestID(t *testing.T) {
 		t.Errorf("%v follows %v", after(p), p)
 	}
 }
+
+func TestBounded(t *testing.T) {
+	q, client := newQueue(t, "")
+	brokertest.Bounded(t, q, func(source.Reader) int { return 0 })
+
+	// Entries of which one answer has too many are read all the same.
+	like := brokertest.Like(1, 1)
+	c := sinktest.New(1, nil)
+	client.Del(t.Context(), "likes")
+	for range 20 { // small ones first, so that the reader asks for many
+		q.Write(t, like, like, like, like, like)
+	}
+	for range 60 {
+		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like, "more", strings.Repeat("x", 3<<20)}})
+	}
+	r := q.Start(t, c)
+	r.Counts(t, c, 160)
+
+	// One that is too large alone stalls the source.
+	client.Del(t.Context(), "likes.dead")
+	q.Write(t, like)
+	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", strings.Repeat("x", answerBytesMax)}})
+	r.Stalls(t, "has entries that are too large")
+}

@@ -1,0 +1,48 @@
+package redisstream
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/countd/countd/source"
+)
+
+// answerBytesMax bounds one answer of Redis. Of a stream, it has the first and the last entry, and a third.
+const answerBytesMax = 4 * source.MessageBytesMax
+
+// errAnswer is returned by a connection whose answer is over answerBytesMax.
+var errAnswer = errors.New("an answer of Redis is too large")
+
+// bounded returns a dialer of connections that fail at an answer over answerBytesMax: Redis bounds the
+// entries of an answer by their number only.
+func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &boundedConn{Conn: conn, left: answerBytesMax}, nil
+	}
+}
+
+// boundedConn is a connection that the client uses for one request after another: it writes one, and then
+// reads the whole answer.
+type boundedConn struct {
+	net.Conn
+	left int
+}
+
+func (c *boundedConn) Write(data []byte) (int, error) {
+	c.left = answerBytesMax
+	return c.Conn.Write(data)
+}
+
+func (c *boundedConn) Read(to []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errAnswer
+	}
+	n, err := c.Conn.Read(to)
+	c.left -= n
+	return n, err
+}
