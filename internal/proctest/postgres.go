@@ -41,7 +41,7 @@ func StartPostgres(t testing.TB) *Server {
 	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
 	s := &Server{Addr: addr, name: filepath.Join(bin, "postgres"), dir: dir, as: as.Credential, stop: syscall.SIGQUIT}
-	s.args = []string{"-D", data, "-p", port, "-h", host, "-c", "unix_socket_directories=", "-c", "wal_level=logical", "-c", "fsync=off", "-c", "log_min_messages=fatal"}
+	s.args = []string{"-D", data, "-p", port, "-h", host, "-c", "unix_socket_directories=", "-c", "wal_level=logical", "-c", "max_replication_slots=32", "-c", "fsync=off", "-c", "log_min_messages=fatal"}
 	s.ready = func() bool {
 		return exec.Command(filepath.Join(bin, "pg_isready"), "-q", "-h", host, "-p", port).Run() == nil
 	}
