@@ -112,10 +112,15 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// ParseAddr reads a server's address: http://host:port, https://host:port, or host:port,
-// which is of http.
+// portDefault is countd's own port for HTTP.
+const portDefault = "7400"
+
+// ParseAddr reads a server's address: http://host:port or https://host:port, where a missing
+// port is that of the scheme, 80 or 443; or host:port or host, which is of http, with port
+// 7400 for a missing one.
 func ParseAddr(addr string) (*url.URL, error) {
-	if !strings.Contains(addr, "://") {
+	bare := !strings.Contains(addr, "://")
+	if bare {
 		addr = "http://" + addr
 	}
 	u, err := url.Parse(strings.TrimSuffix(addr, "/"))
@@ -124,6 +129,9 @@ func ParseAddr(addr string) (*url.URL, error) {
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("the address %q is not of the form http://host:port", addr)
+	}
+	if bare && u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), portDefault)
 	}
 	return u, nil
 }

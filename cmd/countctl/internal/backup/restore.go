@@ -106,8 +106,8 @@ func (r *restore) checkFiles() (restoreOutput, error) {
 			out.Rows += g.Rows
 		}
 	}
-	r.Say("all %d files of the backup of cluster %s from %s are whole: %s rows", out.Shards,
-		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), cli.Grouped(out.Rows))
+	r.Say("all %s of the backup of cluster %s from %s are whole: %s", cli.Counted(out.Shards, "file"),
+		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), cli.Counted(out.Rows, "row"))
 	return out, nil
 }
 
@@ -289,7 +289,7 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 	for _, g := range groups {
 		of := slices.ContainsFunc(r.backup.Keyspaces, func(k manifestKeyspace) bool { return k.Name == g.Keyspace })
 		if of && g.Rows > 0 {
-			return fmt.Errorf("%s has %s rows; --force deletes them", cli.GroupName(g), cli.Grouped(g.Rows))
+			return fmt.Errorf("%s has %s; --force deletes them", cli.GroupName(g), cli.Counted(g.Rows, "row"))
 		}
 	}
 	return nil
@@ -312,13 +312,13 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 		return err
 	}
 	if done.CursorsSetBack > 0 { // the server compared the rows after the change
-		r.Say("%s: %s rows, digest %s; %s cursors beyond the board of the backup stand at its end now", name,
-			cli.Grouped(done.Rows), done.Digest, cli.Grouped(done.CursorsSetBack))
+		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
+			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
 		return nil
 	}
 	if moved == nil && (done.Rows != g.Rows || done.Digest != g.Digest) {
 		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
 	}
-	r.Say("%s: %s rows, digest %s", name, cli.Grouped(done.Rows), done.Digest)
+	r.Say("%s: %s, digest %s", name, cli.Counted(done.Rows, "row"), done.Digest)
 	return nil
 }

@@ -214,9 +214,9 @@ func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bo
 	}
 	if rows > 0 {
 		if !cli.IsTerminal(c.In) || !cli.IsTerminal(c.Err) {
-			return cli.Usagef("keyspace %s holds %s rows, which this bench would change; name one by --keyspace, or give --yes", changed, cli.Grouped(rows))
+			return cli.Usagef("keyspace %s holds %s, which this bench would change; name one by --keyspace, or give --yes", changed, cli.Counted(rows, "row"))
 		}
-		if err := c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s rows?", changed, cli.Grouped(rows))); err != nil {
+		if err := c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s?", changed, cli.Counted(rows, "row"))); err != nil {
 			return err
 		}
 	}

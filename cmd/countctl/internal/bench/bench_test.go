@@ -88,7 +88,7 @@ func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 		return nil
 	}
 	i := against(t, server)
-	if got := i.Run("bench", "--requests", "1"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "posts holds 1 rows") {
+	if got := i.Run("bench", "--requests", "1"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "posts holds 1 row,") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
 	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[2].Leader = "" })

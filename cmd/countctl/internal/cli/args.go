@@ -21,7 +21,7 @@ import (
 func Exactly(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
 		}
 		return nil
 	}
@@ -31,7 +31,7 @@ func Exactly(n int, names string) cobra.PositionalArgs {
 func AtLeast(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
-			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
 		}
 		return nil
 	}
@@ -41,7 +41,7 @@ func AtLeast(n int, names string) cobra.PositionalArgs {
 func AtMost(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > n {
-			return Usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
 		}
 		return nil
 	}

@@ -71,7 +71,7 @@ func Usagef(format string, args ...any) error {
 func (c *CLI) globalFlags(root *cobra.Command) {
 	addrs := strings.FieldsFunc(cmp.Or(c.Env(AddrEnv), addrDefault), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	flags := root.PersistentFlags()
-	flags.StringSliceVar(&c.addrs, "addr", addrs, "address of a server, or of several servers of one cluster, which are tried in turn; "+AddrEnv+" sets others")
+	flags.StringSliceVar(&c.addrs, "addr", addrs, "address of a server, http://host:port or host (port 7400), or of several servers of one cluster, which are tried in turn; "+AddrEnv+" sets others")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
 	flags.BoolVar(&c.Yes, "yes", false, "do not ask for confirmation, and allow what is refused as unsafe otherwise")
 	flags.BoolVar(&c.NoWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")

@@ -85,7 +85,7 @@ func (t *Table) Counts(rows []client.Row) {
 func RowsWere(n int64) string { return WereCounted(n, "row") }
 
 // WereCounted returns the beginning of a sentence about n objects.
-func WereCounted(n int64, one string) string {
+func WereCounted[N int | int64 | uint64](n N, one string) string {
 	if n == 1 {
 		return "1 " + one + " was"
 	}

@@ -21,7 +21,7 @@ type Sample struct {
 	Rows  int64
 	Done  int64  // of total, in any unit: bytes of a file, rows of a keyspace
 	Total int64  // 0 or less when not known
-	Unit  string // of rows; "" for rows
+	Unit  string // of rows, in the singular; "" for row
 }
 
 // Meter shows progress on standard error: a bar on a terminal, otherwise a line every few
@@ -90,8 +90,8 @@ func (m *Meter) show() {
 
 // text is rows, or the sample's unit, rows a second and the time left.
 func (m *Meter) text(s Sample, took time.Duration) string {
-	unit := cmp.Or(s.Unit, "rows")
-	text := fmt.Sprintf("%s %s, %s %s/s", Grouped(s.Rows), unit, Grouped(PerSecond(s.Rows-m.first.Rows, took)), unit)
+	unit := cmp.Or(s.Unit, "row")
+	text := fmt.Sprintf("%s, %s/s", Counted(s.Rows, unit), Counted(PerSecond(s.Rows-m.first.Rows, took), unit))
 	done := s.Done - m.first.Done
 	if s.Total <= 0 || done <= 0 || s.Done > s.Total {
 		return text

@@ -137,7 +137,7 @@ have uneven numbers of replicas, the cluster evens them out again.`,
 }
 
 func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, from, to string, wait time.Duration) (client.Changed, error) {
-	c.Say("a replica of %s, %s rows, moves from %s to %s", cli.GroupName(g), cli.Grouped(g.Rows), from, to)
+	c.Say("a replica of %s, %s, moves from %s to %s", cli.GroupName(g), cli.Counted(g.Rows, "row"), from, to)
 	if err := c.Confirm("Move it?"); err != nil {
 		return client.Changed{}, err
 	}

@@ -64,7 +64,7 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 			if !slices.Contains(keyspace.Columns, column) {
 				return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
 			}
-			what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in any of %s.", column, keyspace.Name, rows)
+			what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in %s.", column, keyspace.Name, rows)
 			if err := confirmByName(c, what, column); err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string)
 	if err != nil {
 		return all[i], fmt.Sprintf("rows that are not counted (%v)", err), nil
 	}
-	return all[i], fmt.Sprintf("%s rows", cli.Grouped(rows)), nil
+	return all[i], cli.Counted(rows, "row"), nil
 }
 
 // confirmByName asks for a name on a terminal before something is lost for good. Without a

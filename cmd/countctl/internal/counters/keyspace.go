@@ -38,10 +38,10 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters, unless one of the same shape exists",
 		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
-		Args:    cli.Exactly(1, "NAME"),
+		Args:    cli.Exactly(1, "NAME, and its columns by --columns A,B"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(columns) == 0 {
-				return cli.Usagef("keyspace create needs --columns")
+				return cli.Usagef("keyspace create needs --columns, such as --columns plays,likes")
 			}
 			if cmd.Flags().Changed("shards") && shards < 1 {
 				return cli.Usagef("--shards is 1 to 64, not %d", shards)

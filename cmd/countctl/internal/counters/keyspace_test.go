@@ -70,7 +70,7 @@ func TestDrop(t *testing.T) {
 	server.SetCluster("n1") // with its groups
 	i.OK("incr", "7", "plays=1", "skips=2", "--keyspace", "songs")
 	for _, args := range [][]string{{"keyspace", "drop", "songs"}, {"keyspace", "drop-column", "songs", "skips"}} {
-		if got := i.Run(args...); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "1 rows") || !strings.Contains(got.Err, "Give --yes") {
+		if got := i.Run(args...); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "1 row") || strings.Contains(got.Err, "1 rows") || !strings.Contains(got.Err, "Give --yes") {
 			t.Errorf("countctl %v: exit %d, %s", args, got.Code, got.Err)
 		}
 	}

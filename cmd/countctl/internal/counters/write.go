@@ -134,7 +134,7 @@ On a terminal it asks first, unless --yes is given.` + cli.OnceText,
 			if err != nil {
 				return err
 			}
-			if err := c.Confirm(fmt.Sprintf("Delete %s rows of %s?", cli.Grouped(len(ids)), keyspace)); err != nil {
+			if err := c.Confirm(fmt.Sprintf("Delete %s of %s?", cli.Counted(len(ids), "row"), keyspace)); err != nil {
 				return err
 			}
 			server, err := c.Connect()

@@ -60,14 +60,14 @@ func newEventParser(in *csvfile.Reader, about State, gone []string, speed float6
 		}
 	}
 	var err error
-	if p.id, err = findColumn(in, about.IDColumn); err != nil {
+	if p.id, err = findColumn(in, about.IDColumn, "--id-column"); err != nil {
 		return nil, err
 	}
-	if p.event, err = findColumn(in, about.Events.Event); err != nil {
+	if p.event, err = findColumn(in, about.Events.Event, "--event-column"); err != nil {
 		return nil, err
 	}
 	if p.paced {
-		p.time, err = findColumn(in, about.Events.Time)
+		p.time, err = findColumn(in, about.Events.Time, "--time-column")
 	}
 	return p, err
 }

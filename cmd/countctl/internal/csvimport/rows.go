@@ -33,11 +33,11 @@ type rowParser struct {
 func newRowParser(in *csvfile.Reader, idColumn string, columns []Column, format Format) (rowParser, error) {
 	p := rowParser{name: in.Name(), columns: columns, format: format}
 	var err error
-	if p.id, err = findColumn(in, idColumn); err != nil {
+	if p.id, err = findColumn(in, idColumn, "--id-column"); err != nil {
 		return p, err
 	}
 	for _, c := range columns {
-		field, err := findColumn(in, c.File)
+		field, err := findColumn(in, c.File, "--map")
 		if err != nil {
 			return p, err
 		}
@@ -46,11 +46,16 @@ func newRowParser(in *csvfile.Reader, idColumn string, columns []Column, format 
 	return p, nil
 }
 
-func findColumn(in *csvfile.Reader, name string) (int, error) {
+// findColumn finds a column of the file, which flag names.
+func findColumn(in *csvfile.Reader, name, flag string) (int, error) {
 	header := in.Header()
 	field := slices.Index(header, name)
 	if field < 0 {
-		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has no column %q (it has %s)", name, strings.Join(header, ", "))}
+		mend := flag + " names another"
+		if only := header[0]; len(header) == 1 && strings.ContainsAny(only, ";\t|") {
+			mend = fmt.Sprintf("if the fields are parted by another character than %q, give --delimiter", in.Delimiter())
+		}
+		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has no column %q (it has %s); %s", name, strings.Join(header, ", "), mend)}
 	}
 	if slices.Contains(header[field+1:], name) {
 		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has the column %q twice", name)}
@@ -83,7 +88,11 @@ func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts
 		}
 		value, err := strconv.ParseInt(record[field], 10, 64)
 		if err != nil {
-			return 0, nil, &RowError{p.name, line, fmt.Sprintf("%s: %q is not a signed 64-bit integer", p.columns[i].File, record[field])}
+			reason := fmt.Sprintf("%s: %q is not a signed 64-bit integer", p.columns[i].File, record[field])
+			if record[field] == "" {
+				reason += "; --empty-as-zero reads it as 0"
+			}
+			return 0, nil, &RowError{p.name, line, reason}
 		}
 		cells[i].Value = value
 	}

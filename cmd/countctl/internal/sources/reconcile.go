@@ -197,7 +197,7 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	}
 	err = errors.Join(err, c.Print(out, out.table))
 	if len(found.Unsettled) > 0 {
-		err = errors.Join(err, fmt.Errorf("%w: %d rows were not compared; pause the source for a moment, and run it again", errUnsettled, len(found.Unsettled)))
+		err = errors.Join(err, fmt.Errorf("%w: %s not compared; pause the source for a moment, and run it again", errUnsettled, cli.WereCounted(len(found.Unsettled), "row")))
 	}
 	return err
 }
@@ -221,7 +221,7 @@ func allowCorrections(c *cli.CLI, found *reconcile.Result, most uint64) error {
 	if largest <= most {
 		return nil
 	}
-	return c.ConfirmRisk(fmt.Sprintf("Correct %s columns of rows, by up to %d?", cli.Grouped(int64(len(found.Drifts))), largest))
+	return c.ConfirmRisk(fmt.Sprintf("Correct %s of rows, by up to %d?", cli.Counted(len(found.Drifts), "column"), largest))
 }
 
 // reconciled is a cluster that is compared; it is a reconcile.Server and a reconcile.Writer.

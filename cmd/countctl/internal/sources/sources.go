@@ -218,7 +218,7 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 				first.Store(int64(*of.Lag))
 				m = c.StartMeter(func() cli.Sample {
 					done := max(0, first.Load()-lag.Load())
-					return cli.Sample{Rows: done, Done: done, Total: first.Load(), Unit: "messages"}
+					return cli.Sample{Rows: done, Done: done, Total: first.Load(), Unit: "message"}
 				})
 			}
 		}

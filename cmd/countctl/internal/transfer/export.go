@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -52,7 +53,7 @@ The file appears complete or not at all; an existing file is overwritten only wi
 standard error names the others. Rows that are written to meanwhile appear as they
 were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
-		Args:    cli.Exactly(1, "FILE"),
+		Args:    cli.Exactly(1, "FILE.csv or -, and the keyspace by --keyspace"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
 				return err
@@ -60,7 +61,7 @@ were when they were read.`,
 			if f.read.SkipUnreadable && f.read.Consistency != "stale" {
 				return cli.Usagef("--skip-unreadable needs --consistency stale: any other read waits for a leader")
 			}
-			if err := c.RefuseExisting(args[0]); err != nil && args[0] != cli.StreamName {
+			if err := checkOutput(c, args[0]); err != nil {
 				return err
 			}
 			return exportFile(cmd.Context(), c, args[0], f)
@@ -72,6 +73,18 @@ were when they were read.`,
 	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards without a living replica, name them, and exit 1")
 	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 	return cmd
+}
+
+// checkOutput refuses a name that is more likely that of a keyspace than of a file, and a file
+// that is there.
+func checkOutput(c *cli.CLI, path string) error {
+	if path == cli.StreamName {
+		return nil
+	}
+	if !strings.ContainsAny(path, "./"+string(filepath.Separator)) {
+		return cli.Usagef("%q is no name of a CSV file: give %s.csv, ./%s, or - for standard output, and the keyspace by --keyspace", path, path, path)
+	}
+	return c.RefuseExisting(path)
 }
 
 func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) error {

@@ -40,8 +40,12 @@ func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
 		}
 	}
 	if len(columns) == 0 {
-		return nil, cli.Usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give --map",
-			s.in.Name(), strings.Join(s.in.Header(), ", "), s.keyspace.Name, strings.Join(s.keyspace.Columns, ", "))
+		give := "--map FILE=KEYSPACE"
+		if len(s.in.Header()) == 1 {
+			give += ", or --delimiter"
+		}
+		return nil, cli.Usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give %s",
+			s.in.Name(), strings.Join(s.in.Header(), ", "), s.keyspace.Name, strings.Join(s.keyspace.Columns, ", "), give)
 	}
 	return columns, nil
 }

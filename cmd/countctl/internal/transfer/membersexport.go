@@ -49,12 +49,12 @@ a row whose counts are all zero. The file appears complete or
 not at all; an existing file is overwritten only with --yes. Sets that change meanwhile
 appear as they were when they were read.`,
 		Example: "  countctl members export likes.csv.gz",
-		Args:    cli.Exactly(1, "FILE"),
+		Args:    cli.Exactly(1, "FILE.csv or -, and the keyspace by --keyspace"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
 				return err
 			}
-			if err := c.RefuseExisting(args[0]); err != nil && args[0] != cli.StreamName {
+			if err := checkOutput(c, args[0]); err != nil {
 				return err
 			}
 			return exportMembers(cmd.Context(), c, args[0], &f)
@@ -83,7 +83,7 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 	defer out.Abort()
 	total := c.ProgressTotal(ctx, server, f.Keyspace)
 	m := c.StartMeter(func() cli.Sample {
-		return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "members"}
+		return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "member"}
 	})
 	shown = m
 	if err = out.Header([]string{"id", "member", "at"}); err == nil {
