@@ -15,6 +15,7 @@ import (
 var (
 	ErrUnknownSource = sourcesink.ErrUnknownSource
 	ErrSourceExists  = sourcesink.ErrSourceExists
+	ErrSourceChanged = sourcesink.ErrSourceChanged
 	ErrNotPaused     = sourcesink.ErrNotPaused
 )
 

@@ -182,6 +182,16 @@ func (c *Config) SameMeaning(other *Config) bool {
 	return bytes.Equal(c.meaning(), other.meaning())
 }
 
+// Continues returns why a partition of a queue that was read by another configuration cannot go on
+// at a position with this one, or nil. Inside a transaction of PostgreSQL, the position of a change is
+// its number among those that the publication has.
+func (c *Config) Continues(before *Config, at Position) error {
+	if c.Type == TypePostgres && before.Publication != c.Publication && at.Lo != 0 {
+		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", at, c.Publication, before.Publication)
+	}
+	return nil
+}
+
 // meaning is the configuration without how it is reached, and how it is read.
 func (c *Config) meaning() []byte {
 	m := *c

@@ -28,48 +28,95 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	if err != nil {
 		return nil, argument(err)
 	}
-	n, of, err := s.find(ctx, name)
-	switch {
-	case errors.Is(err, shard.ErrUnknownSource):
-		of, err = s.create(ctx, n, cfg)
-	case err == nil:
-		if of, err = s.set(ctx, n, of, cfg); err == nil && unbegun(of) { // its maker died
-			of, err = s.beginAndResume(ctx, n, of)
+	known := false // it was there
+	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+		switch {
+		case err == nil:
+			known = true
+			return s.set(ctx, n, of, cfg)
+		case known && errors.Is(err, shard.ErrUnknownSource): // it would be read from its start again
+			return of, &RefusedError{"the source was deleted at the same time: put it again to make another"}
+		case errors.Is(err, shard.ErrUnknownSource):
+			return s.create(ctx, n, cfg)
+		}
+		return of, err
+	})
+}
+
+// changesMax bounds how often a change of a source begins anew because another came first.
+const changesMax = 10
+
+// change makes a change of a source as it is read, or anew if another change came first. It calls
+// apply with what came of reading the source, and returns the source after the change.
+func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, shard.Source, error) (shard.Source, error)) (*Source, error) {
+	for tries := 1; ; tries++ {
+		n, of, err := s.find(ctx, name)
+		if n == nil {
+			return nil, err
+		}
+		of, err = apply(n, of, err)
+		switch {
+		case err == nil:
+			return &s.join(ctx, n, []shard.Source{of})[0], nil
+		case !errors.Is(err, shard.ErrSourceChanged) && !errors.Is(err, shard.ErrSourceExists) || tries == changesMax:
+			return nil, refusal(err)
 		}
 	}
-	if err != nil {
-		return nil, refusal(err)
-	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
 }
 
 // create makes a source. One that does not begin at the first messages is paused until its
-// beginning is recorded: otherwise a reader could record another.
+// beginning is recorded: otherwise a reader could record another. Where that fails, the source is
+// deleted, unless somebody else has begun or changed it since.
 func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (shard.Source, error) {
 	if v := n.Catalog(); !v.TakesSources() {
 		return shard.Source{}, &RefusedError{fmt.Sprintf("sources need a later cluster version than %d: see countctl upgrade", v.ClusterVersion)}
 	}
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
-	if errors.Is(err, shard.ErrSourceExists) { // made at the same time through another node, or by an attempt whose answer was lost
-		return s.set(ctx, n, of, cfg)
-	}
 	if err != nil || !later {
 		return of, err
 	}
-	if of, err = s.beginAndResume(ctx, n, of); err != nil {
-		forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-		defer cancel()
-		return of, errors.Join(err, n.DeleteSource(forget, cfg.Name))
+	running, err := s.beginAndResume(ctx, n, of)
+	if err == nil || errors.Is(err, shard.ErrSourceChanged) {
+		return running, err
 	}
-	return of, nil
+	return of, undo(ctx, err, func(ctx context.Context) error { return n.DeleteVersion(ctx, of) })
 }
 
+// undo undoes the first part of a change whose second part failed with err, unless others have
+// changed the source since.
+func undo(ctx context.Context, err error, part func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	undone := part(ctx)
+	if errors.Is(undone, shard.ErrSourceChanged) || errors.Is(undone, shard.ErrUnknownSource) {
+		undone = nil
+	}
+	return errors.Join(err, undone)
+}
+
+// beginAndResume records where the partitions of a source begin that is Changing, and has it read.
 func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
+	begun, err := s.begun(ctx, n, of)
+	if err == nil && !begun.Changing { // an operator has paused or resumed it
+		err = shard.ErrSourceChanged
+	}
+	if err != nil {
+		return of, err
+	}
+	return n.SetPaused(ctx, begun, false, false)
+}
+
+// begun records where the partitions of a source begin, and returns the source then.
+func (s *Sources) begun(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
 	if err := s.begin(ctx, n, of); err != nil {
 		return of, err
 	}
-	return n.PauseSource(ctx, of.Name, false)
+	now, err := n.Source(of.Name)
+	if err == nil && now.Number != of.Number {
+		err = shard.ErrSourceChanged
+	}
+	return now, err
 }
 
 // unbegun reports whether a source is paused because the beginning of its partitions is not
@@ -83,51 +130,95 @@ func unbegun(of shard.Source) bool {
 const changeTimeout = 5 * time.Second
 
 // set replaces the configuration of a source. One that runs is paused for a change of what
-// its messages mean, and goes on after it.
+// its messages mean, and goes on after it. So does one that an earlier change has left paused; one
+// that an operator has paused stays so.
 func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
-	same, runs := false, !of.Paused
+	stays := of.Paused && !of.Changing
 	// An older version may have stored what is refused now. Nobody reads such a source, so nobody
 	// brings its shards to one position, and only what means the same can replace it.
-	if before, _ := source.ParseConfig(of.Config); before != nil {
-		same = cfg.SameMeaning(before)
+	before, _ := source.ParseConfig(of.Config)
+	if before != nil && cfg.SameMeaning(before) {
+		return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (shard.Source, error) {
+			return n.SetSource(ctx, of, cfg.JSON(), true, paused)
+		})
 	}
-	if same || !runs {
-		return n.SetSource(ctx, of, cfg.JSON(), same, of.Paused)
+	held := of
+	if !stays {
+		var err error
+		if held, err = n.SetPaused(ctx, of, true, true); err != nil {
+			return of, err
+		}
 	}
-	paused, err := s.pause(ctx, n, of.Name)
-	if err == nil {
-		paused, err = n.SetSource(ctx, paused, cfg.JSON(), false, false)
+	now, err := s.setMeaning(ctx, n, held, before, cfg, stays)
+	if err == nil || stays || errors.Is(err, shard.ErrSourceChanged) {
+		return now, err
 	}
-	if err != nil {
-		resume, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-		defer cancel()
-		_, failed := n.PauseSource(resume, of.Name, false)
-		return of, errors.Join(err, failed)
-	}
-	return paused, nil
+	return of, undo(ctx, err, func(ctx context.Context) error {
+		if unbegun(held) {
+			return nil // it waits for its beginning
+		}
+		_, err := n.SetPaused(ctx, held, false, false)
+		return err
+	})
 }
 
-// Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
-// than the call may.
-func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
-	n, _, err := s.find(ctx, name)
-	if err != nil {
-		return nil, err
+// setMeaning replaces the configuration of a paused source, before if that can be read, and what its
+// messages mean.
+func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of shard.Source, before, cfg *source.Config, stays bool) (shard.Source, error) {
+	if err := s.awaitEnd(ctx, n, of); err != nil {
+		return of, err
 	}
-	of, err := s.pause(ctx, n, name)
-	if err != nil {
-		return nil, refusal(err)
-	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
-}
-
-// pause pauses a source and waits for its readers. If all shards answer, the source's positions
-// do not change after that.
-func (s *Sources) pause(ctx context.Context, n *shard.Node, name string) (shard.Source, error) {
-	of, err := n.PauseSource(ctx, name, true)
+	settled, err := n.SettleSource(ctx, of)
 	if err != nil {
 		return of, err
 	}
+	for _, at := range settled {
+		if before == nil {
+			break
+		}
+		if err := cfg.Continues(before, at); err != nil {
+			return of, &RefusedError{err.Error()}
+		}
+	}
+	return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (shard.Source, error) {
+		return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
+	})
+}
+
+// setAndBegin has set replace a configuration. If the new one says where the source begins, and that is
+// not recorded, the source runs only after it is.
+func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config, stays bool, set func(paused bool) (shard.Source, error)) (shard.Source, error) {
+	begins := of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
+	now, err := set(stays || begins)
+	if err != nil || stays || !begins {
+		return now, err
+	}
+	return s.beginAndResume(ctx, n, now)
+}
+
+// Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
+// than the call may. No change that began before goes on after it.
+func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
+	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+		if err == nil {
+			of, err = n.SetPaused(ctx, of, true, false)
+		}
+		if err == nil {
+			err = s.awaitEnd(ctx, n, of)
+		}
+		if err != nil {
+			return of, err
+		}
+		settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
+		defer cancel()
+		_, _ = n.SettleSource(settling, of) // a change that needs it does it again
+		return of, nil
+	})
+}
+
+// awaitEnd waits for the readers of a paused source. If all shards answer, the source's positions
+// do not change after that.
+func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of shard.Source) error {
 	end := time.Now().Add(pauseMax)
 	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
 		end = deadline.Add(-pauseAnswer)
@@ -135,14 +226,11 @@ func (s *Sources) pause(ctx context.Context, n *shard.Node, name string) (shard.
 	for s.isRead(ctx, n, of.Number) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
-			return of, ctx.Err()
+			return ctx.Err()
 		case <-time.After(matchEvery / 2):
 		}
 	}
-	settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
-	defer cancel()
-	_, _ = n.SettleSource(settling, of) // a change that needs it does it again
-	return of, nil
+	return nil
 }
 
 const (
@@ -163,22 +251,20 @@ func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool
 
 // Resume ends the pause of a source.
 func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
-	n, of, err := s.find(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := source.ParseConfig(of.Config); err != nil { // whether it has begun is not known
-		return nil, &RefusedError{fmt.Sprintf("the configuration is refused by this version: %v", err)}
-	}
-	if unbegun(of) {
-		if err := s.begin(ctx, n, of); err != nil {
-			return nil, refusal(err)
+	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+		if err != nil {
+			return of, err
 		}
-	}
-	if of, err = n.PauseSource(ctx, name, false); err != nil {
-		return nil, refusal(err)
-	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
+		if _, err := source.ParseConfig(of.Config); err != nil { // whether it has begun is not known
+			return of, &RefusedError{fmt.Sprintf("the configuration is refused by this version: %v", err)}
+		}
+		if unbegun(of) {
+			if of, err = s.begun(ctx, n, of); err != nil {
+				return of, err
+			}
+		}
+		return n.SetPaused(ctx, of, false, false)
+	})
 }
 
 // Seek sets where partitions of a paused source continue, by the texts of their positions.
@@ -191,39 +277,34 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 		}
 		positions[partition] = p
 	}
-	n, of, err := s.find(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if !of.Paused {
-		return nil, &RefusedError{"the source is not paused: pause it before a seek"}
-	}
-	cfg, err := source.ParseConfig(of.Config)
-	if err != nil {
-		return nil, err
-	}
-	for partition, text := range to {
-		if positions[partition], err = cfg.Position(text); err != nil {
-			return nil, err
-		}
-	}
-	if unbegun(of) { // a partition that is sought counts as begun
-		if err = s.begin(ctx, n, of); err == nil {
-			of, err = n.Source(name)
-		}
+	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
 		if err != nil {
-			return nil, refusal(err)
+			return of, err
 		}
-	}
-	for partition := range positions {
-		if _, known := of.Partitions[partition]; !known && len(of.Partitions) > 0 {
-			return nil, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
+		if !of.Paused {
+			return of, &RefusedError{"the source is not paused: pause it before a seek"}
 		}
-	}
-	if of, err = n.SeekSource(ctx, name, positions); err != nil {
-		return nil, refusal(err)
-	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
+		cfg, err := source.ParseConfig(of.Config)
+		if err != nil {
+			return of, err
+		}
+		for partition, text := range to {
+			if positions[partition], err = cfg.Position(text); err != nil {
+				return of, err
+			}
+		}
+		if unbegun(of) { // a partition that is sought counts as begun
+			if of, err = s.begun(ctx, n, of); err != nil {
+				return of, err
+			}
+		}
+		for partition := range positions {
+			if _, known := of.Partitions[partition]; !known && len(of.Partitions) > 0 {
+				return of, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
+			}
+		}
+		return n.SeekVersion(ctx, of, positions)
+	})
 }
 
 // Delete deletes a source, and forgets its positions.
@@ -245,7 +326,7 @@ func argument(err error) error {
 
 // refusal returns the errors of a change that its caller can mend as a RefusedError.
 func refusal(err error) error {
-	for _, mendable := range []error{shard.ErrNotPaused, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
+	for _, mendable := range []error{shard.ErrNotPaused, shard.ErrSourceChanged, shard.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {
 			return &RefusedError{err.Error()}
 		}

@@ -57,6 +57,9 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if same, err := cfg.Position(from); err != nil || same != at {
 		return nil, &shard.ArgumentError{Field: "from", Problem: fmt.Sprintf("%s is no id of a Redis stream; did you mean %s?", from, same)}
 	}
+	if meant := recorded.MeantFrom(); at.Less(meant) {
+		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
+	}
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
 		return nil, &RefusedError{err.Error()}

@@ -194,6 +194,9 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 	unread := Partition{State: source.StateRunning, Reason: "no node reads it at the moment"}
 	if of.Paused {
 		out.State, out.Reason = source.StatePaused, ""
+		if of.Changing {
+			out.Reason = "its last change is under way, or did not end: make it again, or resume the source"
+		}
 		found, unread = map[uint32]Partition{}, Partition{State: source.StatePaused}
 	}
 	for unread.Partition = range of.Partitions {

@@ -117,6 +117,7 @@ func (b broker) Identity(context.Context) (string, error) {
 }
 
 func (b broker) Partitions(context.Context) (all []uint32, err error) {
+	b.hang("partitions", &source.Config{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lists++

@@ -36,8 +36,10 @@ type View struct {
 	ClusterVersion int                  `json:"cluster_version"`
 	VersionHeld    bool                 `json:"version_held"` // ClusterVersion must not change
 
-	LastSource uint32            `json:"last_source,omitempty"` // the latest of the numbers that sources have had
-	Sources    map[string]Source `json:"sources,omitempty"`     // by name
+	LastSource uint32 `json:"last_source,omitempty"` // the latest of the numbers that sources have had
+	// SourceVersion is the latest of the versions that sources have had.
+	SourceVersion uint64            `json:"source_version,omitempty"`
+	Sources       map[string]Source `json:"sources,omitempty"` // by name
 
 	Users *Users `json:"users,omitempty"` // nil until there was one
 

@@ -45,7 +45,7 @@ type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
 	User     User     // after the command of a user; DeleteUser: before it
-	Exists   bool     // Create, PutSource: there is one of this name; AddToken: there was a token of this number; PutUser: the user is not as Was
+	Exists   bool     // Create, PutSource: there is one of this name; commands with the version of a source: it has another; AddToken: there was a token of this number; PutUser: the user is not as Was
 	Missing  bool     // there is no such keyspace, column, node, source, user or token
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
 	Refused  string   // why the command does not fit the catalog, for people; "" if it fits

@@ -32,10 +32,16 @@ const (
 type Source struct {
 	// Number is the hash of the cluster's id and, below it, a number that no other source
 	// of the cluster ever has. Positions in shards are kept under it.
-	Number     uint64               `json:"number"`
-	Name       string               `json:"name"`
-	Config     json.RawMessage      `json:"config"` // an object
-	Paused     bool                 `json:"paused,omitempty"`
+	Number uint64 `json:"number"`
+	// Version is another after each change of the source, and no other source of the cluster ever
+	// has it. A command that names it changes the source as it was read, or not at all.
+	Version uint64          `json:"version"`
+	Name    string          `json:"name"`
+	Config  json.RawMessage `json:"config"` // an object
+	Paused  bool            `json:"paused,omitempty"`
+	// Changing says that a change has paused the source, or made it paused, and resumes it when it is
+	// done. No operator has paused it.
+	Changing   bool                 `json:"changing,omitempty"`
 	Partitions map[uint32]Partition `json:"partitions,omitempty"` // those that were ever read or sought
 }
 
@@ -51,6 +57,30 @@ type Partition struct {
 	// Identity names the queue that Start is a position of; "" from a seek until a reader
 	// has recorded it.
 	Identity string `json:"identity,omitempty"`
+	// Changed is where messages got the meaning that they have: an earlier configuration has counted
+	// messages below it, in the queue of the identity ChangedIn, or in an unknown one if that is "".
+	// It is zero while there was no other meaning.
+	Changed   sink.Position `json:"changed,omitzero"`
+	ChangedIn string        `json:"changed_in,omitempty"`
+}
+
+// MeantFrom returns the position from which on the source's configuration says what the partition's
+// messages have counted.
+func (p Partition) MeantFrom() sink.Position {
+	if p.ChangedIn != "" && p.ChangedIn != p.Identity {
+		return sink.Position{} // of another queue
+	}
+	return p.Changed
+}
+
+// changedAt returns the partition under another number, where all shards are at a position.
+func (p Partition) changedAt(at sink.Position) Partition {
+	next := Partition{Epoch: 1, Start: at, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
+	counted := p.Since() > 1 || p.Start != at // by the configuration before, perhaps
+	if counted && p.MeantFrom().Less(at) {
+		next.Changed, next.ChangedIn = at, p.Identity
+	}
+	return next
 }
 
 // Since returns the first epoch whose positions in shards are good.
@@ -77,43 +107,44 @@ func (v *View) SourceDeleted(cluster uint32, number uint64) bool {
 	return !there && uint32(number>>32) == cluster && uint32(number) <= v.LastSource
 }
 
-// PutSourceEntry makes a source, or replaces the configuration of the one of Number.
+// PutSourceEntry makes a source, or replaces the configuration of the one of Version.
 type PutSourceEntry struct {
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"`
-	Number  uint64          `json:"number,omitempty"`  // 0 makes a source
-	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new source
-	Paused  bool            `json:"paused,omitempty"`  // a new source is, or one of NewMeaning
+	Version uint64          `json:"version,omitempty"` // 0 makes a source
+	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new number
+	// Paused makes a source that is paused, and Changing, or leaves one paused as it is. Without it
+	// the source runs.
+	Paused bool `json:"paused,omitempty"`
 	// NewMeaning says that messages mean something else from now on. The source must be paused.
 	// It gets a new number, because a reader that has yet to learn of the change has the old
 	// one.
 	NewMeaning bool `json:"new_meaning,omitempty"`
-	// Partitions are for NewMeaning those of the source: their epochs, and as Start the
-	// position that all shards have. They must be all, and at these epochs still.
-	Partitions map[uint32]Partition `json:"partitions,omitempty"`
+	// Positions are for NewMeaning the positions that all shards have, by partition.
+	Positions map[uint32]sink.Position `json:"positions,omitempty"`
 }
 
-// PauseSourceEntry pauses or resumes a source. A pause raises the epochs of its partitions.
+// PauseSourceEntry pauses or resumes the source of a version. A pause of one that runs raises the
+// epochs of its partitions.
 type PauseSourceEntry struct {
-	Name   string `json:"name"`
-	Paused bool   `json:"paused"`
+	Name     string `json:"name"`
+	Version  uint64 `json:"version"`
+	Paused   bool   `json:"paused"`
+	Changing bool   `json:"changing,omitempty"` // with Paused: the change that pauses it will resume it
 }
 
-// DeleteSourceEntry deletes the source of a name and number.
+// DeleteSourceEntry deletes the source of a version.
 type DeleteSourceEntry struct {
-	Name   string `json:"name"`
-	Number uint64 `json:"number"`
+	Name    string `json:"name"`
+	Version uint64 `json:"version"`
 }
 
-// SeekSourceEntry sets where partitions of the paused source of a name and number continue.
+// SeekSourceEntry sets where partitions of the paused source of a version continue. All shards were
+// fenced in these that had begun then. An operator has paused the source after it.
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
-	Number    uint64                   `json:"number"`
+	Version   uint64                   `json:"version"`
 	Positions map[uint32]sink.Position `json:"positions"`
-	// Epochs are those of the same partitions when all shards were fenced, 0 for those that had
-	// not begun. A partition that was resumed and paused since may have a reader that is not
-	// fenced.
-	Epochs map[uint32]uint32 `json:"epochs"`
 }
 
 // StartSourceEntry records where partitions of a queue begin and what queue it is, for those
@@ -124,21 +155,50 @@ type StartSourceEntry struct {
 	Identity string                   `json:"identity"`
 }
 
+// sourceOf returns the source of a name, or why a command does not fit it that has read a version.
+func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
+	s, exists := v.Sources[name]
+	switch {
+	case !exists:
+		return s, &Result{Missing: true}
+	case s.Version != version:
+		return s, &Result{Source: s, Exists: true}
+	}
+	return s, nil
+}
+
+// putSource stores a source that has changed.
+func (v *View) putSource(s Source) (Result, bool) {
+	v.SourceVersion++
+	s.Version = v.SourceVersion
+	v.Sources[s.Name] = s
+	return Result{Source: s}, true
+}
+
 func (c *PutSourceEntry) apply(v *View) (Result, bool) {
-	s, exists := v.Sources[c.Name]
+	var s Source
+	if c.Version != 0 {
+		var misfit *Result
+		if s, misfit = v.sourceOf(c.Name, c.Version); misfit != nil {
+			return *misfit, false
+		}
+	} else if taken, exists := v.Sources[c.Name]; exists {
+		return Result{Source: taken, Exists: true}, false
+	}
+	exists := c.Version != 0
 	switch {
 	case !v.TakesSources():
 		return refused("a source in a cluster of version %d", v.ClusterVersion)
 	case !ValidSourceName(c.Name):
 		return refused("a source of name %q: it must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first", c.Name)
-	case exists && c.Number == 0:
-		return Result{Source: s, Exists: true}, false
-	case c.Number != 0 && s.Number != c.Number:
-		return Result{Missing: true}, false
-	case c.NewMeaning && c.Number == 0:
+	case c.NewMeaning && !exists:
 		return refused("a new source %s with another meaning", c.Name)
 	case c.NewMeaning && !s.Paused:
 		return refused("source %s is not paused", c.Name)
+	case exists && c.Paused && !s.Paused:
+		return refused("source %s runs, and only a pause ends that", c.Name)
+	case !exists && len(v.Sources) >= SourcesMax:
+		return pastBound(BoundSources, "there are %d sources, the most that a cluster takes", SourcesMax)
 	}
 	config, err := json.Marshal(c.Config) // without spaces, as View.encoded has it
 	if err == nil {
@@ -147,51 +207,42 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	if err != nil {
 		return refused("source %s: %v", c.Name, err)
 	}
-	if exists && !c.NewMeaning {
-		changed := string(s.Config) != string(config)
-		s.Config = config
-		return v.putSource(s), changed
+	changing := s.Changing
+	if !exists {
+		changing = true
 	}
-	if !exists && len(v.Sources) >= SourcesMax {
-		return pastBound(BoundSources, "there are %d sources, the most that a cluster takes", SourcesMax)
+	s.Name, s.Config, s.Paused, s.Changing = c.Name, config, c.Paused, c.Paused && changing
+	if exists && !c.NewMeaning {
+		return v.putSource(s)
+	}
+	if s.Partitions, err = c.begun(s.Partitions); err != nil {
+		return refused("source %s: %v", c.Name, err)
 	}
 	if v.LastSource == math.MaxUint32 {
 		return refused("there were %d sources", v.LastSource)
 	}
-	partitions, err := c.begun(s.Partitions)
-	if err != nil {
-		return refused("source %s: %v", c.Name, err)
-	}
 	v.LastSource++
-	return v.putSource(Source{
-		Number: uint64(c.Cluster)<<32 | uint64(v.LastSource), Name: c.Name, Config: config, Paused: c.Paused, Partitions: partitions,
-	}), true
+	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
+	return v.putSource(s)
 }
 
 // begun returns the partitions of a new number, which begin where those of the old one are.
 func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
-	if len(c.Partitions) != len(old) {
-		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Partitions))
+	if len(c.Positions) != len(old) {
+		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Positions))
 	}
 	var all map[uint32]Partition
-	for _, number := range slices.Sorted(maps.Keys(c.Partitions)) {
-		at := c.Partitions[number]
+	for _, number := range slices.Sorted(maps.Keys(c.Positions)) {
 		p, there := old[number]
-		if !there || p.Epoch != at.Epoch {
-			return nil, fmt.Errorf("partition %d is at epoch %d, not %d", number, p.Epoch, at.Epoch)
+		if !there {
+			return nil, fmt.Errorf("it has no partition %d", number)
 		}
 		if all == nil {
 			all = map[uint32]Partition{}
 		}
-		all[number] = Partition{Epoch: 1, Start: at.Start, Identity: p.Identity}
+		all[number] = p.changedAt(c.Positions[number])
 	}
 	return all, nil
-}
-
-// putSource stores a source.
-func (v *View) putSource(s Source) Result {
-	v.Sources[s.Name] = s
-	return Result{Source: s}
 }
 
 func checkConfig(config json.RawMessage) error {
@@ -205,14 +256,11 @@ func checkConfig(config json.RawMessage) error {
 }
 
 func (c *PauseSourceEntry) apply(v *View) (Result, bool) {
-	s, exists := v.Sources[c.Name]
-	if !exists {
-		return Result{Missing: true}, false
+	s, misfit := v.sourceOf(c.Name, c.Version)
+	if misfit != nil {
+		return *misfit, false
 	}
-	if s.Paused == c.Paused {
-		return Result{Source: s}, false
-	}
-	if s.Paused = c.Paused; s.Paused {
+	if c.Paused && !s.Paused {
 		s.Partitions = maps.Clone(s.Partitions)
 		for number, p := range s.Partitions {
 			p.Sought = p.Since()
@@ -220,51 +268,39 @@ func (c *PauseSourceEntry) apply(v *View) (Result, bool) {
 			s.Partitions[number] = p
 		}
 	}
-	return v.putSource(s), true
+	s.Paused, s.Changing = c.Paused, c.Paused && c.Changing
+	return v.putSource(s)
 }
 
 func (c *DeleteSourceEntry) apply(v *View) (Result, bool) {
-	s, exists := v.Sources[c.Name]
-	if !exists || s.Number != c.Number {
-		return Result{Missing: true}, false
+	s, misfit := v.sourceOf(c.Name, c.Version)
+	if misfit != nil {
+		return *misfit, false
 	}
 	delete(v.Sources, c.Name)
 	return Result{Source: s}, true
 }
 
 func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
-	s, exists := v.Sources[c.Name]
+	s, misfit := v.sourceOf(c.Name, c.Version)
 	switch {
-	case !exists:
-		return Result{Missing: true}, false
-	case s.Number != c.Number:
-		return refused("source %s is another one, or its messages mean something else by now", c.Name)
+	case misfit != nil:
+		return *misfit, false
 	case !s.Paused:
 		return refused("source %s is not paused", c.Name)
 	case len(c.Positions) == 0:
 		return refused("a seek of source %s without positions", c.Name)
 	}
-	done := true // by an earlier copy of the command
-	for partition, at := range c.Positions {
-		p, fenced := s.Partitions[partition], c.Epochs[partition]
-		done = done && p.Epoch == fenced+1 && p.Sought == 0 && p.Start == at // a pause keeps Start too
-	}
-	if done {
-		return Result{Source: s}, false
-	}
-	for _, partition := range slices.Sorted(maps.Keys(c.Positions)) {
-		if p, fenced := s.Partitions[partition], c.Epochs[partition]; p.Epoch != fenced {
-			return refused("partition %d of source %s is at epoch %d, not %d: it was changed meanwhile", partition, c.Name, p.Epoch, fenced)
-		}
-	}
+	s.Changing = false
 	s.Partitions = owned(s.Partitions)
 	for partition, at := range c.Positions {
-		s.Partitions[partition] = Partition{Epoch: s.Partitions[partition].Epoch + 1, Start: at}
+		p := s.Partitions[partition]
+		s.Partitions[partition] = Partition{Epoch: p.Epoch + 1, Start: at, Changed: p.Changed, ChangedIn: p.ChangedIn}
 	}
 	if result, full := v.partitionsFull(&s); full {
 		return result, false
 	}
-	return v.putSource(s), true
+	return v.putSource(s)
 }
 
 func (c *StartSourceEntry) apply(v *View) (Result, bool) {
@@ -294,7 +330,7 @@ func (c *StartSourceEntry) apply(v *View) (Result, bool) {
 	if result, full := v.partitionsFull(&s); full {
 		return result, false
 	}
-	return v.putSource(s), true
+	return v.putSource(s)
 }
 
 // partitionsFull refuses a change of a source that makes too many partitions.
@@ -319,18 +355,22 @@ func (v *View) checkSources() error {
 	if len(v.Sources) > 0 && !v.TakesSources() || len(v.Sources) > SourcesMax || v.partitions() > PartitionsMax {
 		return fmt.Errorf("%d sources with %d partitions in a cluster of version %d", len(v.Sources), v.partitions(), v.ClusterVersion)
 	}
-	numbers := map[uint64]bool{}
+	numbers, versions := map[uint64]bool{}, map[uint64]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Sources)) {
 		s := v.Sources[name]
 		if s.Name != name || !ValidSourceName(name) || numbers[s.Number] || uint32(s.Number) == 0 || uint32(s.Number) > v.LastSource {
 			return fmt.Errorf("source %d %q stands under %q, the last number is %d", s.Number, s.Name, name, v.LastSource)
 		}
 		numbers[s.Number] = true
+		if versions[s.Version] || s.Version == 0 || s.Version > v.SourceVersion || s.Changing && !s.Paused {
+			return fmt.Errorf("source %s has version %d, the last is %d; paused: %t, changing: %t", name, s.Version, v.SourceVersion, s.Paused, s.Changing)
+		}
+		versions[s.Version] = true
 		if err := checkConfig(s.Config); err != nil {
 			return fmt.Errorf("source %s: %w", name, err)
 		}
 		for partition, p := range s.Partitions {
-			if p.Epoch == 0 || p.Sought >= p.Epoch || len(p.Identity) > IdentityBytesMax {
+			if p.Epoch == 0 || p.Sought >= p.Epoch || max(len(p.Identity), len(p.ChangedIn)) > IdentityBytesMax {
 				return fmt.Errorf("source %s: partition %d: %+v", name, partition, p)
 			}
 		}

@@ -12,35 +12,34 @@ import (
 
 const aConfig = `{"type":"nats"}`
 
-func putSource(name, config string, number uint64) *Command {
-	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Number: number, Cluster: 7}}
+// putSource returns the command that makes a source, or replaces the configuration of that of a version.
+func putSource(name, config string, version uint64) *Command {
+	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Version: version, Cluster: 7}}
 }
 
 // newMeaning returns the command that gives a source another meaning, all shards of partition 3
-// being at a position of an epoch.
-func newMeaning(name string, number uint64, epoch uint32, at uint64) *Command {
-	c := putSource(name, aConfig, number)
+// being at a position.
+func newMeaning(name string, version, at uint64) *Command {
+	c := putSource(name, aConfig, version)
 	c.PutSource.NewMeaning = true
-	c.PutSource.Partitions = map[uint32]Partition{3: {Epoch: epoch, Start: sink.Position{Lo: at}}}
+	c.PutSource.Positions = map[uint32]sink.Position{3: {Lo: at}}
 	return c
 }
 
-func pause(name string, paused bool) *Command {
-	return &Command{PauseSource: &PauseSourceEntry{Name: name, Paused: paused}}
+func pause(name string, version uint64, paused bool) *Command {
+	return &Command{PauseSource: &PauseSourceEntry{Name: name, Version: version, Paused: paused}}
 }
 
-func seek(name string, partition, fenced uint32, to uint64) *Command {
-	return &Command{SeekSource: &SeekSourceEntry{
-		Name: name, Number: first, Positions: map[uint32]sink.Position{partition: {Lo: to}}, Epochs: map[uint32]uint32{partition: fenced},
-	}}
+func seek(name string, version uint64, partition uint32, to uint64) *Command {
+	return &Command{SeekSource: &SeekSourceEntry{Name: name, Version: version, Positions: map[uint32]sink.Position{partition: {Lo: to}}}}
 }
 
 func start(number uint64, partition uint32, from uint64, identity string) *Command {
 	return &Command{StartSource: &StartSourceEntry{Number: number, Starts: map[uint32]sink.Position{partition: {Lo: from}}, Identity: identity}}
 }
 
-func deleteSource(name string, number uint64) *Command {
-	return &Command{DeleteSource: &DeleteSourceEntry{Name: name, Number: number}}
+func deleteSource(name string, version uint64) *Command {
+	return &Command{DeleteSource: &DeleteSourceEntry{Name: name, Version: version}}
 }
 
 const (
@@ -54,8 +53,8 @@ func sourceSteps() (steps []struct {
 	command *Command
 }) {
 	for _, command := range []*Command{
-		putSource("likes", ` { "type" : "nats" } `, 0), start(first, 3, 10, "q1"), pause("likes", true), seek("likes", 3, 2, 5),
-		start(first, 3, 9, "q2"), putSource("likes", `{"type":"<>"}`, first), deleteSource("likes", first),
+		putSource("likes", ` { "type" : "nats" } `, 0), start(first, 3, 10, "q1"), pause("likes", 2, true), seek("likes", 3, 3, 5),
+		start(first, 3, 9, "q2"), putSource("likes", `{"type":"<>"}`, 5), deleteSource("likes", 6),
 	} {
 		steps = append(steps, struct {
 			name    string
@@ -115,47 +114,45 @@ func TestSources(t *testing.T) {
 		{putSource("likes", "[]", 0), refusal},
 		{putSource("likes", "null", 0), refusal},
 		{putSource("likes", `{"a":"`+strings.Repeat("x", SourceConfigBytesMax)+`"}`, 0), refusal},
-		{putSource("likes", ` { "type" : "nats" } `, 0), made(first)},
+		{putSource("likes", ` { "type" : "nats" } `, 0), made(first)}, // version 1
 		{putSource("likes", `{}`, 0), exists},
-		{putSource("likes", `{}`, second), missing},
-		{newMeaning("likes", first, 1, 0), refusal},
-		{newMeaning("other", 0, 1, 0), refusal},
+		{putSource("likes", `{}`, 2), exists},
+		{putSource("other", `{}`, 1), missing},
+		{newMeaning("likes", 1, 0), refusal},
+		{newMeaning("other", 0, 0), refusal},
 		{start(first, 3, 10, ""), refusal},
 		{start(first, 3, 10, strings.Repeat("x", IdentityBytesMax+1)), refusal},
 		{start(second, 3, 10, "q1"), missing},
-		{start(first, 3, 10, "q1"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
-		{start(first, 3, 20, "q2"), partition(first, Partition{1, 0, sink.Position{Lo: 10}, "q1"})},
-		{seek("likes", 3, 1, 5), refusal},
-		{seek("other", 3, 1, 5), missing},
-		{pause("other", true), missing},
-		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
-		{pause("likes", true), partition(first, Partition{2, 1, sink.Position{Lo: 10}, "q1"})},
-		{seek("likes", 3, 1, 5), refusal},  // it was fenced before the pause
-		{seek("likes", 3, 1, 10), refusal}, // likewise, although it began there
-		{seek("likes", 4, 1, 5), refusal},  // it has not begun
-		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})},
-		{seek("likes", 3, 2, 5), partition(first, Partition{3, 0, sink.Position{Lo: 5}, ""})}, // the same again
-		{seek("likes", 3, 2, 6), refusal},
-		{start(first, 3, 10, "q2"), partition(first, Partition{3, 0, sink.Position{Lo: 5}, "q2"})},
-		{newMeaning("likes", first, 2, 7), refusal}, // the epoch was another
-		{newMeaning("likes", second, 3, 7), missing},
-		{putSource("likes", `{}`, first), nil},
-		{pause("likes", false), partition(first, Partition{3, 0, sink.Position{Lo: 5}, "q2"})},
-		{newMeaning("likes", first, 3, 7), refusal},
-		{pause("likes", true), partition(first, Partition{4, 3, sink.Position{Lo: 5}, "q2"})},
-		{pause("likes", false), nil},
-		{pause("likes", true), partition(first, Partition{5, 3, sink.Position{Lo: 5}, "q2"})},
-		{start(first, 4, 1, "q2"), nil},
-		{newMeaning("likes", first, 5, 7), refusal}, // it has another partition by now
-		{seek("likes", 3, 5, 6), partition(first, Partition{6, 0, sink.Position{Lo: 6}, ""})},
-		{deleteSource("likes", second), missing},
-		{deleteSource("likes", first), nil},
-		{deleteSource("likes", first), missing},
+		{start(first, 3, 10, "q1"), partition(first, Partition{Epoch: 1, Sought: 0, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 2
+		{start(first, 3, 20, "q2"), partition(first, Partition{Epoch: 1, Sought: 0, Start: sink.Position{Lo: 10}, Identity: "q1"})},
+		{seek("likes", 2, 3, 5), refusal},
+		{seek("other", 2, 3, 5), missing},
+		{pause("other", 2, true), missing},
+		{pause("likes", 1, true), exists}, // its partition began since
+		{pause("likes", 2, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 3
+		{pause("likes", 3, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 4
+		{pause("likes", 3, false), exists}, // a resume from before that pause
+		{seek("likes", 3, 3, 5), exists},
+		{seek("likes", 4, 3, 5), partition(first, Partition{Epoch: 3, Sought: 0, Start: sink.Position{Lo: 5}, Identity: ""})}, // 5
+		{seek("likes", 4, 3, 5), exists},
+		{start(first, 3, 10, "q2"), partition(first, Partition{Epoch: 3, Sought: 0, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 6
+		{newMeaning("likes", 5, 7), exists},
+		{putSource("likes", `{}`, 6), nil},   // 7
+		{newMeaning("likes", 7, 7), refusal}, // it runs by now
+		{pause("likes", 7, true), partition(first, Partition{Epoch: 4, Sought: 3, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 8
+		{pause("likes", 8, false), nil}, // 9
+		{pause("likes", 9, true), partition(first, Partition{Epoch: 5, Sought: 3, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 10
+		{start(first, 4, 1, "q2"), nil},       // 11
+		{newMeaning("likes", 11, 7), refusal}, // it has another partition too
+		{seek("likes", 11, 3, 6), partition(first, Partition{Epoch: 6, Sought: 0, Start: sink.Position{Lo: 6}, Identity: ""})}, // 12
+		{deleteSource("likes", 11), exists},
+		{deleteSource("likes", 12), nil},
+		{deleteSource("likes", 12), missing},
 		{start(first, 3, 10, "q1"), missing},
-		{putSource("likes", aConfig, 0), made(second)},
-		{start(second, 3, 1, "q1"), nil},
-		{pause("likes", true), partition(second, Partition{2, 1, sink.Position{Lo: 1}, "q1"})},
-		{seek("likes", 3, 2, 5), refusal}, // the other source of the name was fenced
+		{putSource("likes", aConfig, 0), made(second)}, // 13
+		{pause("likes", 12, true), exists},             // the other source of the name
+		{start(second, 3, 1, "q1"), nil},               // 14
+		{pause("likes", 14, true), partition(second, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 1}, Identity: "q1"})},
 	} {
 		r := applyCommand(t, c, step.command)
 		if step.check == nil && (r.Refused != "" || r.Missing || r.Exists) {
@@ -188,8 +185,8 @@ func TestSourcesAreBounded(t *testing.T) {
 	if r := applyCommand(t, c, putSource("more", aConfig, 0)); r.Bound != BoundSources || !strings.Contains(r.Refused, "64") {
 		t.Errorf("one source too many: %+v", r)
 	}
-	applyCommand(t, c, pause("s0", true))
-	many := &SeekSourceEntry{Name: "s0", Number: first, Positions: map[uint32]sink.Position{}}
+	applyCommand(t, c, pause("s0", 1, true))
+	many := &SeekSourceEntry{Name: "s0", Version: SourcesMax + 1, Positions: map[uint32]sink.Position{}}
 	for i := range uint32(PartitionsMax) {
 		many.Positions[i] = sink.Position{}
 	}
@@ -199,8 +196,9 @@ func TestSourcesAreBounded(t *testing.T) {
 	if r := applyCommand(t, c, start(second, 0, 1, "q")); r.Bound != BoundPartitions || !strings.Contains(r.Refused, "4096") {
 		t.Errorf("one partition too many: %+v", r)
 	}
-	if r := applyCommand(t, c, &Command{SeekSource: many}); r.Refused != "" {
-		t.Errorf("the same partitions again: %s", r.Refused)
+	many.Version++
+	if r := applyCommand(t, c, &Command{SeekSource: many}); r.Refused != "" || r.Exists {
+		t.Errorf("the same partitions again: %+v", r)
 	}
 	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
 		t.Error(err)
@@ -226,9 +224,9 @@ func TestNewMeaning(t *testing.T) {
 	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	applyCommand(t, c, putSource("likes", `{}`, 0))
 	applyCommand(t, c, start(first, 3, 10, "q1"))
-	applyCommand(t, c, pause("likes", true))
-	r := applyCommand(t, c, newMeaning("likes", first, 2, 70))
-	want := Partition{Epoch: 1, Start: sink.Position{Lo: 70}, Identity: "q1"}
+	applyCommand(t, c, pause("likes", 2, true))
+	r := applyCommand(t, c, newMeaning("likes", 3, 70))
+	want := Partition{Epoch: 1, Start: sink.Position{Lo: 70}, Identity: "q1", Changed: sink.Position{Lo: 70}, ChangedIn: "q1"}
 	if s := r.Source; s.Number != second || s.Paused || string(s.Config) != aConfig || len(s.Partitions) != 1 || s.Partitions[3] != want {
 		t.Errorf("it is %+v, refused: %s", r.Source, r.Refused)
 	}
@@ -238,8 +236,8 @@ func TestNewMeaning(t *testing.T) {
 	if r := applyCommand(t, c, start(first, 3, 10, "q1")); !r.Missing {
 		t.Errorf("a reader of the old meaning has begun: %+v", r)
 	}
-	applyCommand(t, c, pause("likes", true))
-	if r := applyCommand(t, c, newMeaning("likes", first, 2, 70)); !r.Missing {
+	applyCommand(t, c, pause("likes", 4, true))
+	if r := applyCommand(t, c, newMeaning("likes", 3, 70)); !r.Exists {
 		t.Errorf("a late copy of the change: %+v", r)
 	}
 	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
@@ -247,20 +245,62 @@ func TestNewMeaning(t *testing.T) {
 	}
 }
 
-// A source that is made paused stays so until it is resumed.
+// An earlier configuration has counted messages below the highest position at which the meaning changed,
+// as far as the queue is the same.
+func TestMeantFrom(t *testing.T) {
+	at := func(lo uint64) sink.Position { return sink.Position{Lo: lo} }
+	sought := func(p Partition, to uint64, identity string) Partition {
+		p.Epoch, p.Sought, p.Start, p.Identity = p.Epoch+1, 0, at(to), identity
+		return p
+	}
+	begun := Partition{Epoch: 1, Start: at(10), Identity: "q1"}
+	for name, test := range map[string]struct {
+		p    Partition
+		want uint64
+	}{
+		"never changed":                   {begun, 0},
+		"changed before it counted":       {begun.changedAt(at(10)), 0},
+		"changed":                         {begun.changedAt(at(50)), 50},
+		"twice":                           {begun.changedAt(at(50)).changedAt(at(70)), 70},
+		"twice at one place":              {begun.changedAt(at(50)).changedAt(at(50)), 50},
+		"sought back":                     {sought(begun.changedAt(at(50)), 20, "q1"), 50},
+		"sought back and changed":         {sought(begun.changedAt(at(50)), 20, "q1").changedAt(at(30)), 50},
+		"sought in another queue":         {sought(begun.changedAt(at(50)), 20, "q2"), 0},
+		"and changed":                     {sought(begun.changedAt(at(50)), 20, "q2").changedAt(at(30)), 30},
+		"sought, and changed before read": {sought(sought(begun, 20, "").changedAt(at(20)), 20, "q1"), 20},
+	} {
+		if got := test.p.MeantFrom(); got != at(test.want) {
+			t.Errorf("%s: from %v, want %d", name, got, test.want)
+		}
+	}
+}
+
+// A source that is made paused waits for the change that makes it, until an operator pauses it.
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
 	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
-	made := putSource("likes", aConfig, 0)
-	made.PutSource.Paused = true
-	if r := applyCommand(t, c, made); !r.Source.Paused {
-		t.Errorf("made %+v", r)
+	paused := func(config string, version uint64) *Command {
+		put := putSource("likes", config, version)
+		put.PutSource.Paused = true
+		return put
 	}
-	applyCommand(t, c, pause("likes", false))
-	change := putSource("likes", `{}`, first)
-	change.PutSource.Paused = true
-	if r := applyCommand(t, c, change); r.Source.Paused {
-		t.Errorf("changed %+v", r)
+	is := func(r *Result, paused, changing bool) {
+		t.Helper()
+		if r.Refused != "" || r.Source.Paused != paused || r.Source.Changing != changing {
+			t.Errorf("it is %+v, want paused %t, changing %t", r, paused, changing)
+		}
 	}
+	is(applyCommand(t, c, paused(aConfig, 0)), true, true)
+	is(applyCommand(t, c, paused(`{}`, 1)), true, true)
+	is(applyCommand(t, c, pause("likes", 2, true)), true, false)
+	is(applyCommand(t, c, paused(`{}`, 3)), true, false)
+	is(applyCommand(t, c, putSource("likes", `{}`, 4)), false, false)
+	if r := applyCommand(t, c, paused(`{}`, 5)); r.Refused == "" {
+		t.Errorf("a change has paused a source that ran: %+v", r)
+	}
+	hold := pause("likes", 5, true)
+	hold.PauseSource.Changing = true
+	is(applyCommand(t, c, hold), true, true)
+	is(applyCommand(t, c, seek("likes", 6, 0, 1)), true, false)
 }

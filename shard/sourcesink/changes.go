@@ -23,9 +23,18 @@ var (
 	ErrUnknownSource = errors.New("no such source")
 	// ErrSourceExists is returned when a source is made with a name that is taken.
 	ErrSourceExists = errors.New("there is a source of this name")
+	// ErrSourceChanged is returned for a change of a source that has been changed, or was deleted
+	// and made again, since the caller read it.
+	ErrSourceChanged = errors.New("the source was changed at the same time")
 )
 
-// Changes reads and changes the sources of the cluster, which the catalog has.
+// triesMax bounds how often a change is made for what the source is by then. Each attempt that is
+// too late has lost to another change.
+const triesMax = 10
+
+// Changes reads and changes the sources of the cluster, which the catalog has. Each change is one
+// command, for the version of the source that was read: sources/DESIGN.md. The changes by name
+// read it again if another change came first.
 type Changes struct {
 	world   World
 	sink    *Sink
@@ -58,43 +67,50 @@ func (c *Changes) Source(name string) (catalog.Source, error) {
 }
 
 // CreateSource makes a source. config is its configuration as a JSON object. No node reads a
-// source that is made paused before it is resumed.
+// source that is made paused before it is resumed; until then it is Changing.
 func (c *Changes) CreateSource(ctx context.Context, name string, config json.RawMessage, paused bool) (catalog.Source, error) {
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: paused})
 }
 
-// SetSource replaces the configuration of a source. If that changes what a message means,
-// the source must be paused and all shards of each partition at one position: a message
-// between two positions would count by both configurations, or by none. Then the source gets
-// a new number, and is paused or running as paused says.
+// SetSource replaces the configuration of a source, which runs after it, or stays paused. If that
+// changes what a message means, the source must be paused, and its shards are settled.
 func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, sameMeaning, paused bool) (catalog.Source, error) {
-	put := &catalog.PutSourceEntry{Name: s.Name, Config: config, Number: s.Number}
-	if !sameMeaning {
-		if !s.Paused {
-			return catalog.Source{}, fmt.Errorf("%w: it is running", ErrNotPaused)
-		}
-		partitions, err := c.SettleSource(ctx, s)
-		if err != nil {
-			return catalog.Source{}, err
-		}
-		put.NewMeaning, put.Partitions, put.Cluster, put.Paused = true, partitions, c.cluster, paused
+	if sameMeaning {
+		return c.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Version: s.Version, Paused: paused})
 	}
-	return c.putSource(ctx, put)
+	if !s.Paused {
+		return catalog.Source{}, fmt.Errorf("%w: it is running", ErrNotPaused)
+	}
+	at, err := c.SettleSource(ctx, s)
+	if err != nil {
+		return catalog.Source{}, err
+	}
+	return c.SetMeaning(ctx, s, config, at, paused)
+}
+
+// SetMeaning replaces the configuration of a source that SettleSource has settled, and what its
+// messages mean. The source gets a new number.
+func (c *Changes) SetMeaning(ctx context.Context, s catalog.Source, config json.RawMessage, settled map[uint32]sink.Position, paused bool) (catalog.Source, error) {
+	return c.putSource(ctx, &catalog.PutSourceEntry{
+		Name: s.Name, Config: config, Version: s.Version, Cluster: c.cluster, Paused: paused, NewMeaning: true, Positions: settled,
+	})
 }
 
 // SettleSource sees to it that no section from before its pause moves the shards of a paused
-// source any more, and returns its partitions with the position of all shards as their start.
-func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint32]catalog.Partition, error) {
+// source any more, and returns the position of all shards by partition. It returns ErrNotPaused if
+// they are at different ones: a message between two positions would count by both configurations, or
+// by none.
+func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint32]sink.Position, error) {
 	var mu sync.Mutex
-	settled := make(map[uint32]catalog.Partition, len(s.Partitions))
+	settled := make(map[uint32]sink.Position, len(s.Partitions))
 	settling, ctx := errgroup.WithContext(ctx)
 	settling.SetLimit(settleAtOnce)
-	for number, partition := range s.Partitions {
+	for number := range s.Partitions {
 		settling.Go(func() error {
 			at, err := c.sink.Settle(ctx, s, number)
 			mu.Lock()
 			defer mu.Unlock()
-			settled[number] = catalog.Partition{Epoch: partition.Epoch, Start: at}
+			settled[number] = at
 			return err
 		})
 	}
@@ -120,8 +136,10 @@ func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (c
 	switch {
 	case err != nil:
 		return catalog.Source{}, err
-	case r.Exists:
+	case r.Exists && put.Version == 0:
 		return r.Source, fmt.Errorf("%w: %q", ErrSourceExists, put.Name)
+	case r.Exists:
+		return r.Source, ErrSourceChanged
 	case r.Missing:
 		return catalog.Source{}, fmt.Errorf("%w: %q", ErrUnknownSource, put.Name)
 	case r.Refused != "" && put.NewMeaning && r.Bound == "":
@@ -134,61 +152,90 @@ func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (c
 	return r.Source, nil
 }
 
-// PauseSource pauses a source or resumes it.
-func (c *Changes) PauseSource(ctx context.Context, name string, paused bool) (catalog.Source, error) {
-	s, index, err := c.changeSource(ctx, name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: name, Paused: paused}})
+// PauseSource pauses a source or resumes it, as an operator does.
+func (c *Changes) PauseSource(ctx context.Context, name string, paused bool) (s catalog.Source, err error) {
+	err = c.again(ctx, name, func(read catalog.Source) error {
+		s, err = c.SetPaused(ctx, read, paused, false)
+		return err
+	})
+	return s, err
+}
+
+// again makes a change of the source of a name, for what it is by then if another came first.
+func (c *Changes) again(ctx context.Context, name string, change func(catalog.Source) error) error {
+	s, err := c.knownSource(ctx, name)
+	for range triesMax {
+		if err != nil {
+			return err
+		}
+		if err = change(s); !errors.Is(err, ErrSourceChanged) {
+			return err
+		}
+		s, err = c.Source(name) // this node has the catalog of the answer
+	}
+	return ErrSourceChanged
+}
+
+// SetPaused pauses or resumes the source that was read. One that is paused as Changing is resumed
+// by its caller, or by a repeat of its call.
+func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, changing bool) (catalog.Source, error) {
+	s, index, err := c.changeSource(ctx, s.Name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: s.Name, Version: s.Version, Paused: paused, Changing: changing}})
 	if err == nil {
 		c.catalog.Tell(ctx, index) // readers on other nodes, before what comes next
 	}
 	return s, err
 }
 
-// SeekSource sets where partitions of a paused source continue, in all shards, which must answer:
-// a reader that has yet to learn of the pause could apply messages beyond the new position in a
-// shard that does not, and they would count again.
+// SeekSource sets where partitions of the paused source of a name continue, as SeekVersion does.
 func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sink.Position) (catalog.Source, error) {
-	if len(to) == 0 || len(to) > catalog.PartitionsMax {
-		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
-	}
-	seek, err := c.fence(ctx, name, to)
+	s, err := c.knownSource(ctx, name)
 	if err != nil {
 		return catalog.Source{}, err
 	}
-	s, _, err := c.changeSource(ctx, name, &catalog.Command{SeekSource: seek})
+	return c.SeekVersion(ctx, s, to)
+}
+
+// SeekVersion sets where partitions of the paused source that was read continue, in all shards, which
+// must answer: a reader that has yet to learn of the pause could apply messages beyond the new position
+// in a shard that does not, and they would count again.
+func (c *Changes) SeekVersion(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
+	if len(to) == 0 || len(to) > catalog.PartitionsMax {
+		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
+	}
+	if s.Paused { // the catalog refuses the seek of another
+		if err := c.fence(ctx, s, to); err != nil {
+			return catalog.Source{}, err
+		}
+	}
+	s, _, err := c.changeSource(ctx, s.Name, &catalog.Command{SeekSource: &catalog.SeekSourceEntry{Name: s.Name, Version: s.Version, Positions: to}})
 	return s, err
 }
 
-// fence fences the partitions of a seek that have begun, and returns the seek with the number and
-// the epochs that were fenced. What the seek will be refused for passes.
-func (c *Changes) fence(ctx context.Context, name string, to map[uint32]sink.Position) (*catalog.SeekSourceEntry, error) {
-	if err := c.world.CatchUp(ctx); err != nil {
-		return nil, err
-	}
-	s := c.world.View().Sources[name]
-	seek := &catalog.SeekSourceEntry{Name: name, Number: s.Number, Positions: to, Epochs: make(map[uint32]uint32, len(to))}
+// fence fences the partitions of a seek that have begun.
+func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) error {
 	fencing, ctx := errgroup.WithContext(ctx)
 	fencing.SetLimit(settleAtOnce)
 	for number := range to {
-		p, begun := s.Partitions[number]
-		if seek.Epochs[number] = p.Epoch; begun && s.Paused {
+		if _, begun := s.Partitions[number]; begun {
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); err != nil && !errors.Is(err, sink.ErrStopped) { // it was deleted meanwhile
-		return nil, err
+	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // it was deleted meanwhile, as the command says
+		return err
 	}
-	return seek, nil
+	return nil
 }
 
 // DeleteSource deletes a source. No section of it is applied after that, and its positions are
 // dropped, by shards without a leader soon after they have one; a source that is made under its
 // name later begins anew.
 func (c *Changes) DeleteSource(ctx context.Context, name string) error {
-	s, err := c.knownSource(ctx, name)
-	if err != nil {
-		return err
-	}
-	_, _, err = c.changeSource(ctx, name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: name, Number: s.Number}})
+	return c.again(ctx, name, func(s catalog.Source) error { return c.DeleteVersion(ctx, s) })
+}
+
+// DeleteVersion is DeleteSource for the source that was read.
+func (c *Changes) DeleteVersion(ctx context.Context, s catalog.Source) error {
+	_, _, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {
 		c.sink.Forget(ctx, s.Number)
 	}
@@ -207,18 +254,15 @@ func (c *Changes) knownSource(ctx context.Context, name string) (catalog.Source,
 	return c.Source(name)
 }
 
-// changeSource changes a source that exists, and returns it with the index of the change. A
-// cluster whose version is too low for sources has none, so that no older program meets the
-// command.
+// changeSource changes a source that was read, and returns it with the index of the change.
 func (c *Changes) changeSource(ctx context.Context, name string, command *catalog.Command) (catalog.Source, uint64, error) {
-	if _, err := c.knownSource(ctx, name); err != nil {
-		return catalog.Source{}, 0, err
-	}
 	r, index, err := c.catalog.Change(ctx, command)
 	switch {
 	case err != nil:
 	case r.Missing:
 		err = fmt.Errorf("%w: %q", ErrUnknownSource, name)
+	case r.Exists:
+		err = ErrSourceChanged
 	case r.Bound == catalog.BoundPartitions:
 		err = &errs.ArgumentError{Field: "positions", Problem: r.Refused}
 	case r.Refused != "":

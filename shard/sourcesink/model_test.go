@@ -45,6 +45,7 @@ type sourceCluster struct {
 	starts   map[int]sink.Position   // of lives
 	ends     map[int]sink.Position   // of lives whose messages mean something else after it
 	meaning  *catalog.PutSourceEntry // on its way
+	meant    int                     // the life that it ends
 	fenced   map[uint64]uint32       // by source, the epoch of its last seek
 	seq      uint64                  // of restores
 	backups  map[uint32][]byte
@@ -364,18 +365,17 @@ func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 
 }
 
 func (c *sourceCluster) pause(paused bool) {
-	c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Paused: paused}})
+	c.command(&catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: modelSource, Version: c.source().Version, Paused: paused}})
 }
 
 // fence prepares a seek through a node. It returns nil if a shard does not answer.
 func (c *sourceCluster) fence(n *sourceNode, to uint64) *catalog.SeekSourceEntry {
 	_ = n.CatchUp(context.Background())
 	s := c.source()
-	p, begun := s.Partitions[0]
-	if begun && s.Paused && n.sink.Fence(context.Background(), s, 0) != nil {
+	if _, begun := s.Partitions[0]; begun && s.Paused && n.sink.Fence(context.Background(), s, 0) != nil {
 		return nil
 	}
-	return &catalog.SeekSourceEntry{Name: modelSource, Number: s.Number, Positions: map[uint32]sink.Position{0: {Lo: to}}, Epochs: map[uint32]uint32{0: p.Epoch}}
+	return &catalog.SeekSourceEntry{Name: modelSource, Version: s.Version, Positions: map[uint32]sink.Position{0: {Lo: to}}}
 }
 
 // seek makes a seek that was prepared.
@@ -383,7 +383,7 @@ func (c *sourceCluster) seek(fenced *catalog.SeekSourceEntry) {
 	if fenced == nil {
 		return
 	}
-	if r := c.command(&catalog.Command{SeekSource: fenced}); r.Refused == "" {
+	if r := c.command(&catalog.Command{SeekSource: fenced}); r.Refused == "" && !r.Missing && !r.Exists {
 		c.fenced[r.Source.Number] = r.Source.Partitions[0].Epoch
 	}
 }
@@ -398,8 +398,9 @@ func (c *sourceCluster) settle(n *sourceNode) {
 		return
 	}
 	c.meaning = &catalog.PutSourceEntry{
-		Name: modelSource, Config: json.RawMessage("{}"), Number: s.Number, Cluster: 1, NewMeaning: true, Partitions: map[uint32]catalog.Partition{0: {Epoch: p.Epoch, Start: at}},
+		Name: modelSource, Config: json.RawMessage("{}"), Version: s.Version, Cluster: 1, NewMeaning: true, Positions: map[uint32]sink.Position{0: at},
 	}
+	c.meant = c.ordinal(s.Number, p.Epoch)
 }
 
 // mean gives the source the meaning that was prepared, if nothing has come between.
@@ -407,9 +408,8 @@ func (c *sourceCluster) mean() {
 	if c.meaning == nil {
 		return
 	}
-	old := c.ordinal(c.meaning.Number, c.meaning.Partitions[0].Epoch)
-	if r := c.command(&catalog.Command{PutSource: c.meaning}); r.Refused == "" && !r.Missing {
-		c.ends[old] = c.meaning.Partitions[0].Start
+	if r := c.command(&catalog.Command{PutSource: c.meaning}); r.Refused == "" && !r.Missing && !r.Exists {
+		c.ends[c.meant] = c.meaning.Positions[0]
 	}
 	c.meaning = nil
 }
@@ -647,9 +647,9 @@ func TestSourcesModel(t *testing.T) {
 				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
 					return
 				}
-				number := c.source().Number
-				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Number: number}})
-				nodes[node()].sink.Forget(context.Background(), number)
+				of := c.source()
+				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Version: of.Version}})
+				nodes[node()].sink.Forget(context.Background(), of.Number)
 				c.put()
 			},
 			"forget": func(*rapid.T) {

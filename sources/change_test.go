@@ -1,0 +1,348 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// likesBy returns a configuration that counts a like as so many.
+func likesBy(n int) string {
+	return fmt.Sprintf(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"%d"}`, n)
+}
+
+// A change that fails deletes no source that a repeat of it has made run.
+func TestFailedCreationBesideItsRepeat(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1), like(1))
+	waits, goesOn := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	st.queue.set(func() {
+		st.queue.hangs = func(call string, _ *source.Config) {
+			if call == "partitions" && calls.Add(1) == 1 {
+				close(waits)
+				<-goesOn
+			}
+		}
+	})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := st.put(`,"start":"latest"`)
+		failed <- err
+	}()
+	<-waits
+	if of := must(st.put(`,"start":"latest"`))(t); of.State != source.StateRunning {
+		t.Fatalf("the repeat has made %+v", of)
+	}
+	st.queue.setDown(errors.New("connection refused"))
+	close(goesOn)
+	err := <-failed
+	st.queue.setDown(nil)
+	if of, gone := st.Get(t.Context(), "likes"); gone != nil || of.State != source.StateRunning {
+		t.Fatalf("the source is %+v, %v after the first call ended with %v", of, gone, err)
+	}
+	st.queue.add(0, like(1))
+	st.eventually("it is read", through(3))
+	if got := st.count(1); got != 1 {
+		t.Errorf("counted %d", got)
+	}
+}
+
+// An operator's pause outlasts a change that was under way, and the change is made.
+func TestPauseDuringChange(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1))
+	must(st.put(likesBy(1)))(t)
+	st.eventually("it is read", through(1))
+	for add := 2; add < 7; add++ {
+		var of *Source
+		var err error
+		var change sync.WaitGroup
+		change.Go(func() { of, err = st.put(likesBy(add)) })
+		for !must(st.node.Source("likes"))(t).Changing {
+			time.Sleep(time.Millisecond)
+		}
+		must(st.Pause(ctx, "likes"))(t)
+		change.Wait()
+		if now := must(st.Get(ctx, "likes"))(t); err != nil || now.State != source.StatePaused || of.State != source.StatePaused || !strings.Contains(string(now.Config), fmt.Sprintf(`"add":"%d"`, add)) {
+			t.Fatalf("after the change, %v, the source is %+v", err, now)
+		}
+		must(st.Resume(ctx, "likes"))(t)
+	}
+}
+
+// A source whose maker, or whose changer, died goes on once the change is made again; one that an
+// operator paused does not.
+func TestChangeAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		start  string
+		before func(st *started, of shard.Source)
+		state  string
+	}{
+		"made, not begun": {`,"start":"latest"`, func(*started, shard.Source) {}, source.StateRunning},
+		"made and begun": {`,"start":"latest"`, func(st *started, of shard.Source) {
+			must(0, st.begin(st.t.Context(), st.node, of))(st.t)
+		}, source.StateRunning},
+		"paused for a change": {``, func(st *started, of shard.Source) {
+			must(st.node.SetPaused(st.t.Context(), must(st.node.SetPaused(st.t.Context(), of, false, false))(st.t), true, true))(st.t)
+		}, source.StateRunning},
+		"paused by an operator": {`,"start":"latest"`, func(st *started, _ shard.Source) {
+			must(st.Pause(st.t.Context(), "likes"))(st.t)
+		}, source.StatePaused},
+	} {
+		for more, change := range map[string]string{"the same": "", "another": likesBy(2)} {
+			t.Run(name+", "+more, func(t *testing.T) {
+				st := start(t, 2)
+				st.queue.add(0, like(1), like(1))
+				cfg := must(source.ParseNamed("likes", []byte(likes+test.start+"}")))(t)
+				of := must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
+				if shown := must(st.Get(t.Context(), "likes"))(t); !strings.Contains(shown.Reason, "did not end") {
+					t.Errorf("it is shown as %+v", shown)
+				}
+				test.before(st, of)
+				if of := must(st.put(test.start + change))(t); of.State != test.state {
+					t.Fatalf("it is %+v", of)
+				}
+				if now := must(st.node.Source("likes"))(t); now.Changing {
+					t.Errorf("it is %+v", now)
+				}
+				must(st.Resume(t.Context(), "likes"))(t)
+				st.eventually("it is read", through(2))
+			})
+		}
+	}
+}
+
+// A source that is deleted during a change of it stays deleted: another of its name would be read
+// from its start.
+func TestDeleteDuringChange(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1))
+	must(st.put(likesBy(1)))(t)
+	st.eventually("it is read", through(1))
+	var err error
+	var change sync.WaitGroup
+	change.Go(func() { _, err = st.put(likesBy(2)) })
+	for !must(st.node.Source("likes"))(t).Changing {
+		time.Sleep(time.Millisecond)
+	}
+	if err := st.Delete(ctx, "likes"); err != nil {
+		t.Fatal(err)
+	}
+	change.Wait()
+	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, shard.ErrUnknownSource) || err == nil {
+		t.Errorf("the change ended with %v, and then: %v", err, gone)
+	}
+}
+
+// operation is a call of an operator, and when it ran.
+type operation struct {
+	kind       string
+	add        int // of a put
+	begun, end int64
+	err        error
+}
+
+// certain reports whether an operation was acknowledged.
+func (o *operation) certain() bool { return o.err == nil }
+
+// Operators at several nodes change a source at once, and some do not wait for their answers. What was
+// acknowledged lasts unless another operation, begun before its end or later, may have undone it. Each
+// message counts once, by one of the configurations, unless the source was sought or deleted.
+func TestConcurrentChanges(t *testing.T) {
+	const nodes = 3
+	st := start(t, 1)
+	all := []*Sources{st.Sources}
+	for range nodes - 1 { // they read nothing: each is where an operator calls
+		all = append(all, New(Config{
+			Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
+			Open: st.cfg.Open, Logger: slog.New(slog.DiscardHandler),
+		}))
+	}
+	var clock atomic.Int64
+	message := 0
+	rounds := 0
+	rapid.Check(t, func(t *rapid.T) {
+		if rounds++; rounds > 12 { // each takes a second, as readers end within one
+			return
+		}
+		_ = st.Delete(st.t.Context(), "likes")
+		first := message
+		publish := func(n int) {
+			for range n {
+				st.queue.add(0, fmt.Sprintf(`{"id":%d}`, 1000+message))
+				message++
+			}
+		}
+		publish(3)
+		history := []*operation{{kind: "put", add: 1}}
+		if _, err := all[0].Put(st.t.Context(), "likes", []byte(likes+likesBy(1)+fmt.Sprintf(`,"start":{"0":%d}}`, first))); err != nil {
+			t.Fatal(err)
+		}
+		history[0].end = clock.Add(1)
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		kinds := []string{"put", "put", "put", "pause", "pause", "resume", "resume"}
+		if rapid.IntRange(0, 3).Draw(t, "moves") == 0 {
+			kinds = append(kinds, "seek", "delete")
+		}
+		for operator := range nodes {
+			var calls []operation
+			var waits, gaps []time.Duration
+			for i := range rapid.IntRange(1, 4).Draw(t, "calls") {
+				calls = append(calls, operation{kind: rapid.SampledFrom(kinds).Draw(t, "kind"), add: 10*operator + i + 2})
+				waits = append(waits, rapid.SampledFrom([]time.Duration{time.Minute, time.Minute, time.Minute, 2 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond}).Draw(t, "waits"))
+				gaps = append(gaps, time.Duration(rapid.IntRange(0, 30).Draw(t, "gap"))*time.Millisecond)
+			}
+			running.Go(func() {
+				for i := range calls {
+					time.Sleep(gaps[i])
+					o := &calls[i]
+					ctx, cancel := context.WithTimeout(st.t.Context(), waits[i])
+					o.begun = clock.Add(1)
+					switch o.kind {
+					case "put":
+						_, o.err = all[operator].Put(ctx, "likes", []byte(likes+likesBy(o.add)+fmt.Sprintf(`,"start":{"0":%d}}`, first)))
+					case "pause":
+						_, o.err = all[operator].Pause(ctx, "likes")
+					case "resume":
+						_, o.err = all[operator].Resume(ctx, "likes")
+					case "seek":
+						_, o.err = all[operator].Seek(ctx, "likes", map[uint32]string{0: fmt.Sprint(first)})
+					case "delete":
+						o.err = all[operator].Delete(ctx, "likes")
+					}
+					o.end = clock.Add(1)
+					cancel()
+					mu.Lock()
+					history = append(history, o)
+					mu.Unlock()
+				}
+			})
+		}
+		publish(3)
+		running.Wait()
+		publish(3)
+		t.Logf("history %s", told(history))
+
+		// later reports whether an operation of some kinds may have come after another.
+		later := func(than *operation, kinds ...string) bool {
+			for _, o := range history {
+				if o != than && o.end > than.begun && strings.Contains(strings.Join(kinds, " "), o.kind) {
+					return true
+				}
+			}
+			return false
+		}
+		of, err := st.node.Source("likes")
+		deleted, moved := false, false
+		for _, o := range history {
+			deleted = deleted || o.kind == "delete"
+			moved = moved || o.kind == "seek"
+			if !o.certain() || later(o, "delete") {
+				continue
+			}
+			switch {
+			case o.kind == "delete" && !later(o, "put") && !errors.Is(err, shard.ErrUnknownSource):
+				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
+			case o.kind == "put" && (err != nil || !later(o, "put") && !strings.Contains(string(of.Config), fmt.Sprintf(`"add":"%d"`, o.add))):
+				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
+			case o.kind == "pause" && !later(o, "resume") && !of.Paused:
+				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
+			case o.kind == "resume" && !later(o, "pause", "seek", "put") && of.Paused:
+				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
+			case o.kind == "put" && !later(o, "pause", "seek", "put") && of.Changing:
+				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
+			}
+		}
+		if deleted || err != nil {
+			return
+		}
+		if _, err := st.Resume(st.t.Context(), "likes"); err != nil {
+			t.Fatal(err)
+		}
+		st.eventually("it is read", through(uint64(message)))
+		adds := map[int64]bool{}
+		for _, o := range history {
+			adds[int64(o.add)] = o.kind == "put" || adds[int64(o.add)]
+		}
+		for m := first; m < message; m++ {
+			if got := st.count(uint64(1000 + m)); !moved && !adds[got] || got == 0 {
+				t.Fatalf("message %d counted %d", m, got)
+			}
+		}
+	})
+}
+
+func told(history []*operation) string {
+	var b strings.Builder
+	for _, o := range history {
+		fmt.Fprintf(&b, "\n%d…%d %s %d: %v", o.begun, o.end, o.kind, o.add, o.err)
+	}
+	return b.String()
+}
+
+// Another publication numbers the changes of a transaction otherwise, so it is refused inside one.
+func TestChangeInsideTransaction(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	put := func(publication, add string) (*Source, error) {
+		return st.Put(ctx, "likes", fmt.Appendf(nil, `{"type":"postgres","dsn":"postgres://127.0.0.1:1/app","slot":"likes","publication":"%s","format":"debezium",
+			"map":{"keyspace":"posts","id":"$.post","column":"like","add":"%s"},"batch":{"linger":"1ms"}}`, publication, add))
+	}
+	must(put("one", "1"))(t)
+	must(put("two", "1"))(t) // nothing is read yet
+	st.queue.add(0, `{"op":"c","after":{"post":1}}`)
+	st.eventually("it is read", through(1))
+	must(put("two", "2"))(t)
+	for _, pause := range []bool{false, true} {
+		if pause {
+			must(st.Pause(ctx, "likes"))(t)
+		}
+		var refused *RefusedError
+		if _, err := put("three", "2"); !errors.As(err, &refused) || !strings.Contains(err.Error(), "inside a transaction") {
+			t.Errorf("changed inside a transaction: %v", err)
+		}
+		if of := must(st.node.Source("likes"))(t); of.Paused != pause || of.Changing || !strings.Contains(string(of.Config), "two") {
+			t.Errorf("after it was refused, the source is %+v", of)
+		}
+	}
+}
+
+// Messages that an earlier map has counted are not told by the present one.
+func TestPastOfAnotherMeaning(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	event := `{"id":1}`
+	must(st.put(likesBy(1)))(t)
+	st.queue.add(0, event, event, event, event, event)
+	st.eventually("it is read", through(5))
+	must(st.put(likesBy(2)))(t)
+	st.queue.add(0, event)
+	st.eventually("it is read", through(6))
+	for _, from := range []string{"0", "4"} {
+		var refused *RefusedError
+		if _, err := st.Past(ctx, "likes", "posts", 0, from); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "before 5") {
+			t.Errorf("messages from %s: %v", from, err)
+		}
+	}
+	if past := must(st.Past(ctx, "likes", "posts", 0, "5"))(t); len(past.Events) != 1 || past.Events[0].Add["like"] != 2 {
+		t.Errorf("from 5 on: %+v", past)
+	}
+	must(st.Pause(ctx, "likes"))(t)
+	must(st.Seek(ctx, "likes", map[uint32]string{0: "2"}))(t)
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("it is read", through(6))
+	if _, err := st.Past(ctx, "likes", "posts", 0, "2"); err == nil {
+		t.Error("after a seek back, messages that both maps have counted are told")
+	}
+}
