@@ -30,6 +30,46 @@ func readErrorOf(err error, id uint64) error {
 	return err
 }
 
+// judgeKeyspace judges the keys of all commands on counts, so that another command under a key
+// is refused whichever keyspaces the two are about. Every cluster has it, and it is never
+// dropped.
+const judgeKeyspace = shard.KeyspacePosts
+
+// applyAcross writes the ops of all tables, which are of one command with a key, as one
+// request.
+func (b *batch) applyAcross(deadline time.Time) {
+	c := b.conn
+	w := shard.Write{Spaces: []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace)}, Deadline: deadline, Permission: c}
+	type target struct {
+		table *table
+		op    int
+	}
+	var targets []target // by op of w
+	for _, t := range b.tables {
+		if len(t.ops) == 0 {
+			continue
+		}
+		space := slices.IndexFunc(w.Spaces, func(ks *shard.Keyspace) bool { return ks.Name == t.ks.Name })
+		if space < 0 {
+			space = len(w.Spaces)
+			w.Spaces = append(w.Spaces, t.ks)
+		}
+		t.counts = resized(t.counts, len(t.ops)*t.width())
+		w.ID, w.Width = t.units[0].id, max(w.Width, t.width())
+		for op := range t.ops {
+			targets = append(targets, target{t, op})
+			w.Ops, w.In = append(w.Ops, t.ops[op]), append(w.In, uint8(space))
+		}
+	}
+	w.Rows = make([]int64, len(w.Ops)*w.Width)
+	err := c.server.node().Write(w.Spaces[0], &w)
+	settle(&w, err, func(op int) (*table, int) { return targets[op].table, targets[op].op })
+	for i, to := range targets {
+		width := to.table.width()
+		copy(to.table.counts[to.op*width:(to.op+1)*width], w.Rows[i*w.Width:])
+	}
+}
+
 // apply writes the ops: consecutive commands without an identity together, commands that
 // count once in a request each.
 func (t *table) apply(c *conn, deadline time.Time) {
@@ -85,6 +125,9 @@ func (t *table) prepare(c *conn, w *shard.Write, from, to int, deadline time.Tim
 	w.Ops, w.ID, w.Width, w.Deadline = t.ops[first:end], t.units[from].id, t.width(), deadline
 	w.Permission = c
 	w.Rows = t.counts[first*t.width() : end*t.width()]
+	if w.ID.Keyed() && isCounters(t.ks) && t.ks.Name != judgeKeyspace {
+		w.Spaces, w.In = []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace), t.ks}, slices.Repeat([]uint8{1}, len(w.Ops))
+	}
 }
 
 // applyPlain writes units as one request.
@@ -93,7 +136,7 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	t.prepare(c, w, from, to, deadline)
 	first := t.units[from].first
 	err := c.server.node().Write(t.ks, w)
-	t.settle(w, err, func(op int) int { return first + op })
+	settle(w, err, func(op int) (*table, int) { return t, first + op })
 	if errors.Is(err, shard.ErrMemoryFull) {
 		t.applyWithoutNewRows(c, from, to, deadline)
 	}
@@ -112,46 +155,68 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	})
 	for i := range writes {
 		first := t.units[from+i].first
-		t.settle(&writes[i], errs[i], func(op int) int { return first + op })
+		settle(&writes[i], errs[i], func(op int) (*table, int) { return t, first + op })
 	}
 }
 
-// settle records the result of each op of a write. at returns the index of an op in the
-// table.
-func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
+// settle records the result of each op of a write. at returns the table of an op and its
+// index there.
+func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
+	fail := func(op int, err error) {
+		t, i := at(op)
+		t.fail(i, err)
+	}
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
-		t.written.add(&w.Token)
 		for _, o := range w.Overflows {
-			t.fail(at(o.Op), errOverflow)
+			fail(o.Op, errOverflow)
 		}
 		for _, op := range w.Unknown {
-			t.fail(at(op), errForgotten)
+			fail(op, errForgotten)
 		}
 		for _, op := range w.Changed {
+			t, i := at(op)
 			if t.joined == nil {
 				t.joined = make([]bool, len(t.ops))
 			}
-			t.joined[at(op)] = true
+			t.joined[i] = true
 		}
 	}
 	if err == nil {
-		t.zeroTakes(w)
-		return
+		zeroTakes(w)
 	}
+	var noted *table // whose reads see the write
 	for i := range w.Ops {
+		if t, _ := at(i); t != noted && (err == nil || some) {
+			t.wrote(w)
+			noted = t
+		}
 		of := err
-		if some {
+		switch {
+		case some && len(w.Spaces) == 0:
 			of = partial.Of(w.Ops[i].ID)
+		case some && slices.Contains(partial.AppliedOps, i):
+			of = nil
 		}
 		if of != nil {
-			t.fail(at(i), of)
+			fail(i, of)
 		}
 	}
 }
 
+// wrote has later reads of the keyspace see a write.
+func (t *table) wrote(w *shard.Write) {
+	token := w.Token
+	if len(w.Spaces) > 0 {
+		token.At = slices.DeleteFunc(slices.Clone(token.At), func(at shard.GroupIndex) bool {
+			return at.Group-t.ks.FirstGroup >= uint32(t.ks.Shards) // of another keyspace
+		})
+	}
+	t.written.add(&token)
+}
+
 // zeroTakes zeroes what a repeated request reports as taken: this request took nothing.
-func (t *table) zeroTakes(w *shard.Write) {
+func zeroTakes(w *shard.Write) {
 	for i := range w.Ops {
 		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
 			clear(w.Rows[i*w.Width : (i+1)*w.Width])
@@ -194,7 +259,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	for i, op := range again {
 		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
-	t.settle(&w, err, func(op int) int { return again[op] })
+	settle(&w, err, func(op int) (*table, int) { return t, again[op] })
 	if len(units) < 2 || !errors.Is(err, shard.ErrMemoryFull) {
 		return
 	}

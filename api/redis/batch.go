@@ -47,6 +47,9 @@ type batch struct {
 	id     shard.RequestID // identity of its ops, if they are to count once
 	writes bool            // it may write
 	atomic bool            // it is an EXEC, so its reads are ops too
+	across bool            // its ops are one command's, on several keyspaces under a key
+
+	keyed map[[16]byte]*table // by key, the table of the ops that have it
 
 	until   time.Time // deadline of the planned commands; zero if not set yet
 	missed  bool      // the command being planned names something that this node does not know

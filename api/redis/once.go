@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
@@ -86,8 +87,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. The counts of one keyspace are one write, which
-// counts once if KEY is given.
+// countdIncr adds to several counts. With KEY they are one write, which counts once. Else the
+// counts of each keyspace are one.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -107,7 +108,23 @@ func (c *conn) countdIncr(args [][]byte) {
 	if b.failed(err) {
 		return
 	}
+	if !b.id.Keyed() {
+		b.addAll(keys, values)
+		return
+	}
+	t := keys[0].table
+	across := slices.ContainsFunc(keys, func(k key) bool { return k.table != t })
+	if before := b.keyed[b.id.Key()]; across || before != nil && before != t {
+		b.flush() // the tables of a batch are written side by side
+	}
+	if b.keyed == nil {
+		b.keyed = map[[16]byte]*table{}
+	}
+	b.keyed[b.id.Key()] = t
 	b.addAll(keys, values)
+	if b.across = across; across {
+		b.flush()
+	}
 }
 
 // addAll plans additions to counts, each with its own reply.

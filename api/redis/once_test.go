@@ -74,6 +74,50 @@ func TestKeysCountOnce(t *testing.T) {
 	equalReplies(t, a.do("INCR posts:1:like", line+"k2", line+"k3", "GET posts:1:like"), "3", "[3 4 6]", "[4 6 9]", `"4"`)
 }
 
+// A key that was used for another COUNTD.INCR conflicts with all of a command, whichever
+// keyspaces the two are about, and whether they come in one pipeline.
+func TestKeysConflictWithTheWholeCommand(t *testing.T) {
+	c := dial(t, serve(t, openNode(t), nil))
+	const conflict = "-CONFLICT the key was used for another request"
+	ofPosts, ofUsers := "COUNTD.INCR posts:1:like 1 KEY ", "COUNTD.INCR users:3:posts 1 KEY "
+	ofBoth, ofOthers := "COUNTD.INCR posts:1:like 1 users:3:posts 1 KEY ", "COUNTD.INCR users:4:posts 1 posts:2:like 1 KEY "
+	uses := []struct{ first, reply string }{{ofPosts, "[1]"}, {ofUsers, "[1]"}, {ofBoth, "[2 2]"}, {ofOthers, "[1 1]"}}
+	for i, use := range uses {
+		key := fmt.Sprint("k", i)
+		lines, want := []string{use.first + key}, []string{use.reply}
+		for _, other := range uses {
+			if lines = append(lines, other.first+key); other == use {
+				want = append(want, use.reply)
+			} else {
+				want = append(want, conflict)
+			}
+		}
+		equalReplies(t, c.do(lines...), want...)
+	}
+	c.want("MGET posts:1:like posts:2:like users:3:posts users:4:posts", `["2" "1" "2" "1"]`)
+	c.want(ofBoth+"own", "[3 3]", "INCR users:3:posts", "4", ofBoth+"own", "[3 4]", "GET posts:1:like", `"3"`)
+	const most = "9223372036854775807"
+	c.want("SET users:5:posts "+most, "+OK", "COUNTD.INCR posts:5:like 1 users:5:posts 1 KEY over", "[1 -ERR increment or decrement would overflow]")
+}
+
+// A write of several keyspaces that only some shards applied tells which.
+func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	n.failWrites(func(w *shard.Write) error {
+		if len(w.Spaces) != 2 || w.Spaces[0].Name != shard.KeyspacePosts || len(w.Ops) != 3 || len(w.In) != 3 {
+			t.Errorf("written: %+v", w)
+		}
+		clear(w.Rows)
+		w.Rows[0] = 9 // of the only one that was applied
+		return &shard.PartialError{Err: shard.ErrNoLeader, AppliedOps: []int{0}}
+	})
+	got := c.do("COUNTD.INCR users:3:posts 1 posts:1:like 1 users:4:posts 1 KEY k")
+	if len(got) != 1 || strings.Count(got[0], "LEADERLESS") != 2 || !strings.Contains(got[0], "9") {
+		t.Errorf("told %q", got)
+	}
+}
+
 // The writes of a session have numbers of their own, whatever their number.
 func TestSessionNumbers(t *testing.T) {
 	s := session{name: []byte("p"), seq: 3}

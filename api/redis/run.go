@@ -30,7 +30,8 @@ func (b *batch) flush() {
 			break
 		}
 	}
-	b.replies, b.cells, b.text, b.pending = b.replies[:0], b.cells[:0], b.text[:0], 0
+	b.replies, b.cells, b.text, b.pending, b.across = b.replies[:0], b.cells[:0], b.text[:0], 0, false
+	b.keyed = nil
 	b.calls.reset()
 	for _, t := range b.tables {
 		t.reset()
@@ -59,7 +60,9 @@ func (b *batch) run(deadline time.Time) {
 		}
 	}
 	b.runReads(readBy)
-	if written > 1 { // keyspaces are independent of each other
+	if b.across {
+		b.applyAcross(deadline)
+	} else if written > 1 { // keyspaces are independent of each other
 		b.conn.server.concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
