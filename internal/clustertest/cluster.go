@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -162,6 +163,14 @@ func (n *Node) Pause() { n.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused node.
 func (n *Node) Resume() { n.Signal(syscall.SIGCONT) }
+
+// LoseDisk kills a node and deletes its data. Started again, it is a new node of the same name.
+func (n *Node) LoseDisk() {
+	n.Kill()
+	if err := os.RemoveAll(n.Dir); err != nil {
+		panic(err) // of a directory of the test's own
+	}
+}
 
 // Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them.
 // Nothing is refused: packets across a cut are lost. Nodes in no part are together.

@@ -53,6 +53,15 @@ func (m *Mover) Without(shard int, f func()) {
 	f()
 }
 
+// Still runs f while the mover orders nothing. A replica may still move.
+func (m *Mover) Still(f func()) {
+	for shard := range m.groups {
+		m.groups[shard].Lock()
+		defer m.groups[shard].Unlock()
+	}
+	f()
+}
+
 func (m *Mover) run(ctx context.Context, shard int) {
 	var last []string // the target that was ordered last
 	held := map[string]bool{}

@@ -64,6 +64,20 @@ func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
 	})
 }
 
+// AwaitLed waits until each group that other nodes than but hold has a leader among them.
+func (c *Cluster) AwaitLed(but ...*Node) time.Duration {
+	c.t.Helper()
+	return c.await(settleTimeout, func() string {
+		v := look(c.Others(but...))
+		for id := range v.replicas {
+			if leader, _ := v.leader(id); leader == nil {
+				return fmt.Sprintf("group %d has no leader: %+v", id, v.replicas[id])
+			}
+		}
+		return ""
+	})
+}
+
 func groupWrong(v view, id uint32, replicas map[*Node]proctest.Group, voters int) string {
 	leader, _ := v.leader(id)
 	if leader == nil {

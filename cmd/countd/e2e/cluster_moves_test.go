@@ -15,7 +15,8 @@ const (
 
 // TestClusterChaosMoves moves replicas of all shards of posts back and forth while
 // nodes are killed and cut off, some in the order in which a replica that comes back
-// to its node meets a voter that does not know that it was gone. When it is over,
+// to its node meets a voter that does not know that it was gone, and some while one node
+// misses the moves and another then loses its disk. When it is over,
 // each count is what the answered writes add up to, one order explains all other
 // answers, and replicas are alike and never differed at one index.
 func TestClusterChaosMoves(t *testing.T) {
@@ -32,13 +33,16 @@ func TestClusterChaosMoves(t *testing.T) {
 			moved, back := mover.Moved()
 			for end := time.Now().Add(movesFor); moved < movesMin && time.Now().Before(end); moved, back = mover.Moved() {
 				shard := rng.IntN(postsShards)
-				switch which := rng.IntN(len(faults) + 2); which {
+				switch which := rng.IntN(len(faults) + 3); which {
 				case len(faults):
 					happened["replica returns, killed"]++
 					mover.Without(shard, func() { newReturn(t, c, shard).killed() })
 				case len(faults) + 1:
 					happened["replica returns, cut"]++
 					mover.Without(shard, func() { newReturn(t, c, shard).cut() })
+				case len(faults) + 2:
+					happened["one misses moves, another loses its disk"]++
+					newMissed(t, c, shard).chaos(mover, time.Duration(rng.Int64N(int64(faultMax))))
 				default:
 					happened[faults[which].name]++
 					nodes := c.Nodes()

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// ledWithin bounds how long a group has no leader once a majority of its voters can talk: a few
+// election timeouts, and the time that a busy machine takes to start a node.
+const ledWithin = 20 * time.Second
+
+// TestClusterMissedConfiguration has one node miss a change of members and then another lose
+// its disk:
+//
+//  1. A group has the voters stale, lost and leaving. Stale is killed, or paused.
+//  2. The replica of leaving moves to another node: by a move of one, with all others as leaving is
+//     removed from the cluster, or as a node is added. Writes are acknowledged.
+//  3. Lost is killed and its disk is deleted. Stale goes on.
+//
+// Stale knows nothing of the newcomer, and the newcomer has all that was acknowledged. The two are a
+// majority: every group has a leader, no increment is lost, and once lost is back, with an empty disk, each has
+// three voters and verify finds all equal.
+func TestClusterMissedConfiguration(t *testing.T) {
+	beside(t)
+	for _, store := range stores("shared") {
+		for _, change := range short([]string{"move"}, []string{"move", "remove", "grow"}) {
+			for _, paused := range short([]bool{false}, []bool{false, true}) {
+				t.Run(store+"/"+change+map[bool]string{false: "/killed", true: "/paused"}[paused], func(t *testing.T) {
+					nodes := returnNodes
+					if change == "grow" {
+						nodes-- // one of which is outside the group
+					}
+					c := clustertest.New(t, bin, clustertest.Options{Nodes: nodes, LogStore: store})
+					newMissed(t, c, 0).run(change, paused)
+				})
+			}
+		}
+	}
+}
+
+// missed are the roles of TestClusterMissedConfiguration for a shard of posts.
+type missed struct {
+	t                    *testing.T
+	c                    *clustertest.Cluster
+	group                uint32
+	tally                *clustertest.Tally
+	stale, lost, leaving *clustertest.Node
+	out                  *clustertest.Node // has no replica of the group
+}
+
+func newMissed(t *testing.T, c *clustertest.Cluster, shard int) *missed {
+	t.Helper()
+	m := &missed{t: t, c: c, tally: c.NewTally(shard)}
+	c.AwaitReady(c.Nodes()...)
+	at := c.Nodes()[0]
+	placed := at.Placed()
+	i := slices.IndexFunc(placed, func(p clustertest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
+	if i < 0 {
+		t.Fatalf("no shard %d of posts in %+v", shard, placed)
+	}
+	m.group = placed[i].ID
+	var in, out []*clustertest.Node
+	for _, n := range c.Nodes() {
+		if slices.Contains(placed[i].Target, n.Name) {
+			in = append(in, n)
+		} else {
+			out = append(out, n)
+		}
+	}
+	rand.Shuffle(len(in), func(i, j int) { in[i], in[j] = in[j], in[i] })
+	m.stale, m.lost, m.leaving, m.out = in[0], in[1], in[2], out[0]
+	t.Logf("group %d: stale %s, lost %s, leaving %s", m.group, m.stale.Name, m.lost.Name, m.leaving.Name)
+	return m
+}
+
+func (m *missed) run(change string, paused bool) {
+	m.t.Helper()
+	m.tally.AddAll(addsBefore, m.c.Nodes()...)
+	if change == "grow" {
+		m.out = m.c.Add()
+		eventually(m.t, "moves to the new node are planned", func() bool { return len(m.planned()) > 0 })
+	}
+	if paused {
+		m.stale.Pause()
+	} else {
+		m.stale.Kill()
+	}
+	away := []*clustertest.Node{m.stale}
+	switch change {
+	case "move":
+		m.c.Move(m.out, m.group, m.leaving, m.out)
+	case "remove":
+		m.out.MustCtl("node", "remove", m.leaving.Name, "--yes")
+		m.leaving.Stop()
+		away = append(away, m.leaving)
+	case "grow":
+		eventually(m.t, "the moves are made", func() bool {
+			planned := m.planned()
+			return len(planned) > 0 && !slices.ContainsFunc(planned, func(p clustertest.Placed) bool { return !p.Settled() })
+		})
+	}
+	m.tally.AddAll(addsAfter, m.c.Others(away...)...)
+	m.lost.LoseDisk()
+	if paused {
+		m.stale.Resume()
+	} else {
+		m.stale.Start()
+	}
+	gone := append(away[1:], m.lost)
+	m.mustBeLed(gone...)
+	m.tally.AddAll(1, m.c.Others(gone...)...)
+	m.lost.Start()
+	m.c.AwaitReady(m.c.Others(away[1:]...)...)
+	m.c.AwaitVoters(voters, away[1:]...)
+	m.tally.Check(m.c.Others(away[1:]...)...)
+	if run := m.out.Ctl("verify"); run.Code != 0 {
+		m.t.Errorf("verify exits %d\n%s%s", run.Code, run.Stdout, run.Stderr)
+	}
+}
+
+// planned returns the groups that out is to have a replica of, as its node reports them.
+func (m *missed) planned() []clustertest.Placed {
+	return slices.DeleteFunc(m.out.Placed(), func(p clustertest.Placed) bool {
+		return p.ID == 0 || !slices.Contains(p.Target, m.out.Name)
+	})
+}
+
+func (m *missed) mustBeLed(but ...*clustertest.Node) {
+	m.t.Helper()
+	took := m.c.AwaitLed(but...)
+	m.t.Logf("each group has a leader after %v", took)
+	if took > ledWithin {
+		m.t.Errorf("a group had no leader for %v with a majority", took)
+	}
+}
+
+// chaos is run among other faults: the mover changes members while stale is away.
+func (m *missed) chaos(mover *clustertest.Mover, span time.Duration) {
+	m.t.Helper()
+	mover.Still(func() { m.c.AwaitVoters(voters) }) // all have three, or the loss of a disk is one too many
+	m.stale.Kill()
+	time.Sleep(span)
+	mover.Still(func() {
+		m.lost.LoseDisk()
+		m.stale.Start()
+		m.mustBeLed(m.lost)
+		m.lost.Start()
+		m.c.AwaitReady(m.c.Nodes()...)
+		m.c.AwaitVoters(voters)
+	})
+}
