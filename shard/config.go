@@ -69,11 +69,14 @@ type Config struct {
 	// NodesWanted is how many nodes a new cluster waits for until it makes the
 	// built-in keyspaces; 0 for 1.
 	NodesWanted int
-	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
-	LogStore    LogStore       // "" for that which the node was made with, LogStoreDefault for a new one
-	Limits      Limits         // zero for LimitsDefault
-	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
-	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
+	// VotersWanted is how many voters of the catalog it waits for besides; 0 for 1. They are added
+	// by whoever places groups. So no node is ready while the loss of another can stop the catalog.
+	VotersWanted int
+	Shards       map[string]int // of built-in keyspaces, read when they are first made; may be nil
+	LogStore     LogStore       // "" for that which the node was made with, LogStoreDefault for a new one
+	Limits       Limits         // zero for LimitsDefault
+	CursorIdle   time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
+	MemoryLimit  uint64         // bytes past which no new rows are taken; 0 for none
 	// CollectorPercent is what the process brings the collector's goal down to before
 	// memory is short, whatever it is now; 0 where it stays as it is set.
 	CollectorPercent uint64

@@ -135,6 +135,11 @@ func (n *Node) waitsToBegin(nodes int) string {
 	if nodes < n.cfg.NodesWanted {
 		return fmt.Sprintf("the cluster waits for %d nodes to begin, there are %d", n.cfg.NodesWanted, nodes)
 	}
+	if n.cfg.VotersWanted > 0 {
+		if voters := len(n.registry.meta.Voters()); voters < n.cfg.VotersWanted {
+			return fmt.Sprintf("the cluster waits for %d voters of the catalog to begin, there are %d", n.cfg.VotersWanted, voters)
+		}
+	}
 	return "this node replays the catalog's log, or the cluster is making its first keyspaces"
 }
 

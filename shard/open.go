@@ -85,7 +85,7 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.Changes = sourcesink.NewChanges(n.sources, n.catalogClient, n.router.clusterHash)
 	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
-		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, Stopping: n.stopping, Logger: cfg.Logger,
+		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.membership = membership.New(membership.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,

@@ -285,6 +285,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		CertProblems:     p.tls.problems,
 		Bootstrap:        p.dir.Identity.Founder,
 		NodesWanted:      c.Expect,
+		VotersWanted:     min(c.Expect, c.Placement.Replicas),
 		LogStore:         c.LogStore,
 		Opened:           p.dir,
 		Shards:           c.Shards,

@@ -83,6 +83,15 @@ type network interface {
 // voters. The cluster ends with the test.
 func New(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
 	t.Helper()
+	c := Start(t, bin, opts)
+	c.AwaitVoters(min(len(c.Nodes()), nodesDefault))
+	c.AwaitAgreement(settleTimeout, c.Nodes()...) // a replica that has applied nothing answers no read by itself
+	return c
+}
+
+// Start is New without the wait for voters.
+func Start(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
+	t.Helper()
 	if opts.Nodes == 0 {
 		opts.Nodes = nodesDefault
 	}
@@ -94,8 +103,6 @@ func New(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
 		n.Start()
 	}
 	c.AwaitReady(c.Nodes()...)
-	c.AwaitVoters(min(opts.Nodes, nodesDefault))
-	c.AwaitAgreement(settleTimeout, c.Nodes()...) // a replica that has applied nothing answers no read by itself
 	return c
 }
 

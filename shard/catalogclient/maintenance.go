@@ -6,12 +6,17 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
 // maintenanceTick is how often Run checks the catalog while it does not change.
 const maintenanceTick = time.Second
+
+// beginTick replaces it while there are no keyspaces: somebody waits for the new cluster.
+const beginTick = 100 * time.Millisecond
 
 // maintenanceTimeout bounds one round.
 const maintenanceTimeout = 30 * time.Second
@@ -21,10 +26,11 @@ type MaintenanceConfig struct {
 	Client *Client
 	Self   catalog.Node // this node as the catalog should know it, but for its state
 	// Builtin are the keyspaces that every cluster begins with.
-	Builtin     []catalog.Keyspace
-	NodesWanted int // how many nodes a new cluster waits for until it makes them
-	Stopping    <-chan struct{}
-	Logger      *slog.Logger
+	Builtin []catalog.Keyspace
+	// A new cluster waits for so many nodes, and so many voters of the catalog, until it makes them.
+	NodesWanted, VotersWanted int
+	Stopping                  <-chan struct{}
+	Logger                    *slog.Logger
 }
 
 // Maintenance keeps the catalog's record of this node true and, where this node leads the
@@ -46,10 +52,14 @@ func NewMaintenance(cfg MaintenanceConfig) *Maintenance {
 // node that starts again knows its cluster before it has found the others.
 // Stopping ends it.
 func (m *Maintenance) Run() {
-	tick := time.NewTicker(maintenanceTick)
+	tick := time.NewTicker(beginTick)
 	defer tick.Stop()
 	kept := uint64(0)
-	for {
+	for begun := false; ; {
+		if !begun && len(m.catalog.View().Keyspaces) > 0 {
+			begun = true
+			tick.Reset(maintenanceTick)
+		}
 		select {
 		case <-m.catalog.View().Changed():
 		case <-tick.C:
@@ -98,13 +108,25 @@ func (m *Maintenance) Maintain(ctx context.Context) error {
 			return fmt.Errorf("cannot place the catalog: %w", err)
 		}
 	}
-	if len(m.catalog.View().Nodes) < m.cfg.NodesWanted && len(view.Keyspaces) == 0 {
+	if len(view.Keyspaces) == 0 && (len(m.catalog.View().Nodes) < m.cfg.NodesWanted || m.voters() < m.cfg.VotersWanted) {
 		return nil
 	}
 	if err := m.beginVersion(ctx); err != nil {
 		return err
 	}
 	return m.createBuiltin(ctx)
+}
+
+// voters returns how many voters the catalog has for certain, 0 while that changes.
+func (m *Maintenance) voters() (voters int) {
+	if at := m.cfg.Client.cfg.Group().ConfigurationInForce(); at != nil {
+		for _, s := range at.Servers {
+			if s.Suffrage == raft.Voter {
+				voters++
+			}
+		}
+	}
+	return voters
 }
 
 // beginVersion gives a cluster that has nothing yet the highest version that all

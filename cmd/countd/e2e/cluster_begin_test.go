@@ -1,0 +1,32 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new cluster
+// are ready: the others lead every group, the catalog too, and take writes.
+func TestClusterFounderDies(t *testing.T) {
+	beside(t)
+	for range short(1, 5) {
+		c := clustertest.Start(t, bin, clustertest.Options{})
+		tally := c.NewTally(0)
+		i := slices.IndexFunc(c.Nodes(), func(n *clustertest.Node) bool {
+			return slices.ContainsFunc(n.Cluster().Groups, func(g proctest.Group) bool { return g.ID == 0 && g.Role == "leader" })
+		})
+		if i < 0 {
+			t.Fatal("nobody leads the catalog")
+		}
+		founder := c.Nodes()[i]
+		founder.Kill()
+		t.Logf("each group has a leader after %v", c.AwaitLed(founder))
+		tally.AddAll(1, c.Others(founder)...)
+		for _, n := range c.Others(founder) {
+			n.Kill()
+		}
+	}
+}
