@@ -88,3 +88,22 @@ func TestEntryWindowsOfTwoLeadersDiffer(t *testing.T) {
 		t.Errorf("of different entries the windows have %v and %v", a[2], b[2])
 	}
 }
+
+// The first voters of a group write its first configuration each by itself, here with an
+// address of one that has moved since: replicas do not differ by that, only by members.
+func TestFirstConfigurationsOfOneGroupAreAlike(t *testing.T) {
+	first := func(index uint64, servers ...raft.Server) EntryMark {
+		return markOf(&raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: servers})})
+	}
+	a, moved := raft.Server{ID: "n1", Address: "a1"}, raft.Server{ID: "n1", Address: "a9"}
+	b := raft.Server{ID: "n2", Address: "a2"}
+	if first(1, a, b) != first(1, moved, b) {
+		t.Error("an address makes the first configurations differ")
+	}
+	if first(1, a, b) == first(1, a) || first(1, a, b) == first(1, a, raft.Server{ID: "n2", Address: "a2", Suffrage: raft.Nonvoter}) {
+		t.Error("other members are not seen")
+	}
+	if first(2, a, b) == first(2, moved, b) {
+		t.Error("another address in an entry of one leader is not seen")
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // ledWithin bounds how long a group has no leader once a majority of its voters can talk: a few
@@ -89,34 +90,43 @@ func (m *missed) run(change string, paused bool) {
 	} else {
 		m.stale.Kill()
 	}
-	away := []*clustertest.Node{m.stale}
+	var removing *proctest.Ctl // it waits for stale too, which is to have replicas of others
 	switch change {
 	case "move":
 		m.c.Move(m.out, m.group, m.leaving, m.out)
 	case "remove":
-		m.out.MustCtl("node", "remove", m.leaving.Name, "--yes")
-		m.leaving.Stop()
-		away = append(away, m.leaving)
+		removing = m.out.StartCtl("node", "remove", m.leaving.Name, "--yes")
+		eventually(m.t, "the group is without leaving", func() bool {
+			p := m.out.PlacedAt(m.group)
+			return p != nil && p.Settled() && !slices.Contains(p.Target, m.leaving.Name)
+		})
 	case "grow":
 		eventually(m.t, "the moves are made", func() bool {
 			planned := m.planned()
 			return len(planned) > 0 && !slices.ContainsFunc(planned, func(p clustertest.Placed) bool { return !p.Settled() })
 		})
 	}
-	m.tally.AddAll(addsAfter, m.c.Others(away...)...)
+	m.tally.AddAll(addsAfter, m.c.Others(m.stale)...)
 	m.lost.LoseDisk()
 	if paused {
 		m.stale.Resume()
 	} else {
 		m.stale.Start()
 	}
-	gone := append(away[1:], m.lost)
-	m.mustBeLed(gone...)
-	m.tally.AddAll(1, m.c.Others(gone...)...)
+	m.mustBeLed(m.lost)
+	m.tally.AddAll(1, m.c.Others(m.lost, m.leaving)...)
 	m.lost.Start()
-	m.c.AwaitReady(m.c.Others(away[1:]...)...)
-	m.c.AwaitVoters(voters, away[1:]...)
-	m.tally.Check(m.c.Others(away[1:]...)...)
+	left := m.c.Nodes()
+	if removing != nil {
+		if removing.Wait(); removing.Code != 0 {
+			m.t.Errorf("node remove exits %d: %s", removing.Code, removing.Stderr)
+		}
+		left = m.c.Others(m.leaving)
+		m.leaving.Stop()
+	}
+	m.c.AwaitReady(left...)
+	m.c.AwaitVoters(voters, m.c.Others(left...)...)
+	m.tally.Check(left...)
 	if run := m.out.Ctl("verify"); run.Code != 0 {
 		m.t.Errorf("verify exits %d\n%s%s", run.Code, run.Stdout, run.Stderr)
 	}
