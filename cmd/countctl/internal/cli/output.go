@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -129,3 +130,15 @@ func (c *CLI) RefuseExisting(path string) error {
 
 // StreamName stands for standard input or output among file names.
 const StreamName = "-"
+
+// SameFile reports whether two names are of one file, which need not be there.
+func SameFile(a, b string) bool {
+	is, err1 := os.Stat(a)
+	other, err2 := os.Stat(b)
+	if err1 == nil && err2 == nil {
+		return os.SameFile(is, other)
+	}
+	a, err1 = filepath.Abs(a)
+	b, err2 = filepath.Abs(b)
+	return err1 == nil && err2 == nil && a == b
+}

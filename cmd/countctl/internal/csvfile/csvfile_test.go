@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -249,4 +250,66 @@ func FuzzReader(f *testing.F) {
 			r.Raw()
 		}
 	})
+}
+
+// Neither opening a pipe nor reading it outlasts the context.
+func TestPipeUntilTheContextEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := csvfile.OpenUntil(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("without a writer: %v", err)
+	}
+	writer, err := os.OpenFile(path, os.O_RDWR, 0) // which does not wait for a reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if _, err := writer.WriteString("id,like\n1,2\n3,"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	r, err := csvfile.OpenUntil(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if record, err := r.Next(); err != nil || !slices.Equal(record, []string{"1", "2"}) {
+		t.Fatalf("%q, %v", record, err)
+	}
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := r.Next(); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a silent writer: %v", err)
+	}
+}
+
+// A file that is written to while it is read is noticed.
+func TestUnchanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.csv")
+	if err := os.WriteFile(path, []byte("id,like\n1,2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, identity, err := csvfile.OpenWhole(t.Context(), path, csvfile.Format{})
+	if err != nil || identity.Size != 12 || r.Size() != 12 {
+		t.Fatalf("%+v, %v", identity, err)
+	}
+	defer r.Close()
+	if err := r.Unchanged(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("3,4\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := r.Unchanged(); !errors.Is(err, csvfile.ErrChanged) {
+		t.Errorf("a longer file: %v", err)
+	}
 }

@@ -150,6 +150,9 @@ func (f *reconcileFlags) check(args []string) (map[uint32]reconcile.Position, er
 
 func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFlags, at map[uint32]reconcile.Position) error {
 	if f.report != "" {
+		if len(args) == 1 && cli.SameFile(f.report, args[0]) {
+			return cli.Usagef("--report must not be the file that is read")
+		}
 		if err := c.RefuseExisting(f.report); err != nil {
 			return err
 		}

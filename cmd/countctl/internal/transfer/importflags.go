@@ -143,20 +143,8 @@ func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
 			return cli.Usagef("%s must not be the file that is read, which %s is", written.flag, written.path)
 		}
 	}
-	if f.state != "" && f.rejects != "" && sameFile(f.state, f.rejects) {
+	if f.state != "" && f.rejects != "" && cli.SameFile(f.state, f.rejects) {
 		return cli.Usagef("--rejects and --state must not be one file")
 	}
 	return nil
-}
-
-// sameFile reports whether two names are of one file, which need not be there.
-func sameFile(a, b string) bool {
-	is, err1 := os.Stat(a)
-	other, err2 := os.Stat(b)
-	if err1 == nil && err2 == nil {
-		return os.SameFile(is, other)
-	}
-	a, err1 = filepath.Abs(a)
-	b, err2 = filepath.Abs(b)
-	return err1 == nil && err2 == nil && a == b
 }

@@ -181,7 +181,7 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	if f.emptyAsZero || f.delimiter != "," {
 		return nil, nil, cli.Usagef("--delimiter and --empty-as-zero are for files")
 	}
-	if f.state != "" && f.rejects != "" && sameFile(f.state, f.rejects) {
+	if f.state != "" && f.rejects != "" && cli.SameFile(f.state, f.rejects) {
 		return nil, nil, cli.Usagef("--rejects and --state must not be one file")
 	}
 	if f.onError != onErrorStop && f.onError != onErrorSkip {
