@@ -32,7 +32,7 @@ type SourcePartition struct {
 	End        SourcePosition `json:"end,omitempty"`      // of the message that will be written next
 	EndAgeMS   *int64         `json:"end_age_ms,omitempty"`
 	Lag        *uint64        `json:"lag,omitempty"`
-	LagSeconds float64        `json:"lag_seconds"` // age of the last message that was counted, while others wait
+	LagSeconds *float64       `json:"lag_seconds"` // age of the last message that was counted, while others wait; nil if their times are not known
 	Rate       float64        `json:"rate"`        // messages a second
 	Applied    uint64         `json:"applied"`
 	Rejected   uint64         `json:"rejected"`

@@ -75,6 +75,7 @@ func NewRunner(cfg RunnerConfig) *Runner {
 		r.status.counts = &Counts{}
 	}
 	r.status.mu.counted, _ = r.status.counts.Load()
+	r.status.mu.ok = time.Now()
 	r.status.mu.Status = Status{State: StateRunning, Errors: map[string]uint64{}, left: -1}
 	return r
 }

@@ -215,9 +215,17 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
+				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // what was read below is there
+					if err := s.flush(ctx); err != nil {
+						return err
+					}
+				}
 				return s.brokerError("read", f.err)
 			}
 			s.status.setLeft(f.Left)
+			if n := len(f.Messages); n > 0 {
+				s.status.fetched(f.Messages[n-1].Time)
+			}
 			if len(s.waiting) == 0 && len(f.Messages) > 0 {
 				linger.Reset(time.Duration(s.cfg.Source.Batch.Linger))
 			}
@@ -271,7 +279,9 @@ func (s *session) tick(ctx context.Context) error {
 	if err := s.reader.Commit(ctx, s.low); err != nil {
 		return s.brokerError("commit", err)
 	}
-	s.status.running()
+	if len(s.waiting) == 0 { // otherwise flush tells
+		s.status.idle()
+	}
 	return nil
 }
 

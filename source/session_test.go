@@ -434,3 +434,57 @@ func TestTruncatedTwice(t *testing.T) {
 		t.Errorf("it remembers end %d", got)
 	}
 }
+
+// A partition that neither reads nor applies is not running for long, whatever the reason, and says why.
+func TestNeverRunningWithoutSuccess(t *testing.T) {
+	q, c := newFakes(1, nil)
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
+	if s := r.Status(); s.State != StateRunning {
+		t.Errorf("a new one is %s", s.State)
+	}
+	late := func() {
+		r.status.mu.Lock()
+		defer r.status.mu.Unlock()
+		r.status.mu.ok = time.Now().Add(-silentMax - time.Second)
+	}
+	for _, err := range []error{errBroken, sink.ErrMoved, nil} { // nil: a call hangs
+		late()
+		if err != nil {
+			r.report(err)
+		}
+		if s := r.Status(); s.State != StateStalled || s.Reason == "" || err == errBroken && s.Reason != err.Error() {
+			t.Errorf("after %v it is %s: %q", err, s.State, s.Reason)
+		}
+		r.status.running()
+		if s := r.Status(); s.State != StateRunning || s.Reason != "" {
+			t.Errorf("once it reads it is %s: %q", s.State, s.Reason)
+		}
+	}
+}
+
+// The lag in seconds is never 0 while messages wait, and no number where their times are not known.
+func TestLagSeconds(t *testing.T) {
+	s := status{counts: &Counts{}}
+	is := func(what string, want func(float64) bool) {
+		t.Helper()
+		if got := s.get().LagSeconds; !want(got) {
+			t.Errorf("%s: %v s", what, got)
+		}
+	}
+	unknown := func(s float64) bool { return s == -1 }
+	s.setEnd(Position{Lo: 5}, time.Now())
+	is("none was applied", func(s float64) bool { return s > 0 && s < 60 })
+	for _, at := range []time.Time{{}, time.UnixMilli(1), time.UnixMilli(-1), time.Now().AddDate(80, 0, 0)} {
+		s.fetched(at)
+		s.setPosition(Position{Lo: 1}, at)
+		is(at.String(), unknown)
+	}
+	s.fetched(time.Now().Add(time.Hour))
+	s.setPosition(Position{Lo: 2}, time.Now().Add(time.Hour))
+	is("a clock that is ahead", func(s float64) bool { return s > 0 && s < 60 })
+	s.fetched(time.Now().Add(-time.Hour))
+	s.setPosition(Position{Lo: 3}, time.Now().Add(-time.Hour))
+	is("an hour", func(s float64) bool { return s >= 3600 && s < 3660 })
+	s.setPosition(Position{Lo: 5}, time.Time{})
+	is("none waits", func(s float64) bool { return s == 0 })
+}

@@ -59,7 +59,8 @@ type Broker interface {
 	// DeadLetter returns once the broker has acknowledged the letters.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the other methods, or of a Reader, means that the
-	// broker does not accept the user, or does not permit the user what the source needs.
+	// broker does not accept the user, or refuses what the source needs for another reason that does not
+	// pass by itself.
 	Denied(err error) bool
 	Close() error
 }

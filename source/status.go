@@ -2,6 +2,7 @@ package source
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -34,7 +35,8 @@ type Status struct {
 	Reason   string    // why it is stalled, or does not go on
 	Position Position  // every shard has handled all below it
 	End      Position  // of the queue
-	// LagSeconds is how old the last applied message is while others wait; otherwise 0.
+	// LagSeconds is how old the last applied message is while others wait, or for how long they wait, if
+	// none was applied yet; 0 while none waits, and -1 while messages wait whose times are not known.
 	LagSeconds float64
 	Applied    uint64  // messages, by all runners that share the Counts
 	Rejected   uint64  // messages, or ops of messages, by the same runners
@@ -72,7 +74,10 @@ type status struct {
 	mu     struct {
 		sync.Mutex
 		Status
+		ok       time.Time // when it last could read and apply; see silentMax
 		lastTime time.Time // of the last applied message
+		timeless bool      // the last message that was fetched or applied has no time
+		behind   time.Time // since when messages wait; zero if none does
 		counted  uint64    // messages that were applied before the last call of rate
 		// what the next call of setEnd will show, if nothing counts the messages
 		nextEnd    Position
@@ -86,10 +91,56 @@ func (s *status) get() Status {
 	out := s.mu.Status
 	out.Errors = maps.Clone(out.Errors)
 	out.Applied, out.Rejected = s.counts.Load()
-	if out.Position.Less(out.End) && !s.mu.lastTime.IsZero() {
-		out.LagSeconds = max(0, time.Since(s.mu.lastTime).Seconds())
+	out.LagSeconds = s.lagLocked()
+	if silent := time.Since(s.mu.ok); out.State == StateRunning && silent > silentMax {
+		out.State = StateStalled
+		if out.Reason == "" {
+			out.Reason = "the queue, or a shard, has not answered for a while"
+		}
 	}
 	return out
+}
+
+// silentMax is after how long without success a partition is stalled, whatever the reason: longer than
+// a broker, or the leader of a shard, is away mostly.
+const silentMax = 15 * time.Second
+
+// lagLocked returns LagSeconds.
+func (s *status) lagLocked() float64 {
+	now := time.Now()
+	switch {
+	case !s.mu.Position.Less(s.mu.End):
+		return 0
+	case s.mu.timeless:
+		return -1
+	case !s.mu.lastTime.IsZero() && s.mu.lastTime.Before(now):
+		return now.Sub(s.mu.lastTime).Seconds()
+	case s.mu.behind.IsZero():
+		return -1
+	}
+	return now.Sub(s.mu.behind).Seconds()
+}
+
+// behindLocked keeps behind.
+func (s *status) behindLocked() {
+	if !s.mu.Position.Less(s.mu.End) {
+		s.mu.behind = time.Time{}
+	} else if s.mu.behind.IsZero() {
+		s.mu.behind = time.Now()
+	}
+}
+
+// isTime reports whether a time is when a message was written: producers of Kafka and Redis may choose
+// what they like.
+func isTime(t time.Time) bool {
+	return t.Year() >= 2000 && time.Until(t) < 24*time.Hour
+}
+
+// fetched tells the time of a message that was fetched.
+func (s *status) fetched(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.timeless = !isTime(at)
 }
 
 func (s *status) setState(state, reason string) {
@@ -98,8 +149,27 @@ func (s *status) setState(state, reason string) {
 	s.mu.State, s.mu.Reason = state, reason
 }
 
-// running clears the reason of an earlier session.
-func (s *status) running() { s.setState(StateRunning, "") }
+// running clears the reason of an earlier session: it could read and apply.
+func (s *status) running() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, "", time.Now()
+}
+
+// idle is running for a session that fetched nothing although messages wait, if anything counts
+// them.
+func (s *status) idle() {
+	s.mu.Lock()
+	lag, known := s.mu.Lag()
+	waits := known && lag > 0
+	if waits {
+		s.mu.Reason = fmt.Sprintf("%d messages wait from position %s on, and the queue hands out none of them; in Kafka, a producer may have a transaction open", lag, s.mu.Position)
+	}
+	s.mu.Unlock()
+	if !waits {
+		s.running()
+	}
+}
 
 // setPosition sets the position, and the time of the last message if it is known.
 func (s *status) setPosition(at Position, last time.Time) {
@@ -109,9 +179,10 @@ func (s *status) setPosition(at Position, last time.Time) {
 	if s.mu.End.Less(at) {
 		s.mu.End = at // End was read before the last messages were
 	}
-	if !last.IsZero() {
+	if isTime(last) {
 		s.mu.lastTime = last
 	}
+	s.behindLocked()
 }
 
 // setEnd sets the end of the queue, and when it was read: messages that came later are not in
@@ -128,6 +199,7 @@ func (s *status) setEnd(end Position, looked time.Time) {
 		s.mu.End, s.mu.Looked = s.mu.nextEnd, s.mu.nextLooked
 	}
 	s.mu.nextEnd, s.mu.nextLooked = end, looked
+	s.behindLocked()
 }
 
 func (s *status) setLeft(messages int64) {

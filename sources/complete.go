@@ -97,6 +97,10 @@ func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded 
 	}
 	age := time.Since(looked).Milliseconds()
 	p.End, p.EndAgeMS = &end, &age
+	p.LagSeconds = 0
+	if p.Position.Less(end) {
+		p.LagSeconds = -1 // no reader knows the last message that was applied
+	}
 	switch {
 	case end == *p.Position:
 		p.Lag = new(uint64)

@@ -18,7 +18,7 @@ var (
 	descPosition   = described("position", "Position of a partition that this node reads: all below it is applied. Of a Redis stream, milliseconds; of PostgreSQL, an LSN.", "partition")
 	descEnd        = described("end", "Position of the message that will be written next, in the unit of countd_source_position.", "partition")
 	descLag        = described("lag_messages", "Messages that wait in a partition that this node reads.", "partition")
-	descLagSeconds = described("lag_seconds", "Age of the last message that was applied, while others wait.", "partition")
+	descLagSeconds = described("lag_seconds", "Age of the last message that was applied, while others wait; absent while messages wait whose times are not known.", "partition")
 	descState      = described("state", "1 for the state of a partition that this node reads: running or stalled.", "partition", "state")
 	descErrors     = described("errors_total", "Messages rejected (reason rejected), and times that reading began anew: moved, because another node had read on; stalled; broker.", "reason")
 )
@@ -53,7 +53,9 @@ func (s *Sources) Collect(to chan<- prometheus.Metric) {
 				if lag, known := status.Lag(); known {
 					gauge(descLag, float64(lag))
 				}
-				gauge(descLagSeconds, status.LagSeconds)
+				if status.LagSeconds >= 0 {
+					gauge(descLagSeconds, status.LagSeconds)
+				}
 			}
 			gauge(descState, 1, status.State)
 			counts["rejected"] += status.Rejected

@@ -49,10 +49,30 @@ type Partition struct {
 	End        *Position `json:"end,omitempty"`
 	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // since End was read
 	Lag        *uint64   `json:"lag,omitempty"`        // messages
-	LagSeconds float64   `json:"lag_seconds"`
+	LagSeconds Seconds   `json:"lag_seconds"`
 	Rate       float64   `json:"rate"` // messages a second
 	Applied    uint64    `json:"applied"`
 	Rejected   uint64    `json:"rejected"`
+}
+
+// Seconds is a duration; below 0 it is not known, and null in JSON.
+type Seconds float64
+
+// MarshalJSON returns a number or null.
+func (s Seconds) MarshalJSON() ([]byte, error) {
+	if s < 0 {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(s))
+}
+
+// UnmarshalJSON reads a number or null.
+func (s *Seconds) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*s = -1
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(s))
 }
 
 // report is what a node reports of one source that it reads, or has read since it started.
@@ -94,7 +114,7 @@ func (s *Sources) report() []report {
 }
 
 func partitionOf(number uint32, of source.Status) Partition {
-	p := Partition{Partition: number, State: of.State, Reason: of.Reason, LagSeconds: of.LagSeconds, Rate: of.Rate}
+	p := Partition{Partition: number, State: of.State, Reason: of.Reason, LagSeconds: Seconds(of.LagSeconds), Rate: of.Rate}
 	if of.Known {
 		age := time.Since(of.Looked).Milliseconds()
 		p.Position, p.End, p.EndAgeMS = &of.Position, &of.End, &age

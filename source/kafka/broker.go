@@ -123,7 +123,8 @@ func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
 	return all, nil
 }
 
-// Bounds returns the first offset, and the one after the last that was committed.
+// Bounds returns the first offset, and the one after the last, also of a transaction that is open: its
+// messages wait.
 func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
 	const earliest, latest = -2, -1
 	if first, err = b.offset(ctx, partition, earliest); err == nil {
@@ -134,7 +135,6 @@ func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end sourc
 
 func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source.Position, error) {
 	request := kmsg.NewPtrListOffsetsRequest()
-	request.IsolationLevel = 1 // committed
 	topic := kmsg.NewListOffsetsRequestTopic()
 	topic.Topic = b.cfg.Topic
 	asked := kmsg.NewListOffsetsRequestTopicPartition()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -402,4 +403,62 @@ func TestOtherLeader(t *testing.T) {
 
 func TestBounded(t *testing.T) {
 	brokertest.Bounded(t, newCluster(t, nil).queue(), func(source.Reader) int { return 0 })
+}
+
+// TestOpenTransaction: messages of a transaction that is open wait: they are in the lag, and the source is
+// not running once it has waited for a while. It goes on once the transaction has ended.
+func TestOpenTransaction(t *testing.T) {
+	c := newCluster(t, nil)
+	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if err := writer.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.ProduceSync(t.Context(), &kgo.Record{Value: []byte(brokertest.Like(1, 5))}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	shards := sinktest.New(1, nil)
+	r := c.queue().Start(t, shards)
+	brokertest.Eventually(t, "a message waits", func() bool {
+		s := r.Status()
+		lag, known := s.Lag()
+		return known && lag == 1 && s.LagSeconds > 0
+	})
+	r.Stalls(t, "1 messages wait from position 0 on")
+	if err := writer.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+		t.Fatal(err)
+	}
+	r.Counts(t, shards, 5)
+	brokertest.Eventually(t, "it runs", func() bool {
+		s := r.Status()
+		lag, known := s.Lag()
+		return known && lag == 0 && s.LagSeconds == 0 && s.State == source.StateRunning
+	})
+}
+
+// TestTimesOfProducers: times that producers chose are no lag, if they are none.
+func TestTimesOfProducers(t *testing.T) {
+	c := newCluster(t, nil)
+	q := c.queue()
+	q.Config += "on-error: stop\n"
+	for _, at := range []time.Time{time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), time.UnixMilli(0)} {
+		for _, value := range []string{brokertest.Like(1, 1), "poison"} {
+			if err := c.client.ProduceSync(t.Context(), &kgo.Record{Value: []byte(value), Timestamp: at}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shards := sinktest.New(1, nil)
+		r := q.Start(t, shards)
+		r.Stalls(t, "on-error is stop")
+		if s := r.Status(); s.LagSeconds != -1 {
+			t.Errorf("messages of %v: lag %v s", at, s.LagSeconds)
+		}
+		r.Stop()
+		c.Close()
+		c = newCluster(t, nil)
+		q.Config = c.queue().Config + "on-error: stop\n"
+	}
 }

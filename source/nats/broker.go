@@ -135,6 +135,17 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 		return "", source.Stalled("stream %s has retention %s: messages leave it before they are read; a source needs limits",
 			b.cfg.Stream, strings.ToLower(info.Config.Retention.String()))
 	}
+	for _, is := range []struct {
+		set     bool
+		setting string
+	}{
+		{info.Config.MaxMsgsPerSubject > 0, fmt.Sprintf("max_msgs_per_subject %d", info.Config.MaxMsgsPerSubject)},
+		{info.Config.AllowRollup, "allow_rollup_hdrs"}, {info.Config.AllowMsgTTL, "allow_msg_ttl"},
+	} {
+		if is.set {
+			return "", source.Stalled("stream %s has %s: messages leave it from between others, before they are read; a source needs a stream without", b.cfg.Stream, is.setting)
+		}
+	}
 	for _, subject := range info.Config.Subjects {
 		if covers(subject, b.cfg.DeadLetters) {
 			return "", source.Stalled("dead-letters: subject %s is of stream %s, which would be read again", b.cfg.DeadLetters, b.cfg.Stream)

@@ -279,3 +279,42 @@ func TestBounded(t *testing.T) {
 	q, _ := newQueue(t)
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).buffered.Bytes() })
 }
+
+// TestDeletedTail: a source whose last message was removed before it was read stalls, and says where to
+// seek; one that is merely behind does not.
+func TestDeletedTail(t *testing.T) {
+	q, js := newQueue(t)
+	like := brokertest.Like(1, 1)
+	c := sinktest.New(1, nil)
+	q.Write(t, like)
+	r := q.Start(t, c)
+	r.Counts(t, c, 1)
+	r.Stop()
+	q.Write(t, like, like)
+	stream, err := js.Stream(t.Context(), "LIKES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seq := range []uint64{2, 3} {
+		if err := stream.DeleteMsg(t.Context(), seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.Start(t, c).Stalls(t, "messages 2 to 3 were removed before they were read; seek to 4")
+}
+
+// TestStreamsThatForget: a stream whose messages leave it from between others is refused.
+func TestStreamsThatForget(t *testing.T) {
+	q, js := newQueue(t)
+	for name, of := range map[string]jetstream.StreamConfig{
+		"max_msgs_per_subject": {MaxMsgsPerSubject: 1}, "allow_rollup_hdrs": {AllowRollup: true}, "allow_msg_ttl": {AllowMsgTTL: true},
+	} {
+		of.Name, of.Subjects = "F_"+name, []string{name}
+		if _, err := js.CreateStream(t.Context(), of); err != nil {
+			t.Fatal(err)
+		}
+		forgets := *q
+		forgets.Config = strings.Replace(q.Config, "stream: LIKES", "stream: "+of.Name, 1)
+		forgets.Start(t, sinktest.New(1, nil)).Stalls(t, "has "+name)
+	}
+}

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -29,6 +30,7 @@ const (
 type reader struct {
 	b        *Broker
 	identity string
+	stream   jetstream.Stream
 	consume  jetstream.ConsumeContext
 	messages chan jetstream.Msg // closed by nobody; consume's handler blocks when it is full
 	buffered *source.Buffered   // of messages
@@ -47,6 +49,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	r := &reader{
 		b:        b,
 		identity: identity(info),
+		stream:   stream,
 		messages: make(chan jetstream.Msg, readyMax),
 		buffered: source.NewBuffered(),
 		failed:   make(chan error, 1),
@@ -119,6 +122,29 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 	return nil
 }
 
+// removed returns a *source.StalledError if the next message was removed, and none after it was delivered,
+// as there is none, or it is on its way.
+func (r *reader) removed(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
+	asked := time.Now()
+	info, err := r.stream.Info(ctx, jetstream.WithDeletedDetails(true))
+	if err != nil {
+		return r.b.explain(err, asked)
+	}
+	if err := r.judge(info); err != nil {
+		return err
+	}
+	next := r.at
+	for slices.Contains(info.State.Deleted, next) {
+		next++
+	}
+	if next > r.at {
+		return r.lost(next)
+	}
+	return nil
+}
+
 func (r *reader) lost(next uint64) error {
 	return source.Lost(source.Position{Lo: next}, "messages %d to %d were removed before they were read", r.at, next-1)
 }
@@ -144,6 +170,11 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		} else if len(r.messages) == 0 {
 			if err := r.judge(info); err != nil {
 				return got, err
+			}
+			if info.State.LastSeq >= r.at {
+				if err := r.removed(ctx); err != nil {
+					return got, err
+				}
 			}
 		}
 	}

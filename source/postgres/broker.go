@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -31,6 +32,9 @@ type Broker struct {
 		// DSN are tried in turn, so that the next connection may be to another server.
 		asked string
 		read  string // the system whose log an open reader reads; empty for none
+		// unpublished is from where the log was read last before the publication was there, and published
+		// where the log ended then.
+		unpublished, published source.Position
 	}
 }
 
@@ -163,6 +167,17 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	return asked, b.mu.read, nil
 }
 
+// publishedAt returns a position where the publication was there, although it was not at from: the
+// first end of the log that it was told, so that the reason of the stall stays.
+func (b *Broker) publishedAt(from, end source.Position) source.Position {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.unpublished != from || b.mu.published == (source.Position{}) {
+		b.mu.unpublished, b.mu.published = from, end
+	}
+	return b.mu.published
+}
+
 // setRead sets the system whose log is read; empty for none.
 func (b *Broker) setRead(system string) {
 	b.mu.Lock()
@@ -205,14 +220,17 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 // would read its dead letters, each of which would be another bad message.
 func (b *Broker) published(ctx context.Context) error {
 	// to_regclass is an error for a schema that the user may not use, so it is not called for other tables.
-	found, err := b.row(ctx, 1, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"+
+	found, err := b.row(ctx, 2, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"+
 		" JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname"+
-		" WHERE c.oid = to_regclass('"+b.cfg.DeadLetters+"') AND t.pubname = p.pubname) FROM pg_publication p WHERE p.pubname = '"+b.cfg.Publication+"'")
+		" WHERE c.oid = to_regclass('"+b.cfg.DeadLetters+"') AND t.pubname = p.pubname)"+
+		", EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname) FROM pg_publication p WHERE p.pubname = '"+b.cfg.Publication+"'")
 	switch {
 	case err != nil:
 		return err
 	case found == nil:
 		return source.Stalled("publication %s is missing", b.cfg.Publication)
+	case b.cfg.Prefix == "" && string(found[1]) != "t":
+		return source.Stalled("publication %s has no tables: nothing can be read", b.cfg.Publication)
 	case b.cfg.Prefix == "" && string(found[0]) == "t":
 		return source.Stalled("publication %s has the table of dead letters, %s, or all tables: the source would read its dead letters; name the tables in the publication", b.cfg.Publication, b.cfg.DeadLetters)
 	}
@@ -295,11 +313,16 @@ func insert(table string, letters []source.Letter) string {
 	return sql.String()
 }
 
-// Denied reports whether the server does not accept the user, or does not permit a statement.
+// passing are the classes of SQLSTATE, and conditions, that pass by themselves: the connection broke, a
+// transaction is to be repeated, resources lack, an administrator restarts the server, and another
+// node still reads the slot.
+var passing = []string{"08", "40", "53", "57", "55006"}
+
+// Denied reports whether the server refused a statement for a reason that does not pass by itself, such as
+// that it does not accept the user.
 func (b *Broker) Denied(err error) bool {
-	const authorization, privilege = "28", "42501" // a class of SQLSTATE, and insufficient_privilege
 	of, is := errors.AsType[*pgconn.PgError](err)
-	return is && (strings.HasPrefix(of.Code, authorization) || of.Code == privilege)
+	return is && !slices.ContainsFunc(passing, func(code string) bool { return strings.HasPrefix(of.Code, code) })
 }
 
 // literal returns a text as SQL that nothing in the text can leave.

@@ -107,6 +107,7 @@ func TestReads(t *testing.T) {
 	t.Run("values", func(t *testing.T) { testValues(t, db) })
 	t.Run("lag", func(t *testing.T) { testLag(t, db) })
 	testLostSlot(t, db)
+	t.Run("publication", func(t *testing.T) { testPublication(t, db) })
 	t.Run("bounded", func(t *testing.T) { testBounded(t, db) })
 	t.Run("letters", func(t *testing.T) { testLetters(t, db) })
 }
@@ -338,4 +339,49 @@ func testLag(t *testing.T, db *database) {
 func testBounded(t *testing.T, db *database) {
 	q := db.queue(t, "bounded", "countd", outbox)
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).holds.Bytes() })
+}
+
+// testPublication: a source whose publication was made anew, or after the slot, stalls, and says where to
+// seek; after that it goes on. One whose publication has no tables stalls.
+func testPublication(t *testing.T, db *database) {
+	db.exec(t, "CREATE TABLE thanks (id bigserial PRIMARY KEY, post_id bigint, weight int)")
+	db.exec(t, "ALTER TABLE thanks REPLICA IDENTITY FULL")
+	const insert = "INSERT INTO thanks (post_id, weight) VALUES (1, 1)"
+	q := db.queue(t, "older", "thanks", table)
+	c := sinktest.New(1, nil)
+	db.exec(t, insert)
+	db.exec(t, "CREATE PUBLICATION thanks FOR TABLE thanks")
+	r := q.Start(t, c)
+	const want = "publication thanks was not there at position "
+	r.Stalls(t, want)
+	var reason string
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		s := r.Status()
+		if s.State != source.StateStalled || reason != "" && s.Reason != reason {
+			t.Fatalf("%s: %s, before %s", s.State, s.Reason, reason)
+		}
+		reason = s.Reason
+	}
+	_, to, _ := strings.Cut(reason, "seek to ")
+	to, _, named := strings.Cut(to, " ")
+	if !named {
+		t.Fatalf("no position to seek to: %s", reason)
+	}
+	at, err := source.ParsePosition(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Stop()
+	c.Restore(0, at) // as a seek does
+	db.exec(t, insert)
+	r = q.Start(t, c)
+	r.Counts(t, c, 1)
+	db.exec(t, "DROP PUBLICATION thanks")
+	r.Stop()
+	db.exec(t, insert)
+	db.exec(t, "CREATE PUBLICATION thanks FOR TABLE thanks")
+	q.Start(t, c).Stalls(t, want)
+
+	db.exec(t, "CREATE PUBLICATION bare")
+	db.queue(t, "bare", "bare", table).Start(t, sinktest.New(1, nil)).Stalls(t, "publication bare has no tables")
 }

@@ -38,7 +38,7 @@ type reader struct {
 	ended  chan struct{}
 	err    error // of the goroutine; valid once items is closed
 	cancel context.CancelFunc
-	closed func() // called by Close
+	b      *Broker
 	from   source.Position
 	next   source.Position // of Next
 
@@ -78,7 +78,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 		holds:  source.NewBuffered(),
 		ended:  make(chan struct{}),
 		cancel: cancel,
-		closed: func() { b.setRead("") },
+		b:      b,
 		from:   from,
 		next:   from,
 	}
@@ -191,7 +191,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		return got, ctx.Err()
 	case i, ok := <-r.items:
 		if !ok {
-			return got, r.err
+			return got, r.explain(ctx, r.err)
 		}
 		r.take(&got, i)
 	case <-wait.C:
@@ -227,6 +227,24 @@ func (r *reader) take(got *source.Fetched, i item) {
 // holds no message.
 func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
+// explain returns a *source.StalledError if the server did not find the publication: it looks for it as
+// of the log that it decodes, not as of now.
+func (r *reader) explain(ctx context.Context, err error) error {
+	const undefinedObject = "42704"
+	if of, is := errors.AsType[*pgconn.PgError](err); !is || of.Code != undefinedObject {
+		return err
+	}
+	if err := r.b.published(ctx); err != nil {
+		return err
+	}
+	_, end, boundsErr := r.b.Bounds(ctx, 0)
+	if boundsErr != nil {
+		return boundsErr
+	}
+	return source.Lost(r.b.publishedAt(r.from, end), "publication %s was not there at position %s of the log: it was made, or made again, later. Changes before that cannot be read",
+		r.b.cfg.Publication, r.from)
+}
+
 // confirm sends a status: r, written u64, flushed u64, applied u64, time i64, whether an
 // answer is wanted u8.
 func (r *reader) confirm(lsn uint64, answer byte) error {
@@ -250,7 +268,7 @@ func (r *reader) confirm(lsn uint64, answer byte) error {
 func (r *reader) Close() error {
 	r.cancel()
 	<-r.ended
-	r.closed()
+	r.b.setRead("")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return r.conn.Close(ctx)

@@ -94,15 +94,33 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		}
 		return got, err
 	}
-	if err := r.judge(stream.Val(), groups.Val()); err != nil {
+	var next []redis.XMessage
+	if streams := entries.Val(); len(streams) > 0 {
+		next = streams[0].Messages
+	}
+	deleted, err := r.deleted(stream.Val())
+	if err != nil {
 		return got, err
 	}
-	if streams := entries.Val(); limit > 0 && len(streams) > 0 {
-		if err := r.take(&got, streams[0].Messages); err != nil {
+	if deleted != (source.Position{}) {
+		r.mu.counted = false // which of the entries below deleted are gone is not known
+		next = slices.DeleteFunc(next, func(e redis.XMessage) bool {
+			p, err := parse(e.ID)
+			return err == nil && deleted.Less(p)
+		})
+	}
+	if err := r.judge(stream.Val(), groups.Val(), deleted); err != nil {
+		return got, err
+	}
+	if deleted != (source.Position{}) && len(next) == 0 {
+		return got, source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), r.mu.at)
+	}
+	if limit > 0 && len(next) > 0 {
+		if err := r.take(&got, next); err != nil {
 			return got, err
 		}
 	}
-	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.at {
+	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.at && deleted == (source.Position{}) {
 		r.mu.added, r.mu.counted = stream.Val().EntriesAdded, true
 	}
 	if r.mu.counted {
@@ -111,9 +129,22 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	return got, nil
 }
 
+// deleted returns the last entry that was deleted at or above at; zero if none was. Those below it that
+// are left are read before the source stalls, so that a seek past it loses none of them. mu is held.
+func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
+	last, err := parse(stream.MaxDeletedEntryID)
+	if err != nil || stream.EntriesAdded < stream.Length {
+		return last, source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
+	}
+	if stream.EntriesAdded == stream.Length || last.Less(r.mu.at) {
+		return source.Position{}, nil
+	}
+	return last, nil
+}
+
 // judge returns a *source.StalledError unless all entries at and above at are there that
-// were ever added. mu is held.
-func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) error {
+// were ever added, those aside that were deleted. mu is held.
+func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, deleted source.Position) error {
 	i := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == r.group })
 	if i < 0 {
 		return source.Stalled("stream %s was made anew: its consumer group %s is gone", r.b.cfg.Key, r.group)
@@ -122,15 +153,12 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) err
 	if err != nil {
 		return err
 	}
-	deleted, err := parse(stream.MaxDeletedEntryID)
 	at := r.mu.at
-	switch {
-	case err != nil || stream.EntriesAdded < stream.Length:
-		return source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
-	case after(last).Less(at):
+	if after(last).Less(at) {
 		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries; seek to go on", at, format(last))
-	case stream.EntriesAdded > stream.Length && !deleted.Less(at) && deleted != (source.Position{}):
-		return source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), at)
+	}
+	if deleted != (source.Position{}) {
+		return nil // it stalls once it has read those below deleted
 	}
 	left := after(last) // the first that is left
 	if stream.Length > 0 {

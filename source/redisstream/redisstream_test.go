@@ -257,3 +257,38 @@ func TestBounded(t *testing.T) {
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", strings.Repeat("x", answerBytesMax)}})
 	r.Stalls(t, "has entries that are too large")
 }
+
+// TestDeletedBetween: entries that are left below a deleted one are counted before the source stalls, so
+// that the seek that it names loses none of them.
+func TestDeletedBetween(t *testing.T) {
+	q, client := newQueue(t, "")
+	c := sinktest.New(1, nil)
+	for i, id := range []string{"1790000000000-1", "1790000000000-2", "1790000000000-3", "1790000000000-4", "1790000000000-5"} {
+		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", brokertest.Like(1, 1<<i)}})
+	}
+	client.XDel(t.Context(), "likes", "1790000000000-2", "1790000000000-4")
+	r := q.Start(t, c)
+	r.Stalls(t, "entries up to 1790000000000-4 were deleted before they were read; position is 1790000000000-4; seek to 1790000000000-5 to go on")
+	r.Counts(t, c, 1+4)
+}
+
+// TestIDsWithoutTimes: the age of entries whose ids are no times is not known.
+func TestIDsWithoutTimes(t *testing.T) {
+	q, client := newQueue(t, "on-error: stop\n")
+	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "1-0", Values: []any{"value", brokertest.Like(1, 1)}})
+	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "2-0", Values: []any{"value", "poison"}})
+	c := sinktest.New(1, nil)
+	r := q.Start(t, c)
+	r.Stalls(t, "on-error is stop")
+	r.Counts(t, c, 1)
+	if s := r.Status(); s.LagSeconds != -1 {
+		t.Errorf("the lag is %v s", s.LagSeconds)
+	}
+}
+
+// TestNoStream: a key of another type, which no error of Redis tells by a code, stalls the source.
+func TestNoStream(t *testing.T) {
+	q, client := newQueue(t, "")
+	client.Set(t.Context(), "likes", "x", 0)
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, "WRONGTYPE")
+}

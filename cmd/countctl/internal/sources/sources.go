@@ -243,11 +243,11 @@ func caughtUp(of client.Source, within time.Duration) bool {
 func sourceRows(t *cli.Table, all []client.Source) {
 	t.Row("NAME", "TYPE", "STATE", "PARTITIONS", "LAG", "SECONDS", "RATE", "REJECTED", "REASON")
 	for _, of := range all {
-		seconds, rate := 0.0, 0.0
+		rate := 0.0
 		for _, p := range of.Partitions {
-			seconds, rate = max(seconds, p.LagSeconds), rate+p.Rate
+			rate += p.Rate
 		}
-		t.Row(of.Name, of.Type, of.State, len(of.Partitions), orUnknown(of.Lag), fmt.Sprintf("%.1f", seconds), fmt.Sprintf("%.0f/s", rate), of.Rejected, cmp.Or(of.Reason, "-"))
+		t.Row(of.Name, of.Type, of.State, len(of.Partitions), orUnknown(of.Lag), lagSeconds(of.Partitions), fmt.Sprintf("%.0f/s", rate), of.Rejected, cmp.Or(of.Reason, "-"))
 	}
 }
 
@@ -256,9 +256,21 @@ func sourceDetailRows(t *cli.Table, of client.Source) {
 	t.Gap()
 	t.Row("PARTITION", "STATE", "NODE", "POSITION", "END", "LAG", "SECONDS", "RATE", "APPLIED", "REJECTED", "REASON")
 	for _, p := range of.Partitions {
-		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), fmt.Sprintf("%.1f", p.LagSeconds),
+		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), lagSeconds([]client.SourcePartition{p}),
 			fmt.Sprintf("%.0f/s", p.Rate), p.Applied, p.Rejected, cmp.Or(p.Reason, "-"))
 	}
+}
+
+// lagSeconds returns the longest lag of partitions, or - if one is not known.
+func lagSeconds(all []client.SourcePartition) string {
+	seconds := 0.0
+	for _, p := range all {
+		if p.LagSeconds == nil {
+			return "-"
+		}
+		seconds = max(seconds, *p.LagSeconds)
+	}
+	return fmt.Sprintf("%.1f", seconds)
 }
 
 func orUnknown(n *uint64) string {
