@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"cmp"
 	"context"
 	"math/bits"
 	"slices"
@@ -45,24 +44,38 @@ func (f *Feed) Close() { f.bodies.Close() }
 // during the call. It allocates only to grow dst. If they are on disk, it returns dst
 // unchanged and false; Fetch reads them then.
 func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
+	dst, _, inMemory := f.Stamped(dst, key)
+	return dst, inMemory
+}
+
+// Stamped is Followees with the stamp of the feed, or 0; see FeedOp.
+func (f *Feed) Stamped(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	switch {
 	case body == nil:
-		return dst, true
+		return dst, 0, true
 	case spill.IsMark(body):
-		return dst, false
+		return dst, 0, false
 	}
-	return decodeFollowees(dst, body), true
+	dst, stamp, _ = decodeFeed(dst, body)
+	return dst, stamp, true
 }
 
 // Fetch is Followees for a user whose followees may be on disk, which it reads as
 // spill.Shard.Fetch does.
 func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
+	dst, _, err := f.FetchStamped(ctx, dst, key)
+	return dst, err
+}
+
+// FetchStamped is Fetch with the stamp of the feed, or 0.
+func (f *Feed) FetchStamped(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
-		return dst, err
+		return dst, 0, err
 	}
-	return decodeFollowees(dst, body), nil
+	dst, stamp, _ = decodeFeed(dst, body)
+	return dst, stamp, nil
 }
 
 // Groups returns the groups of a user, ascending by name, or false as Followees does;
@@ -88,7 +101,7 @@ func (f *Feed) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
 }
 
 func groupsOf(body []byte) []Group {
-	followees, groups := decodeFeed(nil, body)
+	followees, _, groups := decodeFeed(nil, body)
 	return decodeGroups(groups, followees)
 }
 
@@ -111,6 +124,7 @@ type feed struct {
 
 	batch                feedBatch
 	was, now             []Followee // scratch for the op being applied
+	wasStamp, nowStamp   uint64
 	wasGroups, nowGroups []Group
 	body                 []byte
 	loading              feedReader
@@ -136,7 +150,7 @@ func (f *feed) void(ops int) {
 	}
 }
 
-func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
+func (f *feed) apply(index uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
 	f.batch.link()
 	if err := f.bodies.LockReturned(f.batch.users); err != nil {
 		return nil, err
@@ -149,7 +163,7 @@ func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engi
 			f.sum = 0
 			continue
 		}
-		if why, not := f.change(op); not {
+		if why, not := f.change(op, index); not {
 			refused = append(refused, engine.Overflow{Op: i, Column: why})
 		} else {
 			f.replace(op.User)
@@ -157,26 +171,33 @@ func (f *feed) apply(_ uint64, _ int64, width int, rows []int64) (refused []engi
 		if width > 0 {
 			rows[i*width] = f.answer(op)
 		}
+		if width > FeedMerged && op.overtaken(f.wasStamp) {
+			rows[i*width+FeedMerged] = FeedOvertaken
+		}
 	}
 	return refused, nil
 }
 
-// change sets now to what an op makes of was, or to was if it refuses the op.
-func (f *feed) change(op *FeedOp) (why uint8, refused bool) {
-	f.was, f.wasGroups = f.was[:0], nil
+// change sets now to what an op of the entry of an index makes of was, or to was if it refuses
+// the op.
+func (f *feed) change(op *FeedOp, index uint64) (why uint8, refused bool) {
+	f.was, f.wasStamp, f.wasGroups = f.was[:0], 0, nil
 	if body := f.bodies.Get(op.User); body != nil {
 		var groups []byte
-		f.was, groups = decodeFeed(f.was, body)
+		f.was, f.wasStamp, groups = decodeFeed(f.was, body)
 		f.wasGroups = decodeGroups(groups, f.was)
 	}
-	f.now = op.change(f.now[:0], f.was)
+	f.now = op.change(f.now[:0], f.was, op.overtaken(f.wasStamp))
+	if f.nowStamp = f.wasStamp; op.Since > 0 && op.setsPosts() {
+		f.nowStamp = index
+	}
 	if refused = len(f.now) > FolloweesMax; refused {
 		why = RefusedFollowees
 	} else if f.nowGroups = nil; len(f.wasGroups) > 0 || op.Kind == FeedPutGroup {
 		f.nowGroups, why, refused = op.changeGroups(f.wasGroups, f.now)
 	}
 	if refused {
-		f.now, f.nowGroups = append(f.now[:0], f.was...), f.wasGroups
+		f.now, f.nowStamp, f.nowGroups = append(f.now[:0], f.was...), f.wasStamp, f.wasGroups
 	}
 	return why, refused
 }
@@ -189,10 +210,18 @@ func (f *feed) answer(op *FeedOp) int64 {
 	return int64(len(f.now))
 }
 
-// change appends to dst the followees of a user after the op.
-func (op *FeedOp) change(dst, was []Followee) []Followee {
+// change appends to dst the followees of a user after the op. If merges is set, posts that are
+// there do not fall.
+func (op *FeedOp) change(dst, was []Followee, merges bool) []Followee {
 	if op.Kind == FeedReset {
-		return append(dst, op.Followees...)
+		first := len(dst)
+		dst = append(dst, op.Followees...)
+		for i := 0; merges && i < len(was); i++ {
+			if at, found := findFollowee(dst[first:], was[i].ID); found {
+				dst[first+at] = merge(was[i], dst[first+at])
+			}
+		}
+		return dst
 	}
 	if op.Kind.OfGroup() {
 		return append(dst, was...)
@@ -202,11 +231,13 @@ func (op *FeedOp) change(dst, was []Followee) []Followee {
 		for op.Kind == FeedFollow && len(named) > 0 && named[0].ID < f.ID {
 			dst, named = append(dst, named[0]), named[1:]
 		}
-		at, found := slices.BinarySearchFunc(named, f.ID, func(n Followee, id uint64) int { return cmp.Compare(n.ID, id) })
+		at, found := findFollowee(named, f.ID)
 		named = named[at:]
 		switch {
 		case !found || op.Kind == FeedFollow:
 			dst = append(dst, f)
+		case op.Kind == FeedRead && merges:
+			dst = append(dst, merge(f, named[0]))
 		case op.Kind == FeedRead:
 			dst = append(dst, named[0])
 		}
@@ -223,7 +254,7 @@ func (op *FeedOp) change(dst, was []Followee) []Followee {
 // replace replaces the followees and groups of a user, which were was and wasGroups, with
 // now and nowGroups.
 func (f *feed) replace(key uint64) {
-	if slices.Equal(f.was, f.now) && sameGroups(f.wasGroups, f.nowGroups) {
+	if slices.Equal(f.was, f.now) && f.wasStamp == f.nowStamp && sameGroups(f.wasGroups, f.nowGroups) {
 		return
 	}
 	f.sum += followeesDigest(key, f.now) - followeesDigest(key, f.was)
@@ -232,7 +263,7 @@ func (f *feed) replace(key uint64) {
 		f.bodies.Set(key, nil)
 		return
 	}
-	f.body = appendGroups(appendFollowees(f.body[:0], f.now), f.nowGroups, f.now)
+	f.body = appendGroups(appendFeed(f.body[:0], f.now, f.nowStamp), f.nowGroups, f.now)
 	f.bodies.Set(key, f.body)
 }
 

@@ -25,7 +25,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				r.close()
 			}
 		}()
-		want, groups := map[uint64][]Followee{}, modelGroups{}
+		want, stamps, groups := map[uint64][]Followee{}, map[uint64]uint64{}, modelGroups{}
 		index := uint64(0)
 		users := rapid.Uint64Range(0, 40)
 		which := rapid.SampledFrom(replicas)
@@ -49,6 +49,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			for i := range ops {
 				if ops[i].Kind == FeedClear {
 					clear(want)
+					clear(stamps)
 					clear(groups)
 					continue
 				}
@@ -59,10 +60,14 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 					}
 					continue
 				}
-				now := modelFeed(&ops[i], want[ops[i].User])
+				now := modelFeed(&ops[i], want[ops[i].User], stamps[ops[i].User])
+				if ops[i].Since > 0 && ops[i].Kind != FeedUnfollow && len(ops[i].Followees) > 0 {
+					stamps[ops[i].User] = index
+				}
 				groups.keepOnly(ops[i].User, now)
 				if want[ops[i].User] = now; len(now) == 0 {
 					delete(want, ops[i].User)
+					delete(stamps, ops[i].User)
 				}
 				if r.Rows[i] != int64(len(now)) {
 					t.Fatalf("user %d is said to follow %d, want %d", ops[i].User, r.Rows[i], len(now))
@@ -85,6 +90,8 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				}
 			default:
 				op.Followees = followees.Draw(t, "followees")
+				stamp := stamps[op.User]
+				op.Since = rapid.SampledFrom([]uint64{0, 1, stamp, max(stamp, 1) - 1, stamp + 1}).Draw(t, "since")
 			}
 			return op
 		}
@@ -103,20 +110,20 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			},
 			"poll": func(t *rapid.T) {
 				r, key := which.Draw(t, "replica"), users.Draw(t, "user")
-				got, inMemory := r.fsm.Followees(nil, key)
+				got, stamp, inMemory := r.fsm.Stamped(nil, key)
 				if inMemory == r.fsm.Bodies().IsSpilled(key) {
 					t.Fatalf("user %d is in memory: %v", key, inMemory)
 				}
 				if !inMemory {
 					var err error
-					got, err = r.fsm.Fetch(t.Context(), nil, key)
+					got, stamp, err = r.fsm.FetchStamped(t.Context(), nil, key)
 					r.must(err)
 					if !r.tight.Load() && r.fsm.Bodies().IsSpilled(key) {
 						t.Fatalf("user %d has not come back", key)
 					}
 				}
-				if !slices.Equal(got, want[key]) {
-					t.Fatalf("user %d follows %v, want %v", key, got, want[key])
+				if !slices.Equal(got, want[key]) || stamp != stamps[key] {
+					t.Fatalf("user %d follows %v, stamp %d, want %v, %d", key, got, stamp, want[key], stamps[key])
 				}
 				all, inMemory := r.fsm.Groups(key)
 				if !inMemory {
@@ -150,7 +157,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				snapshot, err := r.fsm.Snapshot()
 				r.must(err)
 				defer snapshot.Release()
-				at, groupsAt, state := maps.Clone(want), groups.clone(), r.fsm.State()
+				at, stampsAt, groupsAt, state := maps.Clone(want), maps.Clone(stamps), groups.clone(), r.fsm.State()
 				write(draw(t), draw(t))
 				r.spill(0)
 				for key := range want {
@@ -164,8 +171,8 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				other := NewFeed()
 				r.must(codectest.Restore(other, s.Bytes()))
 				for key := range users.Draw(t, "up to") + 1 {
-					if got, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) {
-						t.Fatalf("in the snapshot user %d follows %v, want %v", key, got, at[key])
+					if got, stamp, _ := other.Stamped(nil, key); !slices.Equal(got, at[key]) || stamp != stampsAt[key] {
+						t.Fatalf("in the snapshot user %d follows %v, stamp %d, want %v, %d", key, got, stamp, at[key], stampsAt[key])
 					}
 					all, _ := other.Groups(key)
 					groupsAt.mustEqual(t, key, all)
@@ -241,10 +248,13 @@ func (m modelGroups) mustEqual(t *rapid.T, user uint64, got []Group) {
 	}
 }
 
-// modelFeed is what an op makes of a feed, by a map.
-func modelFeed(op *FeedOp, was []Followee) (now []Followee) {
-	posts := map[uint64]int64{}
+// modelFeed is what an op makes of a feed with a stamp, by a map.
+func modelFeed(op *FeedOp, was []Followee, stamp uint64) (now []Followee) {
+	posts, seen := map[uint64]int64{}, map[uint64]int64{}
 	for _, f := range was {
+		if op.Since > 0 && stamp > op.Since {
+			seen[f.ID] = f.Posts
+		}
 		if op.Kind != FeedReset {
 			posts[f.ID] = f.Posts
 		}
@@ -256,6 +266,9 @@ func modelFeed(op *FeedOp, was []Followee) (now []Followee) {
 			delete(posts, f.ID)
 		case op.Kind == FeedReset, op.Kind == FeedFollow && !follows, op.Kind == FeedRead && follows:
 			posts[f.ID] = f.Posts
+			if before, overtaken := seen[f.ID]; overtaken {
+				posts[f.ID] = max(f.Posts, before)
+			}
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(posts)) {

@@ -44,12 +44,57 @@ const (
 // In an entry, with a shard's key in place of the user:
 //
 //	kind (1) | key (8) | followees (4) | id less the id before (uvarint), posts (varint) …
+//	if feedStamped is set in the number of followees:  Since (uvarint)
 //	and of an op on a group:  length of its name (1) | name
 type FeedOp struct {
 	Kind      FeedOpKind
 	User      uint64
 	Followees []Followee
+	Since     uint64 // see below; 0 for an op whose posts nobody just read
 	Group     string // of FeedPutGroup and FeedDropGroup
+}
+
+// Posts are read before their op is proposed, so ops may be applied in another order than
+// that of their reads. The rule by which a user's seen posts never go back:
+//
+//  1. A feed has a stamp: the index of the last entry that set posts of it by an op with Since.
+//  2. Since is the stamp of the feed as somebody saw it before the posts were read, at least 1.
+//  3. If the stamp is not above Since, each op that set posts before this one had been applied
+//     before this one's posts were read. So this one's are newer, and replace the others, also
+//     where they are lower, because the followee deleted posts.
+//  4. If the stamp is above Since, nobody knows which posts were read later. The higher ones
+//     stay, which is right unless the followee deleted posts meanwhile. The op says so in its
+//     row (FeedMerged). The proposer reads the posts again and proposes a FeedRead with a newer
+//     Since, until rule 3 holds. Each round that fails was overtaken by another op of the user.
+//
+// Rule 3 needs that a stamp which somebody saw was applied: it is an index of this shard's log,
+// and replicas show what they applied. A lower Since is always safe. A feed that loses its last
+// followee loses its stamp too: no posts are left that could go back.
+//
+// Ops of restores have no Since: they replace what is there, and leave no stamp.
+
+// FeedMerged is the column of a result row that is FeedOvertaken if rule 4 applied, and 0 if not.
+// The first column has the number of followees, which is never so.
+const (
+	FeedMerged    = 1
+	FeedOvertaken = -1
+)
+
+// setsPosts reports whether the op sets posts of followees.
+func (op *FeedOp) setsPosts() bool {
+	return (op.Kind == FeedReset || op.Kind == FeedFollow || op.Kind == FeedRead) && len(op.Followees) > 0
+}
+
+// overtaken reports whether rule 4 applies to the op on a feed with a stamp. FeedFollow
+// changes no posts that are there.
+func (op *FeedOp) overtaken(stamp uint64) bool {
+	return op.Since > 0 && stamp > op.Since && op.setsPosts() && op.Kind != FeedFollow
+}
+
+// merge returns the higher of posts that are there and those of an op.
+func merge(was, named Followee) Followee {
+	named.Posts = max(named.Posts, was.Posts)
+	return named
 }
 
 // OfGroup reports whether an op names a group.
@@ -82,8 +127,14 @@ func (op *FeedOp) check() error {
 
 func (op *FeedOp) appendTo(dst []byte, key uint64) []byte {
 	dst = binary.LittleEndian.AppendUint64(append(dst, byte(op.Kind)), key)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(op.Followees)))
-	dst = appendFolloweeList(dst, op.Followees)
+	n := uint32(len(op.Followees))
+	if op.Since > 0 {
+		n |= feedStamped
+	}
+	dst = appendFolloweeList(binary.LittleEndian.AppendUint32(dst, n), op.Followees)
+	if op.Since > 0 {
+		dst = binary.AppendUvarint(dst, op.Since)
+	}
 	if op.Kind.OfGroup() {
 		dst = append(append(dst, byte(len(op.Group))), op.Group...)
 	}
@@ -120,6 +171,18 @@ func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, boo
 	return dst, p, true
 }
 
+// feedStamped, in a number of followees, says that a stamp follows them.
+const feedStamped = 1 << 30
+
+// parseStamp reads a stamp, which is not 0, and returns the bytes behind it.
+func parseStamp(p []byte) (stamp uint64, rest []byte, ok bool) {
+	stamp, size := binary.Uvarint(p)
+	if size <= 0 || stamp == 0 {
+		return 0, nil, false
+	}
+	return stamp, p[size:], true
+}
+
 // feedBatch holds the decoded ops of one entry and reuses its memory.
 type feedBatch struct {
 	ops       []FeedOp
@@ -144,6 +207,8 @@ func (b *feedBatch) op(p []byte) ([]byte, error) {
 	}
 	op := FeedOp{Kind: FeedOpKind(p[0]), User: binary.LittleEndian.Uint64(p[1:])}
 	n := binary.LittleEndian.Uint32(p[9:])
+	stamped := n&feedStamped != 0
+	n &^= feedStamped
 	p = p[feedOpSizeMin:]
 	if n > FolloweesMax || !op.Kind.takes(int(n)) || int(n) > len(p)/followeeSizeMin {
 		return nil, fmt.Errorf("%w: feed op %d of %d followees", codec.ErrEntry, op.Kind, n)
@@ -151,6 +216,11 @@ func (b *feedBatch) op(p []byte) ([]byte, error) {
 	var ok bool
 	if b.followees, p, ok = parseFolloweeList(b.followees, p, int(n)); !ok {
 		return nil, fmt.Errorf("%w: followees of a feed op", codec.ErrEntry)
+	}
+	if stamped {
+		if op.Since, p, ok = parseStamp(p); !ok {
+			return nil, fmt.Errorf("%w: stamp of a feed op", codec.ErrEntry)
+		}
 	}
 	if op.Kind.OfGroup() {
 		var err error

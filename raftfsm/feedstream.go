@@ -12,8 +12,8 @@ import (
 //
 //	followees (4), followees as in an op
 //
-// If feedGroups is set in the number of followees, groups.go's form of the user's groups
-// follows them. An older program refuses such a snapshot.
+// If feedStamped is set in the number of followees, the stamp (uvarint) follows them. If
+// feedGroups is set, groups.go's form of the user's groups is last.
 const feedGroups = 1 << 31
 
 func (f *feed) capture() captured { return &feedSnapshot{view: f.bodies.Capture(), sum: f.sum} }
@@ -30,12 +30,20 @@ func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 	var followees []Followee
 	return writeBodies(w, codec.StreamFeeds, s.view, func(b, body []byte) []byte {
 		var groups []byte
-		followees, groups = decodeFeed(followees[:0], body)
+		var stamp uint64
+		followees, stamp, groups = decodeFeed(followees[:0], body)
 		n := uint32(len(followees))
 		if len(groups) > 0 {
 			n |= feedGroups
 		}
-		return append(appendFolloweeList(binary.LittleEndian.AppendUint32(b, n), followees), groups...)
+		if stamp > 0 {
+			n |= feedStamped
+		}
+		b = appendFolloweeList(binary.LittleEndian.AppendUint32(b, n), followees)
+		if stamp > 0 {
+			b = binary.AppendUvarint(b, stamp)
+		}
+		return append(b, groups...)
 	})
 }
 
@@ -50,6 +58,7 @@ func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	err := f.loading.section(p, func(user uint64, followees []Followee, groups []Group) error {
 		f.was, f.now = f.was[:0], append(f.now[:0], followees...)
 		f.wasGroups, f.nowGroups = nil, groups
+		f.wasStamp, f.nowStamp = 0, f.loading.stamp
 		f.replace(user)
 		return nil
 	})
@@ -63,6 +72,7 @@ func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 type feedReader struct {
 	bodyReader
 	followees []Followee
+	stamp     uint64 // of the user that is visited, or 0
 }
 
 // section calls visit with each user of a section.
@@ -72,13 +82,18 @@ func (r *feedReader) section(p []byte, visit func(user uint64, followees []Follo
 			return nil, fmt.Errorf("%w: feed of %d bytes", codec.ErrSnapshot, len(p))
 		}
 		n := binary.LittleEndian.Uint32(p)
-		hasGroups := n&feedGroups != 0
-		if n &^= feedGroups; n < 1 && !hasGroups || n > FolloweesMax {
+		hasGroups, stamped := n&feedGroups != 0, n&feedStamped != 0
+		if n &^= feedGroups | feedStamped; n < 1 && stamped || n < 1 && !hasGroups || n > FolloweesMax {
 			return nil, fmt.Errorf("%w: feed of user %d with %d followees", codec.ErrSnapshot, user, n)
 		}
 		var ok bool
 		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[4:], int(n)); !ok {
 			return nil, fmt.Errorf("%w: followees of user %d", codec.ErrSnapshot, user)
+		}
+		if r.stamp = 0; stamped {
+			if r.stamp, p, ok = parseStamp(p); !ok {
+				return nil, fmt.Errorf("%w: stamp of user %d", codec.ErrSnapshot, user)
+			}
 		}
 		var groups []Group
 		if hasGroups {

@@ -1,9 +1,11 @@
 package raftfsm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/countd/countd/engine/golomb"
 )
@@ -18,15 +20,22 @@ type Followee struct {
 //
 //	number (uvarint) | first id (uvarint) | k of gaps (1) | k of posts (1) | Rice codes, to a whole byte
 //	codes, for each:  gap to the id before less 1, not of the first; posts
+//	if riceStamped is set in k of posts:  stamp (uvarint)
 //
 // If some posts are below 0, riceSigned is set in their k, and all are zigzag coded. Rice
 // codes come within half a bit of the optimum for gaps between arbitrary ids (Golomb,
 // 1966). A user's own k fits the size of the posts.
-const riceSigned = 1 << 7
+const (
+	riceSigned  = 1 << 7
+	riceStamped = 1 << 6
+)
 
 // appendFollowees appends followees in their form in memory. An empty list takes two
 // bytes, because a body that begins with 0 is a mark.
-func appendFollowees(dst []byte, followees []Followee) []byte {
+func appendFollowees(dst []byte, followees []Followee) []byte { return appendFeed(dst, followees, 0) }
+
+// appendFeed is appendFollowees with a stamp; 0 is for none. Without followees there is none.
+func appendFeed(dst []byte, followees []Followee, stamp uint64) []byte {
 	if len(followees) == 0 {
 		return append(dst, 0x80, 0)
 	}
@@ -38,14 +47,21 @@ func appendFollowees(dst []byte, followees []Followee) []byte {
 		gapK = golomb.RiceKOfMean((last - first) / n)
 	}
 	k := postsK(followees)
-	w := golomb.RiceWriter{Buf: append(dst, gapK, k)}
+	stamped := uint8(0)
+	if stamp > 0 {
+		stamped = riceStamped
+	}
+	w := golomb.RiceWriter{Buf: append(dst, gapK, k|stamped)}
 	for i, f := range followees {
 		if i > 0 {
 			w.Put(f.ID-followees[i-1].ID-1, gapK)
 		}
 		w.Put(posts(f.Posts, k), k&^riceSigned)
 	}
-	return w.End()
+	if dst = w.End(); stamp > 0 {
+		dst = binary.AppendUvarint(dst, stamp)
+	}
+	return dst
 }
 
 // posts returns a number of posts as it is coded.
@@ -74,19 +90,19 @@ func postsK(followees []Followee) uint8 {
 // decodeFollowees appends the followees that appendFollowees encoded to dst. data must
 // have golomb.RicePadding bytes behind its end.
 func decodeFollowees(dst []Followee, data []byte) []Followee {
-	dst, _ = decodeFeed(dst, data)
+	dst, _, _ = decodeFeed(dst, data)
 	return dst
 }
 
-// decodeFeed is decodeFollowees, with the bytes behind the followees.
-func decodeFeed(dst []Followee, data []byte) (_ []Followee, groups []byte) {
+// decodeFeed is decodeFollowees, with the stamp, or 0, and the bytes behind it.
+func decodeFeed(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups []byte) {
 	n, size := binary.Uvarint(data)
 	if n == 0 {
-		return dst, data[size:]
+		return dst, 0, data[size:]
 	}
 	id, m := binary.Uvarint(data[size:])
 	at := size + m
-	gapK, k := data[at], data[at+1]&^riceSigned
+	gapK, k := data[at], data[at+1]&^(riceSigned|riceStamped)
 	signed := data[at+1]&riceSigned != 0
 	r := golomb.RiceReader{Buf: data[:cap(data):cap(data)], At: uint64(at+2) * 8}
 	v := r.Take(k)
@@ -96,12 +112,22 @@ func decodeFeed(dst []Followee, data []byte) (_ []Followee, groups []byte) {
 		}
 		dst = append(dst, Followee{id, int64(v)})
 		if left == 0 {
-			return dst, data[(r.At+7)/8:]
+			groups = data[(r.At+7)/8:]
+			if data[at+1]&riceStamped != 0 {
+				stamp, size = binary.Uvarint(groups)
+				groups = groups[size:]
+			}
+			return dst, stamp, groups
 		}
 		var gap uint64
 		gap, v = r.TakeTwo(gapK, k)
 		id += gap + 1
 	}
+}
+
+// findFollowee returns where the followee of an id is among followees, or would be.
+func findFollowee(followees []Followee, id uint64) (at int, found bool) {
+	return slices.BinarySearchFunc(followees, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
 }
 
 // Unread returns how many of a followee's posts are new, given the current number of

@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -112,7 +111,7 @@ const (
 // after it, and why it refuses the op, if it does.
 func (op *FeedOp) changeGroups(was []Group, now []Followee) (groups []Group, why uint8, refused bool) {
 	follows := func(id uint64) bool {
-		_, found := slices.BinarySearchFunc(now, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
+		_, found := findFollowee(now, id)
 		return found
 	}
 	for _, g := range was {

@@ -5,7 +5,8 @@ import "github.com/countd/countd/raftfsm"
 // Feeds is the feeds of several users, in their order. It is used again.
 type Feeds struct {
 	Followees []raftfsm.Followee
-	Ends      []int // followees of user i end here
+	Ends      []int    // followees of user i end here
+	Stamps    []uint64 // by user; see raftfsm.FeedOp
 }
 
 // Of returns the followees of the user of a number, ascending by id.
@@ -16,20 +17,28 @@ func (f *Feeds) Of(i int) []raftfsm.Followee {
 	return f.Followees[f.Ends[i-1]:f.Ends[i]]
 }
 
+// StampOf returns the stamp of the feed of the user of a number, or 0.
+func (f *Feeds) StampOf(i int) uint64 {
+	if i < len(f.Stamps) {
+		return f.Stamps[i]
+	}
+	return 0
+}
+
 // appendRow appends the feed that a row holds, and returns the rows behind it.
 func (f *Feeds) appendRow(rows []int64) []int64 {
-	followees, rows := rows[1:1+2*rows[0]], rows[1+2*rows[0]:]
+	stamp, followees, rows := uint64(rows[1]), rows[2:2+2*rows[0]], rows[2+2*rows[0]:]
 	for ; len(followees) > 0; followees = followees[2:] {
 		f.Followees = append(f.Followees, raftfsm.Followee{ID: uint64(followees[0]), Posts: followees[1]})
 	}
-	f.Ends = append(f.Ends, len(f.Followees))
+	f.Ends, f.Stamps = append(f.Ends, len(f.Followees)), append(f.Stamps, stamp)
 	return rows
 }
 
-// appendFeedRow appends a feed as a row: the number of followees, then of each the id and
-// the posts.
-func appendFeedRow(rows []int64, feed []raftfsm.Followee) []int64 {
-	rows = append(rows, int64(len(feed)))
+// appendFeedRow appends a feed as a row: the number of followees, the stamp, then of each
+// followee the id and the posts.
+func appendFeedRow(rows []int64, feed []raftfsm.Followee, stamp uint64) []int64 {
+	rows = append(rows, int64(len(feed)), int64(stamp))
 	for _, f := range feed {
 		rows = append(rows, int64(f.ID), f.Posts)
 	}

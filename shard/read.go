@@ -82,7 +82,7 @@ func (rd *reader) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt 
 
 // feeds fills into with the feeds of users, as Node.Feeds does.
 func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
-	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
+	into.Followees, into.Ends, into.Stamps = into.Followees[:0], into.Ends[:0], into.Stamps[:0]
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return err
@@ -116,8 +116,8 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 // has it there.
 func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
 	if r != nil {
-		if followees, inMemory := r.feed.Followees(into.Followees, key); inMemory {
-			into.Followees, into.Ends = followees, append(into.Ends, len(followees))
+		if followees, stamp, inMemory := r.feed.Stamped(into.Followees, key); inMemory {
+			into.Followees, into.Ends, into.Stamps = followees, append(into.Ends, len(followees)), append(into.Stamps, stamp)
 			return nil
 		}
 	}

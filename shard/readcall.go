@@ -59,7 +59,7 @@ type readOf uint8
 const (
 	readCounts  = readOf(raftfsm.TableCounts)
 	readCursors = readOf(raftfsm.TableCursors)
-	// readFeeds reads followees: their number, then of each id and posts.
+	// readFeeds reads feeds, as appendFeedRow has them.
 	readFeeds readOf = 2
 	// readPosts reads the newest posts of all authors together, as outbox.AppendRow has them.
 	readPosts readOf = 3
@@ -217,7 +217,7 @@ func (q *remoteRead) answerMax() int {
 	width := q.width
 	switch q.of {
 	case readFeeds:
-		width = 1 + 2*raftfsm.FolloweesMax
+		width = 2 + 2*raftfsm.FolloweesMax
 	case readGroups:
 		width = groupsRowMax
 	case readPosts:
@@ -312,7 +312,7 @@ func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 			r.Fail(fmt.Sprintf("%d followees", n))
 			return nil
 		}
-		rows = append(append(rows, n), parseCounts(r, int(2*n))...)
+		rows = append(append(rows, n), parseCounts(r, int(1+2*n))...)
 	}
 	return rows
 }

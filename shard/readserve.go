@@ -103,21 +103,22 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 	if !cold {
 		var feed []raftfsm.Followee
 		for _, key := range q.keys {
+			var stamp uint64
 			var inMemory bool
-			if feed, inMemory = r.feed.Followees(feed[:0], key); !inMemory {
+			if feed, stamp, inMemory = r.feed.Stamped(feed[:0], key); !inMemory {
 				return nil, errs.ErrColdRows
 			}
-			rows = appendFeedRow(rows, feed)
+			rows = appendFeedRow(rows, feed, stamp)
 		}
 		return rows, nil
 	}
-	feeds := make([][]raftfsm.Followee, len(q.keys))
+	feeds, stamps := make([][]raftfsm.Followee, len(q.keys)), make([]uint64, len(q.keys))
 	err = r.eachBody(len(q.keys), deadline, func(ctx context.Context, i int) (err error) {
-		feeds[i], err = r.feed.Fetch(ctx, nil, q.keys[i])
+		feeds[i], stamps[i], err = r.feed.FetchStamped(ctx, nil, q.keys[i])
 		return err
 	})
-	for _, feed := range feeds {
-		rows = appendFeedRow(rows, feed)
+	for i, feed := range feeds {
+		rows = appendFeedRow(rows, feed, stamps[i])
 	}
 	return rows, err
 }

@@ -52,7 +52,7 @@ func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
 
 // feed reads the user's feed and the posts, each with its own options.
 func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
-	followees, err := n.followees(user, feedOpt)
+	followees, _, err := n.followees(user, feedOpt)
 	if err != nil {
 		return f, err
 	}
@@ -69,7 +69,7 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 // Followees returns up to limit followees of a user, ascending, behind the id after if
 // hasAfter, and whether there are more.
 func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (page []uint64, more bool, err error) {
-	followees, err := n.followees(user, opt)
+	followees, _, err := n.followees(user, opt)
 	if err != nil {
 		return nil, false, err
 	}
@@ -84,16 +84,17 @@ func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *s
 	return page[:min(limit, len(page))], len(page) > limit, nil
 }
 
-func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Followee, error) {
+// followees returns the followees of a user, and the stamp of the feed.
+func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Followee, uint64, error) {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var feeds shard.Feeds
 	if err := n.node.Feeds(ks, []uint64{user}, opt, &feeds); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return feeds.Of(0), nil
+	return feeds.Of(0), feeds.StampOf(0), nil
 }
 
 func ids(followees []raftfsm.Followee) []uint64 {
@@ -128,13 +129,13 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 // seen. nil stands for the current followees. If upTo is not nil, the posts with higher ids
 // stay unread, as far as the authors' outboxes have them.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
-	kind := raftfsm.FeedReset
+	op := shard.FeedOp{Kind: raftfsm.FeedReset, User: user}
 	if authors == nil {
-		followees, err := n.followees(user, now(w))
+		followees, stamp, err := n.followees(user, now(w))
 		if err != nil {
 			return Feed{}, err
 		}
-		kind, authors = raftfsm.FeedRead, ids(followees)
+		op.Kind, op.Since, authors = raftfsm.FeedRead, max(stamp, 1), ids(followees)
 	}
 	posts := n.posts
 	if upTo != nil {
@@ -142,7 +143,7 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shar
 			return n.postsUpTo(authors, *upTo, opt)
 		}
 	}
-	if err := n.writeFeed(kind, user, authors, posts, w); err != nil {
+	if err := n.writeFeed(op, authors, posts, w); err != nil {
 		return Feed{}, err
 	}
 	if !w.Repeated && upTo == nil {
@@ -169,45 +170,81 @@ func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed,
 }
 
 func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	if err := n.writeFeed(kind, user, authors, n.posts, w); err != nil {
+	if err := n.writeFeed(shard.FeedOp{Kind: kind, User: user}, authors, n.posts, w); err != nil {
 		return Feed{}, err
 	}
 	return n.feedAfter(user, w)
 }
 
-// writeFeed proposes a change of a user's feed with the seen posts of the authors, which
-// postsOf reads.
-func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64,
-	postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error), w *shard.Write) error {
-	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
-	if err != nil {
-		return err
-	}
+// postsOf reads the posts of authors that a user has seen.
+type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
+
+// writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. The rule
+// by which posts that are seen stay so is at raftfsm.FeedOp. The caller sets op.Since if it has
+// read the feed.
+//
+// If another op overtook this one, its followees have the higher posts of both, which hides new
+// posts where an author deleted some meanwhile. So writeFeed then reads and proposes the posts
+// again. That needs no identity: a repeat of the request would not do it, and it does no more
+// than a request that arrives now.
+func (n *Numbers) writeFeed(op shard.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
 	authors = slices.Compact(authors)
-	var posts []int64
-	if kind != raftfsm.FeedUnfollow {
-		if posts, err = postsOf(authors, now(w)); err != nil {
+	switch {
+	case op.Kind == raftfsm.FeedFollow:
+		op.Since = 1 // it replaces no posts that are there
+	case op.Kind != raftfsm.FeedUnfollow && op.Since == 0:
+		_, stamp, err := n.followees(op.User, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline})
+		if err != nil {
 			return err
 		}
+		op.Since = max(stamp, 1)
 	}
-	op := shard.FeedOp{Kind: kind, User: user, Followees: make([]raftfsm.Followee, len(authors))}
+	merged, err := n.proposeFeed(op, authors, read, w)
+	if err != nil {
+		return err
+	}
+	for merged {
+		again := shard.Write{Deadline: w.Deadline, Permission: w.Permission}
+		op.Kind, op.Since = raftfsm.FeedRead, w.Token.At[0].Index
+		if merged, err = n.proposeFeed(op, authors, read, &again); err != nil {
+			return fmt.Errorf("%w: it was applied, and overtaken by another change of the feed: %w", shard.ErrOutcomeUnknown, err)
+		}
+		w.Token = again.Token
+	}
+	return nil
+}
+
+// proposeFeed proposes op once, with the posts of the authors as they are now. merged reports
+// whether another op overtook it.
+func (n *Numbers) proposeFeed(op shard.FeedOp, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
+	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return false, err
+	}
+	var posts []int64
+	if op.Kind != raftfsm.FeedUnfollow {
+		if posts, err = read(authors, now(w)); err != nil {
+			return false, err
+		}
+	}
+	op.Followees = make([]raftfsm.Followee, len(authors))
 	for i, id := range authors {
 		op.Followees[i].ID = id
 		if posts != nil {
 			op.Followees[i].Posts = posts[i]
 		}
 	}
-	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: user}), []shard.FeedOp{op}, 1
+	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: op.User}), []shard.FeedOp{op}, 1+raftfsm.FeedMerged
 	w.Rows = make([]int64, w.Width)
 	if err := n.node.Write(ks, w); err != nil {
-		return err
+		return false, err
 	}
 	if len(w.Overflows) > 0 {
-		return &shard.ArgumentError{Field: "followees", Problem: fmt.Sprintf("the user would follow more than %d", FolloweesMax)}
+		return false, &shard.ArgumentError{Field: "followees", Problem: fmt.Sprintf("the user would follow more than %d", FolloweesMax)}
 	}
-	return nil
+	return w.Rows[raftfsm.FeedMerged] == raftfsm.FeedOvertaken && !w.Repeated, nil
 }
 
 // now returns options for a read that sees every acknowledged write.
