@@ -16,7 +16,7 @@ func (f fakeSources) source(state string) *sources.Source {
 	lag, age := uint64(88), int64(310)
 	s := &sources.Source{
 		Name: "likes", Type: "redis-stream", State: state, Applied: 812, Lag: &lag,
-		Partitions: []sources.Partition{{State: state, Position: &sources.Position{Lo: 812}, End: &sources.Position{Lo: 900}, Lag: &lag}},
+		Partitions: []sources.Partition{{State: state, Position: &sources.Position{Lo: 812}, End: &sources.Position{Lo: 900}, Lag: &lag, LagSeconds: -1}},
 		Config:     json.RawMessage(`{"name":"likes","type":"redis-stream","addr":"127.0.0.1:6379","key":"likes"}`),
 	}
 	if p := &s.Partitions[0]; state == "running" {
