@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -65,6 +68,7 @@ const (
 // transport has.
 type raftTransport struct {
 	*raft.NetworkTransport
+	dials    *dialCounter
 	pause    time.Duration
 	contacts *sync.Map       // raft.ServerID → *contact
 	streams  *stream.Streams // nil for none: each call travels by itself
@@ -92,7 +96,7 @@ func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, 
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
 	}
-	return t.NetworkTransport.RequestVote(id, named(id, target), args, resp)
+	return t.anew(id, func() error { return t.NetworkTransport.RequestVote(id, named(id, target), args, resp) })
 }
 
 // RequestPreVote is raft.WithPreVote's.
@@ -100,7 +104,7 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
 	}
-	err := t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
+	err := t.anew(id, func() error { return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp) })
 	for err != nil && time.Now().Before(t.beginsUntil) && !t.IsShutdown() {
 		time.Sleep(beginAgainAfter)
 		err = t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
@@ -255,7 +259,53 @@ func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byt
 
 // TimeoutNow is raft.Transport's.
 func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
+	return t.anew(id, func() error { return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) })
+}
+
+// anew repeats a call that failed because its peer has closed the connection, until one was
+// dialled for it. raft keeps idle connections and does not notice that they end when the peer
+// restarts. It does not repeat votes, so a candidate would wait for another election, which
+// takes one to two seconds. To repeat one of these calls changes nothing: a vote is given again
+// to the same candidate, and a replica that was told to lead takes no second call
+// (checkTimeoutNow).
+func (t raftTransport) anew(id raft.ServerID, call func() error) error {
+	for {
+		before := t.dials.to(id)
+		err := call()
+		if !isClosedByPeer(err) || t.dials.to(id) != before {
+			return err
+		}
+	}
+}
+
+// isClosedByPeer reports whether a call failed as its connection ended.
+func isClosedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// dialCounter counts what raft dials.
+type dialCounter struct {
+	raft.StreamLayer
+	mu struct {
+		sync.Mutex
+		dials map[string]uint64 // by Raft id
+	}
+}
+
+// Dial implements raft.StreamLayer, for an address of named.
+func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, _, _ := strings.Cut(string(address), "@")
+	d.mu.Lock()
+	d.mu.dials[id]++
+	d.mu.Unlock()
+	return d.StreamLayer.Dial(address, timeout)
+}
+
+// to returns how often a replica was dialled.
+func (d *dialCounter) to(id raft.ServerID) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.dials[string(id)]
 }
 
 // named returns an address of the group's configuration that leads to one replica alone.
@@ -295,8 +345,10 @@ func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 // newRaftTransport makes the transport of a group, which dials nodes where addrs
 // says; nil for the addresses in the group's configuration.
 func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.Duration, logger hclog.Logger) raftTransport {
+	dials := &dialCounter{StreamLayer: layer}
+	dials.mu.dials = map[string]uint64{}
 	config := &raft.NetworkTransportConfig{
-		Stream: layer,
+		Stream: dials,
 		Logger: logger,
 		// One call at a time to a peer. More is raft's pipeline, which can
 		// deadlock once a follower has rejected an entry.
@@ -310,5 +362,5 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 	}
 	t := raft.NewNetworkTransportWithConfig(config)
 	t.TimeoutScale = snapshotBytesPerTimeout
-	return raftTransport{NetworkTransport: t, pause: heartbeat * 2 / 5, contacts: &sync.Map{}, closed: newClosedOnce()}
+	return raftTransport{NetworkTransport: t, dials: dials, pause: heartbeat * 2 / 5, contacts: &sync.Map{}, closed: newClosedOnce()}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,80 @@ func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	copy(resp.Addr[:cap(resp.Addr)], "a2")
 	if string(args.ID) != "n1" || string(args.Addr) != "a1" {
 		t.Errorf("the next heartbeat would come from %s at %s", args.ID, args.Addr)
+	}
+}
+
+// The connections that are kept idle to a replica end when its node restarts. A candidate that
+// asked by them would lose its election, and a leader could not hand over: each call is made
+// anew, once by a fresh one.
+func TestCallsReachARestartedReplica(t *testing.T) {
+	header := raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}
+	for name, call := range map[string]func(from raftTransport, at raft.ServerAddress) error{
+		"vote": func(from raftTransport, at raft.ServerAddress) error {
+			return from.RequestVote("known", at, &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
+		},
+		"pre-vote": func(from raftTransport, at raft.ServerAddress) error {
+			return from.RequestPreVote("known", at, &raft.RequestPreVoteRequest{RPCHeader: header}, &raft.RequestPreVoteResponse{})
+		},
+		"handover": func(from raftTransport, at raft.ServerAddress) error {
+			return from.TimeoutNow("known", at, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, there := newRaftTransport(mustLayer(t, testMux(t), 7), nil, 0, hclog.NewNullLogger()), testMux(t)
+			t.Cleanup(func() { mustDo(t, from.Close()) })
+			at := raft.ServerAddress(there.Addr().String())
+			var answered atomic.Int32
+			start := func(lives chan struct{}) (stop func()) {
+				layer, err := there.Layer(7, "known")
+				mustDo(t, err)
+				to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
+				go func() { // ends with its life
+					for {
+						select {
+						case rpc := <-to.Consumer():
+							<-lives
+							switch rpc.Command.(type) {
+							case *raft.RequestVoteRequest:
+								rpc.Respond(&raft.RequestVoteResponse{}, nil)
+							case *raft.RequestPreVoteRequest:
+								rpc.Respond(&raft.RequestPreVoteResponse{}, nil)
+							default:
+								rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+							}
+							answered.Add(1)
+						case <-to.closed.done:
+							return
+						}
+					}
+				}()
+				return func() { to.CloseStreams(); mustDo(t, to.Close()) }
+			}
+			both := make(chan struct{})
+			stop := start(both)
+			var calls sync.WaitGroup
+			for range poolConnsMax {
+				calls.Go(func() {
+					if err := call(from, at); err != nil {
+						t.Errorf("before: %v", err)
+					}
+				})
+			}
+			time.Sleep(50 * time.Millisecond) // so that each has a connection of its own
+			close(both)
+			calls.Wait()
+			stop()
+			answered.Store(0)
+			stop = start(both)
+			if err := call(from, at); err != nil || answered.Load() != 1 {
+				t.Errorf("after its restart: %v, it answered %d calls", err, answered.Load())
+			}
+			stop()
+			before := from.dials.to("known")
+			if err := call(from, at); err == nil || from.dials.to("known") > before+1 {
+				t.Errorf("while it is down: %v after %d dials", err, from.dials.to("known")-before)
+			}
+		})
 	}
 }
 
