@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -452,7 +453,7 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 		if err != nil {
 			r.report(err)
 		}
-		if s := r.Status(); s.State != StateStalled || s.Reason == "" || err == errBroken && s.Reason != err.Error() {
+		if s := r.Status(); s.State != StateStalled || s.Reason == "" || errors.Is(err, errBroken) && s.Reason != err.Error() {
 			t.Errorf("after %v it is %s: %q", err, s.State, s.Reason)
 		}
 		r.status.running()
