@@ -140,6 +140,11 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 			return false
 		}
 		n.sum += delta
+		if mark := s.Mark; mark.Sum != 0 {
+			m.Mark = mark
+		}
+		n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: s.Next, Mark: m.Mark}
+		return true
 	case dedup.SectionBegin, dedup.SectionRead:
 		if n.closed || n.deleted[s.Source] || known && m.Epoch >= s.Epoch {
 			return false
@@ -149,7 +154,7 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 			since = s.Epoch
 		}
 		if known && m.Epoch >= since {
-			n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: m.At}
+			n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: m.At, Mark: m.Mark}
 			return true
 		}
 		if s.Mode == dedup.SectionRead {
@@ -162,6 +167,14 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 	}
 	n.checkpoints[s.PositionKey] = dedup.Checkpoint{Epoch: s.Epoch, At: s.Next}
 	return true
+}
+
+// drawMark draws a mark of a position, or none.
+func drawMark(t *rapid.T, at sink.Position) sink.Mark {
+	if at.Lo == 0 || rapid.Bool().Draw(t, "no mark") {
+		return sink.Mark{}
+	}
+	return sink.Mark{Position: sink.Position{Lo: rapid.Uint64Range(0, at.Lo-1).Draw(t, "mark")}, Sum: rapid.Uint64Range(1, 9).Draw(t, "sum")}
 }
 
 // For any sections, of one or several in an entry, the shard does what the naive model
@@ -189,6 +202,7 @@ func TestPositionsModel(t *testing.T) {
 					clear(model.checkpoints)
 					for _, k := range keys {
 						checkpoint := dedup.Checkpoint{Epoch: 1, At: sink.Position{Lo: small.Draw(t, "at")}}
+						checkpoint.Mark = drawMark(t, checkpoint.At)
 						p.All = append(p.All, dedup.PositionRecord{PositionKey: k, Checkpoint: checkpoint})
 						if !model.deleted[k.Source] {
 							model.checkpoints[k] = checkpoint
@@ -208,7 +222,7 @@ func TestPositionsModel(t *testing.T) {
 				prev, step := small.Draw(t, "prev"), small.Draw(t, "step")
 				s.Next.Lo = prev + step
 				if s.Mode == dedup.SectionAdvance {
-					s.Prev.Lo = prev
+					s.Prev.Lo, s.Mark = prev, drawMark(t, s.Next)
 				} else {
 					s.Since = min(s.Epoch, uint32(prev))
 				}
@@ -265,16 +279,24 @@ func TestSourceGolden(t *testing.T) {
 	m := NewCounters()
 	long := dedup.BySource(dedup.SourceSection{
 		PositionKey: dedup.PositionKey{Source: 0x0102030405060708, Partition: 9}, Mode: dedup.SectionAdvance, Epoch: 1,
-		Prev: sink.Position{Hi: 1, Lo: 2}, Next: sink.Position{Hi: 3, Lo: 4},
+		Prev: sink.Position{Hi: 1, Lo: 2}, Next: sink.Position{Hi: 3, Lo: 4}, Mark: sink.Mark{Position: sink.Position{Hi: 3, Lo: 3}, Sum: 5},
+	})
+	// No mark is one of a position at or above the section's.
+	beyond := dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: 1}, Mode: dedup.SectionAdvance, Epoch: 1, Prev: at(5), Next: at(6), Mark: sink.Mark{Position: at(6), Sum: 1}})
+	if _, _, err := dedup.ParseIdentity(codec.SectionSource, append(beyond.AppendTo(nil), 0, 0, 0, 0)); err == nil {
+		t.Error("a mark at the position itself was taken")
+	}
+	marked := dedup.BySource(dedup.SourceSection{
+		PositionKey: dedup.PositionKey{Source: 1}, Mode: dedup.SectionAdvance, Epoch: 1, Prev: at(5), Next: at(6), Mark: sink.Mark{Position: at(5), Sum: 0x1122334455667788},
 	})
 	entry := sourceEntry(codec.KindCounters, summed(section(dedup.SectionForget, 3, 0, 0, 0)),
-		summed(section(dedup.SectionBegin, 1, 1, 0, 5)), summed(section(dedup.SectionAdvance, 1, 1, 5, 6), 7), summed(long, 8),
+		summed(section(dedup.SectionBegin, 1, 1, 0, 5)), summed(marked, 7), summed(long, 8),
 		summed(section(dedup.SectionRead, 1, 0, 0, 0)))
 	codectest.Golden(t, "entry-source.bin", entry)
 	m.Apply(codectest.Command(1, entry))
 	codectest.Golden(t, "snapshot-positions.bin", codectest.Persisted(t, m))
 	codectest.Golden(t, "entry-positions.bin", sourceEntry(codec.KindCounters, summed(dedup.ByRestorePositions(5, dedup.RestoredPositions{
-		Closed: true, All: []dedup.PositionRecord{{PositionKey: dedup.PositionKey{Source: 1, Partition: 2}, Checkpoint: dedup.Checkpoint{Epoch: 3, At: at(4)}}},
+		Closed: true, All: []dedup.PositionRecord{{PositionKey: dedup.PositionKey{Source: 1, Partition: 2}, Checkpoint: dedup.Checkpoint{Epoch: 3, At: at(4), Mark: sink.Mark{Position: at(3), Sum: 2}}}},
 	}))))
 }
 

@@ -18,7 +18,7 @@ func TestPositionAnswer(t *testing.T) {
 		{},
 		{Closed: true},
 		{Deleted: true, Full: true},
-		{Known: true, Checkpoint: dedup.Checkpoint{Epoch: 1<<32 - 1, At: sink.Position{Hi: 1<<64 - 1, Lo: 1}}},
+		{Known: true, Checkpoint: dedup.Checkpoint{Epoch: 1<<32 - 1, At: sink.Position{Hi: 1<<64 - 1, Lo: 1}, Mark: sink.Mark{Position: sink.Position{Hi: 1<<64 - 2, Lo: 1<<64 - 1}, Sum: 1<<64 - 1}}},
 	} {
 		q := propose.Settled(nil)
 		q.Result = raftfsm.NewResult(1, 0, nil, nil, dedup.Moved)

@@ -37,9 +37,11 @@ func (k PositionKey) Compare(other PositionKey) int {
 // Checkpoint is the position of a partition in a group: the group has applied every message
 // below At, since the seek that began Epoch. Only sections move it. At only rises within
 // an epoch, and Epoch only rises, except that a restore sets both to those of the backup.
+// Mark is that of the last message below At, if one was read since that seek.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
+	Mark  sink.Mark
 }
 
 // PositionRecord is one Checkpoint with its key.
@@ -51,7 +53,7 @@ type PositionRecord struct {
 // digest returns what a position contributes to the digest of its group.
 func (r PositionRecord) digest() uint64 {
 	sum := uint64(0x706f736974696f6e)
-	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo} {
+	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo, r.Mark.Position.Hi, r.Mark.Position.Lo, r.Mark.Sum} {
 		sum = mix(sum ^ n)
 	}
 	return sum
@@ -75,7 +77,7 @@ type SectionMode uint8
 // The modes of sections.
 const (
 	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if
-	// the position is Prev of Epoch.
+	// the position is Prev of Epoch. Mark replaces that of the position, if there is one.
 	SectionAdvance SectionMode = 1
 	// SectionBegin sets the position to Next of Epoch, if the group has no position of an epoch
 	// from Since on. A position of Since or a later epoch is raised to Epoch where it is.
@@ -96,6 +98,7 @@ type SourceSection struct {
 	Epoch      uint32
 	Since      uint32        // not of SectionAdvance: the epoch of the last seek; 0 for Epoch
 	Prev, Next sink.Position // Prev of SectionAdvance only
+	Mark       sink.Mark     // likewise, below Next
 }
 
 // PositionAnswer is a group's position of a partition right after a section.
@@ -208,10 +211,14 @@ func (p *positions) forget(source uint64) {
 func (p *positions) judge(s *SourceSection) Outcome {
 	m, known := p.at[s.PositionKey]
 	deleted := slices.Contains(p.deleted, s.Source)
+	next := Checkpoint{Epoch: s.Epoch, At: s.Next}
 	switch s.Mode {
 	case SectionAdvance:
-		if p.closed || !known || m != (Checkpoint{s.Epoch, s.Prev}) {
+		if p.closed || !known || m.Epoch != s.Epoch || m.At != s.Prev {
 			return Moved
+		}
+		if next.Mark = s.Mark; !s.Mark.Exists() {
+			next.Mark = m.Mark
 		}
 	case SectionBegin, SectionRead:
 		carried := known && m.Epoch >= cmp.Or(s.Since, s.Epoch)
@@ -220,14 +227,15 @@ func (p *positions) judge(s *SourceSection) Outcome {
 		case p.closed || deleted || full || known && m.Epoch >= s.Epoch || s.Mode == SectionRead && !carried:
 			return Moved
 		case carried:
-			p.set(s.PositionKey, Checkpoint{s.Epoch, m.At})
+			m.Epoch = s.Epoch
+			p.set(s.PositionKey, m)
 			return Applied
 		}
 	case SectionForget:
 		p.forget(s.Source)
 		return Applied
 	}
-	p.set(s.PositionKey, Checkpoint{s.Epoch, s.Next})
+	p.set(s.PositionKey, next)
 	return Applied
 }
 
@@ -271,19 +279,19 @@ func (p *positions) capture() positions {
 
 // A section of a source in a log entry, and of the positions of a restore:
 //
-//	source:    source (8) | partition (4) | mode (1) | epoch (4) | prev (16) | next (16) | as request
+//	source:    source (8) | partition (4) | mode (1) | epoch (4) | prev (16) | next (16) | mark (24) | as request
 //	positions: number (8) | closed (1) | positions (4) | position … | as request, without ops
-//	position:  source (8) | partition (4) | epoch (4) | hi (8) | lo (8)
+//	position:  source (8) | partition (4) | epoch (4) | at (16) | mark (24)
 //
-// A position of a queue is hi (8) | lo (8). Where a section does not advance, prev is 0 and
-// since (8). The section of a snapshot, which is there if any of
+// A position of a queue is hi (8) | lo (8), a mark is position (16) | sum (8), or all 0 for none.
+// Where a section does not advance, prev is 0 and since (8), and there is no mark. The section of a snapshot, which is there if any of
 // it is:
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
 const (
-	sourceSize         = 49
+	sourceSize         = 73
 	restorePositionsAt = 13
-	positionRecordSize = 32
+	positionRecordSize = 56
 )
 
 func appendPosition(dst []byte, p sink.Position) []byte {
@@ -294,6 +302,16 @@ func parsePosition(p []byte) sink.Position {
 	return sink.Position{Hi: binary.LittleEndian.Uint64(p), Lo: binary.LittleEndian.Uint64(p[8:])}
 }
 
+func appendMark(dst []byte, m sink.Mark) []byte {
+	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
+}
+
+// parseMark reads the mark of a position. ok is false if no mark of it has this form.
+func parseMark(p []byte, at sink.Position) (m sink.Mark, ok bool) {
+	m = sink.Mark{Position: parsePosition(p), Sum: binary.LittleEndian.Uint64(p[16:])}
+	return m, m == sink.Mark{} || m.Exists() && m.Position.Less(at)
+}
+
 func (s *SourceSection) appendTo(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, s.Source)
 	dst = binary.LittleEndian.AppendUint32(dst, s.Partition)
@@ -302,7 +320,7 @@ func (s *SourceSection) appendTo(dst []byte) []byte {
 	if s.Mode != SectionAdvance {
 		prev = sink.Position{Lo: uint64(s.Since)}
 	}
-	return appendPosition(appendPosition(dst, prev), s.Next)
+	return appendMark(appendPosition(appendPosition(dst, prev), s.Next), s.Mark)
 }
 
 // parseSource splits a section of a source into what it does and its request.
@@ -317,11 +335,13 @@ func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 	}
 	rest = p[sourceSize:]
 	empty, good := isEmptyRequest(rest), false
+	var marked bool
+	s.Mark, marked = parseMark(p[49:], s.Next)
 	switch s.Mode {
 	case SectionAdvance: // ops that do not move the position could be applied twice
-		good = s.Prev.Less(s.Next) || s.Prev == s.Next && empty
+		good = marked && (s.Prev.Less(s.Next) || s.Prev == s.Next && empty)
 	case SectionBegin, SectionRead, SectionForget:
-		good = empty && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
+		good = empty && marked && !s.Mark.Exists() && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
 		s.Since, s.Prev = uint32(s.Prev.Lo), sink.Position{}
 	}
 	if !good {
@@ -339,6 +359,7 @@ func appendRecords(dst []byte, all []PositionRecord) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, r.Source)
 		dst = binary.LittleEndian.AppendUint32(dst, r.Partition)
 		dst = appendPosition(binary.LittleEndian.AppendUint32(dst, r.Epoch), r.At)
+		dst = appendMark(dst, r.Mark)
 	}
 	return dst
 }
@@ -356,10 +377,12 @@ func parseRecords(p []byte) (all []PositionRecord, rest []byte, ok bool) {
 	for i := range n {
 		r := PositionRecord{
 			PositionKey{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])},
-			Checkpoint{binary.LittleEndian.Uint32(p[12:]), parsePosition(p[16:])},
+			Checkpoint{Epoch: binary.LittleEndian.Uint32(p[12:]), At: parsePosition(p[16:])},
 		}
+		var marked bool
+		r.Mark, marked = parseMark(p[32:], r.At)
 		p = p[positionRecordSize:]
-		if i > 0 && all[i-1].Compare(r.PositionKey) >= 0 {
+		if !marked || i > 0 && all[i-1].Compare(r.PositionKey) >= 0 {
 			return nil, nil, false
 		}
 		all = append(all, r)

@@ -9,8 +9,8 @@ import (
 )
 
 func somePositions() (all []PositionRecord) {
-	for i := range uint64(3) {
-		all = append(all, PositionRecord{PositionKey{i, uint32(i)}, Checkpoint{1, sink.Position{Hi: i, Lo: ^i}}})
+	for i := uint64(1); i < 4; i++ {
+		all = append(all, PositionRecord{PositionKey{i, uint32(i)}, Checkpoint{1, sink.Position{Hi: i, Lo: ^i}, sink.Mark{Position: sink.Position{Lo: i}, Sum: i}}})
 	}
 	return all
 }
@@ -39,7 +39,7 @@ func FuzzPositions(f *testing.F) {
 // An identity is what was written, byte by byte, and anything else is refused.
 func FuzzSourceIdentity(f *testing.F) {
 	for _, id := range []RequestID{
-		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionAdvance, Epoch: 3, Prev: sink.Position{Lo: 4}, Next: sink.Position{Hi: 5}}),
+		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionAdvance, Epoch: 3, Prev: sink.Position{Lo: 4}, Next: sink.Position{Hi: 5}, Mark: sink.Mark{Position: sink.Position{Hi: 4, Lo: 9}, Sum: 6}}),
 		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionBegin, Epoch: 3, Since: 2, Next: sink.Position{Hi: 5}}),
 		ByRestorePositions(9, RestoredPositions{Closed: true, All: somePositions()}),
 	} {

@@ -86,7 +86,7 @@ func ParseUse(r *wire.Reader) (use dedup.Use) {
 }
 
 // PositionAnswerMax bounds the bytes of a position in an answer.
-const PositionAnswerMax = 4 * binary.MaxVarintLen64
+const PositionAnswerMax = 7 * binary.MaxVarintLen64
 
 // AppendPosition appends the position of the partition of a section: flags, and the
 // checkpoint if there is one.
@@ -101,8 +101,9 @@ func AppendPosition(dst []byte, q *propose.Proposal) []byte {
 	dst = binary.AppendUvarint(dst, flags)
 	if at.Known {
 		dst = binary.AppendUvarint(dst, uint64(at.Epoch))
-		dst = binary.AppendUvarint(dst, at.At.Hi)
-		dst = binary.AppendUvarint(dst, at.At.Lo)
+		for _, n := range [...]uint64{at.At.Hi, at.At.Lo, at.Mark.Position.Hi, at.Mark.Position.Lo, at.Mark.Sum} {
+			dst = binary.AppendUvarint(dst, n)
+		}
 	}
 	return dst
 }
@@ -114,6 +115,7 @@ func ParsePosition(r *wire.Reader) (at dedup.PositionAnswer) {
 	if at.Known {
 		at.Epoch = uint32(r.UintTo(1<<32 - 1))
 		at.At = sink.Position{Hi: r.Uint(), Lo: r.Uint()}
+		at.Mark = sink.Mark{Position: sink.Position{Hi: r.Uint(), Lo: r.Uint()}, Sum: r.Uint()}
 	}
 	return at
 }

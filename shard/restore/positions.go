@@ -58,7 +58,7 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 			p, key := source.Partitions[partition], dedup.PositionKey{Source: source.Number, Partition: partition}
 			at, there := known[key]
 			if !there || at.Epoch < p.Since() || at.Epoch > p.Epoch {
-				at.At = p.Start
+				at = dedup.Checkpoint{At: p.Start}
 			}
 			at.Epoch = p.Epoch
 			all = append(all, dedup.PositionRecord{PositionKey: key, Checkpoint: at})

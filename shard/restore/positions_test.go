@@ -22,9 +22,11 @@ func TestPositionsAfterRestore(t *testing.T) {
 		}},
 	}
 	record := func(source uint64, partition, epoch uint32, at uint64) dedup.PositionRecord {
-		return dedup.PositionRecord{
-			PositionKey: dedup.PositionKey{Source: source, Partition: partition}, Checkpoint: dedup.Checkpoint{Epoch: epoch, At: sink.Position{Lo: at}},
+		checkpoint := dedup.Checkpoint{Epoch: epoch, At: sink.Position{Lo: at}}
+		if at != start.Lo { // a recorded start has no mark
+			checkpoint.Mark = sink.Mark{Position: sink.Position{Lo: at - 1}, Sum: 9}
 		}
+		return dedup.PositionRecord{PositionKey: dedup.PositionKey{Source: source, Partition: partition}, Checkpoint: checkpoint}
 	}
 	got := PositionsAfter(view, []dedup.PositionRecord{
 		record(1, 0, 5, 7), record(1, 1, 3, 7), record(1, 2, 2, 7), record(1, 3, 4, 7), record(1, 4, 6, 7), record(2, 0, 5, 7),

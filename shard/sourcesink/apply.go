@@ -271,5 +271,8 @@ func (a *applyCall) advance(w *Write, slot int, next sink.Position) {
 		w.Sections[slot] = &dedup.SourceSection{
 			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].at, Next: next,
 		}
+		if a.batch.Mark != nil {
+			w.Sections[slot].Mark = a.batch.Mark(next)
+		}
 	}
 }

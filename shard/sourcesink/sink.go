@@ -282,7 +282,7 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 		}
 		p := sink.ShardPosition{Keyspace: shard.keyspace.Name, Shard: shard.number}
 		if p.Known = a.At.Known && a.At.Epoch >= partition.Since(); p.Known {
-			p.Position = a.At.At
+			p.Position, p.Mark = a.At.At, a.At.Mark
 		}
 		all = append(all, p)
 	}

@@ -45,6 +45,16 @@ func Parse(text string) (Position, error) {
 	return p, nil
 }
 
+// Mark tells a message from another that stands at its position later: source/DESIGN.md. The zero
+// Mark is none.
+type Mark struct {
+	Position Position
+	Sum      uint64 // of the message, never 0
+}
+
+// Exists reports whether there is a mark.
+func (m Mark) Exists() bool { return m.Sum != 0 }
+
 // MarshalJSON returns a number if Hi is 0, else String as a JSON string.
 func (p Position) MarshalJSON() ([]byte, error) {
 	if p.Hi == 0 {

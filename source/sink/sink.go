@@ -61,6 +61,9 @@ type Batch struct {
 	From      Position // Next of the batch before, or where the reader began
 	Next      Position // everything below it is in this batch or handled
 	Ops       []Op     // in the order of their messages, not merged
+	// Mark returns the mark of the last message below a position of the batch, the zero Mark if its
+	// reader has read none since it began. Nil is a reader that has read none.
+	Mark func(below Position) Mark
 }
 
 // Rejection is an op that cannot be applied.
@@ -90,6 +93,7 @@ type ShardPosition struct {
 	Keyspace string
 	Shard    int
 	Position Position
+	Mark     Mark // of the last message below Position
 	Known    bool // false: the shard has none and begins at Batch.From of the next Apply
 }
 
