@@ -16,7 +16,7 @@ const (
 // Bytes returns the size of the messages.
 func (f *Fetched) Bytes() (n int) {
 	for i := range f.Messages {
-		n += len(f.Messages[i].Value)
+		n += len(f.Messages[i].Key) + len(f.Messages[i].Value)
 	}
 	return n
 }

@@ -26,6 +26,7 @@ type fakeQueue struct {
 	times    []time.Time       // then
 	oneByOne bool              // messages are fetched one by one
 	behind   uint64            // messages that Bounds does not know yet
+	deleted  map[uint64]bool   // messages that are gone alone
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -80,6 +81,32 @@ func (q *fakeQueue) Read(_ context.Context, _ uint32, from Position) (Reader, er
 	return &fakeReader{q: q, at: from.Lo}, nil
 }
 
+func (q *fakeQueue) Again(_ context.Context, _ uint32, from, to Position) (Again, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.fails(20) {
+		return Again{}, errBroken
+	}
+	again := Again{Whole: q.first <= from.Lo && !q.deleted[from.Lo]}
+	for at := max(q.first, from.Lo); at < min(to.Lo, uint64(len(q.values))) && len(again.Messages) < 2; at++ {
+		if !q.deleted[at] {
+			m := q.message(at)
+			m.Position.Hi = from.Hi
+			again.Messages = append(again.Messages, m)
+		}
+	}
+	return again, nil
+}
+
+// message returns a message. mu is held.
+func (q *fakeQueue) message(at uint64) Message {
+	m := Message{Position: Position{Lo: at}, Value: []byte(q.values[at])}
+	if q.dated {
+		m.Time = q.times[at]
+	}
+	return m
+}
+
 func (q *fakeQueue) DeadLetter(_ context.Context, letters []Letter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,11 +150,9 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 			}
 			var f Fetched
 			for range n {
-				m := Message{Position: Position{Lo: r.at}, Value: []byte(r.q.values[r.at])}
-				if r.q.dated {
-					m.Time = r.q.times[r.at]
+				if !r.q.deleted[r.at] {
+					f.Messages = append(f.Messages, r.q.message(r.at))
 				}
-				f.Messages = append(f.Messages, m)
 				r.at++
 			}
 			f.Next = Position{Lo: r.at}

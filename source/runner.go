@@ -61,7 +61,6 @@ type Runner struct {
 	kept, tried Position
 	refused     map[Position]string
 
-	last      mark // of the messages that were applied; zero for none
 	truncated truncated
 }
 

@@ -20,6 +20,7 @@ type session struct {
 	high   Position  // the highest shard
 	even   bool      // every shard is at at
 	met    time.Time // when the shards were last asked
+	last   sink.Mark // of the messages below at that the session has read, if it has read one
 
 	waiting      []Message
 	waitingBytes int
@@ -64,9 +65,11 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	s.start = start.Position
-	if s.low, s.high, err = s.positions(ctx, s.start); err != nil {
+	shards, err := s.positions(ctx)
+	if err != nil {
 		return err
 	}
+	s.low, s.high = sink.Span(shards, s.start)
 	s.at, s.next = s.low, s.low
 	if s.low.Less(s.kept) || s.tried == (Position{}) { // a shard was restored; or it is the first session
 		s.kept, s.tried = s.low, Position{}
@@ -75,7 +78,11 @@ func (s *session) begin(ctx context.Context) error {
 	if err := s.look(ctx); err != nil { // after the positions: another reader may just have moved them
 		return err
 	}
-	if err := s.recall(ctx); err != nil {
+	there, err := s.verify(ctx, shards)
+	if err != nil {
+		return err
+	}
+	if err := s.recall(there); err != nil {
 		return err
 	}
 	if s.reader, err = b.Read(ctx, partition, s.at); err != nil {
@@ -98,16 +105,11 @@ func sameQueue(recorded, found string) error {
 	return Stalled("the queue is not the one that was read before: it was %s and is %s; seek to go on", recorded, found)
 }
 
-// positions returns the lowest and the highest position of the shards, or start if none has
-// one.
-func (s *session) positions(ctx context.Context, start Position) (low, high Position, err error) {
+// positions returns the positions of the shards.
+func (s *session) positions(ctx context.Context) ([]sink.ShardPosition, error) {
 	shards, err := s.cfg.Sink.Positions(ctx, s.cfg.Number, s.cfg.Partition)
-	if err != nil {
-		return low, high, wrap("read the positions", err)
-	}
 	s.met = time.Now()
-	low, high = sink.Span(shards, start)
-	return low, high, nil
+	return shards, wrap("read the positions", err)
 }
 
 // look reads the end of the queue.
@@ -300,9 +302,11 @@ func (s *session) settle(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
-	if low, high, err := s.positions(ctx, s.at); err != nil {
+	shards, err := s.positions(ctx)
+	if err != nil {
 		return err
-	} else if low != s.at || high != s.at {
+	}
+	if low, high := sink.Span(shards, s.at); low != s.at || high != s.at {
 		return sink.ErrMoved
 	}
 	return nil
@@ -310,7 +314,7 @@ func (s *session) settle(ctx context.Context) error {
 
 // apply hands a batch to the Sink and moves on. messages are those of the batch.
 func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) error {
-	b.Source, b.Partition, b.From = s.cfg.Number, s.cfg.Partition, s.at
+	b.Source, b.Partition, b.From, b.Mark = s.cfg.Number, s.cfg.Partition, s.at, s.marks(messages)
 	call, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
 	if s.tried.Less(b.Next) {

@@ -18,11 +18,17 @@ import (
 // Position is a place in a partition: everything below it has been handled.
 type Position = sink.Position
 
+// Mark tells a message from another that stands at its position later.
+type Mark = sink.Mark
+
 // Message is one message of a queue.
 type Message struct {
 	Position Position
 	Value    []byte
 	Time     time.Time // when it was written, as the broker knows; zero if it does not
+	// Key and, unless it is Derived, Value tell the message from another of its Position and Time.
+	Key     []byte
+	Derived bool // Value may be spelled in another way when the message is read again
 }
 
 // Letter is a message that could not be applied.
@@ -56,6 +62,8 @@ type Broker interface {
 	// Read returns a reader that begins at from. It returns a *StalledError if a message at or
 	// above from is gone.
 	Read(ctx context.Context, partition uint32, from Position) (Reader, error)
+	// Again reads what was read before: see Again.
+	Again(ctx context.Context, partition uint32, from, to Position) (Again, error)
 	// DeadLetter returns once the broker has acknowledged the letters.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the other methods, or of a Reader, means that the
@@ -70,6 +78,14 @@ type Fetched struct {
 	Messages []Message // in order; the caller owns them
 	Next     Position  // all below it was returned, or holds no message
 	Left     int64     // messages at and above Next, if positions do not count them; -1 if nothing does
+}
+
+// Again is what a queue has now between two positions that were passed.
+type Again struct {
+	Messages []Message // at and above the first position, and below the second; two at most
+	// Whole is set unless the queue may have removed the first message without losing others: by
+	// retention, or because somebody deleted it.
+	Whole bool
 }
 
 // A Reader reads one partition, from front to back. Commit may be called during Next.

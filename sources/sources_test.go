@@ -35,6 +35,7 @@ type queue struct {
 	first      uint64    // message that is still there, in each partition
 	identity   string    // "" for that of its first life
 	withheld   uint64    // from this message on none is handed out; 0: all are
+	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
 	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
 
 	hangs func(call string, cfg *source.Config) // called when the files of a source are looked at or read
@@ -148,6 +149,28 @@ func (b broker) Read(_ context.Context, partition uint32, from source.Position) 
 	return &queueReader{b.queue, partition, from.Lo}, nil
 }
 
+func (b broker) Again(_ context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	again := source.Again{Whole: from.Lo >= b.first}
+	for at := from.Lo; again.Whole && at < to.Lo && at < uint64(len(b.partitions[partition])); at++ {
+		again.Messages = append(again.Messages, b.message(partition, at))
+	}
+	return again, b.down
+}
+
+// message returns a message, with the time that it got when it was first read. mu is held.
+func (q *queue) message(partition uint32, at uint64) source.Message {
+	for n := uint64(len(q.written[partition])); n <= at; n++ {
+		written := time.Now()
+		if !q.oldest.IsZero() {
+			written = q.oldest.Add(time.Duration(n) * time.Millisecond)
+		}
+		q.written[partition] = append(q.written[partition], written.UnixNano())
+	}
+	return source.Message{Position: source.Position{Lo: at}, Value: []byte(q.partitions[partition][at]), Time: time.Unix(0, q.written[partition][at])}
+}
+
 func (b broker) DeadLetter(_ context.Context, letters []source.Letter) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,11 +191,7 @@ func (r *queueReader) Next(ctx context.Context, limit int) (source.Fetched, erro
 		r.mu.Lock()
 		var f source.Fetched
 		for all := r.partitions[r.partition]; r.at < uint64(len(all)) && (r.withheld == 0 || r.at < r.withheld) && len(f.Messages) < limit; r.at++ {
-			written := time.Now()
-			if !r.oldest.IsZero() {
-				written = r.oldest.Add(time.Duration(r.at) * time.Millisecond)
-			}
-			f.Messages = append(f.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: []byte(all[r.at]), Time: written})
+			f.Messages = append(f.Messages, r.message(r.partition, r.at))
 		}
 		r.mu.Unlock()
 		f.Next.Lo = r.at
@@ -201,7 +220,7 @@ type started struct {
 
 func start(t testing.TB, partitions int) *started {
 	t.Helper()
-	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir()}}
+	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
 	st.Sources = New(Config{
 		Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
 		Open: st.queue.connect, SecretsDir: st.queue.secrets, Logger: slog.New(slog.DiscardHandler),

@@ -97,6 +97,9 @@ func (s *Server) start(t testing.TB) {
 	}
 }
 
+// Dir returns the directory that StartPostgres made, with the data below it in data.
+func (s *Server) Dir() string { return s.dir }
+
 // Kill ends the server at once.
 func (s *Server) Kill() {
 	if s.stop == nil {

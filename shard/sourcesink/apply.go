@@ -234,6 +234,10 @@ func (a *applyCall) learn(w *Write) error {
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
+	var mark sink.Mark
+	if a.batch.Mark != nil {
+		mark = a.batch.Mark(next)
+	}
 	for i := range ops {
 		slot, err := m.resolve(&ops[i])
 		if err != nil {
@@ -243,11 +247,11 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 			continue // the shard has it
 		}
 		m.add(&ops[i], first+i)
-		a.advance(w, slot, next)
+		a.advance(w, slot, next, mark)
 	}
 	for slot, p := range a.progress {
 		if all && p.at.Less(next) {
-			a.advance(w, slot, next)
+			a.advance(w, slot, next, mark)
 		}
 		if w.Sections[slot] == nil && p.through.Less(next) {
 			p.through = next // it has no ops up to there
@@ -266,13 +270,10 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 }
 
 // advance gives a shard a section up to next, if it has none.
-func (a *applyCall) advance(w *Write, slot int, next sink.Position) {
+func (a *applyCall) advance(w *Write, slot int, next sink.Position, mark sink.Mark) {
 	if w.Sections[slot] == nil {
 		w.Sections[slot] = &dedup.SourceSection{
-			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].at, Next: next,
-		}
-		if a.batch.Mark != nil {
-			w.Sections[slot].Mark = a.batch.Mark(next)
+			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].at, Next: next, Mark: mark,
 		}
 	}
 }

@@ -132,6 +132,20 @@ type sourceNode struct {
 	begun  bool // it has called Start
 	reads  bool // it has called Positions
 	from   sink.Position
+	began  bool // it has read a message since it called Positions
+}
+
+// modelMark returns the mark of the message below a position.
+func modelMark(at sink.Position) sink.Mark {
+	return sink.Mark{Position: sink.Position{Lo: at.Lo - 1}, Sum: at.Lo}
+}
+
+// mark is sink.Batch.Mark.
+func (n *sourceNode) mark(below sink.Position) sink.Mark {
+	if !n.began || below.Lo == 0 {
+		return sink.Mark{}
+	}
+	return modelMark(below)
 }
 
 func (n *sourceNode) View() *catalog.View { return n.c.views[n.seen] }
@@ -255,12 +269,17 @@ func (n *sourceNode) step(batch int) (done bool) {
 	}
 	if !n.reads {
 		all, err := n.sink.Positions(ctx, n.source, 0)
-		n.begun, n.reads = err == nil, err == nil
+		n.begun, n.reads, n.began = err == nil, err == nil, false
+		for _, p := range all { // none or that of the message below, whoever set it
+			if p.Mark.Exists() && p.Mark != modelMark(p.Position) {
+				c.t.Fatalf("a shard at %v has mark %v", p.Position, p.Mark)
+			}
+		}
 		n.from, _ = sink.Span(all, n.from)
 		return false
 	}
 	next := sink.Position{Lo: min(uint64(len(c.queue)), n.from.Lo+uint64(batch))}
-	b := &sink.Batch{Source: n.source, From: n.from, Next: next}
+	b := &sink.Batch{Source: n.source, From: n.from, Next: next, Mark: n.mark}
 	for m := n.from.Lo; m < next.Lo; m++ {
 		q := c.queue[m]
 		for _, id := range []uint64{messageID + m, m % 4} {
@@ -278,6 +297,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 		c.letters[letter{int(at.Lo), c.ordinal(n.source, n.View().Sources[modelSource].Partitions[0].Epoch)}] = true
 	}
 	b.Ops = slices.DeleteFunc(b.Ops, func(op sink.Op) bool { return dead[op.Position] })
+	n.began = n.began || n.from.Less(next)
 	_, err = n.sink.Apply(ctx, b)
 	switch {
 	case err == nil:
@@ -547,6 +567,13 @@ func TestRestoredWhileIdle(t *testing.T) {
 	for m := range c.queue {
 		if got := c.count(k, messageID+uint64(m), 0); got != 1 {
 			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+	all, err := n.sink.Positions(context.Background(), n.source, 0)
+	must.Do(t, err)
+	for _, p := range all {
+		if p.Mark != modelMark(sink.Position{Lo: 8}) {
+			t.Errorf("shard %d at %v has mark %v", p.Shard, p.Position, p.Mark)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 type cluster struct {
 	*kfake.Cluster
 	addr    string
+	dir     string // of its data
 	options []kfake.Opt
 	access  []kgo.Opt // of a client
 	client  *kgo.Client
@@ -39,8 +41,8 @@ func newCluster(t *testing.T, more []kfake.Opt, access ...kgo.Opt) *cluster {
 	addr := proctest.FreePorts(t, 1)[0]
 	_, text, _ := net.SplitHostPort(addr)
 	port, _ := strconv.Atoi(text)
-	c := &cluster{addr: addr, access: append(access, kgo.SeedBrokers(addr))}
-	c.options = append(more, kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(t.TempDir()), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead"))
+	c := &cluster{addr: addr, dir: t.TempDir(), access: append(access, kgo.SeedBrokers(addr))}
+	c.options = append(more, kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(c.dir), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead"))
 	c.start(t)
 	t.Cleanup(func() { c.Close() })
 	var err error
@@ -127,6 +129,11 @@ func TestTransactions(t *testing.T) {
 		s := r.Status()
 		return s.Position == s.End && s.End.Lo == 8
 	})
+	// What stands behind the last message that counted is no message, also for a reader that begins.
+	r.Stop()
+	r = c.queue().Start(t, shards)
+	c.queue().Write(t, brokertest.Like(1, 100))
+	r.Counts(t, shards, 122)
 }
 
 func TestLostData(t *testing.T) {
@@ -460,5 +467,35 @@ func TestTimesOfProducers(t *testing.T) {
 		c.Close()
 		c = newCluster(t, nil)
 		q.Config = c.queue().Config + "on-error: stop\n"
+	}
+}
+
+func TestRegrown(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, nil)
+	copied := filepath.Join(t.TempDir(), "copy")
+	move := func(to, from string) func(*testing.T) {
+		return func(t *testing.T) {
+			c.Close()
+			brokertest.Copy(t, to, from)
+			c.start(t)
+		}
+	}
+	brokertest.Regrown(t, c.queue(), move(copied, c.dir), move(c.dir, copied))
+}
+
+// TestRemovedMark: that retention removed the last counted message is no loss.
+func TestRemovedMark(t *testing.T) {
+	c := newCluster(t, nil)
+	q, shards, like := c.queue(), sinktest.New(2, nil), brokertest.Like(1, 1)
+	for i := range int64(3) {
+		r := q.Start(t, shards)
+		q.Write(t, like, like)
+		r.Counts(t, shards, 2*i+2)
+		brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 2)}) })
+		r.Stop()
+		if err := c.DeleteRecords("likes", 0, 2*i+2); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -103,7 +103,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		}
 		r.at, epoch = uint64(rec.Offset)+1, rec.LeaderEpoch
 		if !rec.Attrs.IsControl() {
-			got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: uint64(rec.Offset)}, Value: rec.Value, Time: rec.Timestamp})
+			got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: uint64(rec.Offset)}, Value: rec.Value, Time: rec.Timestamp, Key: rec.Key})
 		}
 	}
 	got.Next = source.Position{Lo: r.at}
@@ -113,6 +113,43 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		r.b.mu.Unlock()
 	}
 	return got, r.same(ctx)
+}
+
+// Again returns the messages from one offset up to another. Of committed messages, only those below the
+// log's begin are removed: a compacted topic is not read.
+func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+	again := source.Again{Whole: true}
+	for from.Less(to) {
+		err := b.again(ctx, partition, from, to, &again)
+		lost, is := errors.AsType[*source.StalledError](err)
+		if !is || lost.Next == (source.Position{}) {
+			return again, err
+		}
+		again.Whole, from = false, lost.Next
+	}
+	return again, nil
+}
+
+func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Position, again *source.Again) error {
+	r, err := b.Read(ctx, partition, from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		got, err := r.Next(ctx, 2)
+		if err != nil {
+			return err
+		}
+		for _, m := range got.Messages {
+			if m.Position.Less(to) && len(again.Messages) < 2 {
+				again.Messages = append(again.Messages, m)
+			}
+		}
+		if !got.Next.Less(to) || len(again.Messages) == 2 {
+			return nil
+		}
+	}
 }
 
 // same returns a *source.StalledError if the topic is another.

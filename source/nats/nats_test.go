@@ -1,8 +1,6 @@
 package nats
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -157,31 +155,67 @@ func TestRecreatedWhileRead(t *testing.T) {
 	}
 }
 
+// newDisk returns a stream, and what saves the disk of its server, and makes the disk what was saved.
+func newDisk(t *testing.T) (q *brokertest.Queue, save, lose func(*testing.T)) {
+	t.Helper()
+	dir, copied := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "copy")
+	server := proctest.StartNATS(t, "-sd", dir)
+	q, _ = queueOf(t, server)
+	move := func(to, from string) func(*testing.T) {
+		return func(t *testing.T) {
+			server.Kill()
+			brokertest.Copy(t, to, from)
+			server.Restart(t)
+		}
+	}
+	return q, move(copied, dir), move(dir, copied)
+}
+
+func TestRegrown(t *testing.T) {
+	t.Parallel()
+	q, save, lose := newDisk(t)
+	brokertest.Regrown(t, q, save, lose)
+}
+
+// TestRemovedMark: that the last counted message was deleted or purged is no loss.
+func TestRemovedMark(t *testing.T) {
+	q, js := newQueue(t)
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	for i, remove := range []func(jetstream.Stream, uint64) error{
+		func(s jetstream.Stream, last uint64) error { return s.DeleteMsg(t.Context(), last) },
+		func(s jetstream.Stream, _ uint64) error { return s.Purge(t.Context()) },
+		func(jetstream.Stream, uint64) error { return nil },
+	} {
+		r := q.Start(t, shards)
+		q.Write(t, like, like)
+		r.Counts(t, shards, int64(2*i+2))
+		brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 3)}) })
+		r.Stop()
+		stream, err := js.Stream(t.Context(), "LIKES")
+		if err == nil {
+			err = remove(stream, uint64(2*i+2))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestServerThatLostMessages: a server that lost the messages which its disk had not yet written, as
 // after a power failure, and that has as many others since, is not read.
 func TestServerThatLostMessages(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "data")
-	copied := filepath.Join(t.TempDir(), "copy")
-	server := proctest.StartNATS(t, "-sd", dir)
-	q, _ := queueOf(t, server)
+	q, save, lose := newDisk(t)
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
 	r := q.Start(t, shards)
 	count := func(messages int, want int64) {
 		q.Write(t, slices.Repeat([]string{like}, messages)...)
 		r.Counts(t, shards, want)
 	}
-	restart := func(to, from string) {
-		server.Kill()
-		if err := errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(from))); err != nil {
-			t.Fatal(err)
-		}
-		server.Restart(t)
-	}
 	count(3, 3)
-	restart(copied, dir)
+	save(t)
 	count(2, 5)
-	restart(dir, copied)
+	lose(t)
 	r.Stalls(t, "position 6 is beyond")
 	q.Write(t, like, like, like, like)
 	tries := r.Status().Errors["stalled"]

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -213,6 +214,26 @@ func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
 	got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: m.Data(), Time: meta.Timestamp})
 	r.at++
 	return nil
+}
+
+// Again returns the message at a sequence number that was read. No number is left out, so one without a
+// message had it removed.
+func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position) (source.Again, error) {
+	stream, _, err := b.stream(ctx)
+	if err != nil {
+		return source.Again{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
+	asked := time.Now()
+	m, err := stream.GetMsg(ctx, from.Lo)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return source.Again{}, nil
+	}
+	if err != nil {
+		return source.Again{}, b.explain(err, asked)
+	}
+	return source.Again{Messages: []source.Message{{Position: from, Value: m.Data, Time: m.Time}}, Whole: true}, nil
 }
 
 // Commit does nothing: the consumer is gone with the reader.

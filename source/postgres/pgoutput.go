@@ -25,6 +25,7 @@ type decoder struct {
 	commit uint64
 	number uint64
 	time   time.Time
+	xid    []byte
 }
 
 type relation struct {
@@ -87,6 +88,7 @@ func (d *decoder) decode(data []byte) (item, error) {
 		d.inside, d.number = true, 0
 		d.commit = f.u64()
 		d.time = epoch.Add(time.Duration(f.u64()) * time.Microsecond)
+		d.xid = bytes.Clone(f.take(4))
 	case 'C':
 		d.inside = false
 		out.next = source.Position{Hi: d.commit + 1}
@@ -140,15 +142,16 @@ func (d *decoder) message(f *fields) (item, error) {
 	p := source.Position{Hi: lsn}
 	next := source.Position{Hi: lsn + 1}
 	at := time.Time{}
+	var xid []byte
 	if transactional {
 		p = d.position()
 		next = source.Position{Hi: p.Hi, Lo: p.Lo + 1}
-		at = d.time
+		at, xid = d.time, d.xid
 	}
 	if d.prefix == "" || prefix != d.prefix || f.bad {
 		return item{}, nil
 	}
-	return item{source.Message{Position: p, Value: bytes.Clone(content), Time: at}, true, next}, nil
+	return item{source.Message{Position: p, Value: bytes.Clone(content), Time: at, Key: xid}, true, next}, nil
 }
 
 // change decodes a change of a table into an envelope of Debezium.
@@ -180,7 +183,8 @@ func (d *decoder) change(kind byte, f *fields) (item, error) {
 	if err != nil {
 		return item{}, err
 	}
-	return item{source.Message{Position: p, Value: text, Time: d.time}, true, source.Position{Hi: p.Hi, Lo: p.Lo + 1}}, nil
+	// How a value is spelled depends on settings of the server, such as its time zone.
+	return item{source.Message{Position: p, Value: text, Time: d.time, Key: d.xid, Derived: true}, true, source.Position{Hi: p.Hi, Lo: p.Lo + 1}}, nil
 }
 
 // row decodes a row. Of a row that has its key only, all else is null: leave that out.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -384,4 +385,37 @@ func testPublication(t *testing.T, db *database) {
 
 	db.exec(t, "CREATE PUBLICATION bare")
 	db.queue(t, "bare", "bare", table).Start(t, sinktest.New(1, nil)).Stalls(t, "publication bare has no tables")
+}
+
+// TestRegrown: a database that was made what it was before, as from a copy of its disk, has another log
+// since.
+func TestRegrown(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	data, copied := filepath.Join(db.Dir(), "data"), filepath.Join(db.Dir(), "copy")
+	move := func(to, from string) func(*testing.T) {
+		return func(t *testing.T) {
+			db.Kill()
+			brokertest.Copy(t, to, from)
+			db.Restart(t)
+		}
+	}
+	brokertest.Regrown(t, db.queue(t, "countd", "countd", outbox), move(copied, data), move(data, copied))
+}
+
+// TestCrashKeepsMarks: a server that crashed may have forgotten how far the slot has come. It sends
+// what was counted again, and nothing is lost.
+func TestCrashKeepsMarks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	q := db.queue(t, "countd", "countd", table)
+	c := sinktest.New(2, nil)
+	for n := range int64(4) {
+		r := q.Start(t, c)
+		db.exec(t, "INSERT INTO likes (post_id, weight) VALUES (1, 1)")
+		r.Counts(t, c, n+1)
+		db.Restart(t)
+		r.Stop()
+		db.exec(t, "ALTER SYSTEM SET timezone = "+[]string{"'UTC'", "'Asia/Tokyo'"}[n%2])
+	}
 }

@@ -19,6 +19,8 @@ const (
 	waitMax = time.Second
 	// pendingMax bounds the messages that wait in memory.
 	pendingMax = 2_000
+	// slotFreeEvery is how often Again looks whether the server has noticed its end.
+	slotFreeEvery = 10 * time.Millisecond
 )
 
 // item is what the receiving goroutine hands to Next: a message, or only how far it came.
@@ -85,6 +87,48 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	r.mu.confirmed = confirmed.Hi
 	go r.receive(life)
 	return r, nil
+}
+
+// Again returns the messages from one position up to another, if the slot has not passed them. What it
+// has passed was confirmed. It returns once the slot is free again.
+func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+	confirmed, err := b.confirmed(ctx)
+	again := source.Again{Whole: confirmed.Hi <= from.Hi}
+	if err != nil || !confirmed.Less(to) {
+		return again, err
+	}
+	if !again.Whole {
+		from = confirmed
+	}
+	r, err := b.Read(ctx, partition, from)
+	if err != nil {
+		return again, err
+	}
+	for at := from; err == nil && at.Less(to) && len(again.Messages) < 2; {
+		var got source.Fetched
+		if err = r.Commit(ctx, source.Position{}); err == nil { // the server answers how far it has come
+			got, err = r.Next(ctx, 2)
+		}
+		for _, m := range got.Messages {
+			if m.Position.Less(to) {
+				again.Messages = append(again.Messages, m)
+			}
+		}
+		at = got.Next
+	}
+	_ = r.Close() // what was read does not depend on it
+	for err == nil {
+		active, failed := b.row(ctx, 1, "SELECT active FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
+		if failed != nil || active == nil || string(active[0]) == "f" {
+			return again, failed
+		}
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-time.After(slotFreeEvery):
+		}
+	}
+	return again, err
 }
 
 func startReplication(ctx context.Context, conn *pgconn.PgConn, cfg *source.Config, from source.Position) error {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,8 +27,9 @@ import (
 
 // Broker is a connection to a stream. It has partition 0 only.
 type Broker struct {
-	client *redis.Client
-	cfg    *source.Config
+	client   *redis.Client
+	cfg      *source.Config
+	connects atomic.Uint64 // connections that were ever made
 }
 
 // Open returns a broker. It connects when it is used.
@@ -49,7 +51,13 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	options.ContextTimeoutEnabled = true
 	options.DialTimeout = cmp.Or(options.DialTimeout, dialTimeout)
 	options.Dialer = bounded(redis.NewDialer(options))
-	return &Broker{redis.NewClient(options), cfg}, nil
+	b := &Broker{cfg: cfg}
+	options.OnConnect = func(context.Context, *redis.Conn) error {
+		b.connects.Add(1)
+		return nil
+	}
+	b.client = redis.NewClient(options)
+	return b, nil
 }
 
 // dialTimeout bounds the wait for a connection.

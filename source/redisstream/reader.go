@@ -35,6 +35,10 @@ type reader struct {
 		counted bool
 		// count is how many entries have FetchBytesMax, if they are as those of the last fetch.
 		count int
+		// last is the last entry that was read. It is compared again when the client has made a
+		// connection since connects, perhaps to a server that has lost it.
+		last     source.Mark
+		connects uint64
 	}
 }
 
@@ -47,6 +51,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	r := &reader{b: b, group: group}
 	r.mu.at, r.mu.count = from, countFirst
 	_, err = r.read(ctx, 0)
+	r.mu.connects = b.connects.Load()
 	return r, err
 }
 
@@ -87,12 +92,7 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.at))}, Count: int64(max(limit, 1)), Block: -1})
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		for _, of := range []error{stream.Err(), groups.Err(), entries.Err()} {
-			if redis.IsExecAbortError(err) && of != nil {
-				err = of // a command that was refused says why
-			}
-		}
-		return got, err
+		return got, executed(err, stream, groups, entries)
 	}
 	var next []redis.XMessage
 	if streams := entries.Val(); len(streams) > 0 {
@@ -110,6 +110,9 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		})
 	}
 	if err := r.judge(stream.Val(), groups.Val(), deleted); err != nil {
+		return got, err
+	}
+	if err := r.compare(ctx); err != nil {
 		return got, err
 	}
 	if deleted != (source.Position{}) && len(next) == 0 {
@@ -140,6 +143,50 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 		return source.Position{}, nil
 	}
 	return last, nil
+}
+
+// Again returns the entries from one id up to another. Redis tells an entry that was deleted from one
+// that it lost by the highest id that was ever deleted.
+func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position) (source.Again, error) {
+	tx := b.client.TxPipeline()
+	info := tx.XInfoStream(ctx, b.cfg.Key)
+	read := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(from))}, Count: 1, Block: -1})
+	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return source.Again{}, b.explain(executed(err, info, read))
+	}
+	var again source.Again
+	for _, stream := range read.Val() {
+		for _, e := range stream.Messages {
+			m, err := b.message(e)
+			if err != nil {
+				return again, err
+			}
+			if m.Position.Less(to) {
+				again.Messages = append(again.Messages, m)
+			}
+		}
+	}
+	stream := info.Val()
+	if again.Whole = stream.EntriesAdded == stream.Length; again.Whole || stream.Length == 0 {
+		return again, nil
+	}
+	first, err := parse(stream.FirstEntry.ID)
+	if err != nil {
+		return again, err
+	}
+	deleted, err := parse(stream.MaxDeletedEntryID)
+	again.Whole = !from.Less(first) && deleted.Less(from)
+	return again, err
+}
+
+// executed returns why a transaction failed: a command that was refused says why.
+func executed(err error, commands ...redis.Cmder) error {
+	for _, of := range commands {
+		if redis.IsExecAbortError(err) && of.Err() != nil {
+			err = of.Err()
+		}
+	}
+	return err
 }
 
 // judge returns a *source.StalledError unless all entries at and above at are there that
@@ -186,21 +233,40 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	return nil
 }
 
+// compare returns a *source.StalledError if what was read is not from the stream of the last entry. mu
+// is held.
+func (r *reader) compare(ctx context.Context) error {
+	connects := r.b.connects.Load() // before what follows makes another
+	if connects == r.mu.connects || !r.mu.last.Exists() {
+		return nil
+	}
+	again, err := r.b.Again(ctx, 0, r.mu.last.Position, r.mu.at)
+	if err != nil {
+		return err
+	}
+	if how := again.Differs(r.mu.last); how != "" {
+		return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(r.mu.last.Position), how)
+	}
+	r.mu.connects = connects
+	return nil
+}
+
 // take appends entries to got and passes them. mu is held.
 func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 	got.Messages = make([]source.Message, 0, len(entries))
 	for _, e := range entries {
-		p, err := parse(e.ID)
+		m, err := r.b.message(e)
 		if err != nil {
 			return err
 		}
-		if after(p) == p {
+		if after(m.Position) == m.Position {
 			return source.Stalled("the last entry, %s, has the highest id: no position follows it, and no entry", e.ID)
 		}
-		got.Messages = append(got.Messages, source.Message{Position: p, Value: r.value(e.Values), Time: time.UnixMilli(int64(p.Hi))})
-		r.mu.at = after(p)
+		got.Messages = append(got.Messages, m)
+		r.mu.at = after(m.Position)
 	}
 	if n := len(entries); n > 0 {
+		r.mu.last = source.MarkOf(&got.Messages[n-1])
 		r.mu.count = max(1, n*source.FetchBytesMax/max(1, got.Bytes()))
 	}
 	r.mu.added += int64(len(entries))
@@ -208,10 +274,16 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 	return nil
 }
 
+// message returns an entry as a message.
+func (b *Broker) message(e redis.XMessage) (source.Message, error) {
+	p, err := parse(e.ID)
+	return source.Message{Position: p, Value: b.value(e.Values), Time: time.UnixMilli(int64(p.Hi))}, err
+}
+
 // value returns the field of an entry that is the message, or all fields as a JSON object if
 // it has no such field.
-func (r *reader) value(fields map[string]any) []byte {
-	if v, ok := fields[r.b.cfg.Field].(string); ok {
+func (b *Broker) value(fields map[string]any) []byte {
+	if v, ok := fields[b.cfg.Field].(string); ok {
 		return []byte(v)
 	}
 	text, err := json.Marshal(fields)

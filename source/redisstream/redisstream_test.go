@@ -292,3 +292,65 @@ func TestNoStream(t *testing.T) {
 	client.Set(t.Context(), "likes", "x", 0)
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "WRONGTYPE")
 }
+
+// TestRegrown: a stream that was made what it was before has other entries since.
+func TestRegrown(t *testing.T) {
+	q, client := newQueue(t, "")
+	var saved string
+	brokertest.Regrown(t, q, func(t *testing.T) { saved = client.Dump(t.Context(), "likes").Val() }, func(t *testing.T) {
+		if err := client.RestoreReplace(t.Context(), "likes", 0, saved).Err(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestRemovedMark: that the last counted entry was trimmed or deleted is no loss.
+func TestRemovedMark(t *testing.T) {
+	q, client := newQueue(t, "")
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	remove := []func(last string){
+		func(string) {},
+		func(last string) { client.XDel(t.Context(), "likes", last) },
+		func(string) { client.XTrimMaxLen(t.Context(), "likes", 1) },
+		func(string) {},
+	}
+	for i, remove := range remove {
+		r := q.Start(t, shards)
+		q.Write(t, like, like)
+		r.Counts(t, shards, int64(2*i+2))
+		brokertest.Eventually(t, "the group is told", func() bool {
+			g := client.XInfoGroups(t.Context(), "likes").Val()
+			return len(g) == 1 && g[0].EntriesRead == int64(2*i+2)
+		})
+		r.Stop()
+		remove(client.XRevRangeN(t.Context(), "likes", "+", "-", 1).Val()[0].ID)
+	}
+}
+
+// TestRegrownWhileRead: a reader whose connections were replaced, by others to a server that lost
+// entries and got as many, reads nothing of it.
+func TestRegrownWhileRead(t *testing.T) {
+	q, client := newQueue(t, "")
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	q.Write(t, like)
+	r := q.Start(t, shards)
+	r.Counts(t, shards, 1)
+	saved := client.Dump(t.Context(), "likes").Val()
+	q.Write(t, like)
+	r.Counts(t, shards, 2)
+	_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.RestoreReplace(t.Context(), "likes", 0, saved)
+		for range 3 {
+			p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like}})
+		}
+		p.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, "it stalls", func() bool { return r.Status().State == source.StateStalled })
+	if got := shards.Sums()[1]; got != 2 {
+		t.Errorf("row 1 is %d after entries were lost: %s", got, r.Status().Reason)
+	}
+}

@@ -39,6 +39,7 @@ type Cluster struct {
 type shard struct {
 	has  bool
 	at   sink.Position
+	mark sink.Mark
 	sums map[uint64]int64
 }
 
@@ -103,6 +104,17 @@ func (c *Cluster) Restore(number int, at sink.Position) {
 	c.mu.shards[number] = shard{has: true, at: at, sums: map[uint64]int64{}}
 }
 
+// Seek sets all shards to a position, and leaves their counts.
+func (c *Cluster) Seek(to sink.Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.start.Position = to
+	for i := range c.mu.shards {
+		s := &c.mu.shards[i]
+		s.has, s.at, s.mark = true, to, sink.Mark{}
+	}
+}
+
 // fails reports, one time in n, that a call shall fail.
 func (c *Cluster) fails(n int) bool { return c.mu.rng != nil && c.mu.rng.IntN(n) == 0 }
 
@@ -138,7 +150,7 @@ func (n *node) Positions(context.Context, uint64, uint32) ([]sink.ShardPosition,
 	n.seen = slices.Clone(n.c.mu.shards)
 	var out []sink.ShardPosition
 	for i, s := range n.seen {
-		out = append(out, sink.ShardPosition{Keyspace: Keyspace, Shard: i, Position: s.at, Known: s.has})
+		out = append(out, sink.ShardPosition{Keyspace: Keyspace, Shard: i, Position: s.at, Mark: s.mark, Known: s.has})
 	}
 	return out, nil
 }
@@ -209,6 +221,9 @@ func (s *shard) apply(b *sink.Batch, number, count uint64) (rejected []sink.Reje
 	}
 	if s.at.Less(b.Next) {
 		s.at = b.Next
+		if b.Mark != nil && b.Mark(b.Next).Exists() {
+			s.mark = b.Mark(b.Next)
+		}
 	}
 	return rejected
 }

@@ -1,0 +1,50 @@
+package brokertest
+
+import (
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/source/sink"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// Regrown tests that a queue which lost counted messages, and has more others since, stalls a reader
+// that never saw it end below a shard; and that a reader that begins anew on a queue that lost nothing
+// goes on. save and lose stop the queue for a moment: lose makes it what it was at save.
+func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
+	t.Helper()
+	c := sinktest.New(2, nil)
+	like := Like(1, 1)
+	count := func(messages int, want int64) {
+		r := q.Start(t, c)
+		q.Write(t, slices.Repeat([]string{like}, messages)...)
+		r.Counts(t, c, want)
+		Eventually(t, "all shards have moved", func() bool { return c.At(c.Positions()[0]) })
+		r.Stop()
+	}
+	count(3, 3)
+	save(t)
+	count(2, 5)
+	lose(t)
+	q.Write(t, slices.Repeat([]string{like}, 200)...)
+	r := q.Start(t, c)
+	r.Stalls(t, "the queue lost messages and has others in their place")
+	if got := c.Sums()[1]; got != 5 {
+		t.Errorf("row 1 is %d after messages were lost", got)
+	}
+	r.Stop()
+	to := slices.MaxFunc(c.Positions(), sink.Position.Compare)
+	c.Seek(to)
+	r = q.Start(t, c)
+	Eventually(t, "it goes on after a seek", func() bool { return r.Status().State == "running" && c.Sums()[1] > 5 })
+	r.Stop()
+}
+
+// Copy replaces a directory by a copy of another, which keeps its owner.
+func Copy(t testing.TB, to, from string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", `rm -rf "$1" && cp -a "$2" "$1"`, "sh", to, from).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}

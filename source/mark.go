@@ -1,0 +1,93 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"sort"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// This file compares the queue with the marks of the shards: DESIGN.md.
+
+// marksMax bounds the marks that a session looks for: where a few are gone for reasons that are no
+// loss, the lower ones are mostly gone too.
+const marksMax = 8
+
+// MarkOf returns the mark of a message.
+func MarkOf(m *Message) sink.Mark {
+	h := sha256.New()
+	var head [16]byte
+	if !m.Time.IsZero() {
+		binary.LittleEndian.PutUint64(head[:], uint64(m.Time.UnixNano()))
+	}
+	binary.LittleEndian.PutUint64(head[8:], uint64(len(m.Key)))
+	_, _ = h.Write(head[:]) // a hash takes everything
+	_, _ = h.Write(m.Key)
+	if !m.Derived {
+		_, _ = h.Write(m.Value)
+	}
+	var sum [sha256.Size]byte
+	return sink.Mark{Position: m.Position, Sum: max(1, binary.LittleEndian.Uint64(h.Sum(sum[:0])))}
+}
+
+// marks returns sink.Batch.Mark for a batch of messages.
+func (s *session) marks(messages []Message) func(below Position) sink.Mark {
+	return func(below Position) sink.Mark {
+		n := sort.Search(len(messages), func(i int) bool { return !messages[i].Position.Less(below) })
+		if n == 0 {
+			return s.last
+		}
+		return MarkOf(&messages[n-1])
+	}
+}
+
+// verify compares the marks of the shards with what the queue has at their positions now, the highest
+// first. It returns the position of a mark that is there, if its message has a time: another one would
+// have another time. It returns a *StalledError if the queue has other messages than shards passed.
+func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
+	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
+	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
+		return cmp.Or(b.Position.Compare(a.Position), b.Mark.Position.Compare(a.Mark.Position))
+	})
+	shards = slices.CompactFunc(shards, func(a, b sink.ShardPosition) bool { return a.Position == b.Position && a.Mark == b.Mark })
+	for _, p := range shards[:min(len(shards), marksMax)] {
+		got, err := s.cfg.Broker.Again(ctx, s.cfg.Partition, p.Mark.Position, p.Position)
+		if err != nil {
+			return there, s.brokerError("read the last counted message again", err)
+		}
+		if how := got.Differs(p.Mark); how != "" {
+			return there, Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
+				"seek to where it lost them, or below, to count what stands there, or to %s to go on without it", p.Mark.Position, p.Position, how, s.high)
+		}
+		if len(got.Messages) > 0 { // what is below is what was there, too
+			if m := &got.Messages[0]; dated(m) {
+				there = m.Position
+			}
+			break
+		}
+	}
+	return there, nil
+}
+
+// dated reports whether a message has a time other than the one in the position of a Redis entry.
+func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
+
+// Differs returns how what is there differs from the one message that was: by another one, or none. It
+// returns "" if it does not, or if nobody can know.
+func (a *Again) Differs(mark sink.Mark) string {
+	same := func(m Message) bool { return MarkOf(&m) == mark }
+	at := func(m Message) bool { return m.Position == mark.Position }
+	switch between := slices.IndexFunc(a.Messages, func(m Message) bool { return !at(m) }); {
+	case slices.ContainsFunc(a.Messages, func(m Message) bool { return at(m) && !same(m) }):
+		return "is another one now"
+	case between >= 0:
+		return "is followed by one at position " + a.Messages[between].Position.String() + ", where there was none"
+	case len(a.Messages) == 0 && a.Whole:
+		return "is gone, and nobody removed it"
+	}
+	return ""
+}

@@ -1,0 +1,186 @@
+package source
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// replacement is what a naive observer of the queue and the shards knows: which message stood at
+// each position when a shard passed it.
+type replacement struct {
+	q      *fakeQueue
+	passed []string
+}
+
+// saw is told how far the furthest shard has come. Nothing was lost since the last call.
+func (r *replacement) saw(high uint64) {
+	for at := uint64(len(r.passed)); at < high; at++ {
+		r.passed = append(r.passed, r.q.values[at])
+	}
+}
+
+// replaced reports whether a message that a shard passed is another one now or gone, unless it was
+// removed on purpose; shown whether the last of them is.
+func (r *replacement) replaced() (some, shown bool) {
+	for at, was := range r.passed {
+		if uint64(at) < r.q.first || r.q.deleted[uint64(at)] {
+			continue
+		}
+		is := at < len(r.q.values) && r.q.values[at] == was
+		some, shown = some || !is, !is && at == len(r.passed)-1
+	}
+	return some, shown
+}
+
+// TestReplacedModel: a queue gets messages, loses its end, grows again, and has messages removed that
+// were counted, while readers begin and die at any moment, over a broker and shards that fail:
+//
+//  1. if the last message that a shard passed is another one, the reader stalls and counts nothing;
+//  2. if none is, the reader comes to the end, and each message is counted once.
+func TestReplacedModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		q, c := newFakes(rapid.IntRange(1, 4).Draw(t, "shards"), rand.New(rand.NewPCG(rng.Uint64(), 2)))
+		q.rng, q.deleted = rand.New(rand.NewPCG(rng.Uint64(), 3)), map[uint64]bool{}
+		cfg, oracle, written := testConfig(t, ""), &replacement{q: q}, uint64(1000)
+		grow := func() {
+			for range 1 + rng.IntN(9) {
+				written++
+				q.add(like(written, 1))
+			}
+		}
+		span := func() (low, high uint64) {
+			all := c.Positions()
+			return slices.MinFunc(all, Position.Compare).Lo, slices.MaxFunc(all, Position.Compare).Lo
+		}
+		var stop func()
+		kill := func() {
+			if stop != nil {
+				stop()
+				stop = nil
+			}
+			_, high := span()
+			oracle.saw(high)
+		}
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0, 1:
+				grow()
+			case 2, 3, 4, 5:
+				if stop == nil {
+					_, stop = startRunner(cfg, q, c)
+				}
+				time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
+			case 6:
+				kill()
+			case 7: // while no reader has a connection, which would end
+				kill()
+				if n := uint64(len(q.values)); n > q.first {
+					keep := q.first + rng.Uint64N(n-q.first)
+					q.values, q.times = q.values[:keep], q.times[:keep]
+					for at := range q.deleted {
+						if at >= keep {
+							delete(q.deleted, at)
+						}
+					}
+				}
+				if rng.IntN(3) > 0 { // perhaps a reader sees it before it grows
+					grow()
+				}
+			case 8, 9:
+				kill()
+				if low, _ := span(); low > q.first && low <= uint64(len(q.values)) {
+					if at := q.first + rng.Uint64N(low-q.first); rng.IntN(2) == 0 {
+						q.deleted[at] = true
+					} else {
+						q.first = at + 1
+					}
+				}
+			}
+		}
+		kill()
+		for uint64(len(q.values)) <= uint64(len(oracle.passed)) {
+			grow()
+		}
+		before := c.Sums()
+		r, stop := startRunner(cfg, q, c)
+		defer stop()
+		stalled := func() bool { return r.Status().State == StateStalled }
+		eventually(t, "it is at the end or stalls", func() bool { return stalled() || caughtUp(q, c) })
+		some, shown := oracle.replaced()
+		switch {
+		case shown:
+			if !stalled() || !strings.Contains(r.Status().Reason, "the queue lost messages") {
+				t.Fatalf("the last message passed is another one, and it goes on: %+v", r.Status())
+			}
+			if after := c.Sums(); fmt.Sprint(after) != fmt.Sprint(before) {
+				t.Fatalf("it counted before it stalled: %v, then %v", before, after)
+			}
+		case !some:
+			if stalled() {
+				t.Fatalf("nothing was replaced, and it stalls: %s", r.Status().Reason)
+			}
+			sums := c.Sums()
+			for at, value := range q.values {
+				var id uint64
+				if uint64(at) < q.first || q.deleted[uint64(at)] {
+					continue // it may have stood in the place of another
+				}
+				if _, err := fmt.Sscanf(value, `{"keyspace":"posts","id":%d`, &id); err != nil {
+					t.Fatal(err)
+				}
+				if sums[id] != 1 {
+					t.Fatalf("message %d is counted %d times", at, sums[id])
+				}
+			}
+		}
+	})
+}
+
+// A mark is that of the last message below a position: also where a batch is cut, and where a later
+// batch had no message.
+func TestMarks(t *testing.T) {
+	message := func(at uint64) Message { return Message{Position: Position{Lo: at}, Value: []byte{byte(at)}} }
+	before := message(1)
+	s := &session{last: MarkOf(&before)}
+	messages := []Message{message(3), message(5)}
+	for below, want := range map[uint64]uint64{3: 1, 4: 3, 5: 3, 6: 5, 9: 5} {
+		if got := s.marks(messages)(Position{Lo: below}); got.Position.Lo != want || got != MarkOf(new(message(want))) {
+			t.Errorf("below %d: %v, want that of %d", below, got, want)
+		}
+	}
+	if got := s.marks(nil)(Position{Lo: 9}); got != s.last {
+		t.Errorf("without messages: %v", got)
+	}
+	if got := (&session{}).marks(nil)(Position{Lo: 9}); got.Exists() {
+		t.Errorf("with nothing read: %v", got)
+	}
+}
+
+// What tells a message from another: its time, key and value, and not how a derived value is spelled.
+func TestMarkOf(t *testing.T) {
+	at := time.UnixMilli(5)
+	messages := []Message{
+		{}, {Value: []byte("ab")}, {Key: []byte("ab")}, {Key: []byte("a"), Value: []byte("b")}, {Time: at}, {Time: at, Value: []byte("ab")}, {Position: Position{Lo: 1}},
+	}
+	seen := map[sink.Mark]bool{}
+	for i := range messages {
+		m := MarkOf(&messages[i])
+		if seen[m] || !m.Exists() {
+			t.Errorf("message %d: mark %v", i, m)
+		}
+		seen[m] = true
+	}
+	row := func(value string) *Message { return &Message{Key: []byte("xid"), Value: []byte(value), Derived: true} }
+	if MarkOf(row("a")) != MarkOf(row("b")) {
+		t.Error("another spelling of a row is another message")
+	}
+}
