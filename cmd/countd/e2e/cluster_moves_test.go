@@ -33,7 +33,11 @@ func TestClusterChaosMoves(t *testing.T) {
 			moved, back := mover.Moved()
 			for end := time.Now().Add(movesFor); moved < movesMin && time.Now().Before(end); moved, back = mover.Moved() {
 				shard := rng.IntN(postsShards)
-				switch which := rng.IntN(len(faults) + 3); which {
+				which := rng.IntN(len(faults) + 3)
+				if len(happened) == 0 {
+					which = len(faults) + 2 // too few faults are drawn to meet each
+				}
+				switch which {
 				case len(faults):
 					happened["replica returns, killed"]++
 					mover.Without(shard, func() { newReturn(t, c, shard).killed() })
