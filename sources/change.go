@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -144,6 +146,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *
 	}
 	held := of
 	if !stays {
+		meet(ctx, n, of)
 		var err error
 		if held, err = n.SetPaused(ctx, of, true, true); err != nil {
 			return of, err
@@ -201,6 +204,7 @@ func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of shard.Sourc
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
 		if err == nil {
+			meet(ctx, n, of)
 			of, err = n.SetPaused(ctx, of, true, false)
 		}
 		if err == nil {
@@ -214,6 +218,45 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 		_, _ = n.SettleSource(settling, of) // a change that needs it does it again
 		return of, nil
 	})
+}
+
+// meet lets the readers of a source that is about to be paused bring its shards to where the furthest is
+// now, as they do each second. So a pause soon after a reader was killed leaves no shards apart, if the
+// next reader can begin in time. It moves nothing itself.
+func meet(ctx context.Context, n *shard.Node, of shard.Source) {
+	if of.Paused {
+		return
+	}
+	wait := meetMax
+	if deadline, has := ctx.Deadline(); has {
+		wait = min(wait, time.Until(deadline)/3)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var meeting errgroup.Group
+	meeting.SetLimit(partitionsAtOnce)
+	for partition, begun := range of.Partitions {
+		meeting.Go(func() error {
+			var furthest *sink.Position
+			for ctx.Err() == nil {
+				if all, err := n.SourcePositions(ctx, of.Number, partition); err == nil {
+					low, high := sink.Span(all, begun.Start)
+					if furthest == nil {
+						furthest = &high
+					}
+					if !low.Less(*furthest) {
+						return nil
+					}
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(matchEvery / 2):
+				}
+			}
+			return nil
+		})
+	}
+	_ = meeting.Wait() // none fails
 }
 
 // awaitEnd waits for the readers of a paused source. If all shards answer, the source's positions
@@ -234,6 +277,9 @@ func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of shard.Source) 
 }
 
 const (
+	// meetMax is how long a pause waits for shards that are apart: longer than gossip takes to hear that
+	// a node died, and another then takes to read.
+	meetMax = 5 * time.Second
 	// pauseMax is how long a pause waits for readers: longer than they may take to end.
 	pauseMax = 15 * time.Second
 	// pauseAnswer is what is left of a call's time for its answer.

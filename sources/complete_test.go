@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
@@ -93,6 +94,25 @@ func TestPausedApart(t *testing.T) {
 	paused = must(st.Pause(ctx, "likes"))(t)
 	if paused.Reason != "" || paused.Partitions[0].Position.Lo != 2 || st.count(1) != 1 || st.count(2) != 1 {
 		t.Errorf("once it has caught up it is %+v, and the rows are %d and %d", paused, st.count(1), st.count(2))
+	}
+}
+
+// TestPausedSoonAfterAKill: a pause lets the next reader bring shards together that a killed one left
+// apart.
+func TestPausedSoonAfterAKill(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1), like(2))
+	st.queue.set(func() { st.queue.down = errors.New("down") })
+	of := must(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes"}`), false))(t)
+	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
+	must(st.node.Sink().Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
+		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "like", Value: 1}}},
+	}}))(t)
+	time.AfterFunc(time.Second, func() { st.queue.set(func() { st.queue.down = nil }) })
+	paused := must(st.Pause(ctx, "likes"))(t)
+	if paused.Reason != "" || paused.Partitions[0].Position.Lo == 0 || st.count(1) != 1 {
+		t.Errorf("it is %+v, and row 1 is %d", paused, st.count(1))
 	}
 }
 
