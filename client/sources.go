@@ -10,16 +10,27 @@ import (
 
 // Source is a queue that the cluster reads and counts.
 type Source struct {
-	Name       string            `json:"name"`
-	Type       string            `json:"type"`
-	State      string            `json:"state"`  // running, paused or stalled
-	Reason     string            `json:"reason"` // why it is stalled or does not go on
-	Node       string            `json:"node,omitempty"`
-	Applied    uint64            `json:"applied"` // messages, since each node started
-	Rejected   uint64            `json:"rejected"`
-	Lag        *uint64           `json:"lag,omitempty"` // messages that wait; nil if not known of all partitions
-	Partitions []SourcePartition `json:"partitions"`
-	Config     json.RawMessage   `json:"config,omitempty"`
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	State    string `json:"state"`  // running, paused or stalled
+	Reason   string `json:"reason"` // why it is stalled or does not go on
+	Node     string `json:"node,omitempty"`
+	Applied  uint64 `json:"applied"` // messages, since each node started
+	Rejected uint64 `json:"rejected"`
+	// DeadLetters is the queue of what is rejected; "" if there is none.
+	DeadLetters string `json:"dead_letters,omitempty"`
+	// LastRejected is nil while nothing is rejected.
+	LastRejected *SourceRejection  `json:"last_rejected,omitempty"`
+	Lag          *uint64           `json:"lag,omitempty"` // messages that wait; nil if not known of all partitions
+	Partitions   []SourcePartition `json:"partitions"`
+	Config       json.RawMessage   `json:"config,omitempty"`
+}
+
+// SourceRejection is the last message of a source that could not be applied, or op of one.
+type SourceRejection struct {
+	Partition uint32         `json:"partition"`
+	Position  SourcePosition `json:"position"`
+	Reason    string         `json:"reason"`
 }
 
 // SourcePartition is one partition of a source.

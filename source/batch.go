@@ -167,7 +167,7 @@ func (b *batch) refuse(ctx context.Context) error {
 	for i, reason := range b.bad {
 		b.refused[b.messages[i].Position] = reason
 	}
-	b.status.rejected(len(letters))
+	b.reject(letters)
 	return nil
 }
 
@@ -202,7 +202,7 @@ func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []
 			letters = append(letters, l)
 		}
 	}
-	s.status.rejected(len(letters))
+	s.reject(letters)
 	if s.cfg.Source.OnError == OnErrorSkip {
 		return nil
 	}

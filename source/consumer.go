@@ -45,7 +45,7 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 	return first
 }
 
-// ConsumerConfig configures a consumer. Logger, Counts and Ending are optional.
+// ConsumerConfig configures a consumer. Logger, Rejected, Counts and Ending are optional.
 type ConsumerConfig struct {
 	Number uint64 // of the source
 	Source *Config
@@ -55,6 +55,8 @@ type ConsumerConfig struct {
 	// harmless.
 	Owns   func(partition uint32) bool
 	Logger *slog.Logger
+	// Rejected records what the runner of a partition refused, as RunnerConfig.Rejected; nil for nowhere.
+	Rejected func(ctx context.Context, partition uint32, all []sink.Refusal) error
 	// Counts returns what the runners of a partition count into; nil if each has its own.
 	Counts func(partition uint32) *Counts
 	// Ending, once closed, ends the consumer when its runners have applied their batches and
@@ -186,10 +188,14 @@ func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	if c.cfg.Counts != nil {
 		counts = c.cfg.Counts(partition)
 	}
+	var rejected func(context.Context, []sink.Refusal) error
+	if c.cfg.Rejected != nil {
+		rejected = func(ctx context.Context, all []sink.Refusal) error { return c.cfg.Rejected(ctx, partition, all) }
+	}
 	r := &running{
 		Runner: NewRunner(RunnerConfig{
 			Number: c.cfg.Number, Source: c.cfg.Source, Partition: partition, Late: true,
-			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Counts: counts, Ending: ending,
+			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Counts: counts, Rejected: rejected, Ending: ending,
 		}),
 		cancel: cancel,
 		ending: ending,

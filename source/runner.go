@@ -26,7 +26,7 @@ type times struct {
 	call                   time.Duration // one call of the broker or the Sink
 }
 
-// RunnerConfig configures a runner. Late, Logger, Counts and Ending are optional.
+// RunnerConfig configures a runner. Late, Logger, Counts, Rejected and Ending are optional.
 type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
@@ -38,6 +38,9 @@ type RunnerConfig struct {
 	Sink   sink.Sink
 	Logger *slog.Logger
 	Counts *Counts // nil for counts of its own
+	// Rejected records messages and ops of messages that were refused, in the order of positions. nil
+	// for nowhere.
+	Rejected func(context.Context, []sink.Refusal) error
 	// Ending, once closed, ends the runner when its batch is applied and the shards are at one
 	// position; nil for a runner that only its context ends.
 	Ending <-chan struct{}
@@ -61,6 +64,7 @@ type Runner struct {
 	kept, tried Position
 	refused     map[Position]string
 
+	rejects   rejects
 	truncated truncated
 }
 
@@ -70,6 +74,7 @@ func NewRunner(cfg RunnerConfig) *Runner {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Runner{cfg: cfg, times: defaultTimes, decoder: NewDecoder(cfg.Source), refused: map[Position]string{}}
+	r.rejects.ids = map[string]bool{}
 	if r.status.counts = cfg.Counts; r.status.counts == nil {
 		r.status.counts = &Counts{}
 	}

@@ -173,6 +173,10 @@ func (s *session) read(ctx context.Context) error {
 			s.cfg.Logger.Debug("a reader of a source ended with its shards apart", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
 		}
 	}
+	s.rejects.recorded = 0
+	if err := s.recordRejects(context.WithoutCancel(ctx), s.at); err != nil {
+		s.cfg.Logger.Warn("what a source rejected is not counted for long", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+	}
 	cancel()
 	for range fetched { // until the goroutine has ended
 	}
@@ -273,6 +277,10 @@ func (s *session) tick(ctx context.Context) error {
 		return err
 	}
 	s.status.rate(s.times.tick)
+	s.rejects.recorded = 0
+	if err := s.recordRejects(ctx, s.at); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
 	if err := s.look(ctx); err != nil {
@@ -335,6 +343,9 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 		s.low, s.met = s.at, time.Now()
 		s.kept = s.low
 		maps.DeleteFunc(s.refused, func(p Position, _ string) bool { return p.Less(s.low) })
+	}
+	if err := s.recordRejects(ctx, s.at); late == nil {
+		late = err
 	}
 	s.status.setPosition(s.at, time.Time{})
 	return late

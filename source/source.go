@@ -73,6 +73,13 @@ type Broker interface {
 	Close() error
 }
 
+// A LetterQueue is a Broker whose dead letters need a queue that is made before.
+type LetterQueue interface {
+	// CheckLetters returns a *StalledError if the queue of the dead letters is missing, and writing a
+	// dead letter does not make it.
+	CheckLetters(ctx context.Context) error
+}
+
 // Fetched is what a Reader returned.
 type Fetched struct {
 	Messages []Message // in order; the caller owns them

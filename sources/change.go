@@ -35,10 +35,16 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 		switch {
 		case err == nil:
 			known = true
+			if err := s.checkNamed(ctx, n, of.Config, cfg); err != nil {
+				return of, err
+			}
 			return s.set(ctx, n, of, cfg)
 		case known && errors.Is(err, shard.ErrUnknownSource): // it would be read from its start again
 			return of, &RefusedError{"the source was deleted at the same time: put it again to make another"}
 		case errors.Is(err, shard.ErrUnknownSource):
+			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
+				return of, err
+			}
 			return s.create(ctx, n, cfg)
 		}
 		return of, err

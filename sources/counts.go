@@ -26,8 +26,7 @@ type partitionKey struct {
 
 // counted is what a node has counted of a partition.
 type counted struct {
-	Applied  uint64 `json:"applied"`
-	Rejected uint64 `json:"rejected"`
+	Applied uint64 `json:"applied"`
 }
 
 // partition returns what the readers of a partition count into.
@@ -62,8 +61,8 @@ func (c *counts) load() map[uint64]map[uint32]counted {
 		if all[p.source] == nil {
 			all[p.source] = map[uint32]counted{}
 		}
-		applied, rejected := counts.Load()
-		all[p.source][p.partition] = counted{applied, rejected}
+		applied, _ := counts.Load()
+		all[p.source][p.partition] = counted{applied}
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -143,4 +144,77 @@ func TestPoisonedBatch(t *testing.T) {
 			t.Errorf("%d dead letters", len(st.queue.letters))
 		}
 	})
+}
+
+// What a source has rejected, and why, outlives the readers and the nodes, and counts once.
+func TestRejectedIsKept(t *testing.T) {
+	st, ctx := start(t, 2), t.Context()
+	st.queue.add(0, like(1), "poison", like(1), "poison")
+	st.queue.add(1, `{"keyspace":"posts","id":3,"add":{"like":9223372036854775807}}`, `{"keyspace":"posts","id":3,"add":{"like":1}}`)
+	must(st.put(""))(t)
+	is := func(rejected uint64, reason string) {
+		t.Helper()
+		of := must(st.Get(ctx, "likes"))(t)
+		if of.Rejected != rejected || of.LastRejected == nil || !strings.Contains(of.LastRejected.Reason, reason) || of.DeadLetters != "LIKES.dead" {
+			t.Fatalf("rejected %d, last %+v, dead letters %q", of.Rejected, of.LastRejected, of.DeadLetters)
+		}
+	}
+	st.eventually("it is read", through(6))
+	is(3, "")
+	st.Sources.Close(ctx)
+	st.stopped = nil
+	again := New(st.cfg)
+	again.every = st.every
+	st.Sources = again
+	again.Start()
+	st.queue.add(0, like(1), "{}")
+	st.eventually("it is read", through(8))
+	is(4, "keyspace")
+	must(st.Pause(ctx, "likes"))(t)
+	is(4, "keyspace")
+	must(st.Seek(ctx, "likes", map[uint32]string{0: "3"}))(t)
+	must(st.Resume(ctx, "likes"))(t)
+	st.eventually("it is read again", through(8))
+	is(6, "keyspace")
+	must(st.put(`,"on-error":"skip"`))(t)
+	st.queue.add(0, "poison")
+	st.eventually("it is read", through(9))
+	if of := must(st.Get(ctx, "likes"))(t); of.Rejected != 7 || of.DeadLetters != "" {
+		t.Errorf("what is skipped: %+v", of)
+	}
+}
+
+// A configuration that names what is missing is refused, and says what there is.
+func TestMissingNames(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	argument := func(field, want string, err error) {
+		t.Helper()
+		var of *shard.ArgumentError
+		if !errors.As(err, &of) || of.Field != field || !strings.Contains(of.Problem, want) {
+			t.Errorf("want %s: %s, it is %v", field, want, err)
+		}
+	}
+	mapped := func(to string) error {
+		_, err := st.put(`,"map":{` + to + `,"add":"1"}`)
+		return err
+	}
+	argument("map.keyspace", `"post"; there are `, mapped(`"keyspace":"post","id":"$.id","column":"like"`))
+	argument("map.keyspace", "neither of counters nor of unread", mapped(`"keyspace":"`+shard.KeyspaceBoard+`","id":"$.id","column":"like"`))
+	argument("map.column", `"likes"; keyspace posts has `, mapped(`"keyspace":"posts","id":"$.id","column":"likes"`))
+	argument("map.column", `"likes"; keyspace unread has `, mapped(`"user":"$.id","column":"likes"`))
+	st.queue.set(func() { st.queue.letterless = true })
+	_, err := st.put("")
+	argument("dead-letters", "nobody takes them", err)
+	if all := must(st.List(ctx))(t); len(all) != 0 {
+		t.Fatalf("made: %+v", all)
+	}
+	must(st.put(`,"on-error":"skip"`))(t)
+	_, err = st.put("")
+	argument("dead-letters", "nobody takes them", err)
+	st.queue.set(func() { st.queue.letterless = false })
+	must(st.put(likesBy(2)))(t)
+	argument("map.column", "no such column", mapped(`"keyspace":"posts","id":"$.id","column":"likes"`))
+	if err := mapped(`"keyspace":"$.keyspace","id":"$.id","column":"$.column"`); err != nil {
+		t.Errorf("names of the messages: %v", err)
+	}
 }

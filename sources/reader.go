@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // reader reads the partitions of one source that this node owns. It has a goroutine of its own,
@@ -61,7 +62,10 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 	}
 	consumer := source.NewConsumer(source.ConsumerConfig{
 		Number: r.of.Number, Source: cfg, Broker: broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
-		Owns:   owns,
+		Owns: owns,
+		Rejected: func(ctx context.Context, partition uint32, all []sink.Refusal) error {
+			return n.RecordRejected(ctx, r.of.Number, partition, all)
+		},
 		Counts: func(partition uint32) *source.Counts { return s.counts.partition(r.of.Number, partition) },
 	})
 	r.state.Store(&state{consumer: consumer})

@@ -29,12 +29,16 @@ type Source struct {
 	Reason string `json:"reason"` // why it is stalled or does not go on
 	// Node is the node that reads all of it; empty if several do or none does.
 	Node string `json:"node,omitempty"`
-	// Applied and Rejected are what the nodes have counted since each of them started.
-	Applied    uint64          `json:"applied"`
-	Rejected   uint64          `json:"rejected"`
-	Lag        *uint64         `json:"lag,omitempty"` // of all partitions, if it is known of all
-	Partitions []Partition     `json:"partitions"`
-	Config     json.RawMessage `json:"config"`
+	// Applied is what the nodes have counted since each of them started.
+	Applied  uint64 `json:"applied"`
+	Rejected uint64 `json:"rejected"`
+	// DeadLetters is the queue of what is rejected; empty if there is none.
+	DeadLetters string `json:"dead_letters,omitempty"`
+	// LastRejected is nil while nothing is rejected.
+	LastRejected *catalog.Rejection `json:"last_rejected,omitempty"`
+	Lag          *uint64            `json:"lag,omitempty"` // of all partitions, if it is known of all
+	Partitions   []Partition        `json:"partitions"`
+	Config       json.RawMessage    `json:"config"`
 }
 
 // Partition is one partition of a source, as the node that reads it reports it, or as the
@@ -187,8 +191,13 @@ func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View
 
 func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, reports map[string][]report, name admin.NodeNames) Source {
 	out := Source{Name: of.Name, State: source.StateRunning, Partitions: []Partition{}, Config: of.Config}
+	if now, there := n.Catalog().Source(of.Number); there { // a reader has recorded what it rejected before it reports a position above
+		out.LastRejected, of.Partitions = now.LastRejected, now.Partitions
+	}
 	if cfg, err := source.ParseConfig(of.Config); err == nil {
-		out.Type = cfg.Type
+		if out.Type = cfg.Type; cfg.OnError != source.OnErrorSkip {
+			out.DeadLetters = cfg.DeadLetters
+		}
 	}
 	found, sums := map[uint32]Partition{}, map[uint32]counted{}
 	for _, key := range slices.Sorted(maps.Keys(reports)) {
@@ -201,7 +210,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 			}
 			for partition, c := range r.Counted {
 				sum := sums[partition]
-				sums[partition] = counted{sum.Applied + c.Applied, sum.Rejected + c.Rejected}
+				sums[partition] = counted{sum.Applied + c.Applied}
 			}
 			for _, p := range r.Partitions {
 				p.Node = name[key]
@@ -226,7 +235,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 	}
 	for _, partition := range slices.Sorted(maps.Keys(found)) {
 		p := found[partition]
-		p.Applied, p.Rejected = sums[partition].Applied, sums[partition].Rejected
+		p.Applied, p.Rejected = sums[partition].Applied, of.Partitions[partition].Rejected
 		out.Partitions = append(out.Partitions, p)
 	}
 	s.complete(ctx, n, of, out.Partitions)

@@ -34,6 +34,7 @@ type queue struct {
 	lists      int       // calls of Partitions
 	first      uint64    // message that is still there, in each partition
 	identity   string    // "" for that of its first life
+	letterless bool      // the queue of the dead letters is missing
 	withheld   uint64    // from this message on none is handed out; 0: all are
 	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
 	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
@@ -180,6 +181,15 @@ func (b broker) DeadLetter(_ context.Context, letters []source.Letter) error {
 	return b.down
 }
 
+func (b broker) CheckLetters(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.letterless {
+		return source.Stalled("nobody takes them")
+	}
+	return nil
+}
+
 type queueReader struct {
 	*queue
 	partition uint32
@@ -229,8 +239,10 @@ func start(t testing.TB, partitions int) *started {
 	st.node, err = shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
-		Handlers: map[string]shard.Handler{ReportCall: st.HandleReport},
-		Logger:   slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Handlers: map[string]shard.Handler{ReportCall: func(ctx context.Context, call []byte) ([]byte, error) {
+			return st.HandleReport(ctx, call) // a test may replace the Sources
+		}},
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
 	if err != nil {

@@ -32,6 +32,7 @@ type Command struct {
 	DeleteSource *DeleteSourceEntry `json:"delete_source,omitempty"`
 	SeekSource   *SeekSourceEntry   `json:"seek_source,omitempty"`
 	StartSource  *StartSourceEntry  `json:"start_source,omitempty"`
+	RejectSource *RejectSourceEntry `json:"reject_source,omitempty"`
 
 	PutUser     *PutUserEntry     `json:"put_user,omitempty"`
 	DeleteUser  *DeleteUserEntry  `json:"delete_user,omitempty"`
@@ -99,6 +100,7 @@ func (c *Command) changes() []change {
 	add(c.DeleteSource != nil, c.DeleteSource)
 	add(c.SeekSource != nil, c.SeekSource)
 	add(c.StartSource != nil, c.StartSource)
+	add(c.RejectSource != nil, c.RejectSource)
 	add(c.PutUser != nil, c.PutUser)
 	add(c.DeleteUser != nil, c.DeleteUser)
 	add(c.AddToken != nil, c.AddToken)

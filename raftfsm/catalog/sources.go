@@ -43,6 +43,8 @@ type Source struct {
 	// done. No operator has paused it.
 	Changing   bool                 `json:"changing,omitempty"`
 	Partitions map[uint32]Partition `json:"partitions,omitempty"` // those that were ever read or sought
+	// LastRejected is nil while the partitions have rejected nothing.
+	LastRejected *Rejection `json:"last_rejected,omitempty"`
 }
 
 // Partition is where the reading of one partition of a source begins.
@@ -62,7 +64,20 @@ type Partition struct {
 	// It is zero while there was no other meaning.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
+	// Rejected counts the messages below RejectedTo, and ops of messages, that could not be applied.
+	Rejected   uint64        `json:"rejected,omitempty"`
+	RejectedTo sink.Position `json:"rejected_to,omitzero"`
 }
+
+// Rejection is the last message of a source that could not be applied, or op of one.
+type Rejection struct {
+	Partition uint32        `json:"partition"`
+	Position  sink.Position `json:"position"`
+	Reason    string        `json:"reason"`
+}
+
+// ReasonBytesMax bounds the reason of a Rejection.
+const ReasonBytesMax = 256
 
 // MeantFrom returns the position from which on the source's configuration says what the partition's
 // messages have counted.
@@ -175,6 +190,37 @@ func (v *View) putSource(s Source) (Result, bool) {
 	return Result{Source: s}, true
 }
 
+// RejectSourceEntry counts what a partition of a source has rejected at RejectedTo, Was, and above.
+// It applies only if RejectedTo is still Was, so that of two readers one counts a message. It leaves
+// the version: nothing is changed that a command was made for.
+type RejectSourceEntry struct {
+	Number   uint64        `json:"number"`
+	Was      sink.Position `json:"was"`
+	To       sink.Position `json:"to"`
+	Rejected uint64        `json:"rejected"` // below To
+	Last     Rejection     `json:"last"`
+}
+
+func (c *RejectSourceEntry) apply(v *View) (Result, bool) {
+	s, exists := v.Source(c.Number)
+	p, begun := s.Partitions[c.Last.Partition]
+	switch {
+	case !exists || !begun:
+		return Result{Missing: true}, false
+	case p.RejectedTo != c.Was || !c.Was.Less(c.To):
+		return Result{Source: s, Exists: true}, false
+	case len(c.Last.Reason) > ReasonBytesMax:
+		return refused("a reason of %d bytes, the bound is %d", len(c.Last.Reason), ReasonBytesMax)
+	}
+	p.Rejected += c.Rejected
+	p.RejectedTo = c.To
+	s.Partitions = maps.Clone(s.Partitions)
+	s.Partitions[c.Last.Partition] = p
+	s.LastRejected = &c.Last
+	v.Sources[s.Name] = s
+	return Result{Source: s}, true
+}
+
 func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	var s Source
 	if c.Version != 0 {
@@ -222,6 +268,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 		return refused("there were %d sources", v.LastSource)
 	}
 	v.LastSource++
+	s.LastRejected = nil // of another meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)
 }
@@ -295,7 +342,10 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 	s.Partitions = owned(s.Partitions)
 	for partition, at := range c.Positions {
 		p := s.Partitions[partition]
-		s.Partitions[partition] = Partition{Epoch: p.Epoch + 1, Start: at, Changed: p.Changed, ChangedIn: p.ChangedIn}
+		s.Partitions[partition] = Partition{
+			Epoch: p.Epoch + 1, Start: at, Changed: p.Changed, ChangedIn: p.ChangedIn,
+			Rejected: p.Rejected, RejectedTo: at, // what is read again is rejected again
+		}
 	}
 	if result, full := v.partitionsFull(&s); full {
 		return result, false

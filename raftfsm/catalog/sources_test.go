@@ -74,7 +74,9 @@ func TestSources(t *testing.T) {
 	partition := func(number uint64, want Partition) func(*Result) string {
 		return func(*Result) string {
 			s, _ := c.View().Source(number)
-			if got := s.Partitions[3]; got != want {
+			got := s.Partitions[3]
+			got.RejectedTo = sink.Position{} // TestRejected looks at it
+			if got != want {
 				return fmt.Sprintf("partition %+v, want %+v", got, want)
 			}
 			return ""
@@ -243,6 +245,51 @@ func TestNewMeaning(t *testing.T) {
 	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
 		t.Error(err)
 	}
+}
+
+// What is rejected counts once, though two readers tell of it, and again after a seek.
+func TestRejected(t *testing.T) {
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
+	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
+	applyCommand(t, c, putSource("likes", aConfig, 0))
+	reject := func(was, to, n uint64, reason string) *Result {
+		return applyCommand(t, c, &Command{RejectSource: &RejectSourceEntry{
+			Number: first, Was: sink.Position{Lo: was}, To: sink.Position{Lo: to}, Rejected: n, Last: Rejection{3, sink.Position{Lo: to - 1}, reason},
+		}})
+	}
+	if r := reject(0, 5, 2, "bad"); !r.Missing {
+		t.Errorf("of a partition that has not begun: %+v", r)
+	}
+	version := applyCommand(t, c, start(first, 3, 0, "q1")).Source.Version
+	is := func(rejected, to uint64, reason string) {
+		t.Helper()
+		s := c.View().Sources["likes"]
+		if p := s.Partitions[3]; p.Rejected != rejected || p.RejectedTo != (sink.Position{Lo: to}) || s.LastRejected == nil || s.LastRejected.Reason != reason {
+			t.Errorf("%+v, %+v", p, s.LastRejected)
+		}
+		if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
+			t.Error(err)
+		}
+	}
+	reject(0, 5, 2, "bad")
+	is(2, 5, "bad")
+	for _, r := range []*Result{reject(0, 5, 2, "again"), reject(0, 9, 3, "other"), reject(5, 5, 1, "nothing")} {
+		if !r.Exists {
+			t.Errorf("told twice: %+v", r)
+		}
+	}
+	if r := reject(5, 6, 1, strings.Repeat("x", ReasonBytesMax+1)); r.Refused == "" {
+		t.Errorf("a long reason: %+v", r)
+	}
+	reject(5, 8, 1, "worse")
+	is(3, 8, "worse")
+	if r := applyCommand(t, c, pause("likes", version, true)); r.Exists { // nothing was changed
+		t.Errorf("%+v", r)
+	}
+	applyCommand(t, c, seek("likes", version+1, 3, 4))
+	reject(4, 5, 1, "bad")
+	is(4, 5, "bad")
 }
 
 // An earlier configuration has counted messages below the highest position at which the meaning changed,

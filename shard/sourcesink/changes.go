@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -279,4 +280,37 @@ func (c *Changes) changeSource(ctx context.Context, name string, command *catalo
 // any.
 func (c *Changes) SourcePositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
 	return c.sink.ReadPositions(ctx, source, partition, keyspaces...)
+}
+
+// RecordRejected counts what a reader of a partition refused, in the order of positions, but not what is
+// below a position up to which the catalog counts already.
+func (c *Changes) RecordRejected(ctx context.Context, source uint64, partition uint32, all []sink.Refusal) error {
+	for range triesMax {
+		s, _ := c.world.View().Source(source)
+		was := s.Partitions[partition].RejectedTo
+		first, _ := slices.BinarySearchFunc(all, was, func(r sink.Refusal, to sink.Position) int { return r.Position.Compare(to) })
+		if all = all[first:]; len(all) == 0 {
+			return nil
+		}
+		last := all[len(all)-1]
+		reason := last.Reason
+		if len(reason) > catalog.ReasonBytesMax {
+			reason = strings.ToValidUTF8(reason[:catalog.ReasonBytesMax-len("…")], "") + "…"
+		}
+		r, err := c.world.Change(ctx, &catalog.Command{RejectSource: &catalog.RejectSourceEntry{
+			Number: source, Was: was, To: sink.Position{Hi: last.Position.Hi, Lo: last.Position.Lo + 1}, Rejected: uint64(len(all)),
+			Last: catalog.Rejection{Partition: partition, Position: last.Position, Reason: reason},
+		}})
+		switch {
+		case err != nil:
+			return err
+		case r.Missing: // it was deleted, or means something else
+			return nil
+		case r.Refused != "":
+			return fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)
+		case !r.Exists:
+			return nil
+		}
+	}
+	return ErrSourceChanged
 }

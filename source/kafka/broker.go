@@ -76,11 +76,11 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// metadata returns the cluster's id and a fresh look at the topic.
-func (b *Broker) metadata(ctx context.Context) (cluster string, topic kmsg.MetadataResponseTopic, err error) {
+// metadata returns the cluster's id and a fresh look at a topic.
+func (b *Broker) metadata(ctx context.Context, name string) (cluster string, topic kmsg.MetadataResponseTopic, err error) {
 	request := kmsg.NewPtrMetadataRequest()
 	asked := kmsg.NewMetadataRequestTopic()
-	asked.Topic = &b.cfg.Topic
+	asked.Topic = &name
 	request.Topics = append(request.Topics, asked)
 	response, err := request.RequestWith(ctx, b.client)
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *Broker) metadata(ctx context.Context) (cluster string, topic kmsg.Metad
 	topic = response.Topics[0]
 	err = kerr.ErrorForCode(topic.ErrorCode)
 	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-		return "", topic, source.Stalled("topic %s is missing", b.cfg.Topic)
+		return "", topic, source.Stalled("topic %s is missing", name)
 	}
 	if response.ClusterID != nil {
 		cluster = *response.ClusterID
@@ -103,7 +103,7 @@ func (b *Broker) metadata(ctx context.Context) (cluster string, topic kmsg.Metad
 // Identity returns the cluster's id and the topic's. A broker older than version 2.8 has no
 // id of a topic: there, a topic that was made anew shows by its offsets only.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
-	cluster, topic, err := b.metadata(ctx)
+	cluster, topic, err := b.metadata(ctx, b.cfg.Topic)
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +112,7 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 
 // Partitions returns the partitions of the topic.
 func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
-	_, topic, err := b.metadata(ctx)
+	_, topic, err := b.metadata(ctx, b.cfg.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -185,6 +185,12 @@ func (b *Broker) compacted(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// CheckLetters implements source.LetterQueue.
+func (b *Broker) CheckLetters(ctx context.Context) error {
+	_, _, err := b.metadata(ctx, b.cfg.DeadLetters)
+	return err
 }
 
 // Denied reports whether the broker does not accept the user, or does not permit an operation.

@@ -225,6 +225,18 @@ func publish(ctx context.Context, js jetstream.JetStream, m *nats.Msg, id string
 	return err
 }
 
+// CheckLetters implements source.LetterQueue.
+func (b *Broker) CheckLetters(ctx context.Context) error {
+	js, err := b.jetStream()
+	if err != nil {
+		return err
+	}
+	if _, err = js.StreamNameBySubject(ctx, b.cfg.DeadLetters); errors.Is(err, jetstream.ErrStreamNotFound) {
+		return source.Stalled("no stream takes subject %s", b.cfg.DeadLetters)
+	}
+	return err
+}
+
 // Denied reports whether the server does not accept the user, or TLS is on one side only.
 func (b *Broker) Denied(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||

@@ -313,6 +313,20 @@ func insert(table string, letters []source.Letter) string {
 	return sql.String()
 }
 
+// CheckLetters implements source.LetterQueue.
+func (b *Broker) CheckLetters(ctx context.Context) error {
+	schema := "current_schema()"
+	if of, _, qualified := strings.Cut(b.cfg.DeadLetters, "."); qualified {
+		schema = "'" + of + "'"
+	}
+	found, err := b.row(ctx, 1, "SELECT to_regclass('"+b.cfg.DeadLetters+"') IS NOT NULL OR EXISTS (SELECT FROM pg_namespace"+
+		" WHERE nspname = "+schema+" AND has_schema_privilege(oid, 'CREATE'))")
+	if err == nil && found != nil && string(found[0]) == "f" {
+		return source.Stalled("table %s is missing, and the user may not create it", b.cfg.DeadLetters)
+	}
+	return err
+}
+
 // passing are the classes of SQLSTATE, and conditions, that pass by themselves: the connection broke, a
 // transaction is to be repeated, resources lack, an administrator restarts the server, and another
 // node still reads the slot.

@@ -75,6 +75,12 @@ type Rejection struct {
 	Passed bool
 }
 
+// Refusal is a message that is not applied, or an op of one.
+type Refusal struct {
+	Position Position // of the message
+	Reason   string
+}
+
 // Applied is the answer of Sink.Apply.
 type Applied struct {
 	// Rejected are ops that the shards refused, ascending: their sums overflow. After an

@@ -254,6 +254,13 @@ func sourceRows(t *cli.Table, all []client.Source) {
 func sourceDetailRows(t *cli.Table, of client.Source) {
 	sourceRows(t, []client.Source{of})
 	t.Gap()
+	t.Row("DEAD LETTERS", "REJECTED", "LAST", "REASON")
+	last, reason := "-", "-"
+	if r := of.LastRejected; r != nil {
+		last, reason = fmt.Sprintf("%d=%s", r.Partition, r.Position), r.Reason
+	}
+	t.Row(cmp.Or(of.DeadLetters, "-"), of.Rejected, last, reason)
+	t.Gap()
 	t.Row("PARTITION", "STATE", "NODE", "POSITION", "END", "LAG", "SECONDS", "RATE", "APPLIED", "REJECTED", "REASON")
 	for _, p := range of.Partitions {
 		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), lagSeconds([]client.SourcePartition{p}),

@@ -1,0 +1,11 @@
+package kafka
+
+import (
+	"testing"
+
+	"github.com/countd/countd/source/brokertest"
+)
+
+func TestMissingLetters(t *testing.T) {
+	brokertest.MissingLetters(t, newCluster(t, nil).queue(), "likes.nobody")
+}

@@ -1,0 +1,12 @@
+package nats
+
+import (
+	"testing"
+
+	"github.com/countd/countd/source/brokertest"
+)
+
+func TestMissingLetters(t *testing.T) {
+	q, _ := newQueue(t)
+	brokertest.MissingLetters(t, q, "nobody.takes")
+}

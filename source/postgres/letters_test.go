@@ -1,0 +1,18 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/source/brokertest"
+)
+
+func TestMissingLetters(t *testing.T) {
+	db := newDatabase(t)
+	q := db.queue(t, "pub", "countd", outbox)
+	brokertest.MissingLetters(t, q, "nowhere.letters") // there is no such schema
+	db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")
+	q.Config = strings.Replace(q.Config, "postgres://postgres@", "postgres://reader@", 1)
+	db.exec(t, "CREATE TABLE countd_dead_letters (id text)")
+	brokertest.MissingLetters(t, q, "letters_of_nobody")
+}

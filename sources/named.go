@@ -1,0 +1,82 @@
+package sources
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// checkNamed returns a *shard.ArgumentError if a configuration names a keyspace, a column or a queue of dead
+// letters that is missing: each message would be bad, or the first bad one would stop the source. It
+// checks what is new since the configuration before, nil for none. If the queue does not answer soon, it is
+// not checked.
+func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.RawMessage, cfg *source.Config) error {
+	old, err := source.ParseConfig(before)
+	if before == nil || err != nil {
+		old = &source.Config{}
+	}
+	if cfg.Map != nil && (old.Map == nil || *cfg.Map != *old.Map) {
+		if err := checkMap(n, cfg.Map); err != nil {
+			return err
+		}
+	}
+	if cfg.OnError != source.OnErrorDeadLetter || old.OnError == cfg.OnError && old.DeadLetters == cfg.DeadLetters {
+		return nil
+	}
+	return s.checkLetters(ctx, cfg)
+}
+
+// checkMap checks the names that are constants of a map.
+func checkMap(n *shard.Node, m *source.Mapping) error {
+	name, field := m.Keyspace, "map.keyspace"
+	if m.User != "" {
+		name, field = shard.KeyspaceUnread, "map.user"
+	}
+	if strings.HasPrefix(name, "$") {
+		return nil
+	}
+	ks := n.Keyspace(name)
+	if ks == nil {
+		var all []string
+		for _, of := range n.Keyspaces() {
+			if of.Kind == shard.KindCounters {
+				all = append(all, of.Name)
+			}
+		}
+		return &shard.ArgumentError{Field: field, Problem: fmt.Sprintf("no such keyspace: %q; there are %s", name, strings.Join(all, ", "))}
+	}
+	if ks.Kind != shard.KindCounters && ks.Kind != shard.KindUnread {
+		return &shard.ArgumentError{Field: field, Problem: fmt.Sprintf("keyspace %s is neither of counters nor of unread numbers", name)}
+	}
+	if !strings.HasPrefix(m.Column, "$") && ks.Column(m.Column) < 0 {
+		columns := slices.DeleteFunc(slices.Clone(ks.Columns), func(column string) bool { return column == "" }) // dropped
+		return &shard.ArgumentError{Field: "map.column", Problem: fmt.Sprintf("no such column: %q; keyspace %s has %s", m.Column, name, strings.Join(columns, ", "))}
+	}
+	return nil
+}
+
+// checkLetters asks a queue whether it can take dead letters.
+func (s *Sources) checkLetters(ctx context.Context, cfg *source.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
+	broker, err := s.connectCall(ctx, cfg)
+	if err != nil {
+		return nil //nolint:nilerr // its state says so once it is made
+	}
+	defer broker.Close()
+	queue, is := broker.(source.LetterQueue)
+	if !is {
+		return nil
+	}
+	var missing *source.StalledError
+	if errors.As(queue.CheckLetters(ctx), &missing) {
+		return &shard.ArgumentError{Field: "dead-letters", Problem: missing.Reason}
+	}
+	return nil
+}
