@@ -86,6 +86,28 @@ const (
 	scanCountsMax = 4 * rowsMax
 )
 
+// A cursor of SCAN states the lowest id of the next page, without state on the server: an
+// element that is there all the time is returned by one page, and a scan ends. Clients keep
+// cursors in doubles and in signed integers, so that a cursor has 53 bits:
+//
+//	an id up to scanExact is itself
+//	a higher id is scanExact + id/scanBlock: such a page begins and ends where a block of ids does
+//
+// So a page has at most COUNT rows of a keyspace, or those of one block.
+const (
+	scanExact     = 1 << 52
+	scanBlock     = 1 << 12
+	scanCursorMax = scanExact + (1<<64-1)/scanBlock
+)
+
+// cursorOf returns the cursor of a page that begins at an id.
+func cursorOf(id uint64) uint64 {
+	if id > scanExact {
+		return scanExact + id/scanBlock
+	}
+	return id
+}
+
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
 	from     uint64 // the lowest id to return
@@ -100,8 +122,11 @@ type scanCall struct {
 func parseScan(args [][]byte) (q scanCall, fault string) {
 	q.count, q.kind = scanCountDefault, "hash"
 	var ok bool
-	if q.from, ok = resp.ParseUint(args[1]); !ok {
+	if q.from, ok = resp.ParseUint(args[1]); !ok || q.from > scanCursorMax {
 		return q, "ERR invalid cursor"
+	}
+	if q.from > scanExact {
+		q.from = (q.from - scanExact) * scanBlock
 	}
 	for i := 2; i < len(args); i += 2 {
 		if i+1 == len(args) {
@@ -134,8 +159,7 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 	return q, ""
 }
 
-// scan replies with the keys of rows in ascending id order, across all keyspaces. A
-// cursor is the lowest id of the next page.
+// scan replies with the keys of rows in ascending id order, across all keyspaces.
 func (c *conn) scan(args [][]byte) {
 	q, fault := parseScan(args)
 	if fault != "" {
@@ -156,7 +180,7 @@ func (c *conn) scan(args [][]byte) {
 		keys, n = p.appendKeys(keys, n, &q)
 	}
 	out := resp.AppendArray(c.out.buf, 2)
-	out = resp.AppendBulk(out, formatUint(next))
+	out = resp.AppendBulk(out, formatUint(cursorOf(next)))
 	c.out.buf = append(resp.AppendArray(out, n), keys...)
 }
 
@@ -167,11 +191,30 @@ type scanPage struct {
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace, and cuts all pages at the end of the first one
-// that is not complete. next is 0 after the last page.
+// scanPages reads a page of each keyspace, and cuts all pages where the next one begins, which
+// is the id next; 0 stands for the end.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
-	last := uint64(1<<64 - 1)
-	more := false
+	next, pages, err = c.readPages(q, false)
+	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
+		if next = start; start <= q.from { // one block has more rows than a page
+			next, pages, err = c.readPages(q, true)
+			if end := start + scanBlock; next > end {
+				next = end // 0 behind the last block
+			}
+		}
+	}
+	for i := range pages {
+		p := &pages[i]
+		if cut, _ := slices.BinarySearch(p.ids, next); next > 0 {
+			p.ids = p.ids[:cut]
+		}
+	}
+	return next, pages, err
+}
+
+// readPages reads up to q.count rows of each keyspace, or as many as a block has. Pages have all
+// rows below the id next; 0 stands for the end.
+func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
 		return !isCounters(ks) || !c.mayRead(ks.Name) || q.keyspace != "" && ks.Name != q.keyspace
@@ -180,27 +223,19 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 		var opt shard.ReadOptions
 		c.freshness(&opt, deadline, c.server.writtenTo(ks.Name))
 		count := min(q.count, max(1, scanCountsMax/len(asked)/len(ks.Columns)))
+		if block {
+			count = scanBlock
+		}
 		r, err := c.server.node().Scan(ks, q.from-1, q.from > 0, count, len(ks.Columns), &opt)
 		if err != nil {
 			return 0, nil, err
 		}
 		if r.More && len(r.IDs) > 0 {
-			more, last = true, min(last, r.IDs[len(r.IDs)-1])
+			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // 0 less 1 is the highest id
 		}
 		pages = append(pages, scanPage{ks, r.IDs, r.Rows})
 	}
-	for i := range pages {
-		p := &pages[i]
-		cut, found := slices.BinarySearch(p.ids, last)
-		if found {
-			cut++
-		}
-		p.ids = p.ids[:cut]
-	}
-	if !more {
-		return 0, pages, nil
-	}
-	return last + 1, pages, nil
+	return next, pages, nil
 }
 
 // appendKeys appends the keys of a page that match the request, and adds their number to
