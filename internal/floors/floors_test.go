@@ -26,6 +26,8 @@ const rule = `
 	internal/certs: internal/lograte
 	# Authorities and what they sign.
 	internal/pki:
+	# Errors of a machine that has too little of something for a moment.
+	internal/scarce:
 	# Files that appear whole or not at all.
 	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
@@ -68,11 +70,11 @@ const rule = `
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore: shard/wire
 	# One replica's log, votes and snapshots on disk, checked.
-	shard/storage: shard/raftstore internal/atomicfile
+	shard/storage: shard/raftstore internal/atomicfile internal/scarce
 	# Appends of all groups, and small calls, between two nodes.
 	shard/stream: shard/rpc shard/wire shard/storage shard/errs
 	# One replica of a Raft group, and what guards raft in it.
-	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile
+	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile internal/scarce
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Metrics without labels.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/storage"
 )
@@ -81,10 +82,10 @@ func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 		s.damaged(err) // the replica is repaired, and its snapshot and log have all
 		return err
 	}
-	if err != nil {
+	if err != nil && !scarce.Is(err) && !errors.Is(err, storage.ErrInterrupted) {
 		return s.stop.Fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
 	}
-	return nil
+	return err
 }
 
 // isDamage reports whether err means that rows or members on disk cannot be read. Another

@@ -271,8 +271,8 @@ func (f *rpcFilter) termAt(index uint64) (term uint64, known bool) {
 	if err == nil {
 		return term, true
 	}
-	newest, term, found, err := f.g.snaps.Newest()
-	return term, err == nil && found && newest == index
+	newest, term := f.g.snaps.Newest()
+	return term, newest > 0 && newest == index
 }
 
 // boundCommit bounds a leader's commit index by the last entry that raft compares: what

@@ -158,18 +158,11 @@ func (g *Replica) sweepCold() {
 // trimMembers removes what a restart from the oldest stored snapshot, or from a later one,
 // does not need.
 func (g *Replica) trimMembers() {
-	if g.cfg.Members == nil {
+	oldest := g.snaps.OldestIndex()
+	if g.cfg.Members == nil || oldest == 0 {
 		return
 	}
-	metas, err := g.snaps.List()
-	if err == nil && len(metas) > 0 {
-		oldest := metas[0].Index
-		for _, meta := range metas {
-			oldest = min(oldest, meta.Index)
-		}
-		err = g.cfg.Members.Trim(oldest)
-	}
-	if err != nil {
+	if err := g.cfg.Members.Trim(oldest); err != nil {
 		g.cfg.Mux.Limited().Warn("outcomes of members that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
 	}
 }

@@ -1,67 +1,152 @@
 package storage
 
 import (
+	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"hash"
+	"hash/crc64"
+	"os"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
-
-	"github.com/countd/countd/internal/atomicfile"
 )
 
-// snapSink writes one snapshot. Its errors stop the group.
+// snapSink writes one snapshot. Its errors stop the group, but those that pass: after one of
+// them the snapshot is gone.
 type snapSink struct {
-	raft.SnapshotSink
 	store  *Snapshots
-	index  uint64
-	bytes  int64 // written, the head aside
+	name   snapName
+	meta   *raft.SnapshotMeta // its Size is what was written of the state
+	file   vfs.File
+	dir    vfs.File // held open, so that Close needs no file descriptor
+	out    *bufio.Writer
+	sum    hash.Hash64
+	err    error // the first failure
 	closed bool
 }
 
+func (k *snapSink) tmp() string { return k.store.path(k.name) + snapTmpSuffix }
+
+// begin creates the file and writes its head.
+func (k *snapSink) begin() error {
+	var err error
+	if k.dir, err = k.store.fs.OpenDir(k.store.dir); err != nil {
+		return err
+	}
+	file, err := k.store.fs.Create(k.tmp(), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	k.file = vfs.NewSyncingFile(file, vfs.SyncingFileOptions{NoSyncOnClose: true, BytesPerSync: snapSyncBytes})
+	k.out, k.sum = bufio.NewWriterSize(k.file, snapBufferBytes), crc64.New(snapSums)
+	return k.write(appendSnapHead(nil, k.meta))
+}
+
+func (k *snapSink) write(p []byte) error {
+	k.sum.Write(p)
+	_, err := k.out.Write(p)
+	return err
+}
+
+// ID is raft.SnapshotSink's.
+func (k *snapSink) ID() string { return k.name.String() }
+
 func (k *snapSink) Write(p []byte) (int, error) {
-	if err := k.store.stop.Failure(); err != nil {
+	if err := k.store.usable(); err != nil {
 		return 0, err
 	}
-	n, err := k.SnapshotSink.Write(p)
-	k.bytes += int64(n)
-	if err != nil {
-		return n, k.store.fail(fmt.Errorf("cannot write snapshot %s: %w", k.ID(), err))
+	if k.err == nil {
+		if err := k.write(p); err != nil {
+			k.err = k.store.judge(fmt.Errorf("cannot write snapshot %s: %w", k.ID(), err))
+		}
 	}
-	return n, nil
+	if k.err != nil {
+		return 0, k.err
+	}
+	k.meta.Size += int64(len(p))
+	return len(p), nil
 }
 
-// Close finishes the snapshot. When it returns nil the snapshot is on disk and
-// is the newest. raft and the FSM may both call it.
+// Close finishes the snapshot. When it returns nil the snapshot is on disk. raft and the FSM may
+// both call it.
 func (k *snapSink) Close() error {
 	if k.closed {
-		return nil
+		return k.err
 	}
 	k.closed = true
-	if err := k.store.stop.Failure(); err != nil {
-		return errors.Join(err, k.SnapshotSink.Cancel())
+	if err := k.store.usable(); err != nil && k.err == nil {
+		k.err = err
 	}
-	err := k.SnapshotSink.Close()
-	if err == nil {
-		// raft syncs both files and the directory above, not this one.
-		err = atomicfile.SyncDir(filepath.Join(k.store.dir, k.ID()))
+	if k.err == nil {
+		if err := k.complete(); err != nil {
+			k.err = k.store.judge(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
+		}
 	}
-	if err != nil {
-		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
+	if k.err != nil {
+		k.discard()
+		return k.err
 	}
-	k.store.noteWhole(k.ID(), k.index, k.bytes)
+	// From here on the name may be on disk, so the snapshot counts, or nothing does.
+	err := k.dir.Sync()
+	if err = errors.Join(err, k.dir.Close()); err != nil {
+		k.err = k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
+		return k.err
+	}
+	k.store.finish(k.name, k.meta)
 	return nil
 }
 
-// Cancel removes the snapshot. A leader that goes away while it sends one is
-// no failure of this node, so a cancelled snapshot alone stops nothing.
-func (k *snapSink) Cancel() error {
-	if k.closed {
-		return nil
+// complete writes the rest of the file, makes it durable, and gives it its name.
+func (k *snapSink) complete() error {
+	if _, err := k.out.Write(binary.LittleEndian.AppendUint64(nil, k.sum.Sum64())); err != nil {
+		return err
 	}
-	k.closed = true
-	if err := k.SnapshotSink.Cancel(); err != nil {
-		return k.store.fail(fmt.Errorf("cannot remove snapshot %s: %w", k.ID(), err))
+	if err := k.out.Flush(); err != nil {
+		return err
+	}
+	if err := k.file.Sync(); err != nil {
+		return err
+	}
+	err := k.file.Close()
+	k.file = nil
+	if err != nil {
+		return err
+	}
+	return k.store.fs.Rename(k.tmp(), k.store.path(k.name))
+}
+
+// Cancel removes the snapshot. A leader that goes away while it sends one is no failure of this
+// node, so a cancelled snapshot alone stops nothing.
+func (k *snapSink) Cancel() error {
+	if !k.closed {
+		k.closed = true
+		k.discard()
 	}
 	return nil
+}
+
+// discard removes what was written. What cannot be removed is at the next start.
+func (k *snapSink) discard() {
+	var errs []error
+	if k.file != nil {
+		errs = append(errs, k.file.Close())
+	}
+	if k.dir != nil {
+		errs = append(errs, k.dir.Close())
+	}
+	// Under its last name too: a file system may have renamed it and returned an error.
+	for _, path := range []string{k.tmp(), k.store.path(k.name)} {
+		if err := k.store.fs.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		k.store.logger.Error("cannot remove an unfinished snapshot", "file", k.tmp(), "error", err)
+		return
+	}
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	delete(k.store.mu.writing, k.name)
 }

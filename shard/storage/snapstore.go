@@ -1,242 +1,222 @@
 package storage
 
 import (
-	"cmp"
-	"encoding/binary"
+	"bufio"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
-	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 const (
-	// snapshotsKept is how many snapshots stay on disk. Only the newest is
-	// ever used; the one before is there for the operator.
+	// snapshotsKept is how many snapshots stay on disk. Only the newest is ever used. The one
+	// before serves readers that have named it, and the operator.
 	snapshotsKept = 2
 
-	snapshotsDir      = "snapshots" // raft.FileSnapshotStore's
-	snapshotTmpSuffix = ".tmp"      // of a snapshot that was not finished
+	snapshotsDir = "snapshots" // below the replica's directory
+
+	// snapBufferBytes is read or written at once.
+	snapBufferBytes = 64 << 10
+
+	// snapSyncBytes is how much is written before the system begins to store it: so the sync at
+	// the end is short, which nothing interrupts, and those of the log do not wait for all of it.
+	snapSyncBytes = 4 << 20
+
+	// noFilesPause is the wait before a snapshot is opened again for which no file descriptor
+	// was left.
+	noFilesPause = time.Second
 )
 
-// A snapshot's state begins with a checksum of what raft keeps beside it in
-// meta.json, where raft has none:
-//
-//	┌────────────────┬──────────────────────┬─────────────────┐
-//	│ magic "CSN" 01 │ crc32c little endian │ the FSM's bytes │
-//	│    4 bytes     │       4 bytes        │                 │
-//	└────────────────┴──────────────────────┴─────────────────┘
-//
-// crc32c covers index, term, configuration index (8 bytes each) and, for each
-// server, suffrage (1), length and bytes of its id, length and bytes of its
-// address (lengths of 8). All of it is covered by raft's CRC-64 of the state.
-const snapshotHeadBytes = 8
+// ErrInterrupted is returned by reads and writes of snapshots after Interrupt.
+var ErrInterrupted = errors.New("the replica is closed: its snapshots are neither read nor written any more")
 
-var snapshotMagic = [4]byte{'C', 'S', 'N', 1}
-
-func snapshotHead(index, term, configurationIndex uint64, servers []raft.Server) [snapshotHeadBytes]byte {
-	b := binary.LittleEndian.AppendUint64(nil, index)
-	b = binary.LittleEndian.AppendUint64(b, term)
-	b = binary.LittleEndian.AppendUint64(b, configurationIndex)
-	for _, s := range servers {
-		b = append(b, byte(s.Suffrage))
-		b = append(binary.LittleEndian.AppendUint64(b, uint64(len(s.ID))), s.ID...)
-		b = append(binary.LittleEndian.AppendUint64(b, uint64(len(s.Address))), s.Address...)
-	}
-	var head [snapshotHeadBytes]byte
-	copy(head[:], snapshotMagic[:])
-	binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(b, castagnoli))
-	return head
-}
-
-// Snapshots keeps a group's snapshots in raft's FileSnapshotStore, and never
-// lets raft fall back from the newest to an older one: the log that would lead
-// on from the older one may be gone, and what this replica acknowledged with
-// it. Any error, and a newest snapshot that is damaged, stops the group.
+// Snapshots keeps a replica's snapshots, and tells raft of the newest only: raft would fall back
+// to an older one, and the log that would lead on from it may be gone, with what this replica
+// acknowledged. DESIGN.md argues why the newest is always whole.
 type Snapshots struct {
-	files *raft.FileSnapshotStore
-	dir   string // holds one directory a snapshot
-	group uint32
-	stop  *FailStop
+	fs     vfs.FS
+	dir    string
+	group  uint32
+	logger hclog.Logger
+	stop   *FailStop
 
-	// All are stored by noteWhole, under noting.
-	wholeIndex atomic.Uint64          // log index of the newest whole snapshot, 0 for none
-	wholeBytes atomic.Int64           // size of its state
-	wholeID    atomic.Pointer[string] // raft's name of it, nil for none
-	noting     sync.Mutex
+	newest      atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot, nil for none; set under mu
+	interrupted chan struct{}                     // closed by Interrupt
+	interrupt   sync.Once
+
+	mu struct {
+		sync.Mutex // no file is touched under it
+		number     uint64
+		finished   []snapName            // ascending; those to remove too, until they are removed
+		writing    map[snapName]struct{} // begun, and neither finished nor removed
+	}
 }
 
 var _ raft.SnapshotStore = (*Snapshots)(nil)
 
-// OpenSnapshots opens the snapshots below dir and removes what unfinished ones
+// OpenSnapshots opens the snapshots below dir and removes what unfinished and replaced ones
 // left. It does not read the newest one's state: Open does.
 func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
-	s := &Snapshots{dir: filepath.Join(dir, snapshotsDir), group: group, stop: stop}
-	var err error
-	if s.files, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger); err != nil {
-		return nil, fmt.Errorf("cannot open snapshots in %s: %w", dir, err)
-	}
-	if err := s.removeUnfinished(); err != nil {
-		return nil, fmt.Errorf("cannot remove unfinished snapshots in %s: %w", s.dir, err)
-	}
-	metas, err := s.List()
-	if err != nil {
-		return nil, err
-	}
-	if len(metas) > 0 {
-		s.noteWhole(metas[0].ID, metas[0].Index, metas[0].Size)
+	return openSnapshots(vfs.Default, dir, group, logger, stop)
+}
+
+func openSnapshots(fs vfs.FS, dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
+	s := &Snapshots{fs: fs, dir: fs.PathJoin(dir, snapshotsDir), group: group, logger: logger, stop: stop, interrupted: make(chan struct{})}
+	s.mu.writing = map[snapName]struct{}{}
+	if err := s.recover(dir); err != nil {
+		return nil, fmt.Errorf("cannot open snapshots in %s: %w", s.dir, err)
 	}
 	return s, nil
 }
 
-// NewestIndex returns the log index of the newest whole snapshot, 0 for none.
-func (s *Snapshots) NewestIndex() uint64 { return s.wholeIndex.Load() }
-
-// IsNewest reports whether a snapshot is the newest whole one. Snapshots may be of the same entry,
-// as what they name on disk changes without one: cold rows do.
-//
-// What only older snapshots name is removed after a newer one was noted. So nothing of this one was
-// removed before IsNewest returned true.
-func (s *Snapshots) IsNewest(id string) bool {
-	newest := s.wholeID.Load()
-	return newest != nil && *newest == id
-}
-
-// NewestBytes returns the size of the newest whole snapshot's state.
-func (s *Snapshots) NewestBytes() int64 { return s.wholeBytes.Load() }
-
-func (s *Snapshots) removeUnfinished() error {
-	entries, err := os.ReadDir(s.dir)
+// recover reads the directory and makes its names durable: one may be of a snapshot whose
+// process was killed before it had synced the directory.
+func (s *Snapshots) recover(parent string) error {
+	if err := s.fs.MkdirAll(s.dir, 0o750); err != nil {
+		return err
+	}
+	files, err := s.fs.List(s.dir)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if e.IsDir() && strings.HasSuffix(e.Name(), snapshotTmpSuffix) {
-			if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
-				return err
-			}
+	for _, file := range files {
+		if strings.HasPrefix(file, ".") { // not ours; a network file system has some
+			continue
+		}
+		base, unfinished := strings.CutSuffix(file, snapTmpSuffix)
+		base, ours := strings.CutSuffix(base, snapSuffix)
+		name, err := parseSnapName(base)
+		if !ours || err != nil {
+			return fmt.Errorf("%w: %s is not the file of a snapshot", ErrDamaged, file)
+		}
+		s.mu.number = max(s.mu.number, name.number)
+		if !unfinished {
+			s.mu.finished = append(s.mu.finished, name)
+		} else if err := s.fs.Remove(s.fs.PathJoin(s.dir, file)); err != nil {
+			return err
 		}
 	}
-	return nil
+	slices.SortFunc(s.mu.finished, snapName.compare)
+	if err := errors.Join(s.syncDir(parent), s.syncDir(s.dir)); err != nil {
+		return err
+	}
+	if len(s.mu.finished) == 0 {
+		return nil
+	}
+	newest := s.mu.finished[len(s.mu.finished)-1]
+	file, err := openSnapFile(s.fs, s.path(newest), newest)
+	if err != nil {
+		return fmt.Errorf("cannot use the newest snapshot %s: %w", s.path(newest), err)
+	}
+	s.newest.Store(file.meta)
+	s.removeReplaced()
+	return file.Close()
 }
 
-// Names returns the names of all snapshots, those that are being written too.
-func (s *Snapshots) Names() ([]string, error) {
-	entries, err := os.ReadDir(s.dir)
+func (s *Snapshots) syncDir(dir string) error {
+	d, err := s.fs.OpenDir(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = strings.TrimSuffix(e.Name(), snapshotTmpSuffix)
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (s *Snapshots) path(name snapName) string {
+	return s.fs.PathJoin(s.dir, name.String()+snapSuffix)
+}
+
+// Interrupt ends all reads and writes of snapshots, those under way too, with ErrInterrupted.
+// Raft's goroutines end soon after then, however large a snapshot they restore or write.
+func (s *Snapshots) Interrupt() { s.interrupt.Do(func() { close(s.interrupted) }) }
+
+// usable returns why nothing may be read or written, nil while it may.
+func (s *Snapshots) usable() error {
+	select {
+	case <-s.interrupted:
+		return ErrInterrupted
+	default:
+		return s.stop.Failure()
+	}
+}
+
+// Newest returns index and term of the newest finished snapshot, 0 for none.
+func (s *Snapshots) Newest() (index, term uint64) {
+	if m := s.newest.Load(); m != nil {
+		return m.Index, m.Term
+	}
+	return 0, 0
+}
+
+// NewestIndex returns the log index of the newest finished snapshot, 0 for none.
+func (s *Snapshots) NewestIndex() uint64 {
+	index, _ := s.Newest()
+	return index
+}
+
+// NewestBytes returns the size of the newest finished snapshot's state.
+func (s *Snapshots) NewestBytes() int64 {
+	if m := s.newest.Load(); m != nil {
+		return m.Size
+	}
+	return 0
+}
+
+// IsNewest reports whether a snapshot is the newest finished one. Snapshots may be of the same
+// entry, as what they name on disk changes without one: cold rows do.
+//
+// What only older snapshots name is removed after a newer one was noted. So nothing of this one
+// was removed before IsNewest returned true.
+func (s *Snapshots) IsNewest(id string) bool {
+	m := s.newest.Load()
+	return m != nil && m.ID == id
+}
+
+// OldestIndex returns the log index of the oldest snapshot on disk, 0 for none.
+func (s *Snapshots) OldestIndex() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.finished) == 0 {
+		return 0
+	}
+	return s.mu.finished[0].index
+}
+
+// Names returns the names of all snapshots on disk, and of those that are being written.
+func (s *Snapshots) Names() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, name := range s.mu.finished {
+		names = append(names, name.String())
+	}
+	for name := range s.mu.writing {
+		names = append(names, name.String())
 	}
 	return names, nil
 }
 
-// snapshotName is a snapshot directory's name: term-index-milliseconds.
-type snapshotName struct {
-	term, index, msec uint64
-}
-
-func parseSnapshotName(name string) (snapshotName, error) {
-	var n [3]uint64
-	parts := strings.Split(name, "-")
-	if len(parts) != len(n) {
-		return snapshotName{}, fmt.Errorf("%w: unknown directory %q", ErrDamaged, name)
-	}
-	for i, p := range parts {
-		var err error
-		if n[i], err = strconv.ParseUint(p, 10, 64); err != nil {
-			return snapshotName{}, fmt.Errorf("%w: unknown directory %q", ErrDamaged, name)
-		}
-	}
-	return snapshotName{n[0], n[1], n[2]}, nil
-}
-
-func (a snapshotName) compare(b snapshotName) int {
-	return cmp.Or(cmp.Compare(a.term, b.term), cmp.Compare(a.index, b.index), cmp.Compare(a.msec, b.msec))
-}
-
-// newest returns the name of the newest finished snapshot, whatever its state,
-// and false when there is none.
-func (s *Snapshots) newest() (snapshotName, bool, error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return snapshotName{}, false, err
-	}
-	var newest snapshotName
-	found := false
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasSuffix(e.Name(), snapshotTmpSuffix) {
-			continue
-		}
-		name, err := parseSnapshotName(e.Name())
-		if err != nil {
-			return snapshotName{}, false, err
-		}
-		if !found || newest.compare(name) < 0 {
-			newest, found = name, true
-		}
-	}
-	return newest, found, nil
-}
-
-// Newest returns index and term of the newest finished snapshot, whatever its state,
-// and false when there is none.
-func (s *Snapshots) Newest() (index, term uint64, found bool, err error) {
-	name, found, err := s.newest()
-	return name.index, name.term, found, err
-}
-
-// List is raft.SnapshotStore's. raft's own leaves out what it cannot read; a
-// list that does not begin with the newest directory is refused here.
-//
-// Snapshots may be finished meanwhile, and each removes one that snapshotsKept later ones have
-// replaced. If raft's list does not begin with the directory that was the newest before it was
-// read, that one was removed, and then a newer one is there. So the newest is damaged if it is
-// still the newest. Otherwise List begins again.
+// List is raft.SnapshotStore's. It returns the newest snapshot alone.
 func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 	if err := s.stop.Failure(); err != nil {
 		return nil, err
 	}
-	newest, found, err := s.newest()
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
-	}
-	metas, err := s.files.List()
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
-	}
-	if !found {
+	newest := s.newest.Load()
+	if newest == nil {
 		return nil, nil
 	}
-	if len(metas) > 0 {
-		// One that was finished since the directory was read is fine.
-		first, err := parseSnapshotName(metas[0].ID)
-		if err == nil && first.compare(newest) >= 0 {
-			for _, m := range metas { // the sizes of what Open returns
-				m.Size = max(0, m.Size-snapshotHeadBytes)
-			}
-			return metas, nil
-		}
-	}
-	later, _, err := s.newest()
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
-	}
-	if newest.compare(later) < 0 {
-		return s.List()
-	}
-	return nil, s.fail(fmt.Errorf("cannot use the newest snapshot %d-%d-%d: %w: its meta.json",
-		newest.term, newest.index, newest.msec, ErrDamaged))
+	meta := *newest
+	return []*raft.SnapshotMeta{&meta}, nil
 }
 
 // Opened is the state of a snapshot that Open returned. raft gives its transport the state of a
@@ -246,89 +226,131 @@ type Opened struct {
 	ID string // raft's name of the snapshot
 }
 
-// Open is raft.SnapshotStore's. It reads the whole state once to check it. The state is Opened.
+// Open is raft.SnapshotStore's. It reads the whole file once to check it. The state is Opened.
+// Without a free file descriptor it waits for one, until Interrupt: raft would go on after a
+// snapshot that it has received and cannot open, as if it were not there.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if err := s.stop.Failure(); err != nil {
+	for first := true; ; first = false {
+		meta, state, err := s.open(id)
+		switch {
+		case err == nil:
+			return meta, Opened{state, id}, nil
+		case scarce.NoFiles(err):
+			if first {
+				s.logger.Error("no file descriptor is left to open a snapshot: waiting for one", "snapshot", id)
+			}
+			select {
+			case <-time.After(noFilesPause):
+				continue
+			case <-s.interrupted:
+				return nil, nil, ErrInterrupted
+			case <-s.stop.Failed():
+				return nil, nil, s.stop.Failure()
+			}
+		case s.usable() != nil:
+			return nil, nil, s.usable()
+		}
+		err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
+		if s.replaced(id) { // it was removed after it was listed
+			return nil, nil, err
+		}
+		return nil, nil, s.fail(err)
+	}
+}
+
+func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if err := s.usable(); err != nil {
 		return nil, nil, err
 	}
-	meta, state, err := s.openChecked(id)
-	if err == nil {
-		return meta, Opened{state, id}, nil
-	}
-	err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
-	if errors.Is(err, os.ErrNotExist) && s.superseded(id) {
-		return nil, nil, err // it was removed after it was listed
-	}
-	return nil, nil, s.fail(err)
-}
-
-// noteWhole notes a snapshot that is whole, unless a newer one is: a leader's, a repair's
-// and one of raft's own may be written at the same time, and end in any order.
-func (s *Snapshots) noteWhole(id string, index uint64, bytes int64) {
-	s.noting.Lock()
-	defer s.noting.Unlock()
-	if index >= s.wholeIndex.Load() {
-		s.wholeIndex.Store(index)
-		s.wholeBytes.Store(bytes)
-		s.wholeID.Store(&id)
-	}
-}
-
-// superseded reports whether a newer snapshot than id is there.
-func (s *Snapshots) superseded(id string) bool {
-	name, err := parseSnapshotName(id)
-	if err != nil {
-		return false
-	}
-	newest, found, err := s.newest()
-	return err == nil && found && name.compare(newest) < 0
-}
-
-func (s *Snapshots) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	name, err := parseSnapshotName(id)
+	name, err := parseSnapName(id)
 	if err != nil {
 		return nil, nil, err
 	}
-	meta, state, err := s.files.Open(id)
-	if errors.Is(err, os.ErrNotExist) {
+	file, err := openSnapFile(s.fs, s.path(name), name)
+	if err != nil {
 		return nil, nil, err
 	}
-	if err != nil { // raft's own check of the state has no sentinel
-		return nil, nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	if err := file.verify(s.usable); err != nil {
+		return nil, nil, errors.Join(err, file.Close())
 	}
-	if meta.Version != 1 || meta.ID != id || meta.Term != name.term || meta.Index != name.index || meta.Size < snapshotHeadBytes {
-		state.Close()
-		return nil, nil, fmt.Errorf("%w: its meta.json tells of another snapshot", ErrDamaged)
-	}
-	var head [snapshotHeadBytes]byte
-	if _, err := io.ReadFull(state, head[:]); err != nil {
-		state.Close()
-		return nil, nil, fmt.Errorf("%w: the state has no head: %w", ErrDamaged, err)
-	}
-	if head != snapshotHead(meta.Index, meta.Term, meta.ConfigurationIndex, meta.Configuration.Servers) {
-		state.Close()
-		return nil, nil, fmt.Errorf("%w: meta.json does not match the state", ErrDamaged)
-	}
-	meta.Size -= snapshotHeadBytes
-	return meta, state, nil
+	state := bufio.NewReaderSize(interruptible{file.state(), s.usable}, snapBufferBytes)
+	return file.meta, struct {
+		io.Reader
+		io.Closer
+	}{state, file}, nil
+}
+
+// replaced reports whether a snapshot is not among those that are kept.
+func (s *Snapshots) replaced(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.mu.finished[max(0, len(s.mu.finished)-snapshotsKept):]
+	return len(kept) > 0 && !slices.ContainsFunc(kept, func(n snapName) bool { return n.String() == id })
 }
 
 // Create is raft.SnapshotStore's.
 func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
-	configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.stop.Failure(); err != nil {
+	configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	files, err := s.files.Create(version, index, term, configuration, configurationIndex, trans)
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("cannot create a snapshot: %w", err))
+	if version != raft.SnapshotVersionMax {
+		return nil, fmt.Errorf("cannot create a snapshot of version %d, only of %d", version, raft.SnapshotVersionMax)
 	}
-	sink := &snapSink{SnapshotSink: files, store: s, index: index, bytes: -snapshotHeadBytes}
-	head := snapshotHead(index, term, configurationIndex, configuration.Servers)
-	if _, err := sink.Write(head[:]); err != nil {
-		return nil, errors.Join(err, files.Cancel())
+	s.mu.Lock()
+	s.mu.number++
+	name := snapName{index, term, s.mu.number}
+	s.mu.writing[name] = struct{}{}
+	s.mu.Unlock()
+	k := &snapSink{store: s, name: name, meta: &raft.SnapshotMeta{
+		Version: version, ID: name.String(), Index: index, Term: term,
+		Configuration: configuration.Clone(), ConfigurationIndex: configurationIndex,
+	}}
+	if err := k.begin(); err != nil {
+		k.discard()
+		return nil, s.judge(fmt.Errorf("cannot create a snapshot: %w", err))
 	}
-	return sink, nil
+	return k, nil
+}
+
+// finish notes a snapshot whose name is durable, and removes those that it replaces. Some may be
+// written at the same time and end in any order: a leader's, a repair's, and one of raft's own.
+func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
+	s.mu.Lock()
+	delete(s.mu.writing, name)
+	s.mu.finished = append(s.mu.finished, name)
+	slices.SortFunc(s.mu.finished, snapName.compare)
+	if s.mu.finished[len(s.mu.finished)-1] == name {
+		s.newest.Store(meta)
+	}
+	s.mu.Unlock()
+	s.removeReplaced()
+}
+
+// removeReplaced removes all but the newest snapshotsKept. One that cannot be removed is tried
+// again when the next is finished, or at the next start.
+func (s *Snapshots) removeReplaced() {
+	s.mu.Lock()
+	old := slices.Clone(s.mu.finished[:max(0, len(s.mu.finished)-snapshotsKept)])
+	s.mu.Unlock()
+	for _, name := range old {
+		if err := s.fs.Remove(s.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.logger.Error("cannot remove a replaced snapshot", "file", s.path(name), "error", err)
+			continue
+		}
+		s.mu.Lock()
+		s.mu.finished = slices.DeleteFunc(s.mu.finished, func(n snapName) bool { return n == name })
+		s.mu.Unlock()
+	}
+}
+
+// judge stops the group for an error, unless it passes: of a snapshot that is not finished,
+// nothing is needed.
+func (s *Snapshots) judge(err error) error {
+	if scarce.Is(err) || errors.Is(err, ErrInterrupted) {
+		return err
+	}
+	return s.fail(err)
 }
 
 func (s *Snapshots) fail(err error) error {

@@ -58,7 +58,7 @@ func TestDamagedFiles(t *testing.T) {
 		if strings.HasSuffix(logStore, "shared") {
 			logs = []string{newestSegment, fullSegment}
 		}
-		damagedFiles(t, logStore, append(logs, "node.json", "log-store", "meta.json", "state.bin"))
+		damagedFiles(t, logStore, append(logs, "node.json", "log-store", snapshotKind))
 	})
 }
 
@@ -233,19 +233,26 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 	return n.Dir, l
 }
 
-// The segments of a log have names of their own, and these two kinds.
+// The segments of a log and snapshots have names of their own, and these kinds.
 const (
 	segmentSuffix = ".log"
 	newestSegment = "newest segment"
 	fullSegment   = "full segment"
 	nextSegment   = "next segment"
+
+	snapshotSuffix = ".snap"
+	snapshotKind   = "snapshot"
 )
 
 // kindOf is a file's name or, of a segment, which of the three it is: nothing was written
 // to the next one, which is there to be.
 func kindOf(t *testing.T, path string) string {
 	t.Helper()
-	if filepath.Ext(path) != segmentSuffix {
+	switch filepath.Ext(path) {
+	case segmentSuffix:
+	case snapshotSuffix:
+		return snapshotKind
+	default:
 		return filepath.Base(path)
 	}
 	all, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"+segmentSuffix))
