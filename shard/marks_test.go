@@ -83,7 +83,7 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	}
 	stores, err := storage.OpenStores(cfg.Stores())
 	mustDo(t, err)
-	log := storage.NewLog(stores, number, cfg.Dir, 1<<30, storage.NewFailStop(n.fatal))
+	log := storage.NewLog(stores, number, cfg.Dir, 1<<30, storage.NewFailStop(n.fatal, func(error) {}))
 	index, err := log.LastIndex()
 	mustDo(t, err)
 	var entry raft.Log

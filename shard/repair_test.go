@@ -431,7 +431,7 @@ func TestNodeOpensAReplicaAgain(t *testing.T) {
 	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	before := groups[0].replica.Load()
-	before.group.Reopen()
+	before.group.Reopen(errors.New("a test"))
 	eventually(t, "another replica serves", func() bool {
 		r, err := groups[0].led()
 		return err == nil && r != before

@@ -2,8 +2,8 @@
 // refused or closed, and the deadlines of what is written outside of a handler. It reads no
 // request.
 //
-// Invariant: at most ConnsMax connections are open, and whatever a client does, each ends by
-// a deadline.
+// Invariant: at most ConnsMax connections are open, none with a file descriptor that is kept for
+// the node, and whatever a client does, each ends by a deadline.
 package listen
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/scarce"
 )
 
 const (
@@ -33,13 +34,16 @@ const (
 
 // Config is what a Listener needs.
 type Config struct {
-	Listener     net.Listener
-	ConnsMax     int
-	WriteTimeout time.Duration
-	Refusal      []byte // a whole HTTP answer
-	Conns        prometheus.Gauge
-	Refused      prometheus.Counter
-	Logger       *slog.Logger
+	Listener net.Listener
+	ConnsMax int
+	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
+	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
+	DescriptorsMax int
+	WriteTimeout   time.Duration
+	Refusal        []byte // a whole HTTP answer
+	Conns          prometheus.Gauge
+	Refused        prometheus.Counter
+	Logger         *slog.Logger
 }
 
 // Listener returns at most ConnsMax open connections and answers the others with a refusal.
@@ -62,6 +66,9 @@ type Listener struct {
 // New returns a listener over another. It limits the messages of the logger.
 func New(cfg Config) *Listener {
 	cfg.Logger = new(lograte.Limiter).Logger(cfg.Logger)
+	if cfg.DescriptorsMax == 0 {
+		cfg.DescriptorsMax, _ = scarce.Bounds()
+	}
 	l := &Listener{Listener: cfg.Listener, cfg: cfg, done: make(chan struct{})}
 	l.mu.conns = make(map[*Conn]struct{})
 	return l
@@ -96,10 +103,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit returns the connection if it is within the cap; otherwise it refuses the connection
 // and returns nil.
 func (l *Listener) admit(raw net.Conn) *Conn {
-	c := &Conn{Conn: raw, listener: l}
+	c, kept := &Conn{Conn: raw, listener: l}, scarce.Descriptor(raw) >= l.cfg.DescriptorsMax
+	if kept {
+		l.cfg.Logger.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "http", "descriptors_for_clients", l.cfg.DescriptorsMax)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.mu.closed && len(l.mu.conns) < l.cfg.ConnsMax {
+	if !l.mu.closed && !kept && len(l.mu.conns) < l.cfg.ConnsMax {
 		l.mu.conns[c] = struct{}{}
 		l.cfg.Conns.Inc()
 		return c

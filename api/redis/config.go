@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures a Server. A zero bound or timeout means its default.
@@ -45,6 +46,9 @@ type Config struct {
 	LargeBytesMax int
 	// ConnsMax bounds the open connections. One more receives an error and is closed.
 	ConnsMax int
+	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
+	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
+	DescriptorsMax int
 
 	// Auth tells who callers are and what they may do; nil lets everybody do everything.
 	Auth *auth.Authorizer
@@ -94,6 +98,8 @@ func (c Config) withDefaults() (Config, error) {
 	c.OutputBytesMax = cmp.Or(c.OutputBytesMax, outputBytesMaxDefault)
 	c.LargeBytesMax = cmp.Or(c.LargeBytesMax, largeBytesMaxDefault)
 	c.ConnsMax = cmp.Or(c.ConnsMax, connsMaxDefault)
+	clients, _ := scarce.Bounds()
+	c.DescriptorsMax = cmp.Or(c.DescriptorsMax, clients)
 	if c.CommandBytesMax < readBytesFirst {
 		return c, fmt.Errorf("config: CommandBytesMax is %d, at least %d is needed", c.CommandBytesMax, readBytesFirst)
 	}

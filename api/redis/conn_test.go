@@ -118,6 +118,14 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
+// A connection whose file descriptor is kept for the node is refused.
+func TestKeptDescriptors(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.DescriptorsMax = 3 })
+	if got := dial(t, s).reply(); got != "-ERR max number of clients reached" {
+		t.Errorf("it is told %s", got)
+	}
+}
+
 func TestTimeouts(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.IdleTimeout = 50 * time.Millisecond; c.ArriveTimeout = 100 * time.Millisecond })
 	dial(t, s).ended() // it says nothing

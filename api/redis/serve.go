@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
@@ -69,11 +70,16 @@ func (s *Server) Serve() error {
 // refusalTimeout bounds the write of an error to a client beyond ConnsMax.
 const refusalTimeout = 100 * time.Millisecond
 
-// admit starts to serve a connection, or refuses it beyond ConnsMax.
+// admit starts to serve a connection, or refuses it beyond ConnsMax, or if its file descriptor is
+// kept for the node itself.
 func (s *Server) admit(raw net.Conn) {
+	kept := scarce.Descriptor(raw) >= s.cfg.DescriptorsMax
+	if kept {
+		s.limited.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "redis", "descriptors_for_clients", s.cfg.DescriptorsMax)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.closed || len(s.mu.conns) >= s.cfg.ConnsMax {
+	if s.mu.closed || kept || len(s.mu.conns) >= s.cfg.ConnsMax {
 		s.metrics.connsRefused.Inc()
 		_ = raw.SetWriteDeadline(time.Now().Add(refusalTimeout)) // never reached: a new socket's buffer is empty
 		_, _ = raw.Write([]byte("-ERR max number of clients reached\r\n"))

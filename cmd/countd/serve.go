@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source/brokers"
 	"github.com/countd/countd/sources"
@@ -196,6 +197,9 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2)}
 	p.starting.waitFor(func() string { return "the start" })
 	memoryLimit, err := c.memoryLimit()
+	if err == nil {
+		err = checkFiles(logger)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -228,6 +232,23 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "cluster_name", c.ClusterName, "data_dir", p.dir.Path(),
 		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr, "redis_addr", c.RedisAddr)
 	return p, nil
+}
+
+// checkFiles refuses a limit of open files that a node cannot live with, and warns of one that
+// leaves clients fewer connections than they may have.
+func checkFiles(logger *slog.Logger) error {
+	const raise = "raise it: ulimit -n of a shell, LimitNOFILE= of a unit, --ulimit nofile= of a container"
+	limit, err := scarce.FileLimit()
+	switch {
+	case err != nil:
+		logger.Warn("cannot tell how many connections there is room for", "err", err)
+	case limit < scarce.FilesMin:
+		return fmt.Errorf("the limit of open files is %d, and a node needs %d, better %d: %s", limit, scarce.FilesMin, scarce.FilesWanted, raise)
+	case limit < scarce.FilesWanted:
+		logger.Warn("the limit of open files is low: the node keeps half of it, and refuses connections beyond the rest",
+			"limit", int(limit), "wanted", scarce.FilesWanted, "for_clients", limit.ForClients(), "hint", raise)
+	}
+	return nil
 }
 
 // open creates the servers, brings the node into its cluster and opens its groups. If it

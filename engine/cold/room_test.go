@@ -122,3 +122,24 @@ func TestFilesThatCannotBeWritten(t *testing.T) {
 		t.Error("nobody is told")
 	}
 }
+
+// Without a file descriptor, Pebble's files wait for one: nothing ends the process or is taken for
+// damaged.
+func TestFilesWaitForADescriptor(t *testing.T) {
+	files := newFailingFS(".sst")
+	s := openStore(t, files) // it fails the test if the store gives up
+	defer s.Close()
+	g := mustGroup(t, s, 1)
+	files.failure.Store(&fs.PathError{Op: "open", Path: "cold", Err: syscall.EMFILE})
+	time.AfterFunc(2*time.Second, func() { files.failure.Store(nil) })
+	n := mustWrite(t, g, syntheticRows(100))[0]
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Load(0, 1<<64-1, &engine.Page{Width: 4}); err != nil {
+		t.Error(err)
+	}
+	if files.failure.Load() != nil {
+		t.Error("nothing has waited")
+	}
+}

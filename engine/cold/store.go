@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures Open.
@@ -45,7 +46,6 @@ const (
 	// Pebble's own memory besides its indexes. A batch of generations is larger than half
 	// of the memtable, so Pebble writes it directly to a file.
 	pebbleMemtableBytes = 128 << 10
-	pebbleFilesMax      = 512
 
 	// removedWithin bounds the time until the space of removed generations is free.
 	// Without it, the space would be free only once a memtable is full of removals.
@@ -184,10 +184,11 @@ func Open(cfg Config) (*Store, error) {
 const blockOverhead = 200
 
 func (s *Store) options() *pebble.Options {
+	waiting := scarce.Wait{Dir: s.cfg.Dir, What: "cold rows", Logger: s.cfg.Logger, Started: &s.opened, Closing: s.closing}
 	o := &pebble.Options{
-		FS: vfs.OnDiskFull(s.cfg.FS, s.awaitRoom), Logger: pebbleLogger{s},
+		FS: waiting.Over(s.cfg.FS), Logger: pebbleLogger{s},
 		FormatMajorVersion: pebble.FormatNewest,
-		Cache:              s.index.pebble, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
+		Cache:              s.index.pebble, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: scarce.TableFiles(),
 		FlushDelayDeleteRange: removedWithin,
 	}
 	o.EventListener = &pebble.EventListener{
@@ -199,7 +200,7 @@ func (s *Store) options() *pebble.Options {
 		// By default Pebble retries a failed flush without end or pause.
 		FlushEnd: func(info pebble.FlushInfo) {
 			var file *fs.PathError
-			if errors.As(info.Err, &file) && !errors.Is(info.Err, syscall.ENOSPC) {
+			if errors.As(info.Err, &file) && !scarce.Is(info.Err) {
 				s.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %w", s.cfg.Dir, info.Err))
 			}
 		},

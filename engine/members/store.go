@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures Open.
@@ -45,8 +46,6 @@ const (
 	// blockBytes is small, as a lookup that memory does not answer reads and unpacks a block: in
 	// 16 KiB that takes twice as long, and pairs take 6 % less.
 	blockBytes = 4 << 10
-	// filesOpenMax bounds the open files, each of which keeps some kilobytes of memory.
-	filesOpenMax = 512
 	// indexBytes is the size of a part of a file's index. A lookup reads one part, unless memory
 	// has it.
 	indexBytes = 16 << 10
@@ -109,6 +108,7 @@ type Store struct {
 	gate    sync.RWMutex
 	closed  bool
 	closing atomic.Bool // set when Close begins
+	opened  atomic.Bool // set once Open is done
 }
 
 // Open opens the store, and creates it if it does not exist.
@@ -138,6 +138,7 @@ func Open(cfg Config) (*Store, error) {
 		}
 		return true, nil
 	})
+	s.opened.Store(true)
 	go s.fillFilters()
 	return s, nil
 }
@@ -147,9 +148,10 @@ func Open(cfg Config) (*Store, error) {
 // pairs are merged.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
+	waiting := scarce.Wait{Dir: s.cfg.Dir, What: "members", Logger: s.cfg.Logger, Started: &s.opened, Closing: s.filters.end}
 	o := &pebble.Options{
-		FS: &tableFS{summingFS{s.cfg.FS}, s.unreadable}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
-		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: filesOpenMax,
+		FS: &tableFS{summingFS{waiting.Over(s.cfg.FS)}, s.unreadable}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
+		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: scarce.TableFiles(),
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
@@ -168,7 +170,7 @@ func (s *Store) options() *pebble.Options {
 		// By default Pebble retries a failed flush without end or pause.
 		FlushEnd: func(info pebble.FlushInfo) {
 			var file *fs.PathError
-			if errors.As(info.Err, &file) && !s.closing.Load() {
+			if errors.As(info.Err, &file) && !scarce.Is(info.Err) && !s.closing.Load() {
 				s.cfg.Fatal(fmt.Errorf("cannot write members in %s: %w", s.cfg.Dir, info.Err))
 			}
 		},

@@ -31,9 +31,9 @@ const rule = `
 	# Files that appear whole or not at all.
 	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
-	engine/cold: engine engine/golomb internal/lograte
+	engine/cold: engine engine/golomb internal/lograte internal/scarce
 	# Sets of members on disk.
-	engine/members: internal/lograte
+	engine/members: internal/lograte internal/scarce
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# The forms of names.
@@ -66,11 +66,11 @@ const rule = `
 	# Bodies of calls between nodes, byte by byte.
 	shard/wire:
 	# The cluster port, calls and their errors; no body, no group.
-	shard/rpc: shard/wire shard/errs internal/lograte
+	shard/rpc: shard/wire shard/errs internal/lograte internal/scarce
 	# What Raft groups must not lose, and nothing of what it means.
-	shard/raftstore: shard/wire
+	shard/raftstore: shard/wire internal/scarce
 	# One replica's log, votes and snapshots on disk, checked.
-	shard/storage: shard/raftstore internal/atomicfile internal/scarce
+	shard/storage: shard/raftstore shard/errs internal/atomicfile internal/scarce
 	# Appends of all groups, and small calls, between two nodes.
 	shard/stream: shard/rpc shard/wire shard/storage shard/errs
 	# One replica of a Raft group, and what guards raft in it.
@@ -123,7 +123,7 @@ const rule = `
 	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Connections of HTTP clients.
-	api/listen: internal/lograte
+	api/listen: internal/lograte internal/scarce
 	# Values in JSON.
 	api/jsontext:
 	# Metrics of HTTP.
@@ -132,10 +132,10 @@ const rule = `
 	api: api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
-	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members
+	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
 	cluster: internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
@@ -176,7 +176,7 @@ const rule = `
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold engine/members raftfsm raftfsm/spill shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members raftfsm raftfsm/spill shard/raftstore shard/storage internal/scarce: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

@@ -66,7 +66,8 @@ var (
 // and another may.
 var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
-// ErrGroupClosed is returned for a proposal to a group that is closing.
+// ErrGroupClosed is returned for a proposal to a group that is closing, and by reads and writes of
+// its snapshots.
 var ErrGroupClosed = errors.New("the group is closing")
 
 // NeverProposed reports whether err, from the future of a proposal, promises that no

@@ -40,6 +40,8 @@ func (l *Log) runCleaner() {
 			var err error
 			if more, err = l.clean(); errors.Is(err, ErrClosed) {
 				return
+			} else if errors.Is(err, ErrNoSegment) {
+				break // the next rotation wakes it
 			} else if err != nil {
 				_ = l.fail(fmt.Errorf("cannot clean the log: %w", err))
 				return

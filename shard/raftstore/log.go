@@ -7,7 +7,7 @@
 //
 // Invariant: once a call has returned nil, its data is on disk and survives a crash at any
 // moment. After a failed write or sync the log accepts nothing more, because nobody can tell
-// which part of that write is on disk.
+// which part of that write is on disk. Only ErrNoSegment leaves it as it was.
 package raftstore
 
 import (
@@ -26,6 +26,9 @@ var (
 	// ErrGap is returned for entries that do not follow the last one, and for a deletion
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
+	// ErrNoSegment is returned for a write when the log has no room and cannot make a file, for
+	// want of disk or file descriptors. Nothing of it was written, and it may be tried again.
+	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
 const (

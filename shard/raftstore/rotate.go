@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 // endSectors is what each segment keeps free for the batch that ends it.
@@ -42,7 +44,7 @@ func (l *Log) rotate(need int) error {
 			return err
 		}
 		if next, err = l.make(number, enough); err != nil {
-			return err
+			return l.noSegment(number, err)
 		}
 		first = l.beginning(number, next.sectors)
 	}
@@ -103,9 +105,19 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 	}
 	s, err := l.prepare(number)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the next segment: %w", err)
+		return nil, l.noSegment(number, err)
 	}
 	return s, nil
+}
+
+// noSegment returns the error of a segment that could not be made. If that passes, it is prepared
+// again: nothing was written, and the next batch finds it, or tries once more.
+func (l *Log) noSegment(number uint32, err error) error {
+	if scarce.Is(err) {
+		l.startPrepare(number)
+		return fmt.Errorf("%w: %w", ErrNoSegment, err)
+	}
+	return fmt.Errorf("cannot make the next segment: %w", err)
 }
 
 // prepare makes a segment ready to be written, its file durable: that of a segment that was

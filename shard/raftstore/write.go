@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -136,7 +137,7 @@ func (l *Log) writeLocked() {
 	q.busy = true
 	q.Unlock()
 	err := l.write(batch, bytes)
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrNoSegment) {
 		err = l.fail(err)
 	}
 	for _, r := range batch {

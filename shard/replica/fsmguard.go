@@ -12,6 +12,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/storage"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // guardFSM returns fsm with its Restore and Snapshot watched. raft goes on
@@ -82,7 +84,7 @@ func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 		s.damaged(err) // the replica is repaired, and its snapshot and log have all
 		return err
 	}
-	if err != nil && !scarce.Is(err) && !errors.Is(err, storage.ErrInterrupted) {
+	if err != nil && !scarce.Is(err) && !errors.Is(err, errs.ErrGroupClosed) {
 		return s.stop.Fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
 	}
 	return err

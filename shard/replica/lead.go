@@ -52,7 +52,8 @@ func (g *Replica) confirm() {
 			return
 		}
 		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(began) > transferMax {
-			_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, errTransferStuck))
+			g.cfg.Logger.Warn("a handover of leadership does not end: the replica is opened again", "group", g.cfg.Group)
+			g.Reopen(errTransferStuck)
 			return
 		}
 		select {

@@ -257,8 +257,8 @@ func (g *Replica) changed(future raft.IndexFuture) error {
 	return nil
 }
 
-// errTransferStuck ends a group whose leadership is being handed over for ever:
-// raft refuses every write meanwhile (hashicorp/raft#696).
+// errTransferStuck is why a replica is opened again whose leadership is being handed over for
+// ever: raft refuses every write meanwhile (hashicorp/raft#696).
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
 // Transfer hands the leadership to another voter. raft refuses writes from its

@@ -52,8 +52,10 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	path := cfg.LogPath()
 	logger := cfg.raftLogger()
 	g := &Replica{
-		cfg:        cfg,
-		stop:       storage.NewFailStop(cfg.Fatal),
+		cfg: cfg,
+		stop: storage.NewFailStop(cfg.Fatal, func(err error) {
+			cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
+		}),
 		leadership: make(chan bool, 1),
 		done:       make(chan struct{}),
 		closed:     make(chan struct{}),

@@ -134,6 +134,10 @@ func (f *rpcFilter) run() {
 }
 
 func (f *rpcFilter) handle(rpc raft.RPC) {
+	if err := f.g.stop.Usable(); err != nil { // of an interrupted restore, raft knows less than the disk
+		f.respond(rpc, raft.RPCResponse{Error: err})
+		return
+	}
 	var err error
 	switch call := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -231,17 +235,17 @@ func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	g := f.g
 	g.cfg.Logger.Warn("a snapshot replaced a log of the same length: the replica is opened again",
 		"group", g.cfg.Group, "snapshot", call.LastLogIndex, "from", string(call.ID))
-	g.Reopen()
+	g.Reopen(errLastIndex)
 	<-g.done
 }
 
-// Reopen asks the owner to open the replica again, or stops the group for good if nobody
-// does.
-func (g *Replica) Reopen() {
+// Reopen asks the owner to open the replica again, or stops the group for good, because of why, if
+// nobody does.
+func (g *Replica) Reopen(why error) {
 	if g.cfg.Reopen != nil {
 		g.cfg.Reopen()
 	} else {
-		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, errLastIndex))
+		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, why))
 	}
 }
 

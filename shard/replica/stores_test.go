@@ -14,7 +14,7 @@ var errBrokenDisk = errors.New("the disk is broken")
 
 // noFatal fails the test when a group stops for good.
 func noFatal(t *testing.T) *storage.FailStop {
-	stop := storage.NewFailStop(func(err error) { t.Error(err) })
+	stop := storage.NewFailStop(func(err error) { t.Error(err) }, func(error) {})
 	mustDo(t, stop.Arm())
 	return stop
 }
@@ -22,7 +22,7 @@ func noFatal(t *testing.T) *storage.FailStop {
 // countFatal counts the notices.
 func countFatal(t *testing.T) (*storage.FailStop, *int) {
 	n := new(int)
-	stop := storage.NewFailStop(func(error) { *n++ })
+	stop := storage.NewFailStop(func(error) { *n++ }, func(error) {})
 	mustDo(t, stop.Arm())
 	return stop, n
 }

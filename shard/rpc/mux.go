@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/scarce"
 )
 
 const (
@@ -75,6 +76,7 @@ type Mux struct {
 	addr     net.Addr // what peers dial
 	listener net.Listener
 	calls    *callListener
+	files    int            // the number from which on no connection's file descriptor is
 	prefaces chan struct{}  // a token for each connection in its preface
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
@@ -115,6 +117,7 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 		m.addr = dialledAddr(cfg.Advertise)
 	}
 	m.calls.addr = m.addr
+	_, m.files = scarce.Bounds()
 	m.mu.layers = make(map[uint32]*muxLayer)
 	m.mu.waiting = make(map[net.Conn]struct{})
 	m.wg.Add(1)
@@ -221,6 +224,10 @@ func (m *Mux) serve() {
 			case <-m.done:
 				return
 			}
+			continue
+		}
+		if scarce.Descriptor(conn) >= m.files {
+			m.refuse(conn, errors.New("the other file descriptors are kept for the node's own files"))
 			continue
 		}
 		select {

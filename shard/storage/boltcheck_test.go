@@ -155,7 +155,7 @@ func readWhole(t *testing.T, path string) error {
 		return err
 	}
 	defer b.Close()
-	stop := NewFailStop(func(error) {})
+	stop := NewFailStop(func(error) {}, func(error) {})
 	l := NewLog(b, 7, path, 1<<40, stop)
 	snaps, err := OpenSnapshots(t.TempDir(), 7, hclog.NewNullLogger(), stop)
 	if err != nil {

@@ -3,17 +3,25 @@ package storage
 import (
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // FailStop holds the first failure of a group that it cannot go on from: its
 // log, vote or snapshots could not be written or read back as they were
 // written, or its disk hangs. From then on every store of the group answers
 // with that failure, so that nothing more is acknowledged or voted for.
+//
+// It also ends what waits or takes long when the group is closed: see Interrupt.
 type FailStop struct {
-	notify func(error)   // told once, in the goroutine that failed
-	ended  chan struct{} // closed with the first failure
+	notify      func(error)   // told once, in the goroutine that failed
+	waits       func(error)   // called before each wait for a machine that lacks something
+	ended       chan struct{} // closed with the first failure
+	interrupted chan struct{} // closed by Interrupt
+	interrupt   sync.Once
 
 	mu struct {
 		sync.Mutex
@@ -22,10 +30,42 @@ type FailStop struct {
 	}
 }
 
-// NewFailStop returns a FailStop that calls notify, once, for a failure after Arm. notify
-// runs in the goroutine that failed, and must not wait for the replica.
-func NewFailStop(notify func(error)) *FailStop {
-	return &FailStop{notify: notify, ended: make(chan struct{})}
+// waitPause is the pause before something is tried again that the machine lacked something for.
+const waitPause = 500 * time.Millisecond
+
+// NewFailStop returns a FailStop that calls notify, once, for a failure after Arm, and waits
+// before each pause of a write that has to wait for disk or file descriptors. Both run in the
+// goroutine concerned, and must not wait for the replica.
+func NewFailStop(notify, waits func(error)) *FailStop {
+	return &FailStop{notify: notify, waits: waits, ended: make(chan struct{}), interrupted: make(chan struct{})}
+}
+
+// Interrupt ends all reads and writes of snapshots, those under way too, and all waits, with
+// errs.ErrGroupClosed. raft's goroutines end soon after then, however large a snapshot they restore or
+// write. The caller is about to shut raft down.
+func (f *FailStop) Interrupt() { f.interrupt.Do(func() { close(f.interrupted) }) }
+
+// Usable returns why the group's files are not to be read or written, nil while they are.
+func (f *FailStop) Usable() error {
+	select {
+	case <-f.interrupted:
+		return errs.ErrGroupClosed
+	default:
+		return f.Failure()
+	}
+}
+
+// wait waits before a call that failed with err is made again. It returns an error if it is not to be.
+func (f *FailStop) wait(err error) error {
+	f.waits(err)
+	select {
+	case <-time.After(waitPause):
+		return nil
+	case <-f.interrupted:
+		return errs.ErrGroupClosed
+	case <-f.ended:
+		return f.Failure()
+	}
 }
 
 // Fail records err if it is the first failure, and returns the first failure.
@@ -114,7 +154,7 @@ type endingStable struct {
 
 func (s endingStable) SetUint64(key []byte, value uint64) error {
 	err := s.StableStore.SetUint64(key, value)
-	if err != nil && s.stop.Failure() != nil {
+	if err != nil && s.stop.Usable() != nil {
 		runtime.Goexit()
 	}
 	return err

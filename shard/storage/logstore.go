@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
 )
 
@@ -90,7 +91,13 @@ func unsealEntry(e *raft.Log) error {
 
 // Log is a replica's log. It stores every entry with a checksum and verifies it when it
 // reads it back. The watchdog sees a write that hangs. Any error but
-// raft.ErrLogNotFound stops the replica for good.
+// raft.ErrLogNotFound and raftstore.ErrNoSegment stops the replica for good.
+//
+// raftstore.ErrNoSegment passes, and nothing was written. StoreLogs returns it: raft's leader
+// steps down, so that another node may lead, and a follower refuses the entries, which come
+// again. But raft does not look whether its last entries are still there after it has deleted
+// some and then failed. So DeleteRange, and the StoreLogs that follows one at the log's end, try
+// again until they succeed.
 type Log struct {
 	store raft.LogStore
 	group uint32
@@ -99,6 +106,7 @@ type Log struct {
 
 	storing stallGauge // StoreLogs: raft's main goroutine only
 	cutting stallGauge // DeleteRange, under cut
+	cutEnd  bool       // the last entries were deleted, and none were stored since; raft's main goroutine only
 	cut     sync.Mutex // raft's main and snapshot goroutines both delete
 
 	// What was stored since the last snapshot: covered subtracts what a snapshot
@@ -198,9 +206,10 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	sealed, bytes := sealAll(entries)
-	l.storing.begin()
-	err := l.store.StoreLogs(sealed)
-	l.storing.end()
+	err := l.write(&l.storing, l.cutEnd, func() error { return l.store.StoreLogs(sealed) })
+	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
+		return err
+	}
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
 	}
@@ -209,9 +218,26 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err := l.stop.Failure(); err != nil {
 		return err
 	}
+	l.cutEnd = false
 	l.entries.Add(int64(len(entries)))
 	l.grow(int64(bytes))
 	return nil
+}
+
+// write makes a change that the watchdog sees. If the log has no file for it, it fails, or with
+// patient set waits until it has.
+func (l *Log) write(gauge *stallGauge, patient bool, change func() error) error {
+	for {
+		gauge.begin()
+		err := change()
+		gauge.end()
+		if !patient || !errors.Is(err, raftstore.ErrNoSegment) {
+			return err
+		}
+		if err := l.stop.wait(err); err != nil {
+			return err
+		}
+	}
 }
 
 // sealAll returns copies of the entries as they are stored, and their size.
@@ -252,11 +278,18 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	}
 	l.cut.Lock()
 	defer l.cut.Unlock()
-	l.cutting.begin()
-	err := l.store.DeleteRange(first, last)
-	l.cutting.end()
+	end, err := l.store.LastIndex()
+	if err == nil {
+		err = l.write(&l.cutting, true, func() error { return l.store.DeleteRange(first, last) })
+	}
+	if errors.Is(err, errs.ErrGroupClosed) {
+		return err
+	}
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
+	}
+	if last >= end { // only raft's main goroutine deletes those
+		l.cutEnd = true
 	}
 	return l.stop.Failure()
 }

@@ -16,7 +16,7 @@ import (
 
 // noFatal fails the test when a group stops for good.
 func noFatal(t *testing.T) *FailStop {
-	stop := NewFailStop(func(err error) { t.Error(err) })
+	stop := NewFailStop(func(err error) { t.Error(err) }, func(error) {})
 	if err := stop.Arm(); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func noFatal(t *testing.T) *FailStop {
 // countFatal counts the notices.
 func countFatal(t *testing.T) (*FailStop, *int) {
 	n := new(int)
-	stop := NewFailStop(func(error) { *n++ })
+	stop := NewFailStop(func(error) { *n++ }, func(error) {})
 	if err := stop.Arm(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // snapHistory is what a random history of snapshots began and finished.
@@ -194,7 +196,7 @@ func TestSnapshotKilled(t *testing.T) {
 			}
 			return nil
 		})
-		killed := NewFailStop(func(error) {})
+		killed := NewFailStop(func(error) {}, func(error) {})
 		s, err := openSnapshots(fs, "", 7, hclog.NewNullLogger(), killed)
 		for index := uint64(10); index < 14 && err == nil; index++ {
 			var sink raft.SnapshotSink
@@ -339,8 +341,8 @@ func TestOpenWaitsForAFileDescriptor(t *testing.T) {
 		_, _, err := s.Open(id)
 		opened <- err
 	}()
-	s.Interrupt()
-	if err := <-opened; !errors.Is(err, ErrInterrupted) {
+	s.stop.Interrupt()
+	if err := <-opened; !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("opened with %v", err)
 	}
 }
@@ -357,16 +359,16 @@ func TestInterrupt(t *testing.T) {
 	mustDo(t, err)
 	closing, err := s.Create(1, 12, 2, testServers, 1, nil)
 	mustDo(t, err)
-	s.Interrupt()
-	s.Interrupt()
-	if _, err := sink.Write([]byte("more")); !errors.Is(err, ErrInterrupted) {
+	s.stop.Interrupt()
+	s.stop.Interrupt()
+	if _, err := sink.Write([]byte("more")); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("written with %v", err)
 	}
 	mustDo(t, sink.Cancel())
-	if err := closing.Close(); !errors.Is(err, ErrInterrupted) {
+	if err := closing.Close(); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("finished with %v", err)
 	}
-	if _, err := io.Copy(io.Discard, state); !errors.Is(err, ErrInterrupted) {
+	if _, err := io.Copy(io.Discard, state); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("read with %v", err)
 	}
 	mustDo(t, state.Close())
@@ -393,7 +395,7 @@ func TestDamagedSnapshotFile(t *testing.T) {
 		mustDo(t, err)
 		_, err = file.Write(content)
 		mustDo(t, errors.Join(err, file.Close()))
-		s, err := openSnapshots(disk, "", 7, hclog.NewNullLogger(), NewFailStop(func(error) {}))
+		s, err := openSnapshots(disk, "", 7, hclog.NewNullLogger(), NewFailStop(func(error) {}, func(error) {}))
 		if err == nil {
 			_, _, err = s.Open(id)
 		}

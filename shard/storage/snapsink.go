@@ -54,7 +54,7 @@ func (k *snapSink) write(p []byte) error {
 func (k *snapSink) ID() string { return k.name.String() }
 
 func (k *snapSink) Write(p []byte) (int, error) {
-	if err := k.store.usable(); err != nil {
+	if err := k.store.stop.Usable(); err != nil {
 		return 0, err
 	}
 	if k.err == nil {
@@ -76,7 +76,7 @@ func (k *snapSink) Close() error {
 		return k.err
 	}
 	k.closed = true
-	if err := k.store.usable(); err != nil && k.err == nil {
+	if err := k.store.stop.Usable(); err != nil && k.err == nil {
 		k.err = err
 	}
 	if k.err == nil {

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -32,14 +32,7 @@ const (
 	// snapSyncBytes is how much is written before the system begins to store it: so the sync at
 	// the end is short, which nothing interrupts, and those of the log do not wait for all of it.
 	snapSyncBytes = 4 << 20
-
-	// noFilesPause is the wait before a snapshot is opened again for which no file descriptor
-	// was left.
-	noFilesPause = time.Second
 )
-
-// ErrInterrupted is returned by reads and writes of snapshots after Interrupt.
-var ErrInterrupted = errors.New("the replica is closed: its snapshots are neither read nor written any more")
 
 // Snapshots keeps a replica's snapshots, and tells raft of the newest only: raft would fall back
 // to an older one, and the log that would lead on from it may be gone, with what this replica
@@ -51,9 +44,7 @@ type Snapshots struct {
 	logger hclog.Logger
 	stop   *FailStop
 
-	newest      atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot, nil for none; set under mu
-	interrupted chan struct{}                     // closed by Interrupt
-	interrupt   sync.Once
+	newest atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot, nil for none; set under mu
 
 	mu struct {
 		sync.Mutex // no file is touched under it
@@ -72,7 +63,7 @@ func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop
 }
 
 func openSnapshots(fs vfs.FS, dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
-	s := &Snapshots{fs: fs, dir: fs.PathJoin(dir, snapshotsDir), group: group, logger: logger, stop: stop, interrupted: make(chan struct{})}
+	s := &Snapshots{fs: fs, dir: fs.PathJoin(dir, snapshotsDir), group: group, logger: logger, stop: stop}
 	s.mu.writing = map[snapName]struct{}{}
 	if err := s.recover(dir); err != nil {
 		return nil, fmt.Errorf("cannot open snapshots in %s: %w", s.dir, err)
@@ -134,20 +125,6 @@ func (s *Snapshots) syncDir(dir string) error {
 
 func (s *Snapshots) path(name snapName) string {
 	return s.fs.PathJoin(s.dir, name.String()+snapSuffix)
-}
-
-// Interrupt ends all reads and writes of snapshots, those under way too, with ErrInterrupted.
-// Raft's goroutines end soon after then, however large a snapshot they restore or write.
-func (s *Snapshots) Interrupt() { s.interrupt.Do(func() { close(s.interrupted) }) }
-
-// usable returns why nothing may be read or written, nil while it may.
-func (s *Snapshots) usable() error {
-	select {
-	case <-s.interrupted:
-		return ErrInterrupted
-	default:
-		return s.stop.Failure()
-	}
 }
 
 // Newest returns index and term of the newest finished snapshot, 0 for none.
@@ -227,39 +204,32 @@ type Opened struct {
 }
 
 // Open is raft.SnapshotStore's. It reads the whole file once to check it. The state is Opened.
-// Without a free file descriptor it waits for one, until Interrupt: raft would go on after a
+// Without a free file descriptor it waits for one, until FailStop.Interrupt: raft would go on after a
 // snapshot that it has received and cannot open, as if it were not there.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	for first := true; ; first = false {
+	for {
 		meta, state, err := s.open(id)
-		switch {
-		case err == nil:
+		if err == nil {
 			return meta, Opened{state, id}, nil
-		case scarce.NoFiles(err):
-			if first {
-				s.logger.Error("no file descriptor is left to open a snapshot: waiting for one", "snapshot", id)
-			}
-			select {
-			case <-time.After(noFilesPause):
-				continue
-			case <-s.interrupted:
-				return nil, nil, ErrInterrupted
-			case <-s.stop.Failed():
-				return nil, nil, s.stop.Failure()
-			}
-		case s.usable() != nil:
-			return nil, nil, s.usable()
+		}
+		if usable := s.stop.Usable(); usable != nil {
+			return nil, nil, usable
 		}
 		err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
-		if s.replaced(id) { // it was removed after it was listed
+		switch {
+		case s.replaced(id): // it was removed after it was listed
+			return nil, nil, err
+		case !scarce.NoFiles(err):
+			return nil, nil, s.fail(err)
+		}
+		if err := s.stop.wait(err); err != nil {
 			return nil, nil, err
 		}
-		return nil, nil, s.fail(err)
 	}
 }
 
 func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if err := s.usable(); err != nil {
+	if err := s.stop.Usable(); err != nil {
 		return nil, nil, err
 	}
 	name, err := parseSnapName(id)
@@ -270,10 +240,10 @@ func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := file.verify(s.usable); err != nil {
+	if err := file.verify(s.stop.Usable); err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
-	state := bufio.NewReaderSize(interruptible{file.state(), s.usable}, snapBufferBytes)
+	state := interruptible{bufio.NewReaderSize(file.state(), snapBufferBytes), s.stop.Usable}
 	return file.meta, struct {
 		io.Reader
 		io.Closer
@@ -291,7 +261,7 @@ func (s *Snapshots) replaced(id string) bool {
 // Create is raft.SnapshotStore's.
 func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.usable(); err != nil {
+	if err := s.stop.Usable(); err != nil {
 		return nil, err
 	}
 	if version != raft.SnapshotVersionMax {
@@ -347,7 +317,7 @@ func (s *Snapshots) removeReplaced() {
 // judge stops the group for an error, unless it passes: of a snapshot that is not finished,
 // nothing is needed.
 func (s *Snapshots) judge(err error) error {
-	if scarce.Is(err) || errors.Is(err, ErrInterrupted) {
+	if scarce.Is(err) || errors.Is(err, errs.ErrGroupClosed) {
 		return err
 	}
 	return s.fail(err)

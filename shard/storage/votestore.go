@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // raft's keys; it uses no others.
@@ -70,7 +72,8 @@ type stableBytes interface {
 // new term with the old candidate: a vote that was never given. Here the first
 // call only remembers the term and the second stores both in one transaction.
 //
-// Any error but raftboltdb.ErrKeyNotFound stops the group for good.
+// Any error but raftboltdb.ErrKeyNotFound stops the group for good. While the log has no file for
+// a value, the write waits: raft ends the process if it cannot store its term.
 type Votes struct {
 	store stableBytes
 	group uint32
@@ -194,9 +197,18 @@ func (s *Votes) writeLocked(key, value []byte) error {
 	if err := s.stop.Failure(); err != nil {
 		return err
 	}
-	s.mu.writing.begin()
-	err := s.store.Set(key, sealStable(nil, key, value))
-	s.mu.writing.end()
+	var err error
+	for {
+		s.mu.writing.begin()
+		err = s.store.Set(key, sealStable(nil, key, value))
+		s.mu.writing.end()
+		if !errors.Is(err, raftstore.ErrNoSegment) {
+			break
+		}
+		if err := s.stop.wait(err); err != nil { // raft goes on with a vote that it could not store
+			return err
+		}
+	}
 	if err != nil {
 		return s.fail("store", key, err)
 	}

@@ -1,0 +1,66 @@
+package members
+
+import (
+	"io/fs"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// A disk that is full for a while, and a process without file descriptors: entries wait, and
+// nothing ends the process or is taken for damaged.
+func TestEntriesWaitForTheMachine(t *testing.T) {
+	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			var failing atomic.Bool
+			var failed atomic.Int64
+			files := &roomyFS{}
+			files.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+				opens := op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpOpen
+				if !failing.Load() || failure != syscall.ENOSPC && !opens || op.Kind.ReadOrWrite() != errorfs.OpIsWrite && !opens {
+					return nil
+				}
+				failed.Add(1)
+				return &fs.PathError{Op: "write", Path: op.Path, Err: failure}
+			}))
+			files.room = func() uint64 {
+				if failing.Load() {
+					return 0
+				}
+				return 1 << 40
+			}
+			s := storeOf(t, files) // it fails the test if the store gives up
+			d := &disk{T: t, store: s}
+			d.group = d.open(1)
+			d.give(joins(10, 10)...)
+			failing.Store(true)
+			time.AfterFunc(2*time.Second, func() { failing.Store(false) })
+			d.give(joins(20, 20)...)
+			d.flush()
+			if failing.Load() || failed.Load() == 0 {
+				t.Error("nothing has waited")
+			}
+			if n := s.Stats().Damaged; n != 0 {
+				t.Errorf("%d times taken for damaged", n)
+			}
+			d.group.Close()
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// roomyFS has as much room as room returns.
+type roomyFS struct {
+	vfs.FS
+	room func() uint64
+}
+
+func (d *roomyFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: d.room(), TotalBytes: 1 << 40}, nil
+}
