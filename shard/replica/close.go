@@ -4,24 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
+
+	"github.com/countd/countd/shard/errs"
 )
+
+// closeShare is the part of the time to close that a snapshot may take: the rest stops raft.
+const closeShare = 0.75
 
 // Close stops the group: what was proposed before is answered, a snapshot is
 // taken if asked for and worth it, raft and then its stores are closed. It
 // waits for everything, but not past ctx: then it returns ctx's error, with
 // the rest stopping behind it. Further calls wait for the first.
+//
+// Snapshots that are being read, written or restored end at once, or once that last one is
+// taken: however large they are, they do not hold up the close.
 func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
 		return Within(ctx, func() error { <-g.closed; return nil })
 	}
 	defer close(g.closed)
-	errs := []error{Within(ctx, g.closeGate)}
-	if g.stop.Failure() == nil {
-		errs = append(errs, g.settle(ctx, snapshot))
+	all := []error{Within(ctx, g.closeGate)}
+	failed := g.stop.Failure()
+	if !snapshot {
+		g.interrupt()
 	}
-	return errors.Join(append(errs, g.shutdown(ctx))...)
+	if failed == nil {
+		all = append(all, g.settle(ctx, snapshot))
+	}
+	g.interrupt()
+	all = append(all, g.shutdown(ctx))
+	if err := g.stop.Failure(); failed == nil && !errors.Is(err, errs.ErrGroupClosed) {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// interrupt ends the reads and writes of snapshots. A restore that it cuts short fails the group,
+// of which only Close hears from here on.
+func (g *Replica) interrupt() {
+	g.stop.Disarm()
+	g.stop.Interrupt()
 }
 
 // closeGate refuses proposals, once those are in raft's queue that are on their
@@ -36,17 +62,32 @@ func (g *Replica) closeGate() error {
 // settle waits until raft has answered the requests in its queue. At its shutdown raft drops
 // the requests that are left, and their callers would wait for ever.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
-	return Within(ctx, func() error {
+	err := Within(ctx, func() error {
 		// Its answer does not matter: raft's queue is first in, first out.
 		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
-		if snapshot && g.worthSnapshot() {
-			err := g.TakeSnapshot()
-			if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) {
-				return err
-			}
+		return nil
+	})
+	if err != nil || !snapshot || !g.worthSnapshot() {
+		return err
+	}
+	limited := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, time.Duration(closeShare*float64(time.Until(deadline))))
+		defer cancel()
+	}
+	err = Within(limited, func() error {
+		err := g.TakeSnapshot()
+		if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) && !scarce.Is(err) {
+			return err
 		}
 		return nil
 	})
+	if err != nil && limited.Err() != nil {
+		g.cfg.Logger.Info("a snapshot was cut short: the next start replays more of the log", "group", g.cfg.Group)
+		return nil
+	}
+	return err
 }
 
 // shutdown stops raft, then what stands around it, then closes the stores.
@@ -56,8 +97,7 @@ func (g *Replica) shutdown(ctx context.Context) error {
 		// Now, not after: raft waits for its calls to peers, which end with
 		// their connections.
 		g.trans.CloseStreams()
-		g.stop.Disarm()
-		errs := []error{g.trans.Close(), stopped.Error()}
+		all := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)
 		g.wg.Wait()
 		// A repair may be writing a snapshot. The caller may delete the directory, or open
@@ -65,9 +105,9 @@ func (g *Replica) shutdown(ctx context.Context) error {
 		g.snapshotting.Lock()
 		defer g.snapshotting.Unlock()
 		if g.stores != nil {
-			errs = append(errs, g.stores.Close())
+			all = append(all, g.stores.Close())
 		}
-		return errors.Join(errs...)
+		return errors.Join(all...)
 	})
 }
 

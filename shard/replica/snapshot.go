@@ -105,11 +105,13 @@ func (g *Replica) runSnapshots() {
 			return
 		}
 		for g.logSinceSnapshot() >= g.dueBytes() && g.stop.Failure() == nil {
+			before := g.logSinceSnapshot()
 			err := g.TakeSnapshot()
 			g.NoteSnapshot(err)
-			if err == nil {
+			if err == nil && g.logSinceSnapshot() < before {
 				continue
 			}
+			// Put off, or nothing was applied yet: no leader says what is committed.
 			select {
 			case <-time.After(snapshotRetryDelay):
 			case <-g.done:

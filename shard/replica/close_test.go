@@ -1,0 +1,178 @@
+package replica
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+// minuteFSM takes a minute to write a snapshot and to restore one, piece by piece.
+type minuteFSM struct {
+	*sumFSM
+	slow  atomic.Bool
+	began chan string
+}
+
+func newMinuteFSM() *minuteFSM { return &minuteFSM{sumFSM: &sumFSM{}, began: make(chan string, 10)} }
+
+type minuteSnapshot struct {
+	raft.FSMSnapshot
+	fsm *minuteFSM
+}
+
+func (f *minuteFSM) pieces(what string, piece func() error) error {
+	if !f.slow.Load() {
+		return nil
+	}
+	f.began <- what
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		if err := piece(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *minuteFSM) Snapshot() (raft.FSMSnapshot, error) {
+	s, err := f.sumFSM.Snapshot()
+	return minuteSnapshot{s, f}, err
+}
+
+func (s minuteSnapshot) Persist(sink raft.SnapshotSink) error {
+	err := s.fsm.pieces("a snapshot", func() error { _, err := sink.Write(nil); return err })
+	if err != nil {
+		return err
+	}
+	return s.FSMSnapshot.Persist(sink)
+}
+
+func (f *minuteFSM) Restore(state io.ReadCloser) error {
+	err := f.pieces("a restore", func() error { _, err := state.Read(nil); return err })
+	if err != nil {
+		return err
+	}
+	return f.sumFSM.Restore(state)
+}
+
+// mustCloseWithin closes a replica that writes, restores or receives a snapshot.
+func mustCloseWithin(t *testing.T, g *Replica, limit time.Duration, snapshot bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	began := time.Now()
+	if err := g.Close(ctx, snapshot); err != nil {
+		t.Fatalf("closed after %v: %v", time.Since(began), err)
+	}
+}
+
+// A snapshot that takes long does not hold up the close: neither one that was begun before, nor
+// the last one. The replica opens again, with all that was applied.
+func TestCloseBesideASnapshot(t *testing.T) {
+	for name, last := range map[string]bool{"one that was begun": false, "the last one": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig(t, testMux(t), "n1")
+			cfg.Initial, cfg.SnapshotBytes = aloneIn(cfg), 1<<10
+			fsm := newMinuteFSM()
+			cfg.FSM = fsm
+			g := mustOpen(t, cfg)
+			mustBeReady(t, g)
+			fsm.slow.Store(true)
+			for range 20 {
+				mustAdd(t, g, 1)
+			}
+			if !last {
+				go func() { _ = g.TakeSnapshot() }()
+				<-fsm.began
+			}
+			mustCloseWithin(t, g, 4*time.Second, last)
+			again := &sumFSM{}
+			cfg.FSM = again
+			g = mustOpen(t, cfg)
+			mustBeReady(t, g)
+			if got := mustAdd(t, g, 0); got != 20 {
+				t.Errorf("the sum is %v", got)
+			}
+		})
+	}
+}
+
+// A follower closes while it restores what its leader has sent, and while a leader that stands
+// still has sent a part. Nothing ends the process, and the replica opens with what is on its disk.
+func TestCloseBesideAnInstall(t *testing.T) {
+	for name, whole := range map[string]bool{"restoring": true, "receiving": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fsm := newMinuteFSM()
+			p := playLeaderOf(t, storage.LogStoreShared, func(cfg *Config) {
+				cfg.Initial, cfg.FSM = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}, fsm
+			})
+			p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
+			installed := make(chan struct{})
+			want := sumOf(2, 5)
+			if whole {
+				fsm.slow.Store(true)
+				want = sumOf(2, 20)
+				go func() { defer close(installed); _, _ = p.install(2, 20, 2) }()
+				<-fsm.began
+			} else {
+				state, sends := io.Pipe()
+				defer func() { sends.Close(); <-installed }()
+				go func() {
+					defer close(installed)
+					_ = p.trans.InstallSnapshot("n1", p.to(), &raft.InstallSnapshotRequest{
+						RPCHeader: headerOf("n2"), SnapshotVersion: raft.SnapshotVersionMax, Term: 2, LastLogIndex: 20, LastLogTerm: 2,
+						Configuration: raft.EncodeConfiguration(raft.Configuration{}), ConfigurationIndex: 1, Size: 1 << 30,
+					}, &raft.InstallSnapshotResponse{}, state)
+				}()
+				_, err := sends.Write(make([]byte, 1<<20))
+				mustDo(t, err)
+				eventually(t, "the follower receives the snapshot", func() bool {
+					unfinished, err := filepath.Glob(filepath.Join(p.cfg.Dir, "snapshots", "*.tmp"))
+					return err == nil && len(unfinished) > 0
+				})
+			}
+			mustCloseWithin(t, p.Replica, 4*time.Second, false)
+			if len(p.stopped) > 0 {
+				t.Errorf("the process would end: %v", <-p.stopped)
+			}
+			cfg := p.cfg
+			again := &sumFSM{}
+			cfg.FSM = again
+			p.Replica = mustOpen(t, cfg)
+			if !whole {
+				p.trans = p.dialler()
+				p.mustAppend(3, 5, 2, 5)
+			}
+			eventually(t, "the state is restored", func() bool { sum, _ := again.state(); return sum == want })
+		})
+	}
+}
+
+// A snapshot is due, and nothing is applied as no leader says what is committed: it is not tried
+// again and again.
+func TestSnapshotWithoutALeader(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	p := playLeaderOf(t, storage.LogStoreShared, func(cfg *Config) {
+		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
+		cfg.SnapshotBytes = 1 << 10
+		cfg.Room = func(uint64) (func(), error) {
+			asked.Add(1)
+			return func() {}, nil
+		}
+	})
+	p.mustAppend(2, 1, 1, 0, entriesOf(2, 2, 200)...)
+	eventually(t, "a snapshot is due", func() bool { return asked.Load() > 0 })
+	time.Sleep(2 * snapshotRetryDelay)
+	if n := asked.Load(); n > 10 {
+		t.Errorf("it was tried %d times", n)
+	}
+}
