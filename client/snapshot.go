@@ -60,8 +60,8 @@ func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
 // Restore replaces the rows of a shard by those of a snapshot of size bytes. It is refused
-// if the shard has rows, unless force deletes them first. It is sent once; repeat a restore
-// that was cut short with force.
+// if the shard has rows, outboxes or members, unless force deletes them first. It is sent once;
+// repeat a restore that was cut short with force.
 func (a Admin) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
 	return a.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
 }

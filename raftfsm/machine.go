@@ -300,6 +300,9 @@ func (m *machine) apply(entry *raft.Log) any {
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
+	if u, swept := m.contents.(*unread); swept && m.memory.Closed() {
+		u.skipSweeps()
+	}
 	m.publishSizes()
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {

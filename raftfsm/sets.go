@@ -112,5 +112,12 @@ func (s *sets) commit() (err error) {
 	return nil
 }
 
+// Pairs returns how many members all rows have together, as of the last applied entry.
+func (c *Counters) Pairs() uint64 {
+	c.whole.Lock()
+	defer c.whole.Unlock()
+	return c.contents.(*counts).sets.at.Pairs
+}
+
 // Members returns the sets of the shard, nil for a shard without a disk.
 func (c *Counters) Members() *members.Group { return c.tiers.Members }

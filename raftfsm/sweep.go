@@ -93,6 +93,18 @@ func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	return p[sweepSize:], nil
 }
 
+// skipSweeps turns the sweeps of an entry into ops without effect. While a shard is restored, its
+// cursors are those of the backup, also of users who are idle by now: the restore compares them
+// with it. The sweep drops them after that.
+func (u *unread) skipSweeps() {
+	for i, table := range u.tables {
+		if table == tableSweep {
+			u.tables[i] = TableCounts
+		}
+	}
+	u.sweeps = u.sweeps[:0]
+}
+
 // sweep checks the next rows of the current round, or of a new one.
 func (u *unread) sweep(step sweepStep, now int64) error {
 	s := *u.swept.Load()

@@ -201,14 +201,24 @@ func TestMembersAreRestored(t *testing.T) {
 	other := memberWrite(t, to[1], to[1].Keyspace("posts"), engine.Join(3, 0, 1_000_000), engine.Op{ID: 3, Kind: engine.OpSet, Cells: []engine.Cell{{}}})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
+	refused := 0
 	for shard := range ks.Shards {
 		number := ks.FirstGroup + uint32(shard)
 		stream, facts := taken(t, from, number)
 		facts.MembersGone, facts.Digest = 0, facts.Digest-facts.MembersGone
+		_, err := to[0].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{})
+		if errors.Is(err, ErrNotEmpty) {
+			refused++
+		} else {
+			mustDo(t, err)
+		}
 		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true})
 		if err != nil || got != facts {
 			t.Fatalf("shard %d: restored %+v, %v, want %+v", shard, got, err, facts)
 		}
+	}
+	if refused != 1 {
+		t.Errorf("without force, %d shards were refused, and one has a member, without a row", refused)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
 	at := to[2].Keyspace("posts")

@@ -37,8 +37,9 @@ type ReplicaReport struct {
 	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // rising; none of the catalog's group
 	Entries []replica.EntryMark `json:"entries,omitempty"` // rising: see entryWindow
 	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // one of them; nil for none
-	// Outboxes is how many authors have an outbox here.
+	// Outboxes is how many authors have an outbox here, Pairs how many members all rows have.
 	Outboxes uint64 `json:"outboxes,omitempty"`
+	Pairs    uint64 `json:"pairs,omitempty"`
 }
 
 // newLife returns a word that no other life of a process has.
@@ -66,7 +67,7 @@ func (n *Node) Report() NodeReport {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 				replica.Misfit = n.tiering.Misfit(here.tier)
 				if here.counters != nil {
-					replica.Outboxes = here.counters.Outboxes().Stats().Keys
+					replica.Outboxes, replica.Pairs = here.counters.Outboxes().Stats().Keys, here.counters.Pairs()
 				}
 			}
 		}

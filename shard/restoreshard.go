@@ -89,7 +89,7 @@ func (r restoring) Leader(ctx context.Context) (restore.State, error) {
 	if led == nil {
 		return restore.State{}, ErrNoLeader
 	}
-	return restore.State{Rows: led.Rows, Outboxes: led.Outboxes, Digest: led.Digest}, nil
+	return restore.State{Rows: led.Rows, Outboxes: led.Outboxes, Members: led.Pairs, Digest: led.Digest}, nil
 }
 
 func (r restoring) BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, error) {

@@ -314,7 +314,7 @@ func (s *Server) restoreLocked(g *Group, body []byte, query url.Values) (int, an
 	}
 	was, k := s.shardLocked(g), s.find(g.Keyspace)
 	if len(was) > 0 && query.Get("force") != "true" {
-		return 409, refuse("refused", "the shard has rows", "")
+		return 409, refuse("refused", "the shard has rows, outboxes or members", "")
 	}
 	for id := range was {
 		delete(k.rows, id)

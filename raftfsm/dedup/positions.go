@@ -178,6 +178,9 @@ func (p *positions) clear() {
 	p.numbers = nil
 }
 
+// Closed reports whether the shard is being restored: no section of a source is applied.
+func (m *Memory) Closed() bool { return m.positions.closed }
+
 func (p *positions) setClosed(closed bool) {
 	if p.closed != closed {
 		p.closed = closed

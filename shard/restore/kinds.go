@@ -113,16 +113,16 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	return r.send()
 }
 
-// noOutboxes returns ErrNotEmpty if authors have outboxes, with rows or without, unless by
-// force.
-func (r *restore) noOutboxes(force bool) error {
-	if force || r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesTimelines() {
+// nothingElse returns ErrNotEmpty if authors have outboxes, or rows have members, with counts or
+// without, unless by force.
+func (r *restore) nothingElse(force bool) error {
+	if force || r.cfg.Kind != codec.KindCounters {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
 	led, err := r.leader(ctx)
-	if err == nil && led.Outboxes > 0 {
+	if err == nil && led.Outboxes+led.Members > 0 {
 		err = r.notEmpty()
 	}
 	return err

@@ -53,8 +53,8 @@ const (
 	restoreReadTimeout = 30 * time.Second
 )
 
-// ErrNotEmpty is returned by Shard for a shard that has rows or outboxes.
-var ErrNotEmpty = errors.New("the shard has rows")
+// ErrNotEmpty is returned by Shard for a shard that has rows, outboxes or members.
+var ErrNotEmpty = errors.New("the shard has rows, outboxes or members")
 
 // ErrBadSnapshot is returned by Shard for a stream that is no whole
 // snapshot of a shard of that keyspace. Rows before the fault may have been
@@ -71,7 +71,7 @@ var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
 // Options says how a shard is restored.
 type Options struct {
-	Force bool // deletes the rows that are there first
+	Force bool // deletes the rows, outboxes and members that are there first
 	// Columns has the names of the snapshot's columns at their numbers, "" for a column that
 	// was dropped, whose counts are left out. Counts go to the columns of these names. nil
 	// says that the columns of the snapshot are those of the keyspace.
@@ -97,6 +97,7 @@ type Node interface {
 type State struct {
 	Rows     uint64
 	Outboxes uint64 // authors with an outbox
+	Members  uint64 // of all rows, also of those without counts, which are no rows
 	Digest   string // 16 hex digits
 }
 
@@ -339,7 +340,7 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	if err := r.noOutboxes(force); err != nil {
+	if err := r.nothingElse(force); err != nil {
 		return err
 	}
 	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing

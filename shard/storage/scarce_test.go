@@ -62,7 +62,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 	l, votes := NewLog(b, 7, "log", 1<<40, stop), NewVotes(b, 7, "log", stop)
 	done := make(chan struct{})
 	defer close(done)
-	go WatchStalls(100*time.Millisecond, l, votes, stop, done)
+	go WatchStalls(100*time.Millisecond, l, votes, stop, func(bool) {}, done)
 	entries := func(first, n uint64) (all []*raft.Log) {
 		for i := range n {
 			all = append(all, &raft.Log{Index: first + i, Term: 1, Data: []byte("x")})
