@@ -1,6 +1,7 @@
 package members
 
 import (
+	"errors"
 	"io/fs"
 	"sync/atomic"
 	"syscall"
@@ -21,7 +22,7 @@ func TestEntriesWaitForTheMachine(t *testing.T) {
 			files := &roomyFS{}
 			files.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 				opens := op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpOpen
-				if !failing.Load() || failure != syscall.ENOSPC && !opens || op.Kind.ReadOrWrite() != errorfs.OpIsWrite && !opens {
+				if !failing.Load() || !errors.Is(failure, syscall.ENOSPC) && !opens || op.Kind.ReadOrWrite() != errorfs.OpIsWrite && !opens {
 					return nil
 				}
 				failed.Add(1)
