@@ -159,6 +159,7 @@ func (b *batch) refuse(ctx context.Context) error {
 		}
 	}
 	b.decoder.Ops = kept
+	countAgain(letters)
 	if b.cfg.Source.OnError == OnErrorDeadLetter && len(letters) > 0 {
 		if err := b.send(ctx, letters); err != nil {
 			return err
@@ -178,6 +179,9 @@ func (s *session) letter(m *Message, reason string) Letter {
 		Position:  m.Position,
 		Reason:    reason,
 		Value:     m.Value,
+		number:    s.cfg.Number,
+		queue:     s.identity,
+		mark:      MarkOf(m),
 	}
 }
 
@@ -202,6 +206,7 @@ func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []
 			letters = append(letters, l)
 		}
 	}
+	countAgain(letters)
 	s.reject(letters)
 	if s.cfg.Source.OnError == OnErrorSkip {
 		return nil

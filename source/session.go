@@ -13,14 +13,15 @@ import (
 // session is one connected run of a partition: low ≤ every shard ≤ high.
 type session struct {
 	*Runner
-	reader Reader
-	start  Position  // the recorded one
-	at     Position  // all below it is applied, so far as a shard has any of it
-	low    Position  // the lowest shard
-	high   Position  // the highest shard
-	even   bool      // every shard is at at
-	met    time.Time // when the shards were last asked
-	last   sink.Mark // of the messages below at that the session has read, if it has read one
+	reader   Reader
+	identity string    // of the queue
+	start    Position  // the recorded one
+	at       Position  // all below it is applied, so far as a shard has any of it
+	low      Position  // the lowest shard
+	high     Position  // the highest shard
+	even     bool      // every shard is at at
+	met      time.Time // when the shards were last asked
+	last     sink.Mark // of the messages below at that the session has read, if it has read one
 
 	waiting      []Message
 	waitingBytes int
@@ -64,7 +65,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err := sameQueue(start.Identity, identity); err != nil {
 		return err
 	}
-	s.start = start.Position
+	s.start, s.identity = start.Position, identity
 	shards, err := s.positions(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ package source
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -39,15 +40,43 @@ type Letter struct {
 	Reason    string
 	Op        string // as JSON, if the message's other ops were applied; otherwise empty
 	Value     []byte // the message
+
+	again  int    // how many of the letters before it have the same op of the same message
+	number uint64 // of the source
+	queue  string // the identity of the queue
+	mark   Mark   // of the message
 }
 
-// ID names a letter, so that a broker can drop one that was written twice.
+// ID names a letter among those of a source that reads one queue.
 func (l *Letter) ID() string {
-	id := fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
-	if l.Op != "" {
-		id += "/" + l.Op
+	if l.Op == "" {
+		return l.place()
 	}
-	return id
+	return fmt.Sprintf("%s/%d/%s", l.place(), l.again, l.Op)
+}
+
+func (l *Letter) place() string {
+	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
+}
+
+// Key names a letter in a queue of dead letters, so that a broker can drop one that was written
+// twice. It differs from the letters of other messages that had the position: of another source
+// of the name, or of a queue that was made anew or lost messages. It has less than 200 bytes,
+// however long the op is.
+func (l *Letter) Key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %q %s", l.number, l.mark.Sum, l.queue, l.ID()))
+	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
+}
+
+// countAgain tells letters of equal ops of one message apart.
+func countAgain(letters []Letter) {
+	seen := map[string]int{}
+	for i := range letters {
+		l := &letters[i]
+		id := l.ID()
+		l.again = seen[id]
+		seen[id]++
+	}
 }
 
 // A Broker is a connection to a queue. Its methods may be called at once.

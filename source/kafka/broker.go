@@ -218,7 +218,7 @@ func (b *Broker) produce(ctx context.Context, letters []source.Letter) error {
 	for i := range letters {
 		l := &letters[i]
 		header := func(key, value string) kgo.RecordHeader { return kgo.RecordHeader{Key: key, Value: []byte(value)} }
-		r := &kgo.Record{Topic: b.cfg.DeadLetters, Key: []byte(l.ID()), Value: l.Value, Headers: []kgo.RecordHeader{
+		r := &kgo.Record{Topic: b.cfg.DeadLetters, Key: []byte(l.Key()), Value: l.Value, Headers: []kgo.RecordHeader{
 			header("countd-source", l.Source),
 			header("countd-partition", strconv.FormatUint(uint64(l.Partition), 10)),
 			header("countd-position", l.Position.String()),

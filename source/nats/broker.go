@@ -203,7 +203,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 			m.Header.Set("Countd-Op", l.Op)
 		}
 		asked := time.Now()
-		err := publish(ctx, js, m, l.ID())
+		err := publish(ctx, js, m, l.Key())
 		if tooLarge(err) {
 			return source.Stalled("the dead letter of position %s, a message of %d bytes and its headers, is over what the stream of subject %s takes: let it take more, or set on-error: skip",
 				l.Position, len(l.Value), b.cfg.DeadLetters)

@@ -308,7 +308,7 @@ func insert(table string, letters []source.Letter) string {
 	for i := range letters {
 		l := &letters[i]
 		fmt.Fprintf(&sql, "INSERT INTO %s (id, source, position, reason, op, message) VALUES (%s, %s, %s, %s, %s, '\\x%x') ON CONFLICT DO NOTHING;",
-			table, literal(l.ID()), literal(l.Source), literal(l.Position.String()), literal(l.Reason), literal(l.Op), l.Value)
+			table, literal(l.Key()), literal(l.Source), literal(l.Position.String()), literal(l.Reason), literal(l.Op), l.Value)
 	}
 	return sql.String()
 }

@@ -1,0 +1,54 @@
+package source
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// lettersOf returns the dead letters of a queue with an identity and one message.
+func lettersOf(t *testing.T, identity, message string, want int) (keys []string) {
+	t.Helper()
+	q, c := newFakes(2, nil)
+	q.identity = identity
+	q.add(message, like(1, 1))
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "all is applied", func() bool { return caughtUp(q, c) })
+	q.set(func() {
+		for _, l := range q.letters {
+			keys = append(keys, l.Key())
+		}
+	})
+	if len(keys) != want {
+		t.Errorf("%d letters of %s, want %d", len(keys), message, want)
+	}
+	return keys
+}
+
+// TestKeysOfLetters checks that a broker which drops a dead letter whose key it has keeps each one: of
+// equal ops of a message, of a queue that was made anew, and of another message at the position of
+// one that was lost.
+func TestKeysOfLetters(t *testing.T) {
+	full := like(sinktest.FullRow, 1)
+	keys := slices.Concat(
+		lettersOf(t, "one", "["+like(1, 1)+","+full+","+full+"]", 2),
+		lettersOf(t, "one", "poison", 1),
+		lettersOf(t, "one", "another poison", 1),
+		lettersOf(t, "two", "poison", 1),
+	)
+	slices.Sort(keys)
+	if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) {
+		t.Errorf("keys %q", keys)
+	}
+	if again := lettersOf(t, "two", "poison", 1); !slices.Contains(keys, again[0]) {
+		t.Errorf("a letter that is written again has another key: %q, not of %q", again, keys)
+	}
+	// An index of PostgreSQL takes rows of some 2,700 bytes.
+	long := Letter{Source: strings.Repeat("s", 63), Partition: 1<<32 - 1, Position: Position{Hi: 1<<64 - 1, Lo: 1<<64 - 1}, Op: strings.Repeat("o", 5000)}
+	if n := len(long.Key()); n >= 200 {
+		t.Errorf("a key of %d bytes", n)
+	}
+}
