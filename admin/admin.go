@@ -1,4 +1,4 @@
-// Package admin is the cluster as its operators see it: it joins the catalog with the
+// Package admin owns the cluster as its operators see it: it joins the catalog with the
 // reports of the nodes, and turns the requests of operators into commands on the catalog.
 //
 // It never plans the placement and never carries out its steps; package cluster does. It

@@ -1,6 +1,6 @@
 // Package api serves the node's HTTP API. It owns the public contract (docs/openapi.yaml):
-// paths, headers, JSON formats, status codes, and the bounds of requests. It routes nothing,
-// stores nothing and decides nothing about counts; the Backend does.
+// paths, headers, JSON formats, status codes, and the bounds of requests. It never
+// routes, stores or decides anything about counts; the Backend does.
 //
 // Invariant: every fault of a request is found before the backend is called, so a 4xx other
 // than 429 and an overflow means that nothing was applied. Nothing refers to a request once

@@ -3,8 +3,8 @@
 // the program knows of each kind. Package codec frames entries and snapshots, package
 // dedup remembers requests, and package catalog is the state machine of the cluster.
 //
-// A state machine sees only its log: no clock, no random number, and no file except the
-// rows that it moved to disk itself. A replica that cannot read such rows is stuck: it
+// A state machine never sees more than its log: no clock, no random number, and no file except
+// the rows that it moved to disk itself. A replica that cannot read such rows is stuck: it
 // applies nothing more until it is restored from another replica.
 //
 // A committed entry that cannot be read means a damaged log, or a program version that

@@ -1,4 +1,4 @@
-// Package clustertest runs clusters of real nodes for tests: it starts, stops, kills, pauses
+// Package clustertest owns clusters of real nodes in tests: it starts, stops, kills, pauses
 // and isolates them, runs load on them, and compares the answers of clients with the later
 // state of the cluster. It uses the public HTTP API and signals, and knows nothing of the
 // programs' internals.

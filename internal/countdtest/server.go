@@ -1,7 +1,11 @@
-// Package countdtest is a countd server for tests of its clients: the contract of the public
-// API on a map.
+// Package countdtest owns a countd server for tests of its clients: the contract of the public
+// API on a map, and the faults that a test asks for.
 //
-// It is neither fast nor durable. Invariant: a refused request changed nothing.
+// It never stores anything beyond a test, and it is not fast. A test that needs consensus,
+// restarts or several nodes runs the real programs (package proctest).
+//
+// Invariant: a refused request changed nothing, unless its Fault says that it was applied all
+// the same.
 package countdtest
 
 import (

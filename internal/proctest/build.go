@@ -1,6 +1,9 @@
-// Package proctest runs the real programs for tests: it builds them once, starts nodes on
+// Package proctest owns the real programs in tests: it builds them once, starts nodes on
 // free ports of the loopback interface, kills and stops them, and calls them over HTTP. It
-// knows nothing of the programs' internals.
+// also starts the servers of others that tests need: brokers, PostgreSQL and Redis.
+//
+// It never uses more than their command lines, signals, files and public ports, and knows
+// nothing of the programs' internals.
 //
 // Invariant: the processes of a test end with the test.
 package proctest

@@ -1,5 +1,6 @@
-// Package restore writes the rows of a snapshot into a shard, through the shard's log. Each
-// write has a number, and a repeat of the write has the same number.
+// Package restore owns the order in which the rows of a snapshot are written into a shard,
+// through the shard's log. Each write has a number, and a repeat of the write has the same
+// number.
 //
 // It never touches a replica: it writes to, and reads from, the node that leads the shard.
 //

@@ -26,8 +26,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Sink applies the messages of sources: docs/ARCHITECTURE.md, Sources, says why each
-// is applied once. It only remembers what would cost a reader time to find out again, so
+// Sink applies the messages of sources: DESIGN.md says why each is applied once. It only remembers what would cost a reader time to find out again, so
 // nothing rests on its memory: what it sends applies only where it fits.
 type Sink struct {
 	world World

@@ -73,7 +73,7 @@ type Config struct {
 // It sends no call twice. If a connection ends, the calls on it fail, and raft, which
 // does not know either what became of them, makes others. Calls of one group to one
 // replica may therefore be judged in another order than they were sent; see
-// ARCHITECTURE.md for why Raft allows that.
+// DESIGN.md for why Raft allows that.
 //
 // Its goroutines: two for each connection, which end with it, and one for each dial.
 // Close ends and waits for all of them.

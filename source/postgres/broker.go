@@ -1,9 +1,13 @@
-// Package postgres reads PostgreSQL's log for package source: messages of
-// pg_logical_emit_message, which are an outbox without a table, or changes of tables, in the
-// form of Debezium's envelopes.
+// Package postgres owns the connections to PostgreSQL that read its log for package source:
+// messages of pg_logical_emit_message, which are an outbox without a table, or changes of
+// tables, in the form of Debezium's envelopes.
 //
-// A slot keeps the log that was not confirmed, so that nothing is lost while no node reads.
-// The operator makes the slot and the publication: an abandoned slot fills the disk.
+// It never makes a slot or a publication: a slot keeps the log that was not confirmed, so that
+// nothing is lost while no node reads, and an abandoned one fills the disk. The operator makes
+// both.
+//
+// Invariant: it confirms a position to PostgreSQL only once package source has said that every
+// shard has passed it.
 package postgres
 
 import (

@@ -1,6 +1,11 @@
-// Package cli owns what the commands of countctl share: global flags, the connection to the
-// cluster, questions, progress, output and exit codes. It knows no command but version and
-// help.
+// Package cli owns what the commands of countctl share: global flags and their environment
+// variables, the connection to the cluster, questions, progress, output and exit codes.
+//
+// It never knows a command but version and help: the other packages pass theirs to Main. It
+// never retries a call itself; package client does, for as long as a command says.
+//
+// Invariant: a command that fails prints one error and exits with the code that its kind of
+// error has, whatever package it is of.
 package cli
 
 import (

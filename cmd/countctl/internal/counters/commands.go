@@ -1,5 +1,10 @@
-// Package counters owns the commands that read and write counts, and those on keyspaces. It
-// sends each write once, under a key, and prints the key if the outcome is unknown.
+// Package counters owns the commands that read and write counts, and those on keyspaces: it
+// parses ids, columns and values, and prints rows.
+//
+// It never repeats a write of unknown outcome under another key.
+//
+// Invariant: it sends each write once, under a key, and prints the key if the outcome is
+// unknown, so that the caller can repeat the command under the key and count once.
 package counters
 
 import (
