@@ -193,6 +193,51 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	}
 }
 
+// A use that overflowed, and that its judge accepts anew in the same entry because a restore
+// made it forget the use, has overflowed under its new time too.
+func TestRefusedUseThatItsJudgeAcceptsAnew(t *testing.T) {
+	h := newHistory(t)
+	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
+	part := func(met int64) sums {
+		id := keyed("k", "body")
+		return summed(id.JudgedBy(7, dedup.Use{Met: met}), 1)
+	}
+	for round, want := range [][]dedup.Outcome{{dedup.Applied, dedup.Refused}, {dedup.Expired, dedup.Refused}} {
+		if got := h.entry(0, part(5), part(6)); !slices.Equal(got, want) {
+			t.Errorf("round %d: outcomes %d, want %d", round, got, want)
+		}
+		h.reopen(t)
+	}
+}
+
+// A restore between two copies of a request, all in one entry, makes the shard apply the
+// second too. Later repeats answer what became of the second.
+func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
+	id := keyed("k", "body")
+	part := id.JudgedBy(7, dedup.Use{Met: 5})
+	for name, id := range map[string]dedup.RequestID{"producer": seq("p", 5), "key": id, "part": part} {
+		for _, c := range []struct {
+			first, second []int64
+			repeat        dedup.Outcome
+		}{
+			{[]int64{1}, []int64{0}, dedup.Duplicate},
+			{[]int64{1, 0}, []int64{1}, dedup.Refused},
+			{[]int64{1}, []int64{1, 0}, dedup.PartlyRefused},
+		} {
+			h := newHistory(t)
+			h.entry(0, summed(seq("fills", 1), math.MaxInt64))
+			got := h.entry(0, summed(id, c.first...), summed(dedup.ByRestore(1, true), 0), summed(id, c.second...), summed(id, 0))
+			if want := []dedup.Outcome{dedup.Applied, dedup.Applied, dedup.Applied, c.repeat}; !slices.Equal(got, want) {
+				t.Errorf("%s %v: outcomes %d, want %d", name, c, got, want)
+			}
+			h.reopen(t)
+			if got := h.entry(0, summed(id, 0)); got[0] != c.repeat {
+				t.Errorf("%s %v: repeat %d, want %d", name, c, got[0], c.repeat)
+			}
+		}
+	}
+}
+
 // A repeat that is spelled otherwise is told that its ops overflowed, in the same entry
 // too.
 func TestRefusedRepeatInOtherWords(t *testing.T) {
@@ -239,8 +284,15 @@ func TestSnapshotAfterAnyEntry(t *testing.T) {
 		request := rapid.Custom(func(rt *rapid.T) sums {
 			name := fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name"))
 			s := sums{id: keyed(name, "")}
-			if rapid.Bool().Draw(rt, "by producer") {
+			switch rapid.IntRange(0, 9).Draw(rt, "identity") {
+			case 0, 1, 2:
 				s.id = seq(name, 1+rapid.Uint64Range(0, 2*64).Draw(rt, "number"))
+			case 3, 4, 5:
+				met := minutes(rapid.Int64Range(1, 100).Draw(rt, "met"))
+				use := dedup.Use{Met: met, Floor: met - minutes(rapid.Int64Range(0, 10).Draw(rt, "horizon"))}
+				s.id = s.id.JudgedBy(rapid.Uint32Range(7, 8).Draw(rt, "judge"), use)
+			case 6:
+				s.id = dedup.ByRestore(rapid.Uint64Range(1, 40).Draw(rt, "restore"), true)
 			}
 			s.deltas = rapid.SliceOfN(rapid.SampledFrom([]int64{0, math.MaxInt64}), 1, 2).Draw(rt, "sums")
 			return s

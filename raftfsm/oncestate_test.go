@@ -88,7 +88,7 @@ func TestOnceBytesAreGolden(t *testing.T) {
 		{seq("back", 3), dedup.PartlyRefused}, {seq("back", 5), dedup.Refused},
 		{keyed("k", "body"), dedup.Refused}, {keyed(uuidv7(now+minutes(1)), "body"), dedup.PartlyRefused},
 	} {
-		h.c.memory.Refuse(&refusal.id, refusal.again)
+		h.c.memory.SetRepeat(&refusal.id, refusal.again)
 	}
 	codectest.Golden(t, "snapshot-once.bin", codectest.Persisted(t, h.c))
 }

@@ -93,10 +93,10 @@ func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held content
 	return nil
 }
 
-// noteRefused tells the request memory which requests of the entry had some or all ops
+// noteRefused records in the request memory which requests of the entry had some or all ops
 // refused, and corrects the outcomes of their repeats inside the entry.
 func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
-	again, name := map[string]dedup.Outcome{}, []byte(nil) // by appendName
+	repeats, name := map[string]dedup.Outcome{}, []byte(nil) // by AppendName
 	first := 0
 	for i := range b.all {
 		r, n := &b.all[i], 0
@@ -104,18 +104,21 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 			n++
 		}
 		name = r.id.AppendName(name[:0])
-		switch told, refused := again[string(name)]; {
-		case b.outcomes[i] == dedup.Applied && n > 0:
-			told = dedup.PartlyRefused
-			if n == r.end-first {
-				told = dedup.Refused
+		switch again, noted := repeats[string(name)]; {
+		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: an earlier use, or a restore forgot it
+			switch n {
+			case 0:
+				again = dedup.Duplicate
+			case r.end - first:
+				again = dedup.Refused
+			default:
+				again = dedup.PartlyRefused
 			}
-			once.Refuse(&r.id, told)
-			again[string(name)] = told
-		case b.outcomes[i] == dedup.Applied: // also if it was applied again, because a restore in the entry forgot it
-			delete(again, string(name))
-		case b.outcomes[i] == dedup.Duplicate && refused:
-			b.outcomes[i] = told
+			once.SetRepeat(&r.id, again)
+			repeats[string(name)] = again
+		case b.outcomes[i] == dedup.Duplicate && noted:
+			b.outcomes[i] = again
+			once.SetRepeat(&r.id, again) // if its judge has accepted it anew, it has a new record
 		}
 		first = r.end
 	}

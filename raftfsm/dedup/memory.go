@@ -267,16 +267,16 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// Refuse records the outcome of repeats of a request that Judge has just accepted:
-// Refused or PartlyRefused.
-func (o *Memory) Refuse(id *RequestID, again Outcome) {
+// SetRepeat sets the outcome of repeats of a request of the present entry: Duplicate, Refused
+// or PartlyRefused.
+func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore, byRestorePositions:
 		// By what followed in its entry it may be behind the window, or gone; or gone
 		// and back, with a window that it is not in.
 		slot, ok := o.producers.slot[string(id.producer)]
 		if ok && o.producers.at(slot).judged(id.seq) {
-			o.producers.edit(slot).refuse(id.seq, again)
+			o.producers.edit(slot).setAgain(id.seq, again)
 		}
 	case byKey:
 		// Another use may have taken its place since, by what followed in its entry.

@@ -167,7 +167,7 @@ func FuzzRestoreOnce(f *testing.F) {
 		h.request(i, judgedKey(fmt.Sprint("judged", i/2), uint32(1+i%7/2), i+1, i+1))
 		for _, id := range []RequestID{seq(fmt.Sprint("p", i%9), uint64(i+1)), keyed(fmt.Sprint(i), "")} {
 			if i%3 > 0 {
-				h.m.Refuse(&id, []Outcome{Refused, PartlyRefused}[i%2])
+				h.m.SetRepeat(&id, []Outcome{Refused, PartlyRefused}[i%2])
 			}
 		}
 	}

@@ -42,12 +42,14 @@ func (p *producer) again(seq uint64) Outcome {
 	return Duplicate
 }
 
-// refuse records the outcome of repeats of a judged number in the window.
-func (p *producer) refuse(seq uint64, again Outcome) {
+// setAgain sets the outcome of repeats of a judged number in the window.
+func (p *producer) setAgain(seq uint64, again Outcome) {
 	bit := uint64(1) << (p.high - seq)
-	if again == Refused {
+	p.refused, p.partly = p.refused&^bit, p.partly&^bit
+	switch again {
+	case Refused:
 		p.refused |= bit
-	} else {
+	case PartlyRefused:
 		p.partly |= bit
 	}
 }

@@ -159,7 +159,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 				keyed(fmt.Sprint(i), ""), keyed(uuidv7(o.now+minutes(5)+int64(i)), ""),
 			} {
 				if o.Judge(&id) == Applied && i%3 == 0 {
-					o.Refuse(&id, []Outcome{Refused, PartlyRefused}[i%2])
+					o.SetRepeat(&id, []Outcome{Refused, PartlyRefused}[i%2])
 				}
 			}
 		}
