@@ -31,8 +31,8 @@ func readErrorOf(err error, id uint64) error {
 }
 
 // judgeKeyspace judges the keys of all commands on counts, so that another command under a key
-// is refused whichever keyspaces the two are about. Every cluster has it, and it is never
-// dropped.
+// is refused whichever keyspaces the two are about. It is never dropped. A new cluster may have
+// another keyspace before it.
 const judgeKeyspace = shard.KeyspacePosts
 
 // applyAcross writes the ops of all tables, which are of one command with a key, as one

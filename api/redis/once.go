@@ -87,8 +87,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. With KEY they are one write, which counts once. Else the
-// counts of each keyspace are one.
+// countdIncr adds to several counts. With KEY they are one write, which counts once. Otherwise
+// the counts of each keyspace are one.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -110,6 +110,10 @@ func (c *conn) countdIncr(args [][]byte) {
 	}
 	if !b.id.Keyed() {
 		b.addAll(keys, values)
+		return
+	}
+	if b.conn.server.node().Keyspace(judgeKeyspace) == nil {
+		b.failed(errNoKeyspaces)
 		return
 	}
 	t := keys[0].table

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,15 @@ func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c.want(ofBoth+"own", "[3 3]", "INCR users:3:posts", "4", ofBoth+"own", "[3 4]", "GET posts:1:like", `"3"`)
 	const most = "9223372036854775807"
 	c.want("SET users:5:posts "+most, "+OK", "COUNTD.INCR posts:5:like 1 users:5:posts 1 KEY over", "[1 -ERR increment or decrement would overflow]")
+}
+
+// A keyspace that was made while a new cluster still waits for its nodes is there before the
+// one that judges keys.
+func TestKeyBeforeTheKeyspaceThatJudgesIt(t *testing.T) {
+	n := newFakeNode()
+	n.keyspaces = slices.DeleteFunc(n.keyspaces, func(ks *shard.Keyspace) bool { return ks.Name == shard.KeyspacePosts })
+	const leaderless = "-LEADERLESS this node does not know its cluster's keyspaces yet"
+	dial(t, serve(t, n, nil)).want("COUNTD.INCR users:1:posts 1 KEY k", leaderless, "COUNTD.INCR users:1:posts 1", "[1]")
 }
 
 // A write of several keyspaces that only some shards applied tells which.
