@@ -13,8 +13,8 @@ const (
 	// Expired: the request is too old for the group to know whether it was applied.
 	// Nothing was applied now.
 	Expired
-	// Full: the key cannot be remembered now, because there is no room for another key or
-	// because a use of it that another shard judged is in its place. Nothing was applied.
+	// Full: the key cannot be remembered now. There is no room for another key, or the
+	// memory has a use of the key by another judge. Nothing was applied.
 	Full
 	// Refused: the request was judged before, and each of its ops overflowed. Its rows
 	// are the current ones. Nothing was applied, then or now.

@@ -3,6 +3,7 @@ package dedup
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,24 +11,29 @@ import (
 
 // usesModel has clients write by few keys to several shards, and counts. Each shard has a log
 // with a time of its own, which leaders with other clocks move. Leaders go missing, answers
-// are lost, copies of parts come late, shards are restored, and limits differ.
+// are lost, copies of all parts come late, nodes hold writes that are judged, ops overflow,
+// shards are restored or made anew with another group, and limits differ.
 //
 // What is one use of a key is what its judge says: the model notes it when the judge accepts
 // a key. It checks that
 //  1. no shard counts a use twice, whatever the client is told;
-//  2. when a write is acknowledged, each shard of its ops has counted its use once.
+//  2. when a write is acknowledged, each shard of its ops has counted its use once, unless it
+//     was restored since;
+//  3. a repeat is told that its ops overflowed if and only if they did.
 //
-// What a restored judge accepts anew is the use that it accepted before: for a horizon, and
-// on each shard that still has a record of it.
+// What a restored judge accepts anew is the use that it accepted before: for a horizon since
+// the last part, and on each shard that still has a record of it. A judge that was made anew has accepted
+// nothing before, but for keys with a time.
 type usesModel struct {
 	r      *rand.Rand
 	rules  useRules
 	shards []*usesShard
 	real   int64
 	uses   map[string]*keyUse // the last of each key and body
-	late   []func()           // copies of parts that are on their way
+	late   []func()           // copies of parts, and writes, that are on their way
+	groups uint32             // that were made
 	told   []string
-	fault  string // "doubled", "lost" or ""
+	fault  string // "doubled", "lost", "mistold" or ""
 	acks   int
 }
 
@@ -49,6 +55,10 @@ type usesShard struct {
 	memory *Memory
 	today  todaysShard
 	counts map[*keyUse]int
+
+	overflowed map[*keyUse]bool
+	met        map[*keyUse]int64 // of the last part
+	restores   int
 }
 
 type keyUse struct {
@@ -60,21 +70,31 @@ type keyUse struct {
 type usesWrite struct {
 	key, body string
 	judge     int
-	on        []int // shards of its ops
+	on        []int        // shards of its ops
+	shards    []*usesShard // all, as they were when the write came
+	restores  []int        // by shard, how often it had been restored
 }
 
 const usesHorizon = 10 * time.Minute
 
 func newUsesModel(seed uint64, rules useRules) *usesModel {
 	m := &usesModel{r: rand.New(rand.NewPCG(seed, 0)), rules: rules, real: minutes(1 << 20), uses: map[string]*keyUse{}}
-	for i := range 2 + m.r.IntN(3) {
+	for range 2 + m.r.IntN(3) {
 		limits := Limits{KeyHorizon: usesHorizon, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 5}
 		if !rules.today && m.r.IntN(8) == 0 {
 			limits.KeysMax = 3
 		}
-		m.shards = append(m.shards, &usesShard{number: uint32(i + 1), led: true, limits: limits, memory: New(), today: newTodaysShard(), counts: map[*keyUse]int{}})
+		m.shards = append(m.shards, m.newShard(limits))
 	}
 	return m
+}
+
+func (m *usesModel) newShard(limits Limits) *usesShard {
+	m.groups++
+	return &usesShard{
+		number: m.groups, led: true, limits: limits, memory: New(), today: newTodaysShard(),
+		counts: map[*keyUse]int{}, overflowed: map[*keyUse]bool{}, met: map[*keyUse]int64{},
+	}
 }
 
 func (m *usesModel) say(format string, args ...any) {
@@ -92,7 +112,8 @@ func (m *usesModel) fail(fault, format string, args ...any) {
 func (m *usesModel) run(steps int) {
 	for range steps {
 		m.real += []int64{0, 1, 1000, minutes(1), minutes(3), minutes(5)}[m.r.IntN(6)]
-		s := m.shards[m.r.IntN(len(m.shards))]
+		at := m.r.IntN(len(m.shards))
+		s := m.shards[at]
 		switch n := m.r.IntN(20); {
 		case n < 10:
 			m.write()
@@ -105,6 +126,10 @@ func (m *usesModel) run(steps int) {
 			s.limits.KeyHorizon = []time.Duration{usesHorizon, usesHorizon, usesHorizon / 3, 3 * usesHorizon}[m.r.IntN(4)]
 		case n == 15 && !m.rules.today && m.r.IntN(4) == 0:
 			m.restore(s)
+		case n == 15 && !m.rules.today && m.r.IntN(6) == 0:
+			m.makeAnew(at)
+		case n == 15:
+			m.tick(s)
 		case n == 16 && m.r.IntN(4) == 0 && len(m.told) > 0 && !m.rules.today:
 			s.memory = reopened(s.memory)
 		case n >= 17 && len(m.late) > 0:
@@ -127,6 +152,23 @@ func (m *usesModel) restore(s *usesShard) {
 	id := ByRestore(uint64(m.real), true)
 	if s.memory.Judge(&id) == Applied {
 		clear(s.counts)
+		clear(s.overflowed)
+		s.restores++
+	}
+}
+
+// makeAnew replaces a shard by one of another group, as of a keyspace that was dropped and
+// created again.
+func (m *usesModel) makeAnew(at int) {
+	before := m.shards[at]
+	before.led = false
+	m.shards[at] = m.newShard(before.limits)
+	m.say("shard %d: made anew as %d", before.number, m.shards[at].number)
+	for n := range 3 {
+		if n%len(m.shards) == at {
+			delete(m.uses, fmt.Sprintf("key%d0", n))
+			delete(m.uses, fmt.Sprintf("key%d1", n))
+		}
 	}
 }
 
@@ -149,10 +191,30 @@ func (m *usesModel) write() {
 			w.on = append(w.on, s)
 		}
 	}
+	w.shards = slices.Clone(m.shards)
+	for _, s := range w.shards {
+		w.restores = append(w.restores, s.restores)
+	}
+	if m.rules.late && m.r.IntN(8) == 0 {
+		m.late = append(m.late, func() { m.askJudge(&w) })
+	}
 	use, told, ok := m.askJudge(&w)
+	if use == nil {
+		return
+	}
+	if m.rules.late && m.r.IntN(8) == 0 {
+		m.say("%s is held", w.key)
+		m.late = append(m.late, func() { m.finish(&w, use, told, ok) })
+		return
+	}
+	m.finish(&w, use, told, ok)
+}
+
+// finish has the shards of a write that its judge accepted apply their parts.
+func (m *usesModel) finish(w *usesWrite, use *keyUse, told judgment, ok bool) {
 	for _, s := range w.on {
-		if s != w.judge && use != nil {
-			ok = m.part(&w, s, use, told) && ok
+		if s != w.judge {
+			ok = m.part(w, s, use, told) && ok
 		}
 	}
 	if !ok {
@@ -160,9 +222,9 @@ func (m *usesModel) write() {
 	}
 	m.acks++
 	m.say("%s is acknowledged", w.key)
-	for _, s := range w.on {
-		if n := m.shards[s].counts[use]; n != 1 {
-			m.fail("lost", "shard %d counted the use of %d %d times", s+1, use.met, n)
+	for _, on := range w.on {
+		if s := w.shards[on]; s.restores == w.restores[on] && s.counts[use] != 1 {
+			m.fail("lost", "shard %d counted the use of %d %d times", s.number, use.met, s.counts[use])
 		}
 	}
 }
@@ -176,7 +238,7 @@ type judgment struct {
 // askJudge has the judge of a key decide. use is nil if that failed, and ok is false if the
 // client is to be told an error.
 func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool) {
-	s := m.shards[w.judge]
+	s := w.shards[w.judge]
 	if !s.led {
 		return nil, told, false
 	}
@@ -207,33 +269,47 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 		}
 		for _, on := range w.on {
 			if on == w.judge {
-				m.count(s, use)
+				m.count(s, use, &id)
 			}
 		}
-	case Duplicate:
+	case Duplicate, Refused:
 		use = m.uses[w.key+w.body]
+		m.checkRepeat(s, use, outcome)
 	default:
 		return nil, told, false
 	}
 	return use, told, m.r.IntN(10) > 0
 }
 
-func (m *usesModel) count(s *usesShard, use *keyUse) {
+// count has a shard count a use, or refuse that because a sum overflows.
+func (m *usesModel) count(s *usesShard, use *keyUse, id *RequestID) {
 	if s.counts[use]++; s.counts[use] > 1 {
 		m.fail("doubled", "shard %d counted the use of %d again", s.number, use.met)
+	}
+	s.overflowed[use] = !m.rules.today && m.r.IntN(6) == 0
+	if s.overflowed[use] {
+		m.say("it overflowed")
+		s.memory.SetRepeat(id, Refused)
+	}
+}
+
+// checkRepeat checks what a shard answers to a repeat.
+func (m *usesModel) checkRepeat(s *usesShard, use *keyUse, outcome Outcome) {
+	if counted := s.counts[use] > 0; counted && s.overflowed[use] != (outcome == Refused) {
+		m.fail("mistold", "shard %d: the use of %d overflowed: %v", s.number, use.met, s.overflowed[use])
 	}
 }
 
 // part has a shard apply a write's part, and reports whether the caller learns that it did.
 func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool {
-	s := m.shards[on]
+	s := w.shards[on]
 	id := keyed(w.key, w.body)
 	if id.born == 0 && !m.rules.today {
 		stated := told.Use
 		if m.rules.carry != nil {
 			stated = m.rules.carry(stated)
 		}
-		id = id.JudgedBy(m.shards[w.judge].number, stated)
+		id = id.JudgedBy(w.shards[w.judge].number, stated)
 	}
 	deliver := func() bool {
 		m.tick(s)
@@ -241,10 +317,15 @@ func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool 
 		outcome, ok := m.judgePart(s, id, told)
 		m.say("%s: shard %d at %d: outcome %d", w.key, s.number, s.memory.now, outcome)
 		if outcome == Applied {
-			if use.last > use.met && (forgot || use.met < told.Floor) {
+			if use.last > use.met && (forgot || s.met[use] < told.Floor) {
 				s.counts[use] = 0
 			}
-			m.count(s, use)
+			m.count(s, use, &id)
+		} else if ok {
+			m.checkRepeat(s, use, outcome)
+		}
+		if ok {
+			s.met[use] = told.Met
 		}
 		return ok
 	}
@@ -269,7 +350,7 @@ func (m *usesModel) judgePart(s *usesShard, id RequestID, told judgment) (outcom
 	default:
 		outcome = s.memory.Judge(&id)
 	}
-	return outcome, outcome <= Duplicate
+	return outcome, outcome <= Duplicate || outcome == Refused
 }
 
 // reopened returns what a snapshot of a memory restores to.
@@ -361,4 +442,28 @@ func TestUsesModelFindsFaults(t *testing.T) {
 		}
 		return m.Judge(id)
 	}}, runs, "doubled")
+	// by a record of the judge of a part, with the same body and a met from floor to that of the part
+	restored := func(known *keyRecord, id *RequestID) bool {
+		return known != nil && known.judge == id.judge && known.met < id.use.Met && known.met >= id.use.Floor && known.body.same(id.body)
+	}
+	faults(t, useRules{name: "the record of a use that its judge accepted anew stays as it was", late: true, judge: func(m *Memory, id *RequestID) Outcome {
+		if known := m.key(id.key); restored(known, id) {
+			return known.again
+		}
+		return m.Judge(id)
+	}}, 4*runs, "doubled")
+	faults(t, useRules{name: "the new record of a use forgets that it overflowed", late: true, judge: func(m *Memory, id *RequestID) Outcome {
+		anew := restored(m.key(id.key), id)
+		outcome := m.Judge(id)
+		if anew && outcome == Refused {
+			m.SetRepeat(id, Duplicate)
+		}
+		return outcome
+	}}, 4*runs, "mistold")
+	faults(t, useRules{name: "a use of another judge counts for this one's", late: true, judge: func(m *Memory, id *RequestID) Outcome {
+		if known := m.key(id.key); known != nil && known.judge != id.judge && known.body.same(id.body) {
+			return known.again
+		}
+		return m.Judge(id)
+	}}, runs, "lost")
 }
