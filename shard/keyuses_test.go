@@ -19,15 +19,17 @@ type keyUses struct {
 	t     *testing.T
 	n     *Node
 	ks    *Keyspace
+	name  []byte
 	key   RequestID
 	began time.Time
 }
 
 func newKeyUses(t *testing.T) *keyUses {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
-	u := &keyUses{t: t, n: n, ks: n.Keyspace("posts"), key: ByKey([]byte("k")), began: time.Now()}
-	for tries := 0; u.key.Shard(2) != 0; tries++ {
-		u.key = ByKey(fmt.Append(nil, "k", tries))
+	u := &keyUses{t: t, n: n, ks: n.Keyspace("posts"), began: time.Now()}
+	for tries := 0; tries == 0 || u.key.Shard(2) != 0; tries++ {
+		u.name = fmt.Append(nil, "k", tries)
+		u.key = ByKey(u.name)
 	}
 	return u
 }
@@ -124,4 +126,36 @@ func TestKeyOnShardsWhoseLogsAreFarApart(t *testing.T) {
 			u.wantCounts(2, 2)
 		})
 	}
+}
+
+// Uses of a key whose ops are on other keyspaces than its judge are told apart by the judge's
+// log, also where the logs of the ops stand still, and another body applies nothing anywhere.
+func TestKeyThatAnotherKeyspaceJudges(t *testing.T) {
+	t.Parallel()
+	u := newKeyUses(t)
+	users := u.n.Keyspace(KeyspaceUsers)
+	want := func(duplicate bool, counts int64) {
+		t.Helper()
+		w := u.write()
+		w.Spaces, w.In = []*Keyspace{u.ks, users}, []uint8{1, 1}
+		if err := u.n.Write(u.ks, w); err != nil || w.Duplicate != duplicate {
+			t.Errorf("duplicate %v, %v; want %v", w.Duplicate, err, duplicate)
+		}
+		other := u.write()
+		if other.ID = ByKey(u.name, []byte("another body")); !errors.Is(u.n.Write(u.ks, other), ErrConflict) {
+			t.Error("another body does not conflict")
+		}
+		u.wantCounts(0, 0)
+		if got := mustGet(t, u.n, users, ReadOptions{}, 0, 1); got[0] != counts || got[len(got)/2] != counts {
+			t.Errorf("users count %v, want %d each", got, counts)
+		}
+	}
+	want(false, 1)
+	want(true, 1)
+	u.advance(0, 1.1)
+	want(false, 2)
+	want(true, 2)
+	u.advance(0, 100)
+	want(false, 3)
+	want(true, 3)
 }

@@ -16,7 +16,7 @@ import (
 // returned something other than ErrOutcomeUnknown.
 type Proposal struct {
 	owner   *Proposer // nil if another node has it, or if it is settled
-	section []byte    // the proposer's until done; never changed
+	section []byte    // the proposer's until done; never changed once it is queued
 	Ops     int       // in the section
 	Width   int       // columns of each result row; 0 for none
 	clocked bool      // the request needs the leader's time: for its identity, or its ops do

@@ -107,7 +107,8 @@ func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Pr
 }
 
 // Reserve is the first half of Submit: it takes the section's room in the queue. The
-// proposal's Enqueue or Cancel must follow. Whoever writes to several groups takes
+// proposal's Enqueue or Cancel must follow. Until then the caller may change the section, but
+// not its length. Whoever writes to several groups takes
 // all rooms before it proposes anything.
 func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q := &Proposal{owner: p, section: section, Ops: ops, Width: width, clocked: clocked, done: make(chan struct{})}
