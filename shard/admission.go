@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -109,10 +110,17 @@ func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVis
 	if dropped == 0 {
 		return other
 	}
+	check := func(column uint8) error {
+		if dropped&(1<<column) != 0 {
+			return ErrUnknownColumn
+		}
+		return nil
+	}
+	other.Member = func(p members.Pair) error { return check(p.Column) } // also if it changes no count
 	return other.WithOp(func(_ Table, _ uint64, op *engine.Op) error {
 		for _, c := range op.Cells {
-			if dropped&(1<<c.Column) != 0 {
-				return ErrUnknownColumn
+			if err := check(c.Column); err != nil {
+				return err
 			}
 		}
 		return nil

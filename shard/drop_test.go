@@ -355,6 +355,11 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 			continue
 		}
 		followers++
+		for name, op := range map[string]engine.Op{"a join": engine.Join(7, 1, 9), "a leave": engine.Leave(7, 1, 9), "an uncounted join": engine.Copy(7, 1, 9, 0)} {
+			if err := n.Write(old, &Write{Ops: []engine.Op{op}, Deadline: soon()}); !errors.Is(err, ErrUnknownColumn) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 		if err := n.Write(old, &Write{Ops: []engine.Op{addTo(7, 1, 1)}, Deadline: soon()}); !errors.Is(err, ErrUnknownColumn) {
 			t.Errorf("a write to the dropped column through %s: %v", n.cfg.NodeName, err)
 		}

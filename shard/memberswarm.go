@@ -26,8 +26,12 @@ func (s *setReads) add(key uint64, op *engine.Op) {
 
 // visitor returns a visitor that adds the ops of a section, and does what another does.
 func (s *setReads) visitor(other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
+	then := other.Member
 	other.Member = func(p members.Pair) error {
 		s.pairs = append(s.pairs, p)
+		if then != nil {
+			return then(p)
+		}
 		return nil
 	}
 	return other.WithOp(func(_ Table, key uint64, op *engine.Op) error {
