@@ -14,11 +14,20 @@ import (
 const ConfirmTimeout = time.Second
 
 // Confirmation says that every write of a group that was acknowledged before
-// Asked is in its log at Index or before. Asked is on this process's monotonic
-// clock. It stays true for ever.
+// Asked is in its log at Index or before. It stays true for ever.
+//
+// Its age is the longer one by two clocks: the monotonic one stands still while the machine is
+// suspended, and the wall clock may be set back. A confirmation passes for younger than it is only
+// if the wall clock is set back by the time of a suspension. CLOCK_BOOTTIME would exclude that
+// too, for a system call in each read.
+//
+// Nothing else that is acknowledged depends on a clock which may stand still: linearizable reads
+// ask after they came, and a leader's writes need a majority, whatever its lease is.
 type Confirmation struct {
 	Asked time.Time
 	Index uint64
+
+	wall time.Time // Asked without its monotonic reading
 }
 
 // Freshness is what a replica knows of its distance to its leader. Rounds of asking follow
@@ -45,7 +54,7 @@ type round struct {
 
 // Since returns the newest confirmation if it was not asked before the time.
 func (f *Freshness) Since(notBefore time.Time) *Confirmation {
-	if c := f.last.Load(); c != nil && !c.Asked.Before(notBefore) {
+	if c := f.last.Load(); c != nil && !c.Asked.Before(notBefore) && !c.wall.Before(notBefore.Round(0)) {
 		return c
 	}
 	return nil
@@ -100,7 +109,7 @@ func (f *Freshness) run() {
 		r.index, r.err = f.Ask(ctx)
 		cancel()
 		if r.err == nil {
-			f.last.Store(&Confirmation{asked, r.index})
+			f.last.Store(&Confirmation{asked, r.index, asked.Round(0)})
 		}
 		close(r.done)
 	}
