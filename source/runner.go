@@ -16,6 +16,7 @@ var defaultTimes = times{
 	backoffMax: 30 * time.Second,
 	tick:       time.Second,
 	meet:       30 * time.Second,
+	late:       15 * time.Second,
 	call:       30 * time.Second,
 }
 
@@ -23,6 +24,7 @@ type times struct {
 	backoffMin, backoffMax time.Duration
 	tick                   time.Duration // between moves of all shards to one position, and reads of the bounds
 	meet                   time.Duration // between reads of the shards' positions while the queue is idle
+	late                   time.Duration // after which a session ends that a shard did not answer
 	call                   time.Duration // one call of the broker or the Sink
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/source/sink"
@@ -20,6 +21,8 @@ type session struct {
 	low      Position  // the lowest shard
 	high     Position  // the highest shard
 	even     bool      // every shard is at at
+	late     bool      // a shard did not answer, so that low may not be the lowest, until even
+	behind   string    // why not every shard is moved
 	met      time.Time // when the shards were last asked
 	last     sink.Mark // of the messages below at that the session has read, if it has read one
 
@@ -71,6 +74,7 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	s.low, s.high = sink.Span(shards, s.start)
+	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
 	s.at, s.next = s.low, s.low
 	if s.low.Less(s.kept) || s.tried == (Position{}) { // a shard was restored; or it is the first session
 		s.kept, s.tried = s.low, Position{}
@@ -287,8 +291,10 @@ func (s *session) tick(ctx context.Context) error {
 	if err := s.look(ctx); err != nil {
 		return err
 	}
-	if err := s.reader.Commit(ctx, s.low); err != nil {
-		return s.brokerError("commit", err)
+	if !s.late {
+		if err := s.reader.Commit(ctx, s.low); err != nil {
+			return s.brokerError("commit", err)
+		}
 	}
 	if len(s.waiting) == 0 { // otherwise flush tells
 		s.status.idle()
@@ -298,7 +304,12 @@ func (s *session) tick(ctx context.Context) error {
 
 // settle moves all shards to one position. Where all are there already, it looks now and then
 // whether they still are: one may have been restored from a backup, and then reads again.
+//
+// While a shard does not answer, the others go on. The next session asks it again.
 func (s *session) settle(ctx context.Context) error {
+	if s.behind != "" && time.Since(s.met) >= s.times.late {
+		return sink.ErrMoved
+	}
 	next := s.at
 	if len(s.waiting) == 0 {
 		next = s.next
@@ -339,8 +350,13 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	if err != nil {
 		return wrap("apply a batch", err)
 	}
-	s.at, s.even = b.Next, len(b.Ops) == 0
+	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
+	if len(b.Ops) == 0 {
+		s.behind = done.Behind
+		s.status.setBehind(done.Behind)
+	}
 	if s.even {
+		s.late = false
 		s.low, s.met = s.at, time.Now()
 		s.kept = s.low
 		maps.DeleteFunc(s.refused, func(p Position, _ string) bool { return p.Less(s.low) })

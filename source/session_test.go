@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,54 @@ func TestCommitBelowIdleShards(t *testing.T) {
 		}
 	}
 	t.Fatal("the broker is told of nothing")
+}
+
+// lateSink is a Sink one of whose shards does not answer, as long as late says so.
+type lateSink struct {
+	sink.Sink
+	late *atomic.Bool
+}
+
+func (s lateSink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+	all, err := s.Sink.Positions(ctx, source, partition)
+	if err == nil && s.late.Load() {
+		all = append(all, sink.ShardPosition{Keyspace: "late", Late: true})
+	}
+	return all, err
+}
+
+func (s lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	done, err := s.Sink.Apply(ctx, b)
+	if len(b.Ops) == 0 && s.late.Load() {
+		done.Behind = "shard 0 of keyspace late does not answer"
+	}
+	return done, err
+}
+
+// While a shard does not answer, the others go on, and the broker is told of nothing, as the shard may
+// need all of it. Its reader begins anew now and then.
+func TestCommitBelowLateShards(t *testing.T) {
+	q, c := newFakes(2, nil)
+	var late atomic.Bool
+	var told atomic.Uint64
+	late.Store(true)
+	q.commits = func(p Position) { told.Store(p.Lo) }
+	q.add(like(1, 1), like(2, 1))
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late}})
+	r.times.tick, r.times.late, r.times.backoffMin = time.Millisecond, 20*time.Millisecond, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it goes on, and says so", func() bool {
+		s := r.Status()
+		return caughtUp(q, c) && s.State == StateRunning && strings.Contains(s.Reason, "keyspace late does not answer") && s.Errors[reasonMoved] > 2
+	})
+	if got := told.Load(); got != 0 {
+		t.Errorf("the broker is told of %d", got)
+	}
+	late.Store(false)
+	eventually(t, "the broker is told", func() bool { return told.Load() == 2 && r.Status().Reason == "" })
 }
 
 // shardAhead returns a queue of five messages, of which shard 0 has all, and shard 1, which fails,

@@ -78,6 +78,7 @@ type status struct {
 		lastTime time.Time // of the last applied message
 		timeless bool      // the last message that was fetched or applied has no time
 		behind   time.Time // since when messages wait; zero if none does
+		shard    string    // why a shard is behind, "" if none is
 		counted  uint64    // messages that were applied before the last call of rate
 		// what the next call of setEnd will show, if nothing counts the messages
 		nextEnd    Position
@@ -149,11 +150,18 @@ func (s *status) setState(state, reason string) {
 	s.mu.State, s.mu.Reason = state, reason
 }
 
+// setBehind sets the reason of a partition that runs but for a shard.
+func (s *status) setBehind(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.shard = why
+}
+
 // running clears the reason of an earlier session: it could read and apply.
 func (s *status) running() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, "", time.Now()
+	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, s.mu.shard, time.Now()
 }
 
 // idle is running for a session that fetched nothing although messages wait, if anything counts

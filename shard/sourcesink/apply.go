@@ -19,6 +19,9 @@ const (
 	// evenEvery is how often shards without ops are moved too, so that a reader that
 	// begins anew has little to read again.
 	evenEvery = time.Second
+	// answerMax is how long a shard may take to answer where its batch has no op for it. It is Late
+	// after that: a shard without a leader must hold up no messages but its own.
+	answerMax = 2 * time.Second
 	// opsMax bounds the ops of one write of a source, as of a client's. A message has
 	// at most as many.
 	opsMax = 10_000
@@ -26,11 +29,16 @@ const (
 
 // Apply implements sink.Sink.
 func (s *Sink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	return s.apply(ctx, b, false)
+}
+
+// apply is Apply. If it is strict, all shards must answer.
+func (s *Sink) apply(ctx context.Context, b *sink.Batch, strict bool) (sink.Applied, error) {
 	key := dedup.PositionKey{Source: b.Source, Partition: b.Partition}
 	r := s.reader(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := &applyCall{sink: s, reader: r, batch: b, key: key}
+	a := &applyCall{sink: s, reader: r, batch: b, key: key, strict: strict}
 	err := a.run(ctx)
 	if errors.Is(err, sink.ErrMoved) {
 		r.epoch = 0 // Positions comes next
@@ -39,7 +47,7 @@ func (s *Sink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 		}
 	}
 	slices.SortFunc(a.rejected, func(x, y sink.Rejection) int { return cmp.Compare(x.Op, y.Op) })
-	return sink.Applied{Rejected: a.rejected}, err
+	return sink.Applied{Rejected: a.rejected, Behind: a.behind()}, err
 }
 
 // applyCall is one call of Apply.
@@ -48,6 +56,7 @@ type applyCall struct {
 	reader *reader
 	batch  *sink.Batch
 	key    dedup.PositionKey
+	strict bool // all shards must answer
 
 	partition catalog.Partition
 
@@ -133,40 +142,98 @@ func chunkOf(ops []sink.Op) int {
 	return n
 }
 
+// behind says why a batch without ops left a shard behind.
+func (a *applyCall) behind() string {
+	for i, p := range a.progress {
+		if len(a.batch.Ops) == 0 && (!p.known || !p.sure || p.at.Less(a.batch.Next)) {
+			return fmt.Sprintf("shard %d of keyspace %s does not answer: its messages wait", a.shards[i].number, a.shards[i].keyspace.Name)
+		}
+	}
+	return ""
+}
+
 // meetShards makes sure that the checkpoint of every shard is known and not below the batch:
 // it reads those that a lost answer left in doubt, and begins those of new shards where the
 // batch begins. It does both before any shard is moved, so that a shard without a checkpoint
 // has no message in this batch or after it that another shard has passed.
+//
+// A shard that does not answer may stay unknown if the batch has no op for it: no message for it is
+// passed then, whatever its checkpoint is. Once a batch has an op for it, it must have the checkpoint
+// at which this batch begins, or begin there; with another one the reader begins anew.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
-	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
-	asked := false
-	for i, shard := range a.shards {
+	unmet := false
+	for _, shard := range a.shards {
 		p := a.reader.shards[shard.group]
 		if p == nil {
 			p = &progress{}
 		}
 		all[shard.group] = p
 		a.progress = append(a.progress, p)
+		unmet = unmet || !p.known || !p.sure
+	}
+	a.reader.shards = all
+	if err := a.checkFrom(); err != nil || !unmet {
+		return err
+	}
+	needed, err := a.needed()
+	if err != nil {
+		return err
+	}
+	for _, must := range []bool{true, false} {
+		if err := a.meet(ctx, needed, must); err != nil {
+			return err
+		}
+	}
+	return a.checkFrom()
+}
+
+// needed returns which shards the batch has ops for; all if all must answer.
+func (a *applyCall) needed() ([]bool, error) {
+	needed := slices.Repeat([]bool{a.strict}, len(a.shards))
+	m := newMerge(&Write{Spaces: a.spaces}, 0)
+	for i := range a.batch.Ops {
+		slot, err := m.resolve(&a.batch.Ops[i])
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", sink.ErrMoved, err)
+		}
+		needed[slot] = true
+	}
+	return needed, nil
+}
+
+// meet asks the shards that must answer, or those that need not.
+func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
+	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
+	asked := false
+	for i, p := range a.progress {
 		switch {
+		case p.known && p.sure || needed[i] != must || p.late && !must:
+			continue
 		case !p.known:
 			w.Sections[i] = &dedup.SourceSection{
 				PositionKey: a.key, Mode: dedup.SectionBegin, Epoch: a.reader.epoch, Since: a.partition.Since(), Next: a.batch.From,
 			}
-		case !p.sure:
+		default:
 			w.Sections[i] = &dedup.SourceSection{PositionKey: a.key, Mode: dedup.SectionRead}
 		}
-		asked = asked || w.Sections[i] != nil
+		asked = true
 	}
-	a.reader.shards = all
-	if err := a.checkFrom(); err != nil || !asked {
-		return err
+	if !asked {
+		return nil
+	}
+	return a.send(ctx, w, must)
+}
+
+// send sends sections. Where the shards need not answer, those that do not are late.
+func (a *applyCall) send(ctx context.Context, w *Write, must bool) error {
+	if !must {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerMax)
+		defer cancel()
 	}
 	a.sink.world.Send(ctx, w)
-	if err := a.learn(w); err != nil {
-		return err
-	}
-	return a.checkFrom()
+	return a.learn(w, must)
 }
 
 // checkFrom refuses a batch that begins where no reader is. A reader that has missed a seek
@@ -186,8 +253,9 @@ func (a *applyCall) checkFrom() error {
 }
 
 // learn takes the answers of shards into account. It returns the error of the worst: that
-// the reader must end, that it must begin anew, or that it may repeat the batch.
-func (a *applyCall) learn(w *Write) error {
+// the reader must end, that it must begin anew, or that it may repeat the batch. Shards that need not
+// answer are late if they do not.
+func (a *applyCall) learn(w *Write, must bool) error {
 	var stopped, moved, closed, failed error
 	for i, section := range w.Sections {
 		if section == nil {
@@ -199,6 +267,8 @@ func (a *applyCall) learn(w *Write) error {
 			p.sure = false
 			if err := movedOr(answer.Err); errors.Is(err, sink.ErrMoved) {
 				moved = err
+			} else if !must {
+				p.late = true
 			} else {
 				failed = fmt.Errorf("shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, err)
 			}
@@ -212,13 +282,13 @@ func (a *applyCall) learn(w *Write) error {
 		case !at.Known || at.Epoch != a.reader.epoch:
 			moved = sink.ErrMoved
 		default:
-			if !p.known || p.at != at.At {
+			if !p.known || at.At.Less(p.at) || p.through.Less(at.At) { // else it has no ops up to through still
 				p.through = at.At
 			}
-			if section.Mode == dedup.SectionAdvance && at.At != section.Next {
+			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && at.At != a.batch.From {
 				moved = sink.ErrMoved
 			}
-			p.known, p.sure, p.at = true, true, at.At
+			p.known, p.sure, p.late, p.at = true, true, false, at.At
 		}
 	}
 	for _, err := range []error{stopped, moved, closed, failed} {
@@ -249,24 +319,38 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 		m.add(&ops[i], first+i)
 		a.advance(w, slot, next, mark)
 	}
+	rest := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	for slot, p := range a.progress {
-		if all && p.at.Less(next) {
-			a.advance(w, slot, next, mark)
+		if w.Sections[slot] != nil {
+			continue
 		}
-		if w.Sections[slot] == nil && p.through.Less(next) {
+		if all && p.known && p.sure && p.at.Less(next) {
+			a.advance(rest, slot, next, mark)
+		}
+		if p.known && p.through.Less(next) {
 			p.through = next // it has no ops up to there
 		}
 	}
-	if !m.used(w) {
+	if m.used(w) {
+		if err := a.sendOps(ctx, w, m); err != nil {
+			return err
+		}
+	}
+	if !m.used(rest) {
 		return nil
 	}
+	return a.send(ctx, rest, a.strict)
+}
+
+// sendOps sends sections with ops, and notes which ops were refused.
+func (a *applyCall) sendOps(ctx context.Context, w *Write, m *merge) error {
 	a.sink.world.Send(ctx, w)
 	for _, p := range m.from {
 		if _, overflows := slices.BinarySearch(w.Overflows, p.in); overflows {
 			a.rejected = append(a.rejected, sink.Rejection{Op: p.op, Reason: "the sum overflows"})
 		}
 	}
-	return a.learn(w)
+	return a.learn(w, true)
 }
 
 // advance gives a shard a section up to next, if it has none.

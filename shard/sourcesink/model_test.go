@@ -51,6 +51,7 @@ type sourceCluster struct {
 	backups  map[uint32][]byte
 	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
 	letters  map[letter]bool
+	down     map[uint32]bool // groups without a leader
 }
 
 // queued is a message: one op on a row of its own, and one on a row that many share.
@@ -200,6 +201,9 @@ func (n *sourceNode) Send(_ context.Context, w *Write) {
 
 // deliver applies a section to a shard, or loses it, its answer, or both for a while.
 func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops []engine.Op) Answer {
+	if c.down[group] {
+		return Answer{Err: errModelLost}
+	}
 	fate := 0
 	if c.faults != nil {
 		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.faults, "fate")
@@ -304,7 +308,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 		n.from = next
 		return next.Lo == uint64(len(c.queue)) && len(b.Ops) == 0
 	case errors.Is(err, sink.ErrStopped):
-		_, _ = n.sink.Apply(ctx, &sink.Batch{Source: n.source, From: n.from, Next: n.from})
+		_, _ = n.sink.Apply(ctx, &sink.Batch{Source: n.source, From: n.from, Next: n.from, Mark: n.mark})
 		n.begun = false
 	case errors.Is(err, sink.ErrMoved):
 		n.begun = false
@@ -438,7 +442,7 @@ func (c *sourceCluster) mean() {
 func newSourceCluster(t rapid.TB) *sourceCluster {
 	c := &sourceCluster{
 		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[life]int{}, since: map[life]uint32{}, starts: map[int]sink.Position{}, ends: map[int]sink.Position{},
-		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{}, fenced: map[uint64]uint32{},
+		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{}, fenced: map[uint64]uint32{}, down: map[uint32]bool{},
 	}
 	c.command(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "a.1", Name: "a", Zone: "z", HTTPAddr: "a:1", ClusterAddr: "a:2", GossipAddr: "a:3", Version: "1", VersionMax: catalog.ClusterVersionMax,
@@ -578,6 +582,96 @@ func TestRestoredWhileIdle(t *testing.T) {
 	}
 }
 
+// A shard without a leader holds up its own messages alone. Once it has one again, it gets those that
+// others have passed, each once.
+func TestLeaderlessShard(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"when its reader began": false, "while it is read": true, "and none before": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newSourceCluster(t)
+			c.create("extra", keyspace.KindCounters, 1)
+			extra := c.catalog.View().Keyspaces["extra"]
+			n := c.node()
+			if name != "and none before" {
+				c.queue = slices.Repeat([]queued{{keyspace: "posts"}, {keyspace: "extra"}}, 3)
+				c.readAll(n)
+			}
+			lag := func(k string) uint64 { // messages of a keyspace that it lacks
+				missing := uint64(0)
+				for m, q := range c.queue {
+					if q.keyspace == k && c.count(c.catalog.View().Keyspaces[k], messageID+uint64(m), 0) != 1 {
+						missing++
+					}
+				}
+				return missing
+			}
+			if known {
+				for n.step(3); !n.reads; {
+					n.step(3)
+				}
+			} else {
+				n.begun, n.reads = false, false
+			}
+			c.down[extra.FirstGroup] = true
+			c.queue = append(c.queue, slices.Repeat([]queued{{keyspace: "posts"}}, 9)...)
+			for range 20 {
+				n.step(2)
+			}
+			if got := lag("posts"); got != 0 {
+				t.Fatalf("%d messages for shards with a leader wait", got)
+			}
+			c.queue = append(c.queue, queued{keyspace: "extra"}, queued{keyspace: "posts"})
+			for range 20 {
+				n.step(1)
+			}
+			if got := lag("posts"); got != 1 || lag("extra") != 1 {
+				t.Fatalf("behind a message for the shard, %d wait, and %d for it", got, lag("extra"))
+			}
+			if _, err := n.sink.Settle(context.Background(), c.source(), 0); err == nil {
+				t.Error("a source settles whose shard does not answer")
+			}
+			c.down[extra.FirstGroup] = false
+			c.readAll(n)
+			if lag("posts") != 0 || lag("extra") != 0 {
+				t.Errorf("%d and %d messages wait", lag("posts"), lag("extra"))
+			}
+		})
+	}
+}
+
+// A shard that was behind when it lost its leader gets what others have passed meanwhile.
+func TestLeaderlessBehind(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.create("extra", keyspace.KindCounters, 1)
+	extra := c.catalog.View().Keyspaces["extra"]
+	n := c.node()
+	for range 3 { // Start, Positions, and all shards begin
+		n.step(0)
+	}
+	c.queue = []queued{{keyspace: "posts"}, {keyspace: "posts"}, {keyspace: "posts"}, {keyspace: "posts"}, {keyspace: keyspace.Unread}, {keyspace: "extra"}}
+	c.down[extra.FirstGroup] = true
+	n.step(6) // all other shards have a part, and apply it
+	n.begun = false
+	c.queue = append(c.queue, queued{keyspace: "posts"})
+	for range 9 {
+		n.step(2)
+	}
+	if got := c.count(c.catalog.View().Keyspaces["posts"], messageID+6, 0); got != 1 {
+		t.Errorf("what the shard has no part of is counted %d times", got)
+	}
+	if got, err := n.sink.Apply(context.Background(), &sink.Batch{Source: n.source, From: n.from, Next: n.from}); err != nil || got.Behind == "" {
+		t.Errorf("%+v, %v: nobody says that the shard is behind", got, err)
+	}
+	c.down[extra.FirstGroup] = false
+	c.readAll(n)
+	for m, q := range c.queue {
+		if got := c.count(c.catalog.View().Keyspaces[q.keyspace], messageID+uint64(m), 0); got != 1 {
+			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+}
+
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -699,6 +793,10 @@ func TestSourcesModel(t *testing.T) {
 				}
 				c.shards[g] = m
 			},
+			"leaderless": func(*rapid.T) {
+				g := group()
+				c.down[g] = !c.down[g]
+			},
 			"backup": func(*rapid.T) {
 				if g := group(); c.restores[g] == 0 {
 					c.backups[g] = codectest.Persisted(t, c.shards[g])
@@ -725,7 +823,7 @@ func TestSourcesModel(t *testing.T) {
 				c.restoreEnds(g)
 			}
 		}
-		c.faults = nil
+		c.faults, c.down = nil, nil
 		c.pause(false)
 		c.readAll(nodes[0])
 		for _, late := range c.late {

@@ -23,7 +23,7 @@ const forgetTimeout = 5 * time.Second
 // and stays: it raises their epochs to that of the pause, so that a section on its way is not
 // applied, and begins the shards that have no position.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
-	all, err := s.Positions(ctx, source.Number, partition)
+	all, err := s.positions(ctx, source.Number, partition, true)
 	if err != nil {
 		return sink.Position{}, err
 	}
@@ -38,7 +38,7 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 // that a reader that has yet to learn of the pause applies nothing any more. It begins the shards
 // that have no position: such a reader would begin them otherwise.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
-	all, err := s.Positions(ctx, source.Number, partition)
+	all, err := s.positions(ctx, source.Number, partition, true)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint3
 // raise raises the epochs of all shards, and begins those that have no position at low. None is
 // below low, so that none moves.
 func (s *Sink) raise(ctx context.Context, source catalog.Source, partition uint32, low sink.Position) error {
-	_, err := s.Apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low})
+	_, err := s.apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low}, true)
 	return err
 }
 

@@ -78,6 +78,7 @@ type reader struct {
 // progress is what is known of one shard's checkpoint.
 type progress struct {
 	known bool          // the shard had a checkpoint of the reader's epoch
+	late  bool          // it did not answer, and is asked again only for an op
 	sure  bool          // and no section without an answer may have moved it since
 	at    sink.Position // the checkpoint
 	// through is at, or a later position up to which the partition has no ops for the shard
@@ -210,23 +211,35 @@ var errStaleCatalog = fmt.Errorf("%w: this node's catalog is behind", sink.ErrMo
 
 // Positions implements sink.Sink.
 func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+	return s.positions(ctx, source, partition, false)
+}
+
+// positions is Positions. If it is strict, all shards must answer.
+func (s *Sink) positions(ctx context.Context, source uint64, partition uint32, strict bool) ([]sink.ShardPosition, error) {
 	key := dedup.PositionKey{Source: source, Partition: partition}
 	r := s.reader(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.epoch = 0
-	all, epoch, shards, err := s.readPositions(ctx, key, true)
+	late := time.Duration(0)
+	if !strict {
+		late = answerMax
+	}
+	all, epoch, shards, err := s.readPositions(ctx, key, true, late)
 	if errors.Is(err, errStaleCatalog) {
 		if err := s.world.CatchUp(ctx); err != nil {
 			return nil, err
 		}
-		all, epoch, shards, err = s.readPositions(ctx, key, true)
+		all, epoch, shards, err = s.readPositions(ctx, key, true, late)
 	}
 	if err != nil {
 		return nil, err
 	}
 	r.shards = map[uint32]*progress{}
 	for i, p := range all {
+		if p.Late {
+			r.shards[shards[i].group] = &progress{late: true}
+		}
 		if p.Known {
 			r.shards[shards[i].group] = &progress{known: true, sure: true, at: p.Position, through: p.Position}
 		}
@@ -238,20 +251,21 @@ func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) (
 // ReadPositions returns the position of a partition in each shard, as Positions does, without
 // disturbing its reader. If keyspaces are named, it reads the shards of those alone.
 func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
-	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, keyspaces...)
+	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, 0, keyspaces...)
 	return all, err
 }
 
 // readPositions reads the checkpoints of a partition in all shards, or in those of the named
 // keyspaces, through their logs. With raise, no section of an earlier epoch than the catalog's
-// moves them after that.
-func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
+// moves them after that. Shards that do not answer within late are Late, if that is not 0 and another
+// has a checkpoint.
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, late time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &Write{}
-	known := s.world.Keyspaces()
+	spaces := s.world.Keyspaces()
 	if len(only) > 0 {
-		known = slices.DeleteFunc(slices.Clone(known), func(k *keyspace.Keyspace) bool { return !slices.Contains(only, k.Name) })
+		spaces = slices.DeleteFunc(slices.Clone(spaces), func(k *keyspace.Keyspace) bool { return !slices.Contains(only, k.Name) })
 	}
-	w.Spaces, shards = targetsOf(known)
+	w.Spaces, shards = targetsOf(spaces)
 	found, there := s.world.View().Source(key.Source)
 	if !there {
 		return nil, 0, nil, sink.ErrStopped
@@ -266,12 +280,25 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 		read.Epoch, read.Since = epoch, partition.Since()
 	}
 	w.Sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
+	if late > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, late)
+		defer cancel()
+	}
 	s.world.Send(ctx, w)
+	var failed error
+	known := false
 	for i, shard := range shards {
 		a := &w.Answers[i]
 		switch {
 		case a.Err != nil:
-			return nil, 0, nil, fmt.Errorf("cannot read the position in shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, movedOr(a.Err))
+			err := fmt.Errorf("cannot read the position in shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, movedOr(a.Err))
+			if late == 0 || errors.Is(err, sink.ErrMoved) {
+				return nil, 0, nil, err
+			}
+			failed = err
+			all = append(all, sink.ShardPosition{Keyspace: shard.keyspace.Name, Shard: shard.number, Late: true})
+			continue
 		case a.At.Deleted:
 			return nil, 0, nil, sink.ErrStopped
 		case a.At.Closed:
@@ -282,8 +309,12 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 		p := sink.ShardPosition{Keyspace: shard.keyspace.Name, Shard: shard.number}
 		if p.Known = a.At.Known && a.At.Epoch >= partition.Since(); p.Known {
 			p.Position, p.Mark = a.At.At, a.At.Mark
+			known = true
 		}
 		all = append(all, p)
+	}
+	if !known && failed != nil {
+		return nil, 0, nil, failed
 	}
 	return all, epoch, shards, nil
 }

@@ -86,6 +86,8 @@ type Applied struct {
 	// Rejected are ops that the shards refused, ascending: their sums overflow. After an
 	// answer was lost it may lack some.
 	Rejected []Rejection
+	// Behind says why a batch without ops moved less than all shards; "" if it moved all.
+	Behind string
 }
 
 // Start is where a partition begins, and which queue it was then.
@@ -101,6 +103,7 @@ type ShardPosition struct {
 	Position Position
 	Mark     Mark // of the last message below Position
 	Known    bool // false: the shard has none and begins at Batch.From of the next Apply
+	Late     bool // it does not answer; Known is false
 }
 
 // Span returns the lowest and the highest position of shards, or start if no shard has one.
@@ -135,10 +138,11 @@ type Sink interface {
 	// Positions was called before.
 	Check(ctx context.Context, b *Batch) ([]Rejection, error)
 	// Positions returns the position of the partition in each shard that can have ops. A
-	// reader begins at the lowest known one or, if none is known, at the recorded start.
+	// reader begins at the lowest known one or, if none is known, at the recorded start. Some
+	// that do not answer may be Late.
 	Positions(ctx context.Context, source uint64, partition uint32) ([]ShardPosition, error)
 	// Apply applies the ops of b and moves shards to b.Next. It moves all of them if b has
-	// no ops, else at least those with ops. It drops the ops that a shard has applied
+	// no ops, unless some do not answer, else at least those with ops. It drops the ops that a shard has applied
 	// already, so that a batch may be repeated after any error.
 	Apply(ctx context.Context, b *Batch) (Applied, error)
 }
