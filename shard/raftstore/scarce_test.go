@@ -14,6 +14,7 @@ import (
 // refused and nothing of it is stored; the same change succeeds once the machine has more, however
 // often that happens, and a restart finds what was acknowledged.
 func TestNextSegmentThatCannotBeMade(t *testing.T) {
+	refused := 0
 	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EDQUOT} {
 		for seed := range uint64(5) {
 			t.Run(fmt.Sprint(failure, seed), func(t *testing.T) {
@@ -23,7 +24,6 @@ func TestNextSegmentThatCannotBeMade(t *testing.T) {
 				l, err := Open(testDir, Options{FS: &watchedFS{FS: disk, hook: broken.hook}, SegmentBytes: segmentBytesMin})
 				mustDo(t, err)
 				h := &history{states: []model{{}}}
-				refused := 0
 				for range 400 {
 					broken.mu.Lock()
 					broken.err = nil
@@ -44,9 +44,6 @@ func TestNextSegmentThatCannotBeMade(t *testing.T) {
 						broken.heal()
 					}
 				}
-				if refused == 0 {
-					t.Error("no change was refused")
-				}
 				mustDo(t, l.Close())
 				l = openTest(t, disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random}))
 				if diff := h.fits(l, h.acked, h.acked); diff != "" {
@@ -54,5 +51,8 @@ func TestNextSegmentThatCannotBeMade(t *testing.T) {
 				}
 			})
 		}
+	}
+	if refused < 20 {
+		t.Errorf("only %d changes were refused", refused)
 	}
 }
