@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -230,7 +229,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	defer s.index.close()
 	switch err := s.db.Close(); {
-	case errors.Is(err, syscall.ENOSPC):
+	case scarce.NoRoom(err):
 		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
 		s.cfg.Logger.Warn("the disk is full: the log of cold rows is closed as after a crash", "dir", s.cfg.Dir, "err", err)
 	case err != nil:

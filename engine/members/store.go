@@ -252,7 +252,11 @@ func (s *Store) Close() error {
 		r.close()
 	}
 	defer s.cache.Unref()
-	if err := s.db.Close(); err != nil {
+	switch err := s.db.Close(); {
+	case scarce.NoRoom(err):
+		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
+		s.cfg.Logger.Warn("the disk is full: the log of members is closed as after a crash", "dir", s.cfg.Dir, "err", err)
+	case err != nil:
 		return fmt.Errorf("cannot close members: %w", err)
 	}
 	return nil

@@ -37,6 +37,11 @@ func (w Wait) Over(fs vfs.FS) vfs.FS {
 
 // until waits until ready returns true, and reports whether it did.
 func (w Wait) until(why string, ready func() bool) bool {
+	select {
+	case <-w.Closing:
+		return false
+	default:
+	}
 	if !w.Started.Load() {
 		return false
 	}
