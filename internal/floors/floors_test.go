@@ -200,7 +200,7 @@ func TestFloors(t *testing.T) {
 		t.Error("the tree was not read: api does not import shard")
 	}
 	for _, breach := range r.Breaches(edges) {
-		t.Error(breach)
+		t.Errorf("%s; the rule is in internal/floors/floors_test.go", breach)
 	}
 }
 
