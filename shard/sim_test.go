@@ -27,7 +27,7 @@ var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
 		retireProves: true, neverTwice: true, inForce: true, initialBegins: true, numberVoters: true,
-		mindsNumbers: true, votesByLog: true, withholds: true, filter: true,
+		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, filter: true,
 	}
 	simOld = simRules{filter: true}
 	// simBefore are the rules of a node of version 4 in a world that is about the
@@ -125,6 +125,9 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"what is not committed goes to voters alone": {
 			rules: without(func(r *simRules) { r.withholds = false }), shape: simShape{wipes: true}, fault: simWedged,
+		},
+		"candidates that vote although they know a leader": {
+			rules: without(func(r *simRules) { r.freeCandidates = false }), shape: simShape{wipes: true}, fault: simWedged,
 		},
 		"a leader that is asked wherever it is": {
 			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,

@@ -21,6 +21,7 @@ import (
 //     (the store is a raft.MonotonicLogStore), and leaves the last entry's index and term
 //     as they were in memory.
 //   - A candidate that is sent a snapshot in its own term stays one, and knows a leader then.
+//     So does one that was told to lead and is sent an append.
 //   - A repeated vote of one term is granted by the candidate's address, without a look
 //     at its log.
 //   - A candidate counts answers against the quorum that it knew when it began.
@@ -301,6 +302,9 @@ func (r *simRaft) electSelf(transfer bool) {
 // candidate is to be taken for a voter, as raft refuses any other.
 func (r *simRaft) checkVote(m *simMsg) (judged, voter bool) {
 	rules := r.rules()
+	if rules.freeCandidates && r.state == simCandidate {
+		r.leader, r.leaderID = "", ""
+	}
 	if rules.refuseUnnamed && !replica.Contains(r.latest, r.disk.id) {
 		return false, false
 	}

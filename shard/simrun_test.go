@@ -179,6 +179,15 @@ func (w *simWorld) oneStep() {
 		}
 	case x < 972:
 		w.administer()
+	case x < 976:
+		// A leader whose disk hangs has another campaign, whatever that has of the log, and a
+		// third may miss it.
+		if r := w.anyLeader(); r != nil && len(r.lead.repl) > 0 {
+			if f := r.lead.repl[w.rng.IntN(len(r.lead.repl))]; simHasVote(r.latest, f.id) {
+				w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
+				w.clock(w.anyNode())
+			}
+		}
 	}
 }
 

@@ -75,6 +75,8 @@ type simRules struct {
 	mindsNumbers bool
 	// votesByLog: a vote depends on the candidate's term and log, not on the voter's configuration.
 	votesByLog bool
+	// freeCandidates: a candidate votes for others although it knows a leader.
+	freeCandidates bool
 	// withholds: a replica without a vote is sent only what is committed.
 	withholds bool
 	// filter: rpcFilter stands before raft.

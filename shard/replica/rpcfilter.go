@@ -20,7 +20,7 @@ import (
 // below a guarantee that raft alone does not give: while a check runs, no other call changes
 // the term, the log behind the commit index, or the applied state.
 //
-// raft has nine gaps that peers, or bytes that arrive late, can lead it into:
+// raft has ten gaps that peers, or bytes that arrive late, can lead it into:
 //
 //  1. raft compares only the term of a snapshot. One that is behind what is applied
 //     rolls the state back and deletes the log, and with it entries that this replica
@@ -60,8 +60,12 @@ import (
 //     all others. So it is sent only what is committed (awaitCommit).
 //  9. raft stays a candidate if it is sent a snapshot in its own term, and refuses the others
 //     its vote because it knows a leader. An append makes it a follower first (install).
+//  10. raft stays a candidate if it was told to lead and the winner of that term sends it an
+//     append, and takes that one for its leader until it hears from it once more. If the winner
+//     is lost, raft refuses the others for ever. So a candidate's leader is no reason to refuse
+//     (candidatesLeader).
 //
-// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 9.
+// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 10.
 //
 // A check of one call is one function, which handle calls; an error refuses the call.
 type rpcFilter struct {
@@ -154,9 +158,12 @@ func (f *rpcFilter) handle(rpc raft.RPC) {
 	case *raft.RequestVoteRequest:
 		var voter bool
 		voter, err = f.checkVote(&call.RPCHeader)
-		call.LeadershipTransfer = call.LeadershipTransfer && voter
+		call.LeadershipTransfer = call.LeadershipTransfer && voter || f.candidatesLeader() != ""
 	case *raft.RequestPreVoteRequest:
 		_, err = f.checkVote(&call.RPCHeader)
+		if leader := f.candidatesLeader(); leader != "" {
+			call.Addr = []byte(leader) // raft compares it with its leader and uses it for nothing else
+		}
 	}
 	if err != nil {
 		f.respond(rpc, raft.RPCResponse{Error: err})
@@ -386,18 +393,33 @@ func (f *rpcFilter) checkVote(from *raft.RPCHeader) (voter bool, err error) {
 	return false, nil
 }
 
+// candidatesLeader returns the address of the leader that raft knows while it is a candidate,
+// "" if it is none or knows none.
+func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
+	leader, _ := f.g.raft.LeaderWithID() // before the state: a candidate that wins knows itself
+	if f.g.raft.State() != raft.Candidate {
+		return ""
+	}
+	return leader
+}
+
 // awaitCommit holds an append to a replica without a vote back until all of it is committed.
-// It ends with an error once this replica does not lead the term of the append.
+// It returns an error once this replica does not lead the term of the append.
 func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {
 	for f != nil && len(call.Entries) > 0 {
 		r := f.raft.Load()
 		if r == nil {
 			return errNotLeading
 		}
-		if !withheld(to, call.Entries, r.CommitIndex(), r.GetConfiguration().Configuration().Servers) {
+		commit := r.CommitIndex()
+		// After that: a later leader may commit other entries at these indexes.
+		if r.State() != raft.Leader || r.CurrentTerm() != call.Term {
+			return errNotLeading
+		}
+		if !withheld(to, call.Entries, commit, r.GetConfiguration().Configuration().Servers) {
 			return nil
 		}
-		if r.State() != raft.Leader || r.CurrentTerm() != call.Term || closed.within(withheldPause) {
+		if closed.within(withheldPause) {
 			return errNotLeading
 		}
 	}

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -140,6 +141,24 @@ func TestCandidateIsSentASnapshot(t *testing.T) {
 	}
 }
 
+// A replica that is told to lead stays a candidate when the winner of that term sends it an
+// append, and knows it as its leader. If that one is lost, the candidate votes for others all the same.
+func TestCandidateOfAHandoverLosesTheElection(t *testing.T) {
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
+		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
+	})
+	p.mustAppend(2, 1, 1, 3, entriesOf(2, 2, 5)...)
+	mustDo(t, p.trans.TimeoutNow("n1", p.to(), &raft.TimeoutNowRequest{RPCHeader: headerOf("n2")}, &raft.TimeoutNowResponse{}))
+	eventually(t, "it campaigns", func() bool { return p.raft.State() == raft.Candidate && p.raft.CurrentTerm() == 3 })
+	p.mustAppend(3, 5, 2, 3, entriesOf(3, 6, 6)...)
+	if p.raft.State() != raft.Candidate || p.Leader() != "n2" {
+		t.Fatalf("%v, led by %q: raft has another rule now", p.raft.State(), p.Leader())
+	}
+	if would, granted := p.ask("n3", 4, 6, 3, false); !would || !granted {
+		t.Errorf("would %v, granted %v", would, granted)
+	}
+}
+
 // What is not committed goes to voters alone, by the leader's latest configuration and by
 // those in the append.
 func TestWithheld(t *testing.T) {
@@ -169,6 +188,17 @@ func TestWithheld(t *testing.T) {
 		if got := withheld(c.to, c.entries, c.commit, servers); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// A leader that was deposed sends nothing more: another leader may have committed other entries
+// at the indexes of those that it held back.
+func TestDeposedLeaderReleasesNothing(t *testing.T) {
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) { cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}} })
+	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
+	held := &raft.AppendEntriesRequest{Term: 1, Entries: entriesOf(1, 4, 5)}
+	if err := p.Replica.trans.filter.awaitCommit("n9", held, newClosedOnce()); !errors.Is(err, errNotLeading) {
+		t.Errorf("released: %v", err)
 	}
 }
 
