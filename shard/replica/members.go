@@ -265,12 +265,22 @@ var errTransferStuck = errors.New("a handover of leadership does not end")
 // beginning to its end, for an election timeout at most, or, when the other
 // takes the call and does not answer, for rpcTimeout.
 func (g *Replica) Transfer(to Member) error {
-	err := g.await(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr)))
+	answer := make(chan error, 1)
+	go func() { answer <- g.await(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))) }()
+	err := errTransferWaits
+	select {
+	case err = <-answer:
+	case <-time.After(3 * g.cfg.Timing.Election): // raft takes two at most, once it begins
+	}
 	if err != nil {
 		return fmt.Errorf("cannot hand the leadership to %s: %w", to.ID, err)
 	}
 	return nil
 }
+
+// errTransferWaits is returned for a handover that raft has not begun in time, as its main
+// loop waits for the disk. It may happen later.
+var errTransferWaits = errors.New("raft waits for the disk, and hands over later")
 
 // transferMax is how long raft may refuse writes because it believes that it
 // hands its leadership over: it waits for a call and two election timeouts,

@@ -89,7 +89,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	if cfg.Cold != nil || cfg.Members != nil {
 		g.trans.carry = g.carry
 	}
-	g.trans.hangs = &g.hangs
+	g.trans.muted = &g.muted
 	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
@@ -162,7 +162,11 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)
 	g.wg.Go(g.runSnapshots)
-	g.wg.Go(func() { storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.noteHang, g.done) })
+	g.wg.Go(func() {
+		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.noteHang, g.done)
+		<-g.done // a group that failed stays muted
+		g.noteHang(false)
+	})
 	if err == nil {
 		err = g.stop.Arm()
 	}

@@ -61,6 +61,8 @@ type Replica struct {
 	barrierIndex atomic.Uint64
 	// hangs is set while the log takes entries no more: see noteHang.
 	hangs atomic.Bool
+	// muted is set while no appends are sent for that reason.
+	muted atomic.Bool
 	// AskFirst is the index, among the other voters, of the one that a term proof asks first.
 	AskFirst atomic.Uint32
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ type faultyStores struct {
 	mu     sync.Mutex    // orders stable's calls
 	hang   chan struct{} // StoreLogs waits until it is closed, if set
 	err    error
+	// waiting counts the calls that have waited for hang.
+	waiting atomic.Int32
 }
 
 func (s *faultyStores) set(hang chan struct{}, err error) {
@@ -38,6 +41,7 @@ func (s *faultyStores) faults() (chan struct{}, error) {
 func (s *faultyStores) StoreLogs(entries []*raft.Log) error {
 	hang, err := s.faults()
 	if hang != nil {
+		s.waiting.Add(1)
 		<-hang
 	}
 	if err != nil {
@@ -120,7 +124,17 @@ func mustHaveStopped(t *testing.T, g *Replica, told chan error) {
 }
 
 func TestHungDiskStopsTheGroup(t *testing.T) {
-	g, stores, told := startFaulty(t, func(c *Config) { c.DiskStallMax = 200 * time.Millisecond })
+	var hanging atomic.Int32
+	g, stores, told := startFaulty(t, func(c *Config) {
+		c.DiskStallMax = 200 * time.Millisecond
+		c.Hangs = func(hangs bool) {
+			if hangs {
+				hanging.Add(1)
+			} else {
+				hanging.Add(-1)
+			}
+		}
+	})
 	hang := make(chan struct{})
 	stores.set(hang, nil)
 	start := time.Now()
@@ -137,13 +151,20 @@ func TestHungDiskStopsTheGroup(t *testing.T) {
 	if err := future.Error(); err == nil {
 		t.Error("the late write was acknowledged")
 	}
+	if hanging.Load() != 1 {
+		t.Errorf("%d replicas hang", hanging.Load())
+	}
+	mustClose(t, g)
+	if hanging.Load() != 0 {
+		t.Errorf("%d replicas hang after the only one was closed", hanging.Load())
+	}
 }
 
-// A leader whose disk hangs is replaced before it stops: 1. another replica leads and takes
-// entries while the disk hangs; 2. once the disk answers, all replicas have what was accepted.
-func TestHungLeaderIsReplaced(t *testing.T) {
+// newFaultyReplicas starts a group of voters over faulty stores.
+func newFaultyReplicas(t *testing.T, voters int) (*replicas, []*faultyStores) {
+	t.Helper()
 	r, stores := &replicas{}, []*faultyStores{}
-	for i := range 3 {
+	for i := range voters {
 		cfg := testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1))
 		if i == 0 {
 			cfg.Initial = aloneIn(cfg)
@@ -166,6 +187,52 @@ func TestHungLeaderIsReplaced(t *testing.T) {
 	for _, cfg := range r.cfgs[1:] {
 		r.addVoter(t, cfg)
 	}
+	return r, stores
+}
+
+// Without the vote of a leader whose disk hangs nobody can lead: it goes on in its term, and
+// takes the entry once its disk answers.
+func TestHungLeaderWhoseVoteIsNeeded(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 2)
+	r.add(t, 1, -1)
+	g := r.groups[r.leader(t, -1)]
+	term, hang := g.Term(), make(chan struct{})
+	stores[r.leader(t, -1)].set(hang, nil)
+	stuck := g.Apply(number(1))
+	eventually(t, "the disk hangs", g.Hangs)
+	time.Sleep(r.cfgs[0].Timing.Heartbeat * 3) // a follower that missed its leader would campaign
+	close(hang)
+	if err := stuck.Error(); err != nil || g.Term() != term {
+		t.Errorf("the entry: %v; term %d after %d", err, g.Term(), term)
+	}
+}
+
+// A handover ends with an error while raft waits for the disk.
+func TestTransferOfAHungLeader(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 2)
+	l := r.leader(t, -1)
+	hang := make(chan struct{})
+	defer close(hang)
+	stores[l].set(hang, nil)
+	r.groups[l].Apply(number(1))
+	eventually(t, "raft waits for the disk", func() bool { return stores[l].waiting.Load() > 0 })
+	to := r.others(l)[0]
+	ended := make(chan error, 1)
+	go func() { ended <- r.groups[l].Transfer(Member{to.ID(), to.cfg.Mux.Addr().String()}) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errTransferWaits) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for the disk")
+	}
+}
+
+// A leader whose disk hangs is replaced before it stops: 1. another replica leads and takes
+// entries while the disk hangs; 2. once the disk answers, all replicas have what was accepted.
+func TestHungLeaderIsReplaced(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
 	hung := r.leader(t, -1)
 	hang := make(chan struct{})

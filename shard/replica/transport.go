@@ -75,7 +75,7 @@ type raftTransport struct {
 	beats    *Beats          // nil without streams
 	group    uint32
 	closed   *closedOnce
-	hangs    *atomic.Bool                                       // set while no appends are sent; nil for never
+	muted    *atomic.Bool                                       // set while no appends are sent; nil for never
 	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
 	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
@@ -117,7 +117,7 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	if err := t.filter.awaitCommit(id, args, t.closed); err != nil {
 		return err
 	}
-	for t.hangs != nil && t.hangs.Load() {
+	for t.muted != nil && t.muted.Load() {
 		// Entries wait: raft would pause for longer after each error.
 		if isHeartbeat(args) || t.closed.within(reachPause) {
 			return errHangs

@@ -70,7 +70,6 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, ha
 		select {
 		case <-time.After(every - time.Since(tickOrigin)%every):
 		case <-done:
-			hangs(false)
 			return
 		}
 		for i := range gauges {
