@@ -76,13 +76,16 @@ func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 
 // The headers and parameters of the contract.
 const (
-	headerTimeout  = "Countd-Timeout"
-	headerToken    = "Countd-Token"
-	consistency    = "consistency"   // header or query
-	maxStaleness   = "max_staleness" // header or query
-	headerKey      = "Idempotency-Key"
-	headerProducer = "Countd-Producer"
-	headerSequence = "Countd-Seq"
+	headerTimeout = "Countd-Timeout"
+
+	headerConsistency  = "Countd-Consistency"
+	headerMaxStaleness = "Countd-Max-Staleness"
+	headerToken        = "Countd-Token"
+	consistency        = "consistency"   // query, or header
+	maxStaleness       = "max_staleness" // query, or header
+	headerKey          = "Idempotency-Key"
+	headerProducer     = "Countd-Producer"
+	headerSequence     = "Countd-Seq"
 )
 
 const (

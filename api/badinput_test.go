@@ -231,6 +231,8 @@ func TestBadHeads(t *testing.T) {
 		{"timeout of a list", "GET", "/v1/keyspaces", "", "Countd-Timeout", "soon", 400, "invalid_argument", "Countd-Timeout"},
 		{"bad token", "GET", row, "", "Countd-Token", "!!", 400, "invalid_argument", "Countd-Token"},
 		{"bad consistency header", "POST", get, one, "consistency", "eventual", 400, "invalid_argument", "consistency"},
+		{"bad Countd-Consistency", "POST", get, one, "Countd-Consistency", "eventual", 400, "invalid_argument", "consistency"},
+		{"bad Countd-Max-Staleness", "GET", row, "", "Countd-Max-Staleness", "bogus", 400, "invalid_argument", "max_staleness"},
 		{"bad consistency", "GET", row + "?consistency=eventual", "", "", "", 400, "invalid_argument", "consistency"},
 		{"consistency twice", "GET", row + "?consistency=stale&consistency=stale", "", "", "", 400, "invalid_argument", "consistency"},
 		{"empty consistency", "GET", row + "?consistency=", "", "", "", 400, "invalid_argument", "consistency"},

@@ -136,6 +136,8 @@ func TestReadOptions(t *testing.T) {
 		{"query", "?consistency=bounded&max_staleness=250ms", nil, shard.ReadOptions{MaxStaleness: 250 * time.Millisecond}, 5 * time.Second},
 		{"headers", "", []string{"consistency", "bounded", "max_staleness", "2s"}, shard.ReadOptions{MaxStaleness: 2 * time.Second}, 5 * time.Second},
 		{"stale", "?consistency=stale", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
+		{"headers that proxies pass", "", []string{"Countd-Consistency", "bounded", "Countd-Max-Staleness", "2s"}, shard.ReadOptions{MaxStaleness: 2 * time.Second}, 5 * time.Second},
+		{"query before headers that proxies pass", "?consistency=linearizable", []string{"Countd-Consistency", "stale"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
 		{"staleness of a stale read", "?consistency=stale&max_staleness=2s", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
 		{"staleness of a linearizable read", "?consistency=linearizable", []string{"max_staleness", "2s"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
 		{"query before header", "?consistency=linearizable", []string{"consistency", "stale"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},

@@ -267,10 +267,10 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 
 // readReadHeaders parses the token, and returns the headers that the query overrides.
 func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness []byte, err error) {
-	if level, err = header(h, consistency); err != nil {
+	if level, err = eitherHeader(h, headerConsistency, consistency); err != nil {
 		return nil, nil, err
 	}
-	if staleness, err = header(h, maxStaleness); err != nil {
+	if staleness, err = eitherHeader(h, headerMaxStaleness, maxStaleness); err != nil {
 		return nil, nil, err
 	}
 	text, err := header(h, headerToken)
@@ -280,6 +280,22 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 		}
 	}
 	return level, staleness, err
+}
+
+// eitherHeader returns a header that has two names: proxies drop one with an underscore.
+func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
+	value, err := header(h, name)
+	if err != nil {
+		return nil, err
+	}
+	old, err := header(h, other)
+	switch {
+	case err != nil || value == nil:
+		return old, err
+	case old != nil:
+		return nil, invalid(name, "given as "+other+" too")
+	}
+	return value, nil
 }
 
 // readFreshness parses how fresh a read must be; nil stands for a missing value. A read that

@@ -24,6 +24,8 @@ func TestDoubledHeaders(t *testing.T) {
 		{"GET", "Countd-Token", "AgAAAAABAQ", "AgAAAAABAg", ""},
 		{"GET", "consistency", "stale", "linearizable", ""},
 		{"GET", "max_staleness", "1s", "2s", ""},
+		{"GET", "Countd-Consistency", "stale", "linearizable", ""},
+		{"GET", "Countd-Max-Staleness", "1s", "2s", ""},
 	} {
 		t.Run(c.method+" "+c.header+" "+c.second, func(t *testing.T) {
 			got := l.raw(fmt.Sprintf("%s /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s%s: %s\r\n%s: %s\r\n\r\n",
@@ -34,6 +36,8 @@ func TestDoubledHeaders(t *testing.T) {
 			}
 		})
 	}
+	got := l.do("GET", "/v1/counters/posts/1", "", "Countd-Max-Staleness", "1s", "max_staleness", "2s")
+	wantFault(t, got, 400, "invalid_argument", "Countd-Max-Staleness")
 	l.wantGood()
 }
 

@@ -634,3 +634,45 @@ func declaredCodes(t *testing.T) []string {
 	sort.Strings(codes)
 	return codes
 }
+
+// TestContractSuitsGenerators holds docs/openapi.yaml to what generators of Go code need
+// (oapi-codegen, ogen): a name is of one component, the parameters of a call have names that
+// differ in Go too, and no schema has uniqueItems.
+func TestContractSuitsGenerators(t *testing.T) {
+	doc := loadContract(t)
+	kinds := map[string]string{}
+	component := func(kind, name string) {
+		if other := kinds[name]; other != "" {
+			t.Errorf("%s is one of the %s and of the %s", name, other, kind)
+		}
+		kinds[name] = kind
+	}
+	for name := range doc.Components.Schemas {
+		component("schemas", name)
+	}
+	for name := range doc.Components.Parameters {
+		component("parameters", name)
+	}
+	for name := range doc.Components.Responses {
+		component("responses", name)
+	}
+	for path, item := range doc.Paths.Map() {
+		for method, call := range item.Operations() {
+			names := map[string]bool{}
+			for _, p := range slices.Concat(item.Parameters, call.Parameters) {
+				name := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(p.Value.Name))
+				if names[name] && p.Value.In != "path" {
+					t.Errorf("%s %s has two parameters %s", method, path, p.Value.Name)
+				}
+				names[name] = true
+			}
+		}
+	}
+	text, err := os.ReadFile("../docs/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "uniqueItems") {
+		t.Error("uniqueItems")
+	}
+}
