@@ -13,11 +13,11 @@ import (
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader
-// for too long, and could lead itself. It may be called at any time: a follower that knows
-// no leader has nothing to suspect. It returns when to check again.
+// for too long, and could lead itself. It may be called at any time: a candidate campaigns
+// already, and a follower that knows no leader has nothing to suspect. It returns when to check again.
 func (g *Replica) DetectFailure() (again time.Duration, err error) {
 	leader := g.Leader()
-	if leader == "" || leader == g.cfg.NodeID || g.Stuck() != nil {
+	if leader == "" || leader == g.cfg.NodeID || g.raft.State() != raft.Follower || g.Stuck() != nil {
 		return g.cfg.Timing.DetectAfter(), nil
 	}
 	again = g.patience(leader, time.Since(g.raft.LastContact()))

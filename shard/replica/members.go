@@ -263,7 +263,8 @@ var errTransferStuck = errors.New("a handover of leadership does not end")
 
 // Transfer hands the leadership to another voter. raft refuses writes from its
 // beginning to its end, for an election timeout at most, or, when the other
-// takes the call and does not answer, for rpcTimeout.
+// takes the call and does not answer, for rpcTimeout. Transfer waits for three election
+// timeouts at most.
 func (g *Replica) Transfer(to Member) error {
 	answer := make(chan error, 1)
 	go func() { answer <- g.await(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))) }()
