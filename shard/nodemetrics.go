@@ -33,9 +33,8 @@ func (n *Node) registerMetrics() error {
 			n.registry.cursorsDropped),
 		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows or sets of members that cannot be read.",
 			func() float64 { return float64(n.registry.damagedShards()) }),
+		metric.Gauge("countd_snapshots_deferred", "Groups whose snapshot is due but waits for room on the disk.", n.registry.snapshotsDeferred),
 	}
-	all = append(all, metric.RenamedGauge("countd_snapshots_deferred", "countd_snapshots_put_off",
-		"Groups whose snapshot is due but waits for room on the disk.", nil, n.registry.snapshotsDeferred)...)
 	all = append(all, n.registry.kindMetrics()...)
 	all = append(all, n.spill.Metrics()...)
 	all = append(all, n.tiering.Metrics()...)
@@ -46,12 +45,14 @@ func (n *Node) registerMetrics() error {
 func (s *registry) kindMetrics() (all []prometheus.Collector) {
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed, codec.KindBoard} {
 		labels := prometheus.Labels{"kind": kind.String()}
-		all = append(all, metric.RenamedGauge("countd_replica_rows", "countd_held_rows",
-			"Rows of the node's replicas, by kind: rows of counts and of cursors; users with a feed; channels and dots.",
-			labels, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Rows }))...)
-		all = append(all, metric.RenamedGauge("countd_replica_bytes", "countd_held_bytes",
-			"Memory of the node's replicas, by kind.",
-			labels, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Bytes }))...)
+		all = append(all,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "countd_replica_rows", ConstLabels: labels,
+				Help: "Rows of the node's replicas, by kind: rows of counts and of cursors; users with a feed; channels and dots.",
+			}, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Rows })),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "countd_replica_bytes", ConstLabels: labels, Help: "Memory of the node's replicas, by kind.",
+			}, s.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Bytes })))
 	}
 	return all
 }
@@ -100,13 +101,13 @@ func (s *registry) logBehindSeconds() float64 {
 }
 
 func (s *registry) snapshotsDeferred() float64 {
-	putOff := 0
+	deferred := 0
 	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.group.WithoutRoom() {
-			putOff++
+			deferred++
 		}
 	}
-	return float64(putOff)
+	return float64(deferred)
 }
 
 // remembered sums what the groups remember of requests.

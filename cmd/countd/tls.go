@@ -33,12 +33,12 @@ func (c *config) tlsFlags() {
 	c.flags.StringVar(&c.TLS.Cert, "tls-cert", "", "file with the certificate of this node and its chain (PEM). With it, HTTP and Redis clients need TLS 1.2 or later")
 	c.flags.StringVar(&c.TLS.Key, "tls-key", "", "file with the key of --tls-cert, in PEM")
 	c.flags.StringVar(&c.TLS.CA, "tls-client-ca", "", "file with the authorities (PEM) that must have signed the certificate of each client (default: clients need no certificate)")
-	c.flags.StringVar(&c.ClusterTLS.Cert, "cluster-tls-cert", "", "file with the certificate (PEM) that this node shows other nodes; it carries the node id. With it, nodes talk to each other over TLS only")
+	c.flags.StringVar(&c.ClusterTLS.Cert, "cluster-tls-cert", "", "file with the certificate (PEM) that this node shows other nodes; it is good for servers and clients and names the node id. With it, nodes talk to each other over TLS only")
 	c.flags.StringVar(&c.ClusterTLS.Key, "cluster-tls-key", "", "file with the key of --cluster-tls-cert, in PEM")
 	c.flags.StringVar(&c.ClusterTLS.CA, "cluster-tls-ca", "", "file with the authorities (PEM) that must have signed the certificates of nodes")
 	c.flags.StringVar(&c.PeerName, "cluster-tls-name", "", "name that the certificates of all nodes carry (default: the certificate of each node carries its node id)")
 	c.flags.BoolVar(&c.PermissiveTLS, "cluster-tls-permissive", false, "while a cluster turns on TLS between nodes: also accept nodes without TLS, and dial them without it")
-	c.flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses beyond loopback without TLS and gossip keys: anybody who reaches them may read and change everything")
+	c.flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses beyond loopback without TLS, --auth enforce and gossip keys: anybody who reaches them may read and change everything")
 }
 
 // validateTLS checks that files come together.

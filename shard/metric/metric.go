@@ -18,14 +18,6 @@ func Counter(name, help string, value func() float64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value)
 }
 
-// RenamedGauge returns a gauge under its name and, for one version, under its old name.
-func RenamedGauge(name, old, help string, labels prometheus.Labels, value func() float64) []prometheus.Collector {
-	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: old, Help: "The old name of " + name + ".", ConstLabels: labels}, value),
-	}
-}
-
 func Register(r prometheus.Registerer, all ...prometheus.Collector) error {
 	for _, c := range all {
 		if err := r.Register(c); err != nil {
