@@ -1,7 +1,9 @@
 package main
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,6 +59,44 @@ func TestRunbookHasEveryWarningAndError(t *testing.T) {
 		if !given[code] {
 			t.Errorf("%s is a heading of the runbook, and neither a warning nor an operator's error", code)
 		}
+	}
+}
+
+// elsewhere are messages of the runbook that no single text of the program has whole.
+var elsewhere = []string{
+	"address already in use", "holds groups but no node.json", "has a node.json but no groups.json", "writes of new rows stopped", "writes to groups led here stopped",
+}
+
+// Each message by which the runbook knows a failed start or a line of the log is in the
+// program.
+func TestRunbookMessagesAreInTheProgram(t *testing.T) {
+	var program strings.Builder
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		program.Write(source)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := 0
+	for _, section := range []string{"When it does not start, or exits", "What the log says"} {
+		_, text, _ := strings.Cut(runbook(t), "\n## "+section+"\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+		for _, line := range regexp.MustCompile("(?m)^- (?:<a id=\"[^\"]*\"></a>)?((?:`[^`]+`(?:, )?)+):").FindAllStringSubmatch(text, -1) {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(line[1], -1) {
+				messages++
+				if !slices.Contains(elsewhere, m[1]) && !strings.Contains(program.String(), m[1]) {
+					t.Errorf("the runbook has %q under %q, and no source does", m[1], section)
+				}
+			}
+		}
+	}
+	if messages < 25 {
+		t.Errorf("%d messages were found", messages)
 	}
 }
 
