@@ -17,9 +17,6 @@ import (
 // them.
 const GossipKeyCall = "gossip-key"
 
-// versionOfGossipKeys is the cluster version whose nodes answer GossipKeyCall.
-const versionOfGossipKeys = 5
-
 // The actions of a GossipKeyChange.
 const (
 	GossipKeyAdd    = "add"    // decrypt with it too
@@ -89,13 +86,6 @@ func ParseGossipKeyChange(action, key string) (GossipKeyChange, error) {
 
 // GossipKeys returns the keys of each node that answers within a second.
 func (a *Cluster) GossipKeys(ctx context.Context) ([]GossipKeyNode, error) {
-	n, err := a.cfg.Node()
-	if err != nil {
-		return nil, err
-	}
-	if n.Catalog().ClusterVersion < versionOfGossipKeys {
-		return nil, refusedf("gossip keys are changed from cluster version %d on", versionOfGossipKeys)
-	}
 	return a.askGossipKeys(ctx, GossipKeyChange{})
 }
 

@@ -217,8 +217,7 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 		if r.takes&takesColumn != 0 {
 			id = r.column
 		}
-		r.write.ID = shard.ByKey(key, e.hashed, r.name, id, body)
-		r.write.ID.SetMeaning(e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.meaningOf(body)))
+		r.write.ID = shard.ByKey(key, e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.meaningOf(body)))
 	case producer != nil || sequence != nil:
 		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
 			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))

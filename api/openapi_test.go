@@ -358,10 +358,6 @@ func (l *live) setUp(trouble string) (end func()) {
 func (l *live) setUpUsers(trouble string) bool {
 	switch trouble {
 	case "enforce", "audit":
-	case "old_version":
-		l.node.mu.Lock()
-		l.node.mu.catalog.ClusterVersion = 4
-		l.node.mu.Unlock()
 	case "web", "many_tokens":
 		l.do("PUT", "/v1/users/web", `{"grants":[{"role":"writer","keyspaces":["posts","unread"]}]}`)
 		l.do("POST", "/v1/users/web/tokens", "")

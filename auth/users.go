@@ -154,9 +154,6 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 	if view == nil {
 		return catalog.Result{}, nil, ErrNoCatalog
 	}
-	if !view.TakesUsers() { // an older program could not read the command
-		return catalog.Result{}, nil, &RefusedError{fmt.Sprintf("the cluster version, %d, is too low for users", view.ClusterVersion)}
-	}
 	r, behind, err := cluster.ChangeOnAll(ctx, command)
 	switch {
 	case err != nil:

@@ -33,6 +33,8 @@ var (
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
 	// ErrBadChecksum is returned when the checksum of a small file does not match.
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
+	// ErrUnreleased is returned for a small file without a checksum.
+	ErrUnreleased = errors.New("it has no checksum: it is damaged, or of a version of countd that was never released; this one needs a new data directory")
 	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.
 	ErrHasCluster = errors.New("the node has a cluster already")
 	// ErrBadNodeID is returned for an asked node id out of bounds.
@@ -89,7 +91,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 // Call it after the steps of a start that often fail: until then the directory may still
 // become any node's.
 func (d *DataDir) KeepIdentity() error {
-	if !d.fresh && !d.plain {
+	if !d.fresh {
 		return nil
 	}
 	if err := d.opened.write(); err != nil {
@@ -99,7 +101,7 @@ func (d *DataDir) KeepIdentity() error {
 	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
 		return err
 	}
-	d.fresh, d.plain = false, false
+	d.fresh = false
 	return nil
 }
 
@@ -173,7 +175,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 
 // load reads the identity and the record of groups, or creates both.
 func (d *DataDir) load(nodeID string) error {
-	id, checked, err := readIdentity(filepath.Join(d.path, identityFile))
+	id, err := readIdentity(filepath.Join(d.path, identityFile))
 	d.fresh = errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err == nil && nodeID != "" && nodeID != id.NodeID:
@@ -195,6 +197,6 @@ func (d *DataDir) load(nodeID string) error {
 	if d.fresh && d.opened.count() > 0 {
 		return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 	}
-	d.Identity, d.plain = id, !d.fresh && (!checked || !d.opened.checked)
+	d.Identity = id
 	return nil
 }

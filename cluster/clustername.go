@@ -2,10 +2,6 @@ package cluster
 
 import "fmt"
 
-// versionOfClusterNames is the cluster version whose programs read the name of a cluster
-// in gossip, in prefaces of connections and in requests to join.
-const versionOfClusterNames = 5
-
 // clusterNameBytesMax bounds the name of a cluster, so that metaBytesMax leaves room for the
 // fields of later versions.
 const clusterNameBytesMax = 32

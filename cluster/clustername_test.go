@@ -224,24 +224,3 @@ func TestAnswersThatComeWhileDialling(t *testing.T) {
 		})
 	}
 }
-
-// TestReadsNames: a program of cluster version 4 is told no name, also while gossip has
-// not found out that it is dead.
-func TestReadsNames(t *testing.T) {
-	v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
-	for i, m := range []struct {
-		addr    string
-		version uint16
-		alive   bool
-	}{{"old", 4, true}, {"new", 5, true}, {"dead", 4, false}, {"replaced", 4, false}, {"replaced", 5, true}, {"later", 6, true}} {
-		n := numbered(i + 1)
-		n.ClusterAddr, n.VersionMax = m.addr, m.version
-		v.set(node(n, m.alive), m.alive)
-	}
-	g := &Gossip{view: v}
-	for addr, want := range map[string]bool{"old": false, "new": true, "dead": false, "replaced": true, "later": true, "unheard of": true} {
-		if got := g.ReadsNames(addr); got != want {
-			t.Errorf("%s reads names: %v", addr, got)
-		}
-	}
-}

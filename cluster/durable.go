@@ -10,52 +10,35 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// A small file is one JSON object and a line of white space behind it, which holds a
-// checksum:
+// A small file is one JSON object and a line with a checksum:
 //
-//	┌─────────────┬──────────────────────────────────────────┬────┐
-//	│ object "\n" │ CRC32C of that, a bit a byte, the highest │"\n"│
-//	│             │ first: a tab for 1, a space for 0         │    │
-//	└─────────────┴──────────────────────────────────────────┴────┘
+//	{"format":1,"groups":[0,17]}
+//	crc32c 0a1b2c3d
 //
-// Programs of cluster version 4 and older refuse a field that they do not know, and
-// skip white space: a node may go back to them. Their files end with the object.
+// The checksum is CRC32C, in hexadecimal, of all bytes before its line.
 const (
-	checksumBits      = 32
-	checksumLineBytes = checksumBits + 1
-	// plainTailBytesMax bounds the bytes after the object in a file without a checksum: the
-	// end of a line.
-	plainTailBytesMax = 2
+	checksumHead      = "crc32c "
+	checksumLineBytes = len(checksumHead) + 2*crc32.Size + 1
 )
 
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendChecksumLine appends the line that follows object, which ends with its newline.
-func appendChecksumLine(dst, object []byte) []byte {
-	sum := crc32.Checksum(object, castagnoli)
-	for bit := checksumBits - 1; bit >= 0; bit-- {
-		if sum>>bit&1 == 1 {
-			dst = append(dst, '\t')
-		} else {
-			dst = append(dst, ' ')
-		}
-	}
-	return append(dst, '\n')
+// appendChecksum appends the line that follows object, which ends with its newline.
+func appendChecksum(dst, object []byte) []byte {
+	return fmt.Appendf(dst, "%s%08x\n", checksumHead, crc32.Checksum(object, castagnoli))
 }
 
-// cutChecksumLine returns the object of a small file, and whether a checksum was there
-// to compare it with.
-func cutChecksumLine(raw []byte) (object []byte, checked bool, err error) {
-	tail := raw[bytes.LastIndexByte(raw, '}')+1:]
-	if len(tail) <= plainTailBytesMax || len(bytes.TrimSpace(tail)) > 0 {
-		return raw, false, nil // more text after the object: not JSON
-	}
+// cutChecksum returns the object of a small file.
+func cutChecksum(raw []byte) (object []byte, err error) {
 	object = raw[:max(0, len(raw)-checksumLineBytes)]
-	if !bytes.Equal(raw[len(object):], appendChecksumLine(nil, object)) {
-		return nil, false, ErrBadChecksum
+	switch {
+	case bytes.Equal(raw[len(object):], appendChecksum(nil, object)):
+		return object, nil
+	case !bytes.Contains(raw, []byte(checksumHead)):
+		return nil, ErrUnreleased
 	}
-	return object, true, nil
+	return nil, ErrBadChecksum
 }
 
 // readBounded returns the content of a file, and of a longer one than bytesMax
@@ -69,21 +52,20 @@ func readBounded(path string, bytesMax int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, bytesMax+1))
 }
 
-// readChecked returns the object of the small file at path, and whether it had a checksum.
-// If the object is longer than bytesMax, the result is just long enough to show that.
-func readChecked(path string, bytesMax int64) (object []byte, checked bool, err error) {
-	raw, err := readBounded(path, bytesMax+checksumLineBytes)
+// readChecked returns the object of the small file at path, at most bytesMax bytes.
+func readChecked(path string, bytesMax int64) (object []byte, err error) {
+	raw, err := readBounded(path, bytesMax+int64(checksumLineBytes))
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if object, checked, err = cutChecksumLine(raw); err != nil {
-		return nil, false, fmt.Errorf("%q: %w", path, err)
+	if object, err = cutChecksum(raw); err != nil {
+		return nil, fmt.Errorf("%q: %w", path, err)
 	}
-	return object, checked, nil
+	return object, nil
 }
 
 // replaceChecked durably replaces the small file at path by object, which ends with its
 // newline, and a checksum.
 func replaceChecked(path string, object []byte) error {
-	return atomicfile.Replace(path, appendChecksumLine(bytes.Clone(object), object))
+	return atomicfile.Replace(path, appendChecksum(bytes.Clone(object), object))
 }

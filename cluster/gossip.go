@@ -218,21 +218,6 @@ func (g *Gossip) Member(key string) (Member, bool) {
 // Identity.Promised.
 func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
 
-// ReadsNames reports whether a connection to a node's cluster address may carry the name
-// of the cluster. Programs of cluster version 4 refuse it.
-func (g *Gossip) ReadsNames(clusterAddr string) bool {
-	reads := true
-	for _, m := range g.Members() {
-		if m.ClusterAddr != clusterAddr {
-			continue
-		}
-		if reads = m.VersionMax >= versionOfClusterNames; m.Alive {
-			break // prefer the living member; others with this address are gone
-		}
-	}
-	return reads
-}
-
 // Changed returns a channel that is closed when Members changes. A caller that waits gets
 // the channel before it reads Members, so that it misses no change.
 func (g *Gossip) Changed() <-chan struct{} {

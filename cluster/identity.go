@@ -122,16 +122,16 @@ func strictJSON(raw []byte, bytesMax int, into any) error {
 	return nil
 }
 
-// readIdentity returns the identity at path, and whether the file has a checksum.
-func readIdentity(path string) (id Identity, checked bool, err error) {
-	raw, checked, err := readChecked(path, identityBytesMax)
+// readIdentity returns the identity at path.
+func readIdentity(path string) (id Identity, err error) {
+	raw, err := readChecked(path, identityBytesMax)
 	if err != nil {
-		return Identity{}, false, fmt.Errorf("cannot read identity: %w", err)
+		return Identity{}, fmt.Errorf("cannot read identity: %w", err)
 	}
 	if id, err = parseIdentity(raw); err != nil {
-		return Identity{}, false, fmt.Errorf("cannot read identity %q: %w", path, err)
+		return Identity{}, fmt.Errorf("cannot read identity %q: %w", path, err)
 	}
-	return id, checked, nil
+	return id, nil
 }
 
 // writeIdentity atomically replaces the file: a node that forgot its id after it voted could

@@ -140,7 +140,7 @@ func TestLostGroupsRecordIsRefused(t *testing.T) {
 		"negative":       `{"format":1,"groups":[-1]}`,
 		"another object": `{"format":1,"groups":[]}{}`,
 	} {
-		if err := os.WriteFile(path, []byte(raw), 0o600); err != nil {
+		if err := os.WriteFile(path, appendChecksum([]byte(raw), []byte(raw)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := OpenDataDir(d.Path(), ""); !errors.Is(err, ErrBadIdentity) {

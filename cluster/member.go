@@ -50,7 +50,7 @@ type Member struct {
 	Name string // its node id
 	// ClusterID is empty for a member that has no cluster yet.
 	ClusterID   string
-	ClusterName string // --cluster-name; empty if not set, or if the program has cluster version 4
+	ClusterName string // --cluster-name; empty if not set
 	Zone        string // empty for none
 	HTTPAddr    string // HOST:PORT as announced
 	ClusterAddr string // HOST:PORT as announced
@@ -132,9 +132,6 @@ func parseMember(key, gossipAddr string, meta []byte) (Member, error) {
 	}
 	rest := meta[metaHeadBytes:]
 	for _, field := range []*string{&m.Zone, &m.Version, &m.HTTPAddr, &m.ClusterAddr, &m.ClusterName} {
-		if len(rest) == 0 && field == &m.ClusterName {
-			break // a program of cluster version 4
-		}
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
 			return Member{}, fmt.Errorf("%w: metadata ends early", errBadMember)
 		}

@@ -45,24 +45,11 @@ func TestMemberComesBack(t *testing.T) {
 				t.Errorf("with more behind it: %+v, %v", got, err)
 			}
 			for n := range len(meta) {
-				if n == len(meta)-1-len(tc.want.ClusterName) {
-					continue // a program of cluster version 4 sends no name
-				}
 				if _, err := parseMember(tc.in.Key, "", meta[:n]); !errors.Is(err, errBadMember) {
 					t.Fatalf("of %d bytes: error %v, want errBadMember", n, err)
 				}
 			}
 		})
-	}
-}
-
-// Programs of cluster version 4 send no name of the cluster.
-func TestMemberWithoutClusterNameComesBack(t *testing.T) {
-	in := widestMember()
-	in.ClusterName = ""
-	meta := appendMeta(nil, &in)
-	if got, err := parseMember(in.Key, in.GossipAddr, meta[:len(meta)-1]); err != nil || got != in {
-		t.Errorf("%+v, %v came back of\n%+v", got, err, in)
 	}
 }
 

@@ -24,8 +24,7 @@ const (
 // set is missing, it was removed by hand: started empty, the node would vote again in terms
 // in which it has voted.
 type openedGroups struct {
-	path    string
-	checked bool // the file had a checksum when it was read
+	path string
 
 	mu struct {
 		sync.Mutex // held while the file is written
@@ -61,9 +60,7 @@ func parseOpened(raw []byte) ([]uint32, error) {
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}
-	var raw []byte
-	var err error
-	raw, o.checked, err = readChecked(o.path, openedBytesMax)
+	raw, err := readChecked(o.path, openedBytesMax)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !made:
 		return o, nil

@@ -282,7 +282,6 @@ func (s *sim) happen() {
 			s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
 		}
 	case 10:
-		// Refused before cluster version 2.
 		s.apply(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
 	}
 }

@@ -30,10 +30,9 @@ const (
 	FeedClear FeedOpKind = 5
 	// FeedPutGroup makes a group of some of the user's followees, in place of one of that
 	// name. It is refused if the user does not follow one of them, or would have more than
-	// GroupsMax groups. Its row has the number of followees of the group. It needs
-	// catalog.VersionOfTimelines.
+	// GroupsMax groups. Its row has the number of followees of the group.
 	FeedPutGroup FeedOpKind = 6
-	// FeedDropGroup removes a group. Its row has 0. It needs catalog.VersionOfTimelines.
+	// FeedDropGroup removes a group. Its row has 0.
 	FeedDropGroup FeedOpKind = 7
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Ops on the sets of a shard of counters. They need cluster version 5, and the leader's time
+// Ops on the sets of a shard of counters. They need the leader's time
 // before them in the entry.
 //
 //	member:  head (1) | key (8) | column (1) | member (8) | floor (varint), if bit 4 | stamp (6), if bit 5
@@ -162,6 +162,6 @@ func (w *RequestWriter) ClearMembers() {
 	w.ofMembers = true
 }
 
-// OfMembers reports whether an op on sets was written. Such a section needs cluster version
-// catalog.VersionOfMembers, and the leader's time before it.
+// OfMembers reports whether an op on sets was written. Such a section needs the leader's time
+// before it.
 func (w *RequestWriter) OfMembers() bool { return w.ofMembers }

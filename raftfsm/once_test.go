@@ -238,19 +238,13 @@ func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
 	}
 }
 
-// A repeat that is spelled otherwise is told that its ops overflowed, in the same entry
-// too.
-func TestRefusedRepeatInOtherWords(t *testing.T) {
+// A repeat is told that its ops overflowed, in the same entry too.
+func TestRefusedRepeat(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
-	in := func(bytes string) sums {
-		id := dedup.ByKey([]byte("k"), []byte(bytes))
-		id.SetMeaning([]byte("meaning"))
-		id.CompareMeaning()
-		return summed(id, 1)
-	}
+	once := func() sums { return summed(dedup.ByKey([]byte("k"), []byte("meaning")), 1) }
 	for round, want := range [][]dedup.Outcome{{dedup.Applied, dedup.Refused}, {dedup.Refused, dedup.Refused}} {
-		if got := h.entry(0, in("{}"), in("{ }")); !slices.Equal(got, want) {
+		if got := h.entry(0, once(), once()); !slices.Equal(got, want) {
 			t.Errorf("round %d: outcomes %d, want %d", round, got, want)
 		}
 	}

@@ -112,8 +112,7 @@ func cellsOf(cells []engine.Cell) int {
 }
 
 // Outbox appends an op on the outbox of an author under key, with the floor of the posts.
-// Like Op, it panics on an op that the format cannot express. It needs cluster version
-// catalog.VersionOfTimelines.
+// Like Op, it panics on an op that the format cannot express.
 func (w *RequestWriter) Outbox(key uint64, op *outbox.Op) {
 	if err := op.Check(); err != nil {
 		panic(err.Error())

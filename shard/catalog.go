@@ -28,7 +28,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if err := k.Check(); err != nil {
 		return nil, err
 	}
-	if err := n.checkFloors(&k); err != nil {
+	if err := checkFloors(&k); err != nil {
 		return nil, err
 	}
 	anyShards := k.Shards == 0
@@ -37,9 +37,6 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	}
 	want := catalog.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
 	if k.Sharding == ShardingHash {
-		if v := n.catalog.View(); !v.TakesSharding() {
-			return nil, &ArgumentError{Field: "sharding", Problem: fmt.Sprintf("the cluster version, %d, is too low for %s", v.ClusterVersion, ShardingHash)}
-		}
 		want.Sharding = ShardingHash
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
@@ -90,10 +87,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	if k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
 		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
 	}
-	if err := n.checkTakesFloors(len(floors)); err != nil {
-		return nil, err
-	}
-	if k != nil && k.Kind == KindUnread && n.catalog.View().TakesFloors() {
+	if k != nil && k.Kind == KindUnread {
 		floors = withDefaultFloors(floors, columns, k)
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
@@ -124,19 +118,11 @@ func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) 
 }
 
 // checkFloors refuses floors of a keyspace that is to be made.
-func (n *Node) checkFloors(k *Keyspace) error {
+func checkFloors(k *Keyspace) error {
 	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
 		if !slices.Contains(k.Columns, column) {
 			return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("a floor of column %q, which is not there", column)}
 		}
-	}
-	return n.checkTakesFloors(len(k.Floors))
-}
-
-// checkTakesFloors refuses floors that the cluster version does not allow.
-func (n *Node) checkTakesFloors(floors int) error {
-	if v := n.catalog.View(); floors > 0 && !v.TakesFloors() {
-		return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("the cluster version, %d, is too low for floors", v.ClusterVersion)}
 	}
 	return nil
 }
@@ -147,9 +133,6 @@ func (n *Node) checkTakesFloors(floors int) error {
 func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
 		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
-	}
-	if v := n.catalog.View(); !v.TakesEverywhere() {
-		return nil, &ArgumentError{Field: "everywhere", Problem: fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
 	switch {

@@ -59,24 +59,9 @@ func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 // openMembers opens a cluster of that many nodes and waits until all serve.
 func openMembers(t *testing.T, nodes int) []*Node {
 	t.Helper()
-	return openMembersOf(t, nodes, catalog.ClusterVersionMax)
-}
-
-// heldBack is the key of a node that is not there, and keeps the cluster version down.
-const heldBack = "n99.0"
-
-// openMembersOf is openMembers for a cluster of a version. An older one has the node
-// heldBack besides, until raiseMembers takes it away.
-func openMembersOf(t *testing.T, nodes, version int) []*Node {
-	t.Helper()
 	var all []*Node
 	for i := 1; i <= nodes; i++ {
 		all = append(all, joinMember(t, all, i, nodes))
-		if i == 1 && version < catalog.ClusterVersionMax {
-			other := catalog.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
-			eventually(t, "the first node is in the catalog", func() bool { return len(all[0].catalog.View().Nodes) == 1 })
-			mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -86,18 +71,6 @@ func openMembersOf(t *testing.T, nodes, version int) []*Node {
 		}
 	}
 	return all
-}
-
-// raiseMembers raises the version of a cluster of openMembersOf to that of its programs.
-func raiseMembers(t *testing.T, n *Node) {
-	t.Helper()
-	for _, command := range []*catalog.Command{
-		{SetNodeState: &catalog.SetNodeStateEntry{Key: heldBack, State: catalog.NodeLeaving}},
-		{RemoveNode: &catalog.RemoveNodeEntry{Key: heldBack}},
-		{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}},
-	} {
-		mustDo(t, n.catalogClient.MustChange(t.Context(), command))
-	}
 }
 
 // once gives a write an identity, so that it is tried again when its leader is lost on

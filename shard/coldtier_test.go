@@ -470,46 +470,6 @@ func TestDamagedColdRows(t *testing.T) {
 	}
 }
 
-// Rows stay in memory while a node of the cluster could not read a snapshot of them.
-func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 2) // waits for a second node
-	cfg.Place, cfg.Shards = nil, map[string]int{"posts": 1, "users": 1}
-	cfg.Cold = tiering.ColdConfig{After: 24 * time.Hour, Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { closeCold(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 2}
-	put := func() {
-		t.Helper()
-		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	}
-	put()
-	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil })
-	ks := n.Keyspace("posts")
-	ops := make([]engine.Op, coldTestRows)
-	for i := range ops {
-		ops[i] = addTo(coldID(uint64(i)), 0, 1)
-	}
-	mustWrite(t, n, ks, ops...)
-	g, err := n.router.groupsOf(ks)
-	mustDo(t, err)
-	rounds := func() uint64 {
-		n.tiering.MoveCold()
-		n.tiering.MoveCold()
-		return g[0].replica.Load().fsm.State().ColdRows
-	}
-	if rows := rounds(); rows > 0 {
-		t.Errorf("%d rows are cold in a cluster of version %d", rows, n.Catalog().ClusterVersion)
-	}
-	other.VersionMax = catalog.ClusterVersionMax
-	put()
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
-	if rows := rounds(); rows < coldTestRows/2 {
-		t.Errorf("%d rows are cold", rows)
-	}
-}
-
 // Near the memory limit rows leave memory whatever their age, of all shards alike and
 // the least ids first, and stop when there is room.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {

@@ -105,10 +105,6 @@ type Config struct {
 	// node that was started at another address is reached there before it can put
 	// that into the catalog. It must not wait. nil for none.
 	LiveAddr func(nodeKey string) string
-	// ReadsNames reports whether the node at a cluster address reads the name of a cluster:
-	// programs of cluster version 4 refuse connections with one. It must not wait. nil if
-	// all do.
-	ReadsNames func(clusterAddr string) bool
 	// DialPeer connects to other nodes; see rpc.MuxConfig. nil for TCP.
 	DialPeer rpc.DialPeer
 	Logger   *slog.Logger

@@ -83,9 +83,6 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	if v := n.catalog.View(); !v.TakesDrops() {
-		return nil, &DropRefusedError{fmt.Sprintf("the cluster version, %d, is too low to drop keyspaces and columns", v.ClusterVersion)}
-	}
 	if k := n.Keyspace(name); k != nil {
 		return k, nil
 	}

@@ -431,27 +431,6 @@ func TestRestoreByColumns(t *testing.T) {
 	}
 }
 
-// Before the cluster version has it nothing is dropped.
-func TestDropTakesItsVersion(t *testing.T) {
-	t.Parallel()
-	all := openMembersOf(t, 4, 4)
-	n := all[0]
-	mustMake(t, n, "songs", 1, "plays", "likes")
-	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
-	defer cancel()
-	if _, err := n.DropKeyspace(ctx, "songs"); !errors.As(err, new(*DropRefusedError)) {
-		t.Errorf("a keyspace: %v", err)
-	}
-	if _, err := n.DropColumn(ctx, "songs", "likes"); !errors.As(err, new(*DropRefusedError)) {
-		t.Errorf("a column: %v", err)
-	}
-	raiseMembers(t, n)
-	if _, err := n.DropColumn(ctx, "songs", "likes"); err != nil {
-		t.Error(err)
-	}
-	mustDrop(t, n, "songs")
-}
-
 // The memory of a dropped keyspace is free for others: nothing in the node holds its
 // replicas any more.
 func TestDroppedMemoryIsFreed(t *testing.T) {

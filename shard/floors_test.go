@@ -1,14 +1,11 @@
 package shard
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"testing"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/wire"
@@ -87,52 +84,6 @@ func TestUnreadHasFloors(t *testing.T) {
 	mustWrite(t, n, ks, addTo(7, comment, 1))
 	if rows := mustGet(t, n, ks, ReadOptions{}, 7); rows[comment] != 1 {
 		t.Errorf("the badge shows %d", rows[comment])
-	}
-}
-
-// Floors are accepted once all nodes can apply them. Before, no log has any; and existing
-// unread numbers get floors when an operator sets them.
-func TestFloorsComeWithTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place = nil
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.VersionOfFloors - 1}
-	put := func() {
-		t.Helper()
-		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	}
-	put()
-	eventually(t, "there are keyspaces", func() bool { return n.Keyspace(KeyspaceBoard) != nil && n.Keyspace(KeyspaceUnread) != nil })
-	mustDo(t, n.WaitReady(t.Context()))
-	ks := n.Keyspace(KeyspaceUnread)
-	if len(ks.Floors) > 0 {
-		t.Fatalf("floors %v in a cluster of version %d", ks.Floors, n.Catalog().ClusterVersion)
-	}
-	w := &Write{Ops: []engine.Op{floored(7, 1, -1, 0)}, Deadline: soon()}
-	if err := n.Write(ks, w); !errors.Is(err, ErrNoFloors) || !errors.Is(err, ErrVersion) {
-		t.Errorf("told %v", err)
-	}
-	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{floored(7, 1, 1, 0)}, Deadline: soon()})) // no floor stops it
-	zero := int64(0)
-	var argument *ArgumentError
-	if _, err := n.AddColumns(t.Context(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero}); !errors.As(err, &argument) {
-		t.Errorf("told %v", err)
-	}
-	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a"}, Floors: map[string]int64{"a": 0}}); !errors.As(err, &argument) {
-		t.Errorf("told %v", err)
-	}
-	other.VersionMax = catalog.ClusterVersionMax
-	put()
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
-	mustWrite(t, n, ks, addTo(7, 1, -3)) // it had none yet: 1 - 3
-	ks, err = n.AddColumns(context.Background(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero})
-	mustDo(t, err)
-	mustWrite(t, n, ks, addTo(7, 1, -3))
-	if rows := mustGet(t, n, ks, ReadOptions{}, 7); rows[1] != -2 {
-		t.Errorf("it holds %v", rows)
 	}
 }
 

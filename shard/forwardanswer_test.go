@@ -32,7 +32,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	var nodes callNodes
 	n := &Node{}
 	n.calls, n.mux = nodes.Node(t, "a", nil, nil)
-	n.streams = stream.New(stream.Config{Mux: n.mux, Allowed: func() bool { return false }, Calls: n.calls})
+	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
 	n.router = router{node: "a", calls: n.calls}
 	n.writer = writer{router: &n.router, streams: n.streams, asking: &n.asking, prover: n.prover}

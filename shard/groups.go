@@ -20,9 +20,6 @@ const (
 
 // groups returns the groups of a user, as Timelines.Groups does.
 func (rd *reader) groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
-	if !rd.catalog.View().TakesTimelines() {
-		return nil, nil // as newestPosts
-	}
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err

@@ -143,14 +143,6 @@ type setParts struct {
 // each reads the shards that have a read.
 func (m memberReads) each(ks *Keyspace, groups []*shardReplica, reads []*memberRead, opt *ReadOptions) ([]memberAnswer, error) {
 	parts := setParts{reads, make([]memberAnswer, len(groups))}
-	if !m.catalog.View().TakesMembers() { // there are none, and an older node does not know the read
-		for s, q := range reads {
-			if q != nil {
-				parts.answers[s].in = make([]bool, len(q.keys))
-			}
-		}
-		return parts.answers, nil
-	}
 	if failed := m.readShards(&parts, groups, opt, time.Now()); failed != nil {
 		return parts.answers, m.orUnknown(ks, errors.Join(failed.ByShard...))
 	}

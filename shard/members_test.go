@@ -323,21 +323,6 @@ func TestLostMembersAreRepaired(t *testing.T) {
 	}
 }
 
-// Below cluster version 5 a write with a member is refused, and nothing of it is applied.
-func TestMembersNeedTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	all := openMembersOf(t, 4, 4)
-	ks := all[0].Keyspace("posts")
-	w := &Write{Ops: []engine.Op{addTo(1, 0, 1), engine.Join(1, 2, 7)}, Deadline: soon()}
-	if err := all[0].Write(ks, w); !errors.Is(err, ErrVersion) {
-		t.Fatalf("the write ended with %v", err)
-	}
-	raiseMembers(t, all[0])
-	if w = memberWrite(t, all[0], ks, engine.Join(1, 2, 7)); w.Rows[0] != 0 || w.Rows[2] != 1 {
-		t.Errorf("the row is %v", w.Rows)
-	}
-}
-
 // A keyspace of another kind refuses an op on a member, and nothing of its write is applied.
 func TestMembersOfUnread(t *testing.T) {
 	t.Parallel()

@@ -177,7 +177,6 @@ func TestNodeCompletesItsKeyspaces(t *testing.T) {
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
 	eventually(t, "the node is in its catalog", func() bool { return len(n.catalog.View().Nodes) == 1 })
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	first := catalog.Keyspace{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 1}
 	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: first}}))
 	eventually(t, "the others are there", func() bool { return n.Keyspace(KeyspaceBoard) != nil })

@@ -69,7 +69,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Dial: cfg.DialPeer, Logger: cfg.Logger})
+	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, Dial: cfg.DialPeer, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +122,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
 	}
 	n.streams = stream.New(stream.Config{
-		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
-		Calls: n.calls,
+		Mux: n.mux, Lookup: n.addrOf, Calls: n.calls,
 	})
 	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking.WaitGroup, map[string]*readBatchers{}
 	n.writer = writer{&n.router, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}

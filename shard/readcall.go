@@ -66,15 +66,10 @@ const (
 	// readGroups reads the groups of users, as appendGroupsRow has them.
 	readGroups readOf = 4
 
-	// readOfShift is where its low bits stand beside the consistency in a call. A program
-	// that knows counters alone reads of those as before.
+	// readOfShift is where its bits stand beside the consistency in a call.
 	readOfShift = 2
-	// readColdBit of the same says that the read waits for cold rows. There are none
-	// before all nodes know it.
-	readColdBit = 1 << 4
-	// readOfHigh is where the other bit of a readOf stands, from
-	// catalog.VersionOfTimelines on.
-	readOfHigh = 1 << 5
+	// readColdBit of the same says that the read waits for cold rows.
+	readColdBit = 1 << 5
 )
 
 // isTable reports whether rows of a table are read.
@@ -238,12 +233,9 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 
 func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.group))
-	how := byte(q.consistency) | byte(q.of&3)<<readOfShift
+	how := byte(q.consistency) | byte(q.of)<<readOfShift
 	if q.cold {
 		how |= readColdBit
-	}
-	if q.of&4 != 0 {
-		how |= readOfHigh
 	}
 	dst = append(dst, how)
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
@@ -262,7 +254,7 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 
 func parseRead(r *wire.Reader) *remoteRead {
 	group := uint32(r.UintTo(1<<32 - 1))
-	how := r.UintTo(2*readOfHigh - 1)
+	how := r.UintTo(2*readColdBit - 1)
 	q := &remoteRead{
 		group:       group,
 		consistency: Consistency(how & (1<<readOfShift - 1)),
@@ -270,9 +262,7 @@ func parseRead(r *wire.Reader) *remoteRead {
 		staleness:   time.Duration(r.UintTo(1<<63 - 1)),
 		index:       r.Uint(),
 	}
-	if q.of, q.width = readOf(how>>readOfShift&3), int(r.UintTo(engine.ColumnsMax)); how&readOfHigh != 0 {
-		q.of |= 4
-	}
+	q.of, q.width = readOf(how&(readColdBit-1)>>readOfShift), int(r.UintTo(engine.ColumnsMax))
 	if q.consistency > Linearizable || q.of > readGroups {
 		r.Fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -174,74 +172,50 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// nodeAtVersion opens a node in a cluster of a version, whose keyspaces have one shard.
-func nodeAtVersion(t *testing.T, version int) *Node {
-	t.Helper()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place, cfg.Shards = nil, fewShards(map[string]int{"posts": 1, "users": 1})
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: version}
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	eventually(t, "the keyspaces are there", func() bool {
-		return n.Catalog().ClusterVersion == version && n.Keyspace("posts") != nil && n.Keyspace(KeyspaceBoard) != nil
-	})
-	return n
-}
-
 // A restore makes a shard forget the requests of clients, so that a write made after the
-// backup, which is gone, counts when it is repeated. Below its cluster version it keeps
-// them: an older program could not read the entry.
+// backup, which is gone, counts when it is repeated.
 func TestRestoreForgetsRequests(t *testing.T) {
 	t.Parallel()
-	for _, version := range []int{4, catalog.ClusterVersionMax} {
-		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
-			n := nodeAtVersion(t, version)
-			ks, board := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
-			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
-			defer cancel()
-			ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
-			posts, _ := taken(t, []*Node{n}, ks.FirstGroup)
-			boards, _ := taken(t, []*Node{n}, board.FirstGroup)
-			add := func(id RequestID) *Write {
-				w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
-				mustDo(t, n.Write(ks, w))
-				return w
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks, board := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
+	posts, _ := taken(t, []*Node{n}, ks.FirstGroup)
+	boards, _ := taken(t, []*Node{n}, board.FirstGroup)
+	add := func(id RequestID) *Write {
+		w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
+		mustDo(t, n.Write(ks, w))
+		return w
+	}
+	publish := func(id RequestID) *Write {
+		op := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
+		w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+		mustDo(t, n.Write(board, w))
+		return w
+	}
+	publish(RequestID{})
+	for _, id := range ids {
+		add(id)
+		publish(id)
+	}
+	for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, board.FirstGroup: boards} {
+		if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := int64(0)
+	for name, id := range ids {
+		count++
+		for round := range 2 {
+			again := round > 0
+			if w := add(id); w.Duplicate != again || w.Rows[0] != count {
+				t.Errorf("by %s, round %d: duplicate %v, count %d, want %d", name, round, w.Duplicate, w.Rows[0], count)
 			}
-			publish := func(id RequestID) *Write {
-				op := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
-				w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
-				mustDo(t, n.Write(board, w))
-				return w
+			if w := publish(id); w.Duplicate != again || w.Rows[1] != count {
+				t.Errorf("by %s, round %d: duplicate %v, notice %d, want %d", name, round, w.Duplicate, w.Rows[1], count)
 			}
-			publish(RequestID{})
-			for _, id := range ids {
-				add(id)
-				publish(id)
-			}
-			for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, board.FirstGroup: boards} {
-				if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			kept := version < catalog.ClusterVersionMax
-			count := int64(0)
-			for name, id := range ids {
-				if !kept {
-					count++
-				}
-				for round := range 2 {
-					again := kept || round > 0
-					if w := add(id); w.Duplicate != again || w.Rows[0] != count {
-						t.Errorf("by %s, round %d: duplicate %v, count %d, want %d", name, round, w.Duplicate, w.Rows[0], count)
-					}
-					if w := publish(id); w.Duplicate != again || !kept && w.Rows[1] != count {
-						t.Errorf("by %s, round %d: duplicate %v, notice %d, want %d", name, round, w.Duplicate, w.Rows[1], count)
-					}
-				}
-			}
-		})
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -39,27 +38,6 @@ func TestKeyspaceIsSpreadByHash(t *testing.T) {
 	ks := n.Keyspace("x")
 	if got := mustGet(t, n, ks, ReadOptions{}, 5, 1<<64-1); fmt.Sprint(got) != "[7 8]" || ks.Sharding != ShardingHash {
 		t.Errorf("after a restart %v of %+v", got, ks)
-	}
-}
-
-// Programs below cluster version 5 fail at a keyspace that is spread by hash.
-func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	create := func(version int) catalog.Result {
-		view := catalog.New().View()
-		view, _ = view.After(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{Key: "n1.0", Name: "n1", VersionMax: catalog.ClusterVersionMax, State: catalog.NodeActive}}})
-		view, _ = view.After(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: version}})
-		_, result := view.After(&catalog.Command{Create: &catalog.CreateEntry{
-			Keyspace: catalog.Keyspace{Name: "x", Kind: KindCounters, Columns: []string{"a"}, Shards: 1, Sharding: ShardingHash},
-			Replicas: [][]string{{"n1.0"}},
-		}})
-		return *result
-	}
-	if r := create(4); r.Refused == "" {
-		t.Errorf("in version 4: %+v", r)
-	}
-	if r := create(5); r.Refused != "" || r.Keyspace.Sharding != ShardingHash {
-		t.Errorf("in version 5: %+v", r)
 	}
 }
 

@@ -124,7 +124,7 @@ func (t *router) guess(g *shardReplica) string {
 // relayFor returns the node that is to relay calls to the leader of a group that this node
 // does not reach, or "" for none. It holds the group; each holder takes its turn.
 func (t *router) relayFor(g *shardReplica, leader string) string {
-	if g == nil || !t.catalog.View().Relays() || t.alive != nil && !t.alive(leader) {
+	if g == nil || t.alive != nil && !t.alive(leader) {
 		return ""
 	}
 	return t.nextHolder(g, func(node string) bool { return node != leader && !t.calls.Doubtful(node) })

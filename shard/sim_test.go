@@ -21,18 +21,15 @@ const (
 	simFindWorlds = 6000
 )
 
-// simAll are the rules of the product, and simOld those of before the catalog numbered
-// replicas.
+// simAll are the rules of the product, and simOld those of a product whose catalog does not
+// number replicas.
 var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
-		retireProves: true, neverTwice: true, inForce: true, initialBegins: true, numberVoters: true,
+		retireProves: true, neverTwice: true, inForce: true, initialBegins: true,
 		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, filter: true,
 	}
 	simOld = simRules{filter: true}
-	// simBefore are the rules of a node of version 4 in a world that is about the
-	// upgrade: without the faults that such a node has by itself.
-	simBefore = simRules{inForce: true, filter: true}
 )
 
 // TestSimulated checks, in worlds of all kinds, after each step:
@@ -57,7 +54,6 @@ func TestSimulated(t *testing.T) {
 		"late snapshots": {lateSnapshots: true},
 		"lost nodes":     {wipes: true, lateSnapshots: true},
 		"five voters":    {five: true, wipes: true},
-		"upgrade from 4": {from4: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,9 +130,6 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"first voters that begin late": {
 			rules: without(func(r *simRules) { r.initialBegins = false }), fault: simWedged, long: true,
-		},
-		"voters alone count before a group is numbered": {
-			rules: without(func(r *simRules) { r.numberVoters = false }), shape: simShape{from4: true}, fault: simWedged,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,13 +28,13 @@ func (w *simWorld) reconcile(at int) {
 	view := w.viewOf(n)
 	p := view.Groups[simGroup]
 	target, others, known := wanted(view)
-	if !known || w.rulesOf(n).mindsNumbers && w.isBehind(r, &p) {
+	if !known || w.rules.mindsNumbers && w.isBehind(r, &p) {
 		return
 	}
 	step := replica.NextStep(r.disk.id, r.latest, target, others, func(id raft.ServerID) (uint64, error) { return w.behind(r, id) })
 	switch step.Do {
 	case replica.StepNone:
-		if w.numbered(n) {
+		if w.rules.numbers {
 			w.numbers(n, r, view, &p)
 		}
 	case replica.StepHandOver:
@@ -78,7 +78,7 @@ func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answ
 	if !n.up || !w.reaches(r.disk.node, at) || !w.reaches(at, r.disk.node) {
 		return nil, false
 	}
-	if n.replica != nil && (!w.rulesOf(n).named || n.replica.is(id)) {
+	if n.replica != nil && (!w.rules.named || n.replica.is(id)) {
 		member = n.replica
 	}
 	return member, true
@@ -107,27 +107,6 @@ func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 
 // numbers tells the catalog about replicas: see reconcileNumbers.
 func (w *simWorld) numbers(n *simNode, r *simRaft, view *catalog.View, p *catalog.Placement) {
-	if !p.Numbered() {
-		if !view.NumbersReplicas() || r.accAt != r.latestAt {
-			return
-		}
-		var members []string
-		for _, s := range r.latest {
-			key := w.nodes[w.nameOf(s.ID).node].key
-			member, answered := w.progress(r, s.ID)
-			switch {
-			case answered && member != nil && member.applied >= r.latestAt:
-				members = append(members, key)
-			case r.rules().numberVoters && s.Suffrage != raft.Voter && (member == nil || member.applied == 0):
-			case answered || slices.Contains(p.Target, key):
-				return
-			}
-		}
-		w.prove(&simOp{r: r, done: func() {
-			w.sent = append(w.sent, &catalog.Command{Number: &catalog.NumberEntry{Group: simGroup, Members: members}})
-		}})
-		return
-	}
 	for i := range w.nodes {
 		key := w.nodes[i].key
 		number, has := p.Number(key)

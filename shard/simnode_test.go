@@ -12,19 +12,6 @@ import (
 
 func (w *simWorld) viewOf(n *simNode) *catalog.View { return w.views[n.view] }
 
-// rulesOf returns the rules of the program that a node runs.
-func (w *simWorld) rulesOf(n *simNode) *simRules {
-	if n.program < 5 && !w.shape.returns4 {
-		return &simBefore
-	}
-	if n.program < 5 {
-		return &simOld
-	}
-	return &w.rules
-}
-
-func (w *simWorld) numbered(n *simNode) bool { return w.rulesOf(n).numbers }
-
 // follow opens the node's replica, or begins one.
 func (w *simWorld) follow(at int) {
 	n := &w.nodes[at]
@@ -37,7 +24,7 @@ func (w *simWorld) follow(at int) {
 		w.open(n, nil)
 		return
 	}
-	rules, number := w.rulesOf(n), uint64(0)
+	rules, number := &w.rules, uint64(0)
 	if rules.numbers && p.Numbered() {
 		var has bool
 		if number, has = p.Number(n.key); !has {
@@ -48,7 +35,7 @@ func (w *simWorld) follow(at int) {
 	if !initial && !view.MayHold(simGroup, n.key) {
 		return
 	}
-	if rules.neverTwice && int64(number) <= n.deleted || n.program < 5 && n.deleted >= 0 && !w.shape.returns4 {
+	if rules.neverTwice && int64(number) <= n.deleted {
 		return
 	}
 	w.begin(at, view, number)
@@ -107,7 +94,7 @@ func (w *simWorld) restart(at int) {
 func (w *simWorld) retired(n *simNode) bool {
 	view := w.viewOf(n)
 	p := view.Groups[simGroup]
-	if w.numbered(n) {
+	if w.rules.numbers {
 		return p.Retired(n.key, uint64(n.disk.number))
 	}
 	return !view.EveryNode(simGroup) && !slices.Contains(p.Target, n.key)
@@ -129,7 +116,7 @@ func (w *simWorld) startDrop(at int) {
 	if r == nil || r.ready() || !w.retired(n) {
 		return
 	}
-	if w.numbered(n) && !w.rulesOf(n).deleteAsks {
+	if w.rules.numbers && !w.rules.deleteAsks {
 		w.delete(at)
 		return
 	}
@@ -142,7 +129,7 @@ func (w *simWorld) askMember(at int) {
 	n.drop.call = w.nextCall()
 	view := w.viewOf(n)
 	asked := slices.Clone(view.Groups[simGroup].Target)
-	if w.rulesOf(n).asksAll {
+	if w.rules.asksAll {
 		asked = slices.Sorted(maps.Keys(view.Nodes))
 	}
 	if r := n.replica; r != nil && r.leader != "" {

@@ -234,8 +234,7 @@ func (r *simRaft) setState(s simState) {
 
 func (r *simRaft) setTerm(term uint64) { r.disk.term = term }
 
-// rules returns those of the program that the node runs.
-func (r *simRaft) rules() *simRules { return r.w.rulesOf(&r.w.nodes[r.disk.node]) }
+func (r *simRaft) rules() *simRules { return &r.w.rules }
 
 func (r *simRaft) is(id raft.ServerID) bool { return r.disk.id == id }
 

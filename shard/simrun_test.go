@@ -29,13 +29,6 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		}
 		view = next
 	}
-	program := 5
-	if shape.from4 || !rules.numbers {
-		program = 4
-	}
-	if !rules.numbers {
-		program = 5 // its rules are the old ones
-	}
 	count := 4 + w.rng.IntN(2)
 	switch {
 	case shape.small:
@@ -44,15 +37,10 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		count = 6
 	}
 	for i := range count {
-		n := simNode{key: string(rune('A' + i)), addr: fmt.Sprint("host", i), up: true, program: program, deleted: -1}
+		n := simNode{key: string(rune('A' + i)), addr: fmt.Sprint("host", i), up: true, deleted: -1}
 		w.nodes = append(w.nodes, n)
 		must(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: w.catalogNode(&n)}})
 	}
-	version := 4
-	if rules.numbers && !shape.from4 {
-		version = 5
-	}
-	must(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: version}})
 	sizes := []int{1, 2, 3, 3, 3, 3}
 	size := sizes[w.rng.IntN(len(sizes))]
 	switch {
@@ -67,13 +55,17 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		Keyspace: catalog.Keyspace{Name: "k", Kind: codec.KindCounters.String(), Columns: []string{"c"}, Shards: 1},
 		Replicas: [][]string{w.someKeys(view, size)},
 	}})
+	if p := view.Groups[simGroup]; !rules.numbers {
+		p.Replicas, p.NextReplica, p.FirstReplica = nil, 0, 0
+		view.Groups[simGroup] = p
+	}
 	w.views = []*catalog.View{view}
 	w.note("%d nodes, target %v, caught up within %d", count, view.Groups[simGroup].Target, w.caughtUp)
 	return w
 }
 
 func (w *simWorld) catalogNode(n *simNode) catalog.Node {
-	return catalog.Node{Key: n.key, Name: n.key, ClusterAddr: n.addr, VersionMax: n.program, State: catalog.NodeActive}
+	return catalog.Node{Key: n.key, Name: n.key, ClusterAddr: n.addr, VersionMax: catalog.ClusterVersionMax, State: catalog.NodeActive}
 }
 
 func (w *simWorld) someKeys(view *catalog.View, count int) []string {
@@ -336,35 +328,15 @@ func (w *simWorld) power(at int) {
 	case n.up && (w.rng.IntN(5) == 0 || w.shape.restarts):
 		w.crash(at)
 	case !n.up:
-		if n.program < 5 && w.rng.IntN(2) == 0 && w.rules.numbers && w.step > 300 {
-			w.upgrade(at)
-		}
 		w.restart(at)
 	}
 }
 
-func (w *simWorld) upgrade(at int) {
-	n := &w.nodes[at]
-	n.program = 5
-	w.note("%s has the program of version 5", n.key)
-	w.change(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: w.catalogNode(n)}})
-	w.change(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: 5}})
-}
-
 func (w *simWorld) administer() {
 	view := w.views[len(w.views)-1]
-	switch x := w.rng.IntN(4); {
-	case x == 0 && !w.shape.small:
+	if w.rng.IntN(4) == 0 && !w.shape.small {
 		everywhere := view.EveryNode(simGroup)
 		w.change(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "k", Everywhere: !everywhere}})
-	case x == 2 && w.shape.from4 && w.step > 300:
-		if at := w.anyNode(); w.nodes[at].program < 5 && !w.nodes[at].lost {
-			if w.nodes[at].up {
-				w.crash(at)
-			}
-			w.upgrade(at)
-			w.restart(at)
-		}
 	}
 }
 
@@ -414,7 +386,7 @@ func (w *simWorld) wipe(at int) {
 		w.crash(at)
 	}
 	n.lost, n.disk = true, nil
-	next := simNode{key: string(rune('A' + len(w.nodes))), addr: n.addr, up: true, program: n.program, deleted: -1, view: len(w.views) - 1}
+	next := simNode{key: string(rune('A' + len(w.nodes))), addr: n.addr, up: true, deleted: -1, view: len(w.views) - 1}
 	next.kept = next.view
 	w.note("%s is lost, %s has its address", n.key, next.key)
 	old := n.key
@@ -442,11 +414,6 @@ func (w *simWorld) recover() {
 	w.cut = [simNodesMax][simNodesMax]bool{}
 	for i := range w.nodes {
 		if !w.nodes[i].up && !w.nodes[i].lost {
-			w.restart(i)
-		}
-		if w.nodes[i].program < 5 && !w.nodes[i].lost {
-			w.crash(i)
-			w.upgrade(i)
 			w.restart(i)
 		}
 	}

@@ -28,15 +28,14 @@ import (
 //	simWorld.reopen       Node.fetchSnapshot, Replica.Receive and Node.reopen, of a repair
 //	simWorld.reconcile    Membership.Reconcile, catalogIsBehind
 //	simWorld.behind       Membership.behind, Progress
-//	simWorld.numbers      Membership.ReconcileNumbers, caughtUpMembers, provedGone
+//	simWorld.numbers      Membership.ReconcileNumbers, provedGone
 //	simWorld.prove        prover.ProveTerm, agreeing
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
 //	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which
 // each node knows one. That may be old, and older after a restart. Commands reach the
-// catalog late. A node whose program is of version 4 does as the code of before replicas
-// had numbers did.
+// catalog late.
 
 const (
 	simGroup      = 1
@@ -69,8 +68,6 @@ type simRules struct {
 	inForce bool
 	// initialBegins: one of the first voters begins until it is retired, whatever the target.
 	initialBegins bool
-	// numberVoters: a group is numbered once its voters are caught up, whatever non-voters do.
-	numberVoters bool
 	// mindsNumbers: a leader whose catalog is older than its members changes none of them.
 	mindsNumbers bool
 	// votesByLog: a vote depends on the candidate's term and log, not on the voter's configuration.
@@ -85,8 +82,6 @@ type simRules struct {
 
 // simShape is the kind of world that a seed makes, besides its rules.
 type simShape struct {
-	from4         bool // the group begins in a cluster of version 4, which is upgraded
-	returns4      bool // before that, a node may return to the group that it left
 	lateSnapshots bool // a snapshot may arrive after its sender has given up on it
 	small         bool // four nodes, three voters
 	single        bool // one voter
@@ -177,11 +172,10 @@ type simDrop struct {
 }
 
 type simNode struct {
-	key     string
-	addr    string
-	up      bool
-	lost    bool
-	program int // 4 or 5
+	key  string
+	addr string
+	up   bool
+	lost bool
 
 	view, kept int // of simWorld.views: what it knows, and what it would after a restart
 
@@ -355,7 +349,7 @@ func (w *simWorld) deliver(m simMsg) {
 		w.serveMember(r, &m)
 		return
 	}
-	if r == nil || w.rulesOf(n).named && !r.is(m.toID) {
+	if r == nil || w.rules.named && !r.is(m.toID) {
 		return
 	}
 	switch m.kind {
@@ -545,7 +539,7 @@ func (w *simWorld) describe() string {
 	var b strings.Builder
 	for i := range w.nodes {
 		n := &w.nodes[i]
-		fmt.Fprintf(&b, "%s up=%v program=%d view=%d/%d deleted=%d", n.key, n.up, n.program, n.view, len(w.views)-1, n.deleted)
+		fmt.Fprintf(&b, "%s up=%v view=%d/%d deleted=%d", n.key, n.up, n.view, len(w.views)-1, n.deleted)
 		if d := n.disk; d != nil {
 			fmt.Fprintf(&b, " life %d as %s term %d vote %d:%s log %d..%d snapshot %d", d.life, d.id, d.term, d.voteTerm, d.voteFor, d.first, d.lastIndex(), d.snap.index)
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source/sink"
@@ -325,24 +324,12 @@ func TestSeekIsFenced(t *testing.T) {
 	})
 }
 
-// No command of a source that is not there is proposed: in a cluster with older programs, none
-// is, and they would fail at the command.
+// No command of a source that is not there is proposed.
 func TestNoCommandWithoutSource(t *testing.T) {
 	t.Parallel()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place = nil
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
+	n := openNode(t, t.TempDir(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	older := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 4}
-	mustDo(t, n.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: older}}))
-	mustDo(t, n.WaitReady(ctx))
-	var argument *ArgumentError
-	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.As(err, &argument) {
-		t.Errorf("made beside an older program: %v", err)
-	}
 	eventually(t, "nothing is proposed", func() bool { // the cluster has other commands at first
 		before := n.registry.meta.LastIndex()
 		_, pause := n.PauseSource(ctx, "numbers", true)

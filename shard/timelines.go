@@ -64,9 +64,6 @@ func (t timelines) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfs
 
 // newestPosts is Timelines.Newest for a keyspace that is not dropped.
 func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) ([]Post, []int, error) {
-	if !rd.catalog.View().TakesTimelines() {
-		return dst, nil, nil // there are no posts, and an older node does not know the read
-	}
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return dst, nil, err

@@ -13,7 +13,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
@@ -156,47 +155,6 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	q.Authors = []uint64{1, 4}
 	if posts, unreadable, err := n.Timelines().Newest(ks, &q, within(), nil); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("of the shard alone: %v, unreadable %v, %v", posts, unreadable, err)
-	}
-}
-
-// Outboxes and groups are not written below the cluster version that has them: no entry is.
-func TestTimelinesComeWithTheClusterVersion(t *testing.T) {
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place = nil
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.VersionOfTimelines - 1}
-	put := func() {
-		t.Helper()
-		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	}
-	put()
-	eventually(t, "there are feeds", func() bool { return n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceUsers) != nil })
-	mustFollow(t, n, 7, raftfsm.Followee{ID: 2})
-	mustWrite(t, n, n.Keyspace(KeyspaceUsers), addTo(2, 0, 5))
-	writes := map[string]*Write{
-		KeyspaceUsers: {Outbox: []OutboxOp{{Kind: outbox.Publish, ID: 10}}, Ops: []engine.Op{{ID: 2}}},
-		KeyspaceFeed:  {Feeds: []FeedOp{{Kind: raftfsm.FeedPutGroup, User: 7, Group: "a", Followees: []raftfsm.Followee{{ID: 2}}}}, Ops: []engine.Op{{ID: 7}}},
-	}
-	for name, w := range writes {
-		ks := n.Keyspace(name)
-		r := n.registry.shardOf(ks.FirstGroup).replica.Load()
-		index := r.fsm.Applied()
-		w.Deadline = soon()
-		if err := n.Write(ks, w); !errors.Is(err, ErrVersion) {
-			t.Errorf("%s in a cluster of version %d: %v", name, n.Catalog().ClusterVersion, err)
-		}
-		if applied := r.fsm.Applied(); applied != index {
-			t.Errorf("entries %d to %d of %s were written", index+1, applied, name)
-		}
-	}
-	other.VersionMax = catalog.ClusterVersionMax
-	put()
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
-	for name, w := range writes {
-		w.Deadline = soon()
-		mustDo(t, n.Write(n.Keyspace(name), w))
 	}
 }
 

@@ -65,15 +65,8 @@ var (
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
 	ErrKeyspaceExists = errs.ErrKeyspaceExists
-	// ErrVersion is returned for an op on the board, or one with a floor, that the
-	// cluster version does not allow yet: a node of the cluster could not apply it.
-	ErrVersion = errors.New("the cluster version is too low for this write")
 	// ErrNotCounters is returned for an op with a member on a keyspace of another kind.
 	ErrNotCounters = errors.New("only keyspaces of counters have members")
-	// ErrNoMembers is returned, as an ErrVersion, for an op with a member.
-	ErrNoMembers = fmt.Errorf("%w: members take cluster version %d", ErrVersion, catalog.VersionOfMembers)
-	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.
-	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, catalog.VersionOfFloors)
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
 	// dropped before the call has ended.
 	ErrUnknownKeyspace = errs.ErrUnknownKeyspace

@@ -11,7 +11,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/upkeep"
@@ -219,89 +218,6 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	time.Sleep(2 * upkeep.SweepTick) // nothing is to happen, so there is nothing to wait for
 	if fsm.Applied() != index {
 		t.Errorf("the sweep goes on: entries %d to %d", index, fsm.Applied())
-	}
-}
-
-// The keyspaces of unread numbers come with the cluster version that has them: not
-// while a node speaks a lower one.
-func TestKindsComeWithTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place = nil
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 1}
-	put := func() {
-		t.Helper()
-		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	}
-	put()
-	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil && n.Keyspace("users") != nil })
-	mustDo(t, n.maintenance.Maintain(t.Context()))
-	if got := len(n.Catalog().Keyspaces); got != 2 {
-		t.Errorf("%d keyspaces in a cluster of version %d", got, n.Catalog().ClusterVersion)
-	}
-	var kept *ArgumentError
-	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: KeyspaceFeed, Columns: []string{"a"}}); !errors.As(err, &kept) {
-		t.Errorf("the name was taken: %v", err)
-	}
-	// The other node could not apply these: nothing is to be in the log.
-	index := n.catalog.Applied()
-	if _, err := n.SetEverywhere(t.Context(), "users", true); !errors.As(err, &kept) || kept.Field != "everywhere" {
-		t.Errorf("everywhere in a cluster of version %d: %v", n.Catalog().ClusterVersion, err)
-	}
-	if _, err := n.calls.Answer(t.Context(), "change", []byte(`{"of_a_later_version":{"x":1}}`)); err == nil {
-		t.Error("a command that this program does not know was proposed")
-	}
-	if applied := n.catalog.Applied(); applied != index {
-		t.Errorf("entries %d to %d of the catalog were written", index+1, applied)
-	}
-	other.VersionMax = catalog.ClusterVersionMax
-	put()
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
-	eventually(t, "the others are made", func() bool {
-		return n.Keyspace(KeyspaceUnread) != nil && n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceBoard) != nil
-	})
-}
-
-// Channels and dots are made without a notice or a firing only when all nodes of the
-// cluster can apply that: below, nothing of it is in the log.
-func TestMakingComesWithTheClusterVersion(t *testing.T) {
-	t.Parallel()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
-	cfg.Place = nil
-	n, err := Open(cfg)
-	mustDo(t, err)
-	t.Cleanup(func() { mustStop(t, n) })
-	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 3}
-	put := func() {
-		t.Helper()
-		mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
-	}
-	put()
-	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
-	board := n.Keyspace(KeyspaceBoard)
-	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
-	r := n.registry.shardOf(board.FirstGroup).replica.Load()
-	index := r.fsm.Applied()
-	making := []BoardOp{{Kind: raftfsm.BoardMakeChannel, Name: "ads"}, {Kind: raftfsm.BoardMakeDot, Name: "shop"}}
-	for i := range making {
-		w := &Write{Ops: []engine.Op{{}}, Board: &making[i], Width: 2, Rows: make([]int64, 2), Deadline: soon()}
-		if err := n.Write(board, w); !errors.Is(err, ErrVersion) {
-			t.Errorf("kind %d in a cluster of version %d: %v", making[i].Kind, n.Catalog().ClusterVersion, err)
-		}
-	}
-	if applied := r.fsm.Applied(); applied != index {
-		t.Errorf("entries %d to %d of the board were written", index+1, applied)
-	}
-	other.VersionMax = catalog.ClusterVersionMax
-	put()
-	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
-	for i := range making {
-		if w := mustBoard(t, n, making[i]); w.Rows[0] != int64(i)+2 || w.Rows[1] != 0 {
-			t.Errorf("kind %d answers %v", making[i].Kind, w.Rows)
-		}
 	}
 }
 

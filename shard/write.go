@@ -3,7 +3,6 @@ package shard
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -115,20 +114,11 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if err != nil {
 		return err
 	}
-	if w.Board != nil && w.Board.Kind.Makes() && !wr.catalog.View().TakesMaking() {
-		return ErrVersion
-	}
-	if !wr.catalog.View().TakesTimelines() && w.ofTimelines() {
-		return ErrVersion
-	}
-	if err := wr.takesMembers(w, groups); err != nil {
+	if err := takesMembers(w, groups); err != nil {
 		return err
 	}
 	for i := range w.Outbox {
 		w.Outbox[i].Limits = wr.outboxes
-	}
-	if wr.catalog.View().ComparesMeaning() {
-		w.ID.CompareMeaning()
 	}
 	if err := admit(wr.headroom, w, groups); err != nil {
 		return err
@@ -143,9 +133,6 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	defer ps.release()
 	ps.split(w, ks, groups)
 	ps.addSections(w)
-	if ps.floored() && !wr.catalog.View().TakesFloors() {
-		return ErrNoFloors
-	}
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
@@ -377,28 +364,14 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	}
 }
 
-// floored reports whether an op has a floor.
-func (ps *parts) floored() bool {
-	for s := range ps.byShard {
-		if ps.byShard[s].writer.Floored() {
-			return true
-		}
-	}
-	return false
-}
-
-// takesMembers returns an error for an op with a member that its keyspace or the cluster
-// version does not take.
-func (wr *writer) takesMembers(w *Write, groups []*shardReplica) error {
+// takesMembers returns an error for an op with a member that its keyspace does not take.
+func takesMembers(w *Write, groups []*shardReplica) error {
 	for i := range w.Ops {
 		if w.Ops[i].Kind < engine.OpJoin {
 			continue
 		}
 		if s, _ := w.slot(i, groups[0].route); groups[s].kind != codec.KindCounters {
 			return ErrNotCounters
-		}
-		if !wr.catalog.View().TakesMembers() {
-			return ErrNoMembers
 		}
 	}
 	return nil
@@ -420,11 +393,6 @@ func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 		}
 		p.writer.Op(key, &w.Ops[i])
 	}
-}
-
-// ofTimelines reports whether the write needs catalog.VersionOfTimelines.
-func (w *Write) ofTimelines() bool {
-	return len(w.Outbox) > 0 || slices.ContainsFunc(w.Feeds, func(op FeedOp) bool { return op.Kind.OfGroup() })
 }
 
 // clocked reports whether the entry must have the leader's time before the write: for its

@@ -76,9 +76,6 @@ func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Nod
 // beginning is recorded: otherwise a reader could record another. Where that fails, the source is
 // deleted, unless somebody else has begun or changed it since.
 func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (shard.Source, error) {
-	if v := n.Catalog(); !v.TakesSources() {
-		return shard.Source{}, &RefusedError{fmt.Sprintf("sources need a later cluster version than %d: see countctl upgrade", v.ClusterVersion)}
-	}
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
 	if err != nil || !later {

@@ -177,9 +177,6 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []shard.Source) [
 // reports asks all nodes what they read.
 func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View) map[string][]report {
 	reports := map[string][]report{}
-	if !view.TakesSources() {
-		return reports
-	}
 	for key, raw := range n.AskAll(ctx, ReportCall, nil) {
 		var of []report
 		if json.Unmarshal(raw, &of) == nil { // a node that cannot be understood does not answer

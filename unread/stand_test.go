@@ -145,30 +145,3 @@ func TestLooksMakeNothing(t *testing.T) {
 		t.Errorf("board %+v, %v", board, err)
 	}
 }
-
-// lowNode is of a cluster whose version has no making of channels and dots.
-type lowNode struct{ *shard.Node }
-
-func (n lowNode) Write(ks *shard.Keyspace, w *shard.Write) error {
-	if w.Board != nil && (w.Board.Kind == raftfsm.BoardMakeChannel || w.Board.Kind == raftfsm.BoardMakeDot) {
-		return shard.ErrVersion
-	}
-	return n.Node.Write(ks, w)
-}
-
-// Before the cluster version has it, a read or clear of what is not there is
-// answered, once, and leaves nothing.
-func TestReadsInALowClusterVersion(t *testing.T) {
-	n := New(lowNode{openNode(t)})
-	w := &shard.Write{Deadline: soon(), ID: shard.ByKey([]byte("k"))}
-	for _, duplicate := range []bool{false, true} {
-		if got, err := n.ReadNotices("news", 1, nil, w); err != nil || got != (Notices{}) || w.Duplicate != duplicate {
-			t.Errorf("read %+v, %v, duplicate %v", got, err, w.Duplicate)
-		}
-	}
-	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {
-		t.Errorf("cleared: %v, %v", shows, err)
-	}
-	mustPublish(t, n, "news", 1)
-	n.mustStand(t, "a notice later", "news", 1, Notices{Latest: 1})
-}

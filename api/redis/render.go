@@ -213,7 +213,6 @@ var backendErrors = []struct {
 	{timeline.ErrNoGroup, "ERR "},
 	{timeline.ErrOverflow, "ERR "},
 	{shard.ErrUnknownKeyspace, "ERR "},
-	{shard.ErrNoMembers, "ERR "},
 	{shard.ErrBadToken, "LEADERLESS "}, // of a scan, after the cluster was restored to a state before this node's writes
 }
 

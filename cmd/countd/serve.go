@@ -324,7 +324,6 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Place:            p.place(c.Placement),
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,
-		ReadsNames:       p.gossip.ReadsNames,
 		DialPeer:         p.dialPeer(),
 		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, admin.GossipKeyCall: p.keys.Handle, sources.ReportCall: p.sources.HandleReport},
 		Logger:           p.logger,

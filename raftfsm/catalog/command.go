@@ -21,7 +21,6 @@ type Command struct {
 
 	SetEverywhere *SetEverywhereEntry `json:"set_everywhere,omitempty"`
 
-	Number *NumberEntry `json:"number,omitempty"`
 	Retire *RetireEntry `json:"retire,omitempty"`
 
 	Drop       *DropEntry       `json:"drop,omitempty"`
@@ -91,7 +90,6 @@ func (c *Command) changes() []change {
 	add(c.SetVersion != nil, c.SetVersion)
 	add(c.HoldVersion != nil, c.HoldVersion)
 	add(c.SetEverywhere != nil, c.SetEverywhere)
-	add(c.Number != nil, c.Number)
 	add(c.Retire != nil, c.Retire)
 	add(c.Drop != nil, c.Drop)
 	add(c.DropColumn != nil, c.DropColumn)

@@ -5,10 +5,6 @@ import (
 	"slices"
 )
 
-// versionOfDrop is the first cluster version that can drop keyspaces and columns. An
-// older program fails at these commands, and keeps the groups of a dropped keyspace.
-const versionOfDrop = 5
-
 // DropEntry drops a keyspace with all its groups, provided that the keyspace begins
 // with FirstGroup. A later keyspace of the same name begins with another group.
 type DropEntry struct {
@@ -25,9 +21,6 @@ type DropColumnEntry struct {
 	Column     string `json:"column"`
 	Number     int    `json:"number"`
 }
-
-// TakesDrops reports whether the cluster version allows DropEntry and DropColumnEntry.
-func (v *View) TakesDrops() bool { return v.ClusterVersion >= versionOfDrop }
 
 // Dropped reports whether a group belonged to a dropped keyspace. Group numbers only
 // rise and are never reused, so this stays true in every later view. A view that is too
@@ -72,10 +65,7 @@ func (k *Keyspace) hasColumn(number int, name string) bool {
 
 func (c *DropEntry) apply(v *View) (Result, bool) {
 	k, exists := v.Keyspaces[c.Keyspace]
-	switch {
-	case !v.TakesDrops():
-		return refused("a keyspace to be dropped in a cluster of version %d", v.ClusterVersion)
-	case !exists || k.FirstGroup != c.FirstGroup:
+	if !exists || k.FirstGroup != c.FirstGroup {
 		return Result{Missing: true}, false
 	}
 	delete(v.Keyspaces, k.Name)
@@ -86,8 +76,6 @@ func (c *DropEntry) apply(v *View) (Result, bool) {
 func (c *DropColumnEntry) apply(v *View) (Result, bool) {
 	k, exists := v.Keyspaces[c.Keyspace]
 	switch {
-	case !v.TakesDrops():
-		return refused("a column to be dropped in a cluster of version %d", v.ClusterVersion)
 	case !exists || k.FirstGroup != c.FirstGroup || c.Column == "" || !k.hasColumn(c.Number, c.Column):
 		return Result{Missing: true}, false
 	case len(k.Names()) == 1:

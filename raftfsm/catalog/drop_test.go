@@ -22,25 +22,12 @@ func dropColumn(keyspace string, first uint32, column string, number int) *Comma
 	return &Command{DropColumn: &DropColumnEntry{Keyspace: keyspace, FirstGroup: first, Column: column, Number: number}}
 }
 
-// droppable is a catalog of one node, at the version that has drops.
+// droppable is a catalog of one node.
 func droppable(t *testing.T) *Catalog {
 	t.Helper()
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
-	applyCommand(t, c, setVersion(versionOfDrop))
 	return c
-}
-
-func TestDropTakesItsVersion(t *testing.T) {
-	c := New()
-	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
-	applyCommand(t, c, setVersion(versionOfDrop-1))
-	applyCommand(t, c, create("k", 2, "x", "y"))
-	for _, command := range []*Command{drop("k", 1), dropColumn("k", 1, "y", 1)} {
-		if got := applyCommand(t, c, command); got.Refused == "" || !reflect.DeepEqual(c.View().Keyspaces["k"].Columns, []string{"x", "y"}) {
-			t.Errorf("at version %d: %+v", versionOfDrop-1, got)
-		}
-	}
 }
 
 // A drop and its copies take away one keyspace, and none of the name that came later.
@@ -72,8 +59,7 @@ func TestDropKeyspace(t *testing.T) {
 		}
 	}
 	for name, command := range map[string]*Command{
-		"retire": retire(1, "a.1", 1, 0), "number": {Number: &NumberEntry{Group: 1, Members: []string{"a.1"}}},
-		"place": place(1, []string{"a.1"}, "a.1"),
+		"retire": retire(1, "a.1", 1, 0), "place": place(1, []string{"a.1"}, "a.1"),
 	} {
 		if applyCommand(t, c, command); len(c.View().Groups) != 3 {
 			t.Errorf("%s brought a group back", name)

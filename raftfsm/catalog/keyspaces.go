@@ -64,16 +64,16 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
 	}
-	if c.Sharding != "" && (c.Sharding != "hash" || c.Kind != codec.KindCounters.String() || !v.TakesSharding()) {
-		return refused("a keyspace of kind %q with sharding %q in a cluster of version %d", c.Kind, c.Sharding, v.ClusterVersion)
+	if c.Sharding != "" && (c.Sharding != "hash" || c.Kind != codec.KindCounters.String()) {
+		return refused("a keyspace of kind %q with sharding %q", c.Kind, c.Sharding)
 	}
 	if c.Everywhere {
 		return refused("keyspace %q everywhere at once: that is said of one that is there", c.Name)
 	}
-	if !v.Takes(c.Kind) {
-		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
+	if _, known := codec.KindOf(c.Kind); !known {
+		return refused("a keyspace of kind %q, which is not known", c.Kind)
 	}
-	if err := v.checkFloors(&c.Keyspace); err != nil {
+	if err := c.checkFloors(); err != nil {
 		return refused("keyspace %q: %v", c.Name, err)
 	}
 	if len(v.Keyspaces) >= KeyspacesMax {
@@ -97,7 +97,7 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	k.FirstGroup = v.NextGroup
 	v.Keyspaces[k.Name] = k
 	for _, keys := range c.Replicas {
-		v.Groups[v.NextGroup] = v.newPlacement(keys)
+		v.Groups[v.NextGroup] = newPlacement(keys)
 		v.NextGroup++
 	}
 	return Result{Keyspace: k}, true
@@ -119,7 +119,7 @@ func (c *AddColumnsEntry) apply(v *View) (Result, bool) {
 		return Result{Keyspace: was, Full: true}, false
 	}
 	k.Floors = floorsAfter(k.Floors, c.Floors)
-	if err := v.checkFloors(&k); err != nil {
+	if err := k.checkFloors(); err != nil {
 		return refused("keyspace %q: %v", k.Name, err)
 	}
 	v.Keyspaces[k.Name] = k
@@ -143,12 +143,8 @@ func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int
 	return floors
 }
 
-// checkFloors refuses floors of unknown columns, and all floors below the cluster
-// version that has them.
-func (v *View) checkFloors(k *Keyspace) error {
-	if len(k.Floors) > 0 && !v.TakesFloors() {
-		return fmt.Errorf("floors in a cluster of version %d", v.ClusterVersion)
-	}
+// checkFloors refuses floors of unknown columns.
+func (k *Keyspace) checkFloors() error {
 	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
 		if !slices.Contains(k.Columns, column) {
 			return fmt.Errorf("a floor of column %q, which is not there", column)
@@ -162,8 +158,6 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !exists:
 		return Result{Missing: true}, false
-	case !v.TakesEverywhere():
-		return refused("keyspace %s to be everywhere in a cluster of version %d", c.Keyspace, v.ClusterVersion)
 	case k.Kind == codec.KindBoard.String():
 		return refused("keyspace %s is everywhere, always", c.Keyspace)
 	}

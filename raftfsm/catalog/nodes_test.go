@@ -271,21 +271,3 @@ func TestCatalogIsFollowed(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-// Nodes relay writes only once every node knows the call.
-func TestRelayComesWithTheClusterVersion(t *testing.T) {
-	for version, want := range map[int]bool{firstClusterVersion: false, versionOfRelay - 1: false, versionOfRelay: true} {
-		if got := (&View{ClusterVersion: version}).Relays(); got != want {
-			t.Errorf("in version %d: %v", version, got)
-		}
-	}
-}
-
-// Rows leave memory only once no node is left that could not read a snapshot of them.
-func TestColdRowsComeWithTheClusterVersion(t *testing.T) {
-	for version, want := range map[int]bool{firstClusterVersion: false, versionOfKinds: false, versionOfColdRows: true, versionOfColdRows + 1: true} {
-		if got := (&View{ClusterVersion: version}).ColdRows(); got != want {
-			t.Errorf("in version %d: %v", version, got)
-		}
-	}
-}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,18 +9,14 @@ import (
 	"strings"
 )
 
-// versionOfReplicaNumbers is the cluster version from which on the catalog numbers
-// the replicas of groups. Below it a Raft id is a bare node key.
-const versionOfReplicaNumbers = 5
-
 // A replica's Raft id names one lifetime: the time from when a node begins a
 // replica of a group without a log until the node deletes that replica's files. A
 // vote or an acknowledgement counts for a lifetime, so a replica that begins anew on
 // the same node must not be taken for the one that voted before.
 //
 // The id is the key of the node, '#', and a number that the catalog gives to a
-// replica of the group once and never again. Number 0 is written as the bare key:
-// it names the replicas of groups that were made before the catalog numbered them.
+// replica of the group once and never again. Number 0 is written as the bare key: it
+// names the replicas of the catalog's own group, whose nodes never begin a second one.
 
 // ReplicaID returns the Raft id of a node's replica of a group.
 func ReplicaID(node string, number uint64) string {
@@ -43,8 +40,8 @@ func ParseReplicaID(id string) (node string, number uint64) {
 	return node, number
 }
 
-// Numbered reports whether the catalog numbers the group's replicas. It never stops to
-// do so.
+// Numbered reports whether the catalog numbers the group's replicas: those of every group
+// but its own.
 func (p *Placement) Numbered() bool { return p.NextReplica > 0 }
 
 // Number returns the number of the node's replica, and false if the node has none or
@@ -79,21 +76,6 @@ func (v *View) MayHold(group uint32, node string) bool {
 	return known && v.EveryNode(group)
 }
 
-// NumbersReplicas reports whether the cluster version numbers replicas.
-func (v *View) NumbersReplicas() bool { return v.ClusterVersion >= versionOfReplicaNumbers }
-
-// NumberEntry starts the numbering of the replicas of a group that was created before
-// the catalog had numbers. Members are the nodes whose replicas keep the bare node key as
-// their id, which is number 0. The bare key of any other node is retired.
-//
-// The group's leader proposes it once it knows that each of Members has applied the
-// configuration in force. A replica that began again, blank, under its old id, as was
-// possible before, then has all that the group committed before it began.
-type NumberEntry struct {
-	Group   uint32   `json:"group"`
-	Members []string `json:"members"`
-}
-
 // RetireEntry retires the number of a node's replica, which is no member of its group
 // any more, so that the node may delete it. The group's leader proposes it after it
 // has read Revision and, after that, has proved that no configuration of the group,
@@ -104,24 +86,6 @@ type RetireEntry struct {
 	Node     string `json:"node"`
 	Number   uint64 `json:"number"`
 	Revision uint64 `json:"revision"` // Placement.Revision
-}
-
-func (c *NumberEntry) apply(v *View) (Result, bool) {
-	p, exists := v.Groups[c.Group]
-	switch {
-	case !exists || c.Group == Group:
-		return refused("group %d has no replicas to number", c.Group)
-	case !v.NumbersReplicas():
-		return refused("numbers for replicas in a cluster of version %d", v.ClusterVersion)
-	case p.Numbered():
-		return Result{}, false
-	}
-	p.Replicas, p.NextReplica = map[string]uint64{}, 1
-	for _, node := range c.Members {
-		p.Replicas[node] = 0
-	}
-	v.Groups[c.Group] = p
-	return Result{}, true
 }
 
 func (c *RetireEntry) apply(v *View) (Result, bool) {
@@ -170,15 +134,11 @@ func (v *View) numberReplicas() {
 }
 
 // newPlacement returns the placement of a new group at these nodes.
-func (v *View) newPlacement(keys []string) Placement {
-	p := Placement{Initial: keys, Target: keys}
-	if v.NumbersReplicas() {
-		p.FirstReplica, p.NextReplica = 1, 1
-		p.Replicas = map[string]uint64{}
-		for _, key := range keys {
-			p.Replicas[key] = p.NextReplica
-			p.NextReplica++
-		}
+func newPlacement(keys []string) Placement {
+	p := Placement{Initial: keys, Target: keys, FirstReplica: 1, NextReplica: 1, Replicas: map[string]uint64{}}
+	for _, key := range keys {
+		p.Replicas[key] = p.NextReplica
+		p.NextReplica++
 	}
 	return p
 }
@@ -186,16 +146,13 @@ func (v *View) newPlacement(keys []string) Placement {
 // checkReplicaNumbers returns an error for numbers that no commands produce.
 func (v *View) checkReplicaNumbers(group uint32) error {
 	p := v.Groups[group]
-	if !p.Numbered() {
-		if len(p.Replicas) > 0 || p.FirstReplica > 0 {
-			return fmt.Errorf("group %d has numbers and none is next", group)
+	if group == Group {
+		if p.Numbered() || len(p.Replicas) > 0 || p.FirstReplica > 0 {
+			return errors.New("the catalog's own group has numbers of replicas")
 		}
 		return nil
 	}
-	if !v.NumbersReplicas() || group == Group {
-		return fmt.Errorf("group %d has numbers in a cluster of version %d", group, v.ClusterVersion)
-	}
-	if p.FirstReplica+uint64(len(p.Initial)) > p.NextReplica && p.FirstReplica > 0 {
+	if p.FirstReplica == 0 || p.FirstReplica+uint64(len(p.Initial)) > p.NextReplica {
 		return fmt.Errorf("the first replicas of group %d begin with number %d and the next is %d", group, p.FirstReplica, p.NextReplica)
 	}
 	given := map[uint64]string{}
@@ -203,7 +160,7 @@ func (v *View) checkReplicaNumbers(group uint32) error {
 		if number >= p.NextReplica {
 			return fmt.Errorf("node %q has replica %d of group %d and the next is %d", node, number, group, p.NextReplica)
 		}
-		if other, twice := given[number]; twice && number > 0 {
+		if other, twice := given[number]; twice {
 			return fmt.Errorf("nodes %q and %q both have replica %d of group %d", node, other, number, group)
 		}
 		given[number] = node

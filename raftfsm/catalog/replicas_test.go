@@ -105,41 +105,6 @@ func TestReplicaNumbersEverywhere(t *testing.T) {
 	mustHaveReplicas(t, c, 1, 4, map[string]uint64{"a.1": 1, "b.1": 2})
 }
 
-// The groups of an older cluster are numbered one by one, once the version has it.
-func TestOlderGroupIsNumbered(t *testing.T) {
-	c := New()
-	for _, key := range []string{"a.1", "b.1", "c.1"} {
-		applyCommand(t, c, putNode(aNode(key, 5), ""))
-	}
-	number := func(members ...string) *Command {
-		return &Command{Number: &NumberEntry{Group: 1, Members: members}}
-	}
-	mustTake(t, c, []catalogStep{
-		{"create", createAt("k", [][]string{{"a.1", "b.1"}}, 1, "x"), "", true},
-		{"too early", number("a.1", "b.1"), "version 1", false},
-		{"a retired one too early", retire(1, "a.1", 0, 0), "", false},
-		{"version", setVersion(5), "", true},
-	})
-	p := c.View().Groups[1]
-	if p.Numbered() || p.Retired("a.1", 0) || p.InitialID(1) != "b.1" {
-		t.Errorf("before it is numbered: %+v", p)
-	}
-	mustTake(t, c, []catalogStep{
-		{"c is to come", place(1, []string{"a.1", "b.1"}, "a.1", "c.1"), "", true},
-		{"numbered", number("a.1", "b.1"), "", true},
-		{"numbered again", number("a.1"), "", false},
-		{"the catalog's own", &Command{Number: &NumberEntry{Group: Group}}, "no replicas to number", false},
-		{"of no group", &Command{Number: &NumberEntry{Group: 9}}, "no replicas to number", false},
-	})
-	mustHaveReplicas(t, c, 1, 2, map[string]uint64{"a.1": 0, "b.1": 0, "c.1": 1})
-	p = c.View().Groups[1]
-	if p.InitialID(1) != "b.1" || p.Retired("b.1", 0) || !p.Retired("c.1", 0) {
-		t.Errorf("numbered: %+v", p)
-	}
-	mustTake(t, c, []catalogStep{{"b is gone", retire(1, "b.1", 0, 0), "", true}})
-	mustHaveReplicas(t, c, 1, 2, map[string]uint64{"a.1": 0, "c.1": 1})
-}
-
 // TestReplicaNumbersAreGivenOnce, whatever commands come: 1. a node that is to have a
 // replica has a number; 2. a number that a node had and has not any more is retired,
 // for ever, and no node gets it again; 3. the view stands its own check.
@@ -151,11 +116,8 @@ func TestReplicaNumbersAreGivenOnce(t *testing.T) {
 		for _, key := range nodes[:4] {
 			do(putNode(aNode(key, 5), ""))
 		}
-		begin := rapid.SampledFrom([]int{1, 5}).Draw(t, "version")
-		do(setVersion(begin))
 		do(createAt("k", [][]string{nodes[:3]}, 1, "x"))
-		do(setVersion(5))
-		given := map[uint64]string{} // but 0, which is a number of each node's own
+		given := map[uint64]string{}
 		gone := map[string]bool{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			p := v.Groups[1]
@@ -176,11 +138,7 @@ func TestReplicaNumbersAreGivenOnce(t *testing.T) {
 			case 4:
 				do(&Command{SetEverywhere: &SetEverywhereEntry{Keyspace: "k", Everywhere: rapid.Bool().Draw(t, "on")}})
 			case 5:
-				if rapid.Bool().Draw(t, "join") {
-					do(putNode(aNode("e.1", 5), ""))
-				} else {
-					do(&Command{Number: &NumberEntry{Group: 1, Members: p.Target}})
-				}
+				do(putNode(aNode("e.1", 5), ""))
 			}
 			if err := v.check(); err != nil {
 				t.Fatal(err)
@@ -195,13 +153,13 @@ func TestReplicaNumbersAreGivenOnce(t *testing.T) {
 				if gone[ReplicaID(node, number)] {
 					t.Fatalf("%s is back", ReplicaID(node, number))
 				}
-				if other := given[number]; number > 0 && other != "" && other != node {
+				if other := given[number]; other != "" && other != node {
 					t.Fatalf("%s and %s were both given %d", node, other, number)
 				}
 				given[number] = node
 			}
 			for _, node := range nodes {
-				if _, has := p.Number(node); p.Numbered() && v.MayHold(1, node) && !has {
+				if _, has := p.Number(node); v.MayHold(1, node) && !has {
 					t.Fatalf("%s has no number", node)
 				}
 			}
@@ -218,7 +176,6 @@ func TestReplicaNumbersThatNoCommandsGive(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
 	applyCommand(t, c, putNode(aNode("b.1", 5), ""))
-	applyCommand(t, c, setVersion(5))
 	applyCommand(t, c, createAt("k", [][]string{{"a.1", "b.1"}}, 1, "x"))
 	for _, test := range []struct {
 		name, want string
@@ -227,9 +184,8 @@ func TestReplicaNumbersThatNoCommandsGive(t *testing.T) {
 		{"one above the next", "the next is", func(_ *View, p *Placement) { p.Replicas["a.1"] = 9 }},
 		{"one twice", "both have replica 2", func(_ *View, p *Placement) { p.Replicas["a.1"] = 2 }},
 		{"none", "which has no number", func(_ *View, p *Placement) { delete(p.Replicas, "a.1") }},
-		{"none is next", "none is next", func(_ *View, p *Placement) { p.NextReplica = 0 }},
+		{"none is next", "the next is 0", func(_ *View, p *Placement) { p.NextReplica = 0 }},
 		{"first ones that are to come", "begin with number 7", func(_ *View, p *Placement) { p.FirstReplica = 7 }},
-		{"below the version", "version 4", func(v *View, _ *Placement) { v.ClusterVersion = 4 }},
 	} {
 		v := *c.View()
 		v.ownMaps()

@@ -137,14 +137,14 @@ func (v *View) checkGroups() error {
 				return fmt.Errorf("group %d of keyspace %q has no place", next, k.Name)
 			}
 		}
-		if k.Everywhere && (!v.TakesEverywhere() || k.Kind == codec.KindBoard.String()) {
-			return fmt.Errorf("keyspace %q, of kind %s, everywhere in a cluster of version %d", k.Name, k.Kind, v.ClusterVersion)
+		if k.Everywhere && k.Kind == codec.KindBoard.String() {
+			return fmt.Errorf("keyspace %q, of kind %s, is everywhere by itself", k.Name, k.Kind)
 		}
-		if err := v.checkFloors(&k); err != nil {
+		if err := k.checkFloors(); err != nil {
 			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
-		if len(k.Names()) < len(k.Columns) && (!v.TakesDrops() || len(k.Names()) == 0) {
-			return fmt.Errorf("keyspace %q has columns %q in a cluster of version %d", k.Name, k.Columns, v.ClusterVersion)
+		if len(k.Names()) == 0 && len(k.Columns) > 0 {
+			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
 		}
 		groups += k.Shards
 	}

@@ -11,10 +11,6 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// versionOfSources is the first cluster version with sources. An older program fails at
-// their commands and at their sections of log entries.
-const versionOfSources = 5
-
 // The bounds of sources.
 const (
 	// SourcesMax bounds the sources of a cluster: an operator makes one for each queue.
@@ -100,9 +96,6 @@ func (p Partition) changedAt(at sink.Position) Partition {
 
 // Since returns the first epoch whose positions in shards are good.
 func (p Partition) Since() uint32 { return cmp.Or(p.Sought, p.Epoch) }
-
-// TakesSources reports whether the cluster version allows sources.
-func (v *View) TakesSources() bool { return v.ClusterVersion >= versionOfSources }
 
 // Source returns the source of a number.
 func (v *View) Source(number uint64) (Source, bool) {
@@ -233,8 +226,6 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	exists := c.Version != 0
 	switch {
-	case !v.TakesSources():
-		return refused("a source in a cluster of version %d", v.ClusterVersion)
 	case !ValidSourceName(c.Name):
 		return refused("a source of name %q: it must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first", c.Name)
 	case c.NewMeaning && !exists:
@@ -402,8 +393,8 @@ func (v *View) partitions() (n int) {
 
 // checkSources refuses sources that no commands produce.
 func (v *View) checkSources() error {
-	if len(v.Sources) > 0 && !v.TakesSources() || len(v.Sources) > SourcesMax || v.partitions() > PartitionsMax {
-		return fmt.Errorf("%d sources with %d partitions in a cluster of version %d", len(v.Sources), v.partitions(), v.ClusterVersion)
+	if len(v.Sources) > SourcesMax || v.partitions() > PartitionsMax {
+		return fmt.Errorf("%d sources with %d partitions, over %d or %d", len(v.Sources), v.partitions(), SourcesMax, PartitionsMax)
 	}
 	numbers, versions := map[uint64]bool{}, map[uint64]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Sources)) {

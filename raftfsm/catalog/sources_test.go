@@ -67,10 +67,6 @@ func sourceSteps() (steps []struct {
 func TestSources(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	if r := applyCommand(t, c, putSource("likes", aConfig, 0)); r.Refused == "" {
-		t.Errorf("a source in cluster version 1: %+v", r)
-	}
-	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	partition := func(number uint64, want Partition) func(*Result) string {
 		return func(*Result) string {
 			s, _ := c.View().Source(number)
@@ -180,7 +176,6 @@ func TestSources(t *testing.T) {
 func TestSourcesAreBounded(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	for i := range SourcesMax {
 		applyCommand(t, c, putSource(fmt.Sprintf("s%d", i), aConfig, 0))
 	}
@@ -223,7 +218,6 @@ func TestSourceNames(t *testing.T) {
 func TestNewMeaning(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	applyCommand(t, c, putSource("likes", `{}`, 0))
 	applyCommand(t, c, start(first, 3, 10, "q1"))
 	applyCommand(t, c, pause("likes", 2, true))
@@ -326,7 +320,6 @@ func TestMeantFrom(t *testing.T) {
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	paused := func(config string, version uint64) *Command {
 		put := putSource("likes", config, version)
 		put.PutSource.Paused = true

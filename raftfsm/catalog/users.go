@@ -11,10 +11,6 @@ import (
 	"github.com/countd/countd/internal/names"
 )
 
-// versionOfUsers is the first cluster version with users. An older program fails at their
-// commands.
-const versionOfUsers = 5
-
 // The bounds of users. Each command about users copies the map of users, and every node
 // holds all tokens in memory.
 const (
@@ -73,9 +69,6 @@ type Token struct {
 
 // tokenHashBytes is the length of a SHA-256 hash.
 const tokenHashBytes = 32
-
-// TakesUsers reports whether the cluster version allows users.
-func (v *View) TakesUsers() bool { return v.ClusterVersion >= versionOfUsers }
 
 // ID returns the name of a token, which no other token of the cluster ever has.
 func (t *Token) ID() string { return TokenID(t.Number) }
@@ -181,8 +174,6 @@ func (c *PutUserEntry) apply(v *View) (Result, bool) {
 	was, exists := v.User(c.Name)
 	u := User{Name: c.Name, Grants: c.Grants, Limits: c.Limits, Tokens: was.Tokens}
 	switch err := u.check(); {
-	case !v.TakesUsers():
-		return refused("a user in a cluster of version %d", v.ClusterVersion)
 	case err != nil:
 		return refused("%v", err)
 	case exists && reflect.DeepEqual(u, was):
@@ -281,8 +272,8 @@ func (v *View) checkUsers() error {
 	if v.Users == nil {
 		return nil
 	}
-	if !v.TakesUsers() || len(v.Users.ByName) > UsersMax {
-		return fmt.Errorf("%d users in a cluster of version %d", len(v.Users.ByName), v.ClusterVersion)
+	if len(v.Users.ByName) > UsersMax {
+		return fmt.Errorf("%d users, over %d", len(v.Users.ByName), UsersMax)
 	}
 	numbers := map[uint64]bool{}
 	for _, u := range v.UsersByName() {

@@ -50,19 +50,11 @@ func userSteps() (steps []struct {
 	return steps
 }
 
-// usersCatalog returns a catalog of the newest version.
+// usersCatalog returns a catalog of one node.
 func usersCatalog(t rapid.TB) *Catalog {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
-	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
 	return c
-}
-
-func TestUsersNeedTheirVersion(t *testing.T) {
-	c := New()
-	if r := applyCommand(t, c, putUser("web", grant("reader", "posts"))); r.Refused == "" || c.View().Users != nil {
-		t.Errorf("a user in cluster version 1: %+v", r)
-	}
 }
 
 func TestUsers(t *testing.T) {

@@ -31,10 +31,10 @@ import (
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
 //	          of counters with bits 0–1 of 0: bits 2–7 are the kind of an op on an outbox,
-//	          which follows in place of cells (outbox/op.go); in cluster version 5 and up
+//	          which follows in place of cells (outbox/op.go)
 //	          or, with bit 6, that of an op on members (memberop.go), likewise
 //	cell:     column (1) | delta or value (varint)
-//	          or, of an add on counts in cluster version 5 and up, with a floor:
+//	          or, of an add on counts with a floor:
 //	          column + 128 (1) | delta (varint) | floor (varint)
 //	catalog:  one JSON command
 //

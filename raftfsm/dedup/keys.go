@@ -6,7 +6,7 @@ package dedup
 // dropped.
 type keyRecord struct {
 	key   [16]byte
-	body  askedHash
+	body  [16]byte
 	last  int64   // when the key arrived here or was made, whichever is later
 	met   int64   // of a use that another shard judged: Use.Met, by that shard's log; otherwise 0
 	judge uint32  // that shard's group; otherwise 0

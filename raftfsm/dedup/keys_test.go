@@ -237,29 +237,3 @@ func restored(t rapid.TB, o *Memory) *Memory {
 	}
 	return again
 }
-
-// A key that came with hashes of either form is compared with one of the other by the
-// bytes that were asked, and with one of its own kind by the meaning.
-func TestKeysAreComparedByMeaning(t *testing.T) {
-	asked := func(key, bytes, meaning string, compare bool) RequestID {
-		id := ByKey([]byte(key), []byte(bytes))
-		if id.SetMeaning([]byte(meaning)); compare {
-			id.CompareMeaning()
-		}
-		return id
-	}
-	h := newHistory(t)
-	h.want(0, asked("old", "x 1", "x", false), Applied, 1)
-	h.want(0, asked("old", "x 1", "x", true), Duplicate, 1)
-	h.want(0, asked("old", "x  1", "x", true), Conflict, 1) // its meaning was not hashed
-	h.want(0, asked("new", "x 1", "x", true), Applied, 2)
-	h.want(0, asked("new", "x  1", "x", true), Duplicate, 2)
-	h.want(0, asked("new", "x 1", "x", false), Duplicate, 2)
-	h.want(0, asked("new", "y 1", "y", true), Conflict, 2)
-	h.want(0, asked("new", "y 1", "y", false), Conflict, 2)
-	h.reopen(t)
-	h.want(0, asked("new", "x  1", "x", true), Duplicate, 2)
-	h.want(0, asked("old", "x 1", "x", true), Duplicate, 2)
-	h.want(0, asked("old", "x 1", "x", false), Duplicate, 2)
-	h.want(0, asked("new", "y 1", "y", true), Conflict, 2)
-}

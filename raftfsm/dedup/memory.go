@@ -181,7 +181,7 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 		return Expired // its judge has accepted a later use
 	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
 		// Its judge has forgotten the use that is known here. The new one takes its place.
-	case !known.body.same(id.body):
+	case known.body != id.body:
 		return Conflict
 	case known.judge != id.judge:
 		return Full

@@ -111,8 +111,7 @@ type PositionAnswer struct {
 }
 
 // BySource identifies a section of a source. Judge accepts it as its mode says, and
-// otherwise returns Moved. Memory.Position tells where the partition is then. It needs
-// versionOfSources.
+// otherwise returns Moved. Memory.Position tells where the partition is then.
 func BySource(s SourceSection) RequestID { return RequestID{kind: bySource, section: &s} }
 
 // RestoredPositions is what a restore sets the positions of a group to.
@@ -123,7 +122,7 @@ type RestoredPositions struct {
 }
 
 // ByRestorePositions identifies write number seq of the restores of a shard, as ByRestore
-// does. It replaces all positions of the group. It needs versionOfSources.
+// does. It replaces all positions of the group.
 func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
 	id := ByRestore(seq, false)
 	id.kind, id.restored = byRestorePositions, &p

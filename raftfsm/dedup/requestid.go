@@ -30,10 +30,8 @@ type RequestID struct {
 	kind     idKind
 	producer []byte // 1…ProducerBytesMax bytes, owned by the caller
 	seq      uint64
-	key      [16]byte // SHA-256 of the key, truncated
-	body     askedHash
-	meaning  [8]byte            // hash of what the request means; not in a log entry
-	means    bool               // SetMeaning was called
+	key      [16]byte           // SHA-256 of the key, truncated
+	body     [16]byte           // SHA-256 of what the request asks for, truncated
 	born     int64              // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
 	judge    uint32             // group of the shard that judged the key; 0 if the reader judges it itself
 	use      Use                // as that shard judged it
@@ -47,18 +45,6 @@ type RequestID struct {
 type Use struct {
 	Met   int64 // when the shard accepted the use
 	Floor int64 // at most Met: the shard has forgotten all uses that it accepted before
-}
-
-// askedHash identifies what a key was used for: SHA-256 of the request's bytes,
-// truncated to 16 bytes. After CompareMeaning it is 8 bytes of that and 8 bytes of the
-// hash of the meaning.
-type askedHash [16]byte
-
-// same reports whether two requests ask for the same: their bytes or their meanings are
-// equal. The first half of both forms hashes the bytes. The second half of one form
-// equals that of the other only by chance.
-func (h askedHash) same(other askedHash) bool {
-	return [8]byte(h[:8]) == [8]byte(other[:8]) || [8]byte(h[8:]) == [8]byte(other[8:])
 }
 
 type idKind uint8
@@ -85,7 +71,7 @@ func ByProducer(name []byte, seq uint64) RequestID {
 // ByRestore identifies write number seq of the restores of a shard. Late copies and
 // writes of an earlier restore, whose numbers are lower, change nothing. The first
 // write of a restore makes the shard forget all client requests, because they do not
-// concern the restored rows. It needs versionOfRestores.
+// concern the restored rows.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {
@@ -95,7 +81,7 @@ func ByRestore(seq uint64, first bool) RequestID {
 }
 
 // ByKey identifies a request by a key that the client chose. asked is what a repeat
-// must ask for again: call and body.
+// must ask for again: the call and its meaning, which is equal for all spellings.
 func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -114,21 +100,6 @@ func hashAsked(dst []byte, asked [][]byte) []byte {
 		h.Write(part)
 	}
 	return h.Sum(dst)
-}
-
-// SetMeaning sets what a request by key means, equal for all spellings. It changes
-// nothing until CompareMeaning.
-func (id *RequestID) SetMeaning(asked ...[]byte) {
-	id.means = true
-	copy(id.meaning[:], hashAsked(nil, asked))
-}
-
-// CompareMeaning makes a repeat with other bytes and the same meaning a duplicate. It
-// needs versionOfMeaning.
-func (id *RequestID) CompareMeaning() {
-	if id.means {
-		copy(id.body[8:], id.meaning[:])
-	}
 }
 
 // Exists reports whether the request has an identity.
@@ -272,7 +243,7 @@ func (id *RequestID) AppendName(dst []byte) []byte {
 }
 
 func parseJudged(p []byte) (id RequestID, rest []byte, err error) {
-	id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), judge: binary.LittleEndian.Uint32(p[32:])}
+	id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), judge: binary.LittleEndian.Uint32(p[32:])}
 	id.use = Use{Met: int64(binary.LittleEndian.Uint64(p[36:])), Floor: int64(binary.LittleEndian.Uint64(p[44:]))}
 	if id.judge == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
 		return id, nil, fmt.Errorf("%w: a key judged by group %d at %d, from %d on", codec.ErrEntry, id.judge, id.use.Met, id.use.Floor)
@@ -291,7 +262,7 @@ func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 		id = ByProducer(p[1:n], binary.LittleEndian.Uint64(p[n:]))
 		return id, p[n+8:], nil
 	case kind == codec.SectionKeyed && len(p) >= keyedSize:
-		id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
+		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
 		return id, p[keyedSize:], nil
 	case kind == codec.SectionJudged && len(p) >= judgedSize:
 		return parseJudged(p)

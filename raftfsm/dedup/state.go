@@ -237,7 +237,7 @@ func parseKeyRecord(p []byte) (r keyRecord, flags byte, rest []byte, ok bool) {
 		return r, 0, nil, false
 	}
 	flags = p[40]
-	r = keyRecord{key: [16]byte(p), body: askedHash(p[16:]), last: int64(binary.LittleEndian.Uint64(p[32:]))}
+	r = keyRecord{key: [16]byte(p), body: [16]byte(p[16:]), last: int64(binary.LittleEndian.Uint64(p[32:]))}
 	p = p[keyRecordSize:]
 	if flags&keyJudged != 0 {
 		if len(p) < judgedRecordSize {

@@ -384,7 +384,7 @@ func (o *todaysShard) tick(now int64) {
 
 func (o *todaysShard) judge(id *RequestID) (outcome Outcome, last int64) {
 	if known, ok := o.keys[id.key]; ok && known.last >= o.floor {
-		if !known.body.same(id.body) {
+		if known.body != id.body {
 			return Conflict, known.last
 		}
 		return Duplicate, known.last
@@ -444,7 +444,7 @@ func TestUsesModelFindsFaults(t *testing.T) {
 	}}, runs, "doubled")
 	// by a record of the judge of a part, with the same body and a met from floor to that of the part
 	restored := func(known *keyRecord, id *RequestID) bool {
-		return known != nil && known.judge == id.judge && known.met < id.use.Met && known.met >= id.use.Floor && known.body.same(id.body)
+		return known != nil && known.judge == id.judge && known.met < id.use.Met && known.met >= id.use.Floor && known.body == id.body
 	}
 	faults(t, useRules{name: "the record of a use that its judge accepted anew stays as it was", late: true, judge: func(m *Memory, id *RequestID) Outcome {
 		if known := m.key(id.key); restored(known, id) {
@@ -461,7 +461,7 @@ func TestUsesModelFindsFaults(t *testing.T) {
 		return outcome
 	}}, 4*runs, "mistold")
 	faults(t, useRules{name: "a use of another judge counts for this one's", late: true, judge: func(m *Memory, id *RequestID) Outcome {
-		if known := m.key(id.key); known != nil && known.judge != id.judge && known.body.same(id.body) {
+		if known := m.key(id.key); known != nil && known.judge != id.judge && known.body == id.body {
 			return known.again
 		}
 		return m.Judge(id)

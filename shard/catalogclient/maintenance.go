@@ -150,10 +150,10 @@ func (m *Maintenance) beginVersion(ctx context.Context) error {
 func (m *Maintenance) createBuiltin(ctx context.Context) error {
 	view := m.catalog.View()
 	for _, k := range m.cfg.Builtin {
-		if _, there := view.Keyspaces[k.Name]; there || !view.Takes(k.Kind) {
+		if _, there := view.Keyspaces[k.Name]; there {
 			continue
 		}
-		if k.Kind == codec.KindUnread.String() && view.TakesFloors() {
+		if k.Kind == codec.KindUnread.String() {
 			k.Floors = map[string]int64{} // a badge never shows less than nothing
 			for _, column := range k.Columns {
 				k.Floors[column] = 0

@@ -34,8 +34,7 @@ import (
 // The last one stays, empty, until a replica with a higher number is deleted. It
 // outlives what the catalog here says: a catalog that was restored from an older
 // snapshot may still name a replica whose votes this node has forgotten. So a number
-// that was deleted is never begun again. Programs of before replicas had numbers did
-// that, and left 00012 beside 00012.removed.
+// that was deleted is never begun again.
 //
 // mu guards the maps and what is renamed, made or removed in path; no replica is opened or
 // closed under it.
@@ -91,9 +90,6 @@ func (d *Dirs) Load() (unfinished []raftstore.ReplicaID, err error) {
 	}
 	for group, number := range d.mu.here {
 		deleted, has := d.mu.deleted[group]
-		if number == 0 && deleted == 0 {
-			continue // programs of before replicas had numbers began one again
-		}
 		if has && number <= deleted {
 			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
 				storage.ErrDamaged, number, group, d.Dir(group, number))

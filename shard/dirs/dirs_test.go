@@ -78,25 +78,6 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 	}
 }
 
-// An older program began a replica again where it had deleted one. That one is opened,
-// and is the last of its number.
-func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
-	d := Dirs{Path: t.TempDir()}
-	must.Do(t, errors.Join(os.Mkdir(filepath.Join(d.Path, "00005"), 0o750), os.Mkdir(filepath.Join(d.Path, "00005.removed"), 0o750)))
-	unfinished, err := d.Load()
-	number, here := d.Number(5)
-	if err != nil || len(unfinished) > 0 || !here || number != 0 {
-		t.Fatalf("replica %d, %v, unfinished %v, %v", number, here, unfinished, err)
-	}
-	if may, _ := d.MayBegin(5, 0); may {
-		t.Error("its number may begin once more")
-	}
-	must.Do(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
-	if _, err := d.Load(); err != nil {
-		t.Error(err)
-	}
-}
-
 // A data directory of any name is a directory, not a pattern.
 func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	d := Dirs{Path: filepath.Join(t.TempDir(), "a[*")}

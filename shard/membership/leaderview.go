@@ -113,11 +113,7 @@ func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
 
 // Progress returns how far another node has applied the logs of its replicas.
 func (m *Membership) Progress(ctx context.Context, node string, replicas []raftstore.ReplicaID) ([]uint64, error) {
-	method, request := methodReplicas, AppendReplicas(nil, replicas)
-	if allZero(replicas) { // as programs of before replicas had numbers understand it
-		method, request = methodProgress, wire.AppendGroups(nil, groupsOfReplicas(replicas))
-	}
-	answer, err := m.cfg.Calls.Call(ctx, node, method, request)
+	answer, err := m.cfg.Calls.Call(ctx, node, methodProgress, AppendReplicas(nil, replicas))
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,7 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodProgress = "progress" // groups → the index that each replica has applied
-	methodReplicas = "replicas" // groups and numbers → the same, of these replicas alone
+	methodProgress = "progress" // groups and numbers of replicas → the index that each has applied
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
@@ -74,7 +73,6 @@ func New(cfg Config) *Membership { return &Membership{cfg: cfg} }
 // Handle answers the calls of other nodes.
 func (m *Membership) Handle() {
 	m.cfg.Calls.Handle(methodProgress, m.serveProgress)
-	m.cfg.Calls.Handle(methodReplicas, m.serveReplicaProgress)
 	m.cfg.Calls.Handle(methodTransfer, m.serveTransfer)
 	m.cfg.Calls.Handle(methodFacts, m.serveLeaderViews)
 	m.cfg.Calls.Handle(methodMember, m.ServeMember)

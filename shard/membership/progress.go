@@ -35,33 +35,16 @@ func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.Ser
 // that it is a member it can neither lead nor vote.
 var ErrNotMember = errors.New("it has not applied the configuration that is in force")
 
-// serveProgress answers serveReplicaProgress for replicas of number 0.
-func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, error) {
-	groups, err := wire.ParseGroups(request, groupsMax)
-	if err != nil {
-		return nil, err
-	}
-	replicas := make([]raftstore.ReplicaID, len(groups))
-	for i, number := range groups {
-		replicas[i].Group = number
-	}
-	return m.answerProgress(replicas)
-}
-
-// serveReplicaProgress answers the index up to which each replica has applied its log.
+// serveProgress answers the index up to which each replica has applied its log.
 // It answers 0 for a replica that is not here, has cold rows that cannot be read, or is
 // not in its own configuration. The log may reach further; a voter should be able to
 // lead at once. A node that is stopping answers ErrDraining, and one whose disk takes no
 // writes why: nothing is to be handed to it.
-func (m *Membership) serveReplicaProgress(_ context.Context, request []byte) ([]byte, error) {
+func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, error) {
 	replicas, err := ParseReplicas(request)
 	if err != nil {
 		return nil, err
 	}
-	return m.answerProgress(replicas)
-}
-
-func (m *Membership) answerProgress(replicas []raftstore.ReplicaID) ([]byte, error) {
 	if m.HandingOver.Load() {
 		return nil, errs.ErrDraining
 	}

@@ -21,25 +21,6 @@ func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	return replica.RaftID(node, number), has
 }
 
-// allZero reports whether all numbers are 0, as they are until the cluster version has
-// groups be numbered.
-func allZero(replicas []raftstore.ReplicaID) bool {
-	for _, r := range replicas {
-		if r.Number != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func groupsOfReplicas(replicas []raftstore.ReplicaID) []uint32 {
-	groups := make([]uint32, len(replicas))
-	for i, r := range replicas {
-		groups[i] = r.Group
-	}
-	return groups
-}
-
 func AppendReplicas(dst []byte, replicas []raftstore.ReplicaID) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(replicas)))
 	for _, r := range replicas {

@@ -119,7 +119,7 @@ func testStreams(t *testing.T, mux *rpc.Mux) *stream.Streams {
 		return a.(*stream.Streams)
 	}
 	a := stream.New(stream.Config{
-		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
+		Mux: mux, Lookup: func(string) (string, bool) { return "", false },
 	})
 	appendsOf.Store(mux, a)
 	t.Cleanup(func() { appendsOf.Delete(mux); a.Close() })

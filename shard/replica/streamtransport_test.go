@@ -102,7 +102,7 @@ func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
 	var reachable atomic.Bool
 	tried := make(chan struct{}, 100)
 	trans.streams = stream.New(stream.Config{
-		Mux: testMux(t), Allowed: func() bool { return true },
+		Mux: testMux(t),
 		Lookup: func(string) (string, bool) {
 			if reachable.Load() {
 				return there.Addr().String(), true
@@ -200,22 +200,6 @@ func TestLargeAppendTravelsByItself(t *testing.T) {
 	args.Entries[0].Data = make([]byte, stream.AppendBytesMax)
 	if _, err := call("n1.0", args); err == nil || err.Error() != "by itself" {
 		t.Errorf("a large one: %v", err)
-	}
-}
-
-// While a node of the cluster does not take streams, none is opened.
-func TestAppendsOfAnOlderCluster(t *testing.T) {
-	there := testMux(t)
-	there.ServeAppends(offered(func(net.Conn) error { t.Error("a stream came"); return nil }))
-	trans, _ := transportTo(t, there, 7)
-	trans.streams = stream.New(stream.Config{
-		Mux: testMux(t), Allowed: func() bool { return false },
-		Lookup: func(string) (string, bool) { t.Error("a node is dialled"); return "", false },
-	})
-	t.Cleanup(trans.streams.Close)
-	var resp raft.AppendEntriesResponse
-	if err := trans.AppendEntries("n2.0", raft.ServerAddress(there.Addr().String()), testHeartbeat(), &resp); err == nil {
-		t.Error("a replica that is not there answered")
 	}
 }
 

@@ -54,8 +54,7 @@ const (
 // proveTerm). The others wait for the next beat (see Beats).
 //
 // And appends of a follower that keeps up travel with those of other groups (see
-// stream.Streams); larger ones, and all while a node of the cluster does not take them, on
-// connections of the group.
+// stream.Streams); larger ones on connections of the group.
 //
 // And a snapshot that it sends has the cold rows and the sets in it that the stored one names,
 // which are on this node's disk (see carry).
@@ -126,7 +125,7 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	c := t.contact(id)
 	bounded := *args
 	boundCommit(&bounded)
-	together := t.streams != nil && t.streams.Allowed()
+	together := t.streams != nil
 	if t.spares(c, &bounded, together) {
 		// Without a header: the next answer is decoded into resp, and would be
 		// written over the name of the sender if that were in it.

@@ -131,7 +131,7 @@ func (r *restore) nothingElse(force bool) error {
 // clearOutboxes removes the outboxes of authors without a row. A deleted row takes its
 // outbox along.
 func (r *restore) clearOutboxes() error {
-	if r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesTimelines() {
+	if r.cfg.Kind != codec.KindCounters {
 		return nil
 	}
 	r.next.Ops = []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}

@@ -9,7 +9,7 @@ import (
 
 // clearMembers removes the members of the shard.
 func (r *restore) clearMembers() error {
-	if r.cfg.Kind != codec.KindCounters || !r.cfg.Catalog.View().TakesMembers() {
+	if r.cfg.Kind != codec.KindCounters {
 		return nil
 	}
 	err := r.add(raftfsm.TableCounts, engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpClearMembers})

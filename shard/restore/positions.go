@@ -16,7 +16,7 @@ import (
 
 // takesPositions reports whether the shard can have positions of sources.
 func (r *restore) takesPositions() bool {
-	return (r.cfg.Kind == codec.KindCounters || r.cfg.Kind == codec.KindUnread) && r.cfg.Catalog.View().TakesSources()
+	return r.cfg.Kind == codec.KindCounters || r.cfg.Kind == codec.KindUnread
 }
 
 // closePositions has the shard refuse all sections of sources until openPositions: one

@@ -274,7 +274,7 @@ func (r *restore) failed() error {
 // is not above theirs, the clock of a node was ahead, and it begins further ahead.
 func (r *restore) begin(op batch) error {
 	for step := time.Minute; ; step *= 2 {
-		op.ID = dedup.ByRestore(r.seq, r.cfg.Catalog.View().ForgetsClients())
+		op.ID = dedup.ByRestore(r.seq, true)
 		err := r.write(op)
 		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
 			return err

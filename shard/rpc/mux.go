@@ -51,11 +51,8 @@ type MuxConfig struct {
 	// ClusterName is what this node was told that its cluster is named, "" for none.
 	// Connections from nodes of another name are refused.
 	ClusterName string
-	// ReadsNames reports whether the node at an address reads prefaces with a name. nil if
-	// all do.
-	ReadsNames func(address string) bool
-	Dial       DialPeer     // nil for TCP
-	Logger     *slog.Logger // nil discards
+	Dial        DialPeer     // nil for TCP
+	Logger      *slog.Logger // nil discards
 }
 
 // DialPeer connects to the node at an address, host:port. to is the key of the node or the
@@ -306,7 +303,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var room [prefaceBytes + 1 + ClusterNameBytesMax]byte
+	var room [prefaceBytes + ClusterNameBytesMax]byte
 	b := room[:prefaceBytes]
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
@@ -364,10 +361,7 @@ func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group ui
 	if err != nil {
 		return nil, err
 	}
-	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: Addressee(to)}
-	if m.cfg.ReadsNames == nil || m.cfg.ReadsNames(address) {
-		p.name = m.cfg.ClusterName
-	}
+	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: Addressee(to), name: m.cfg.ClusterName}
 	if err := m.sendPreface(ctx, conn, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
 	}

@@ -319,33 +319,6 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 	}
 }
 
-// TestMuxTellsNoNameToThoseWhoCannotRead: a program of cluster version 4 gets the preface
-// that it knows.
-func TestMuxTellsNoNameToThoseWhoCannotRead(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	mustDo(t, err)
-	defer listener.Close()
-	for name, reads := range map[string]bool{"": false, "red": true} {
-		m, err := ListenMux(MuxConfig{
-			Addr: "127.0.0.1:0", ClusterID: [16]byte{1}, ClusterName: "red",
-			ReadsNames: func(addr string) bool { return reads && addr == listener.Addr().String() },
-		})
-		mustDo(t, err)
-		defer m.Close()
-		out, err := m.Dial(t.Context(), listener.Addr().String(), "", kindCall, 0)
-		mustDo(t, err)
-		in, err := listener.Accept()
-		mustDo(t, err)
-		mustDo(t, out.Close())
-		sent, err := io.ReadAll(in)
-		mustDo(t, err)
-		mustDo(t, in.Close())
-		if p, err := parsePreface(sent); err != nil || p.name != name || name == "" && len(sent) != prefaceBytes {
-			t.Errorf("sent %+v, %v, want the name %q", p, err, name)
-		}
-	}
-}
-
 // TestMuxNamesTLS: a node that speaks TLS to one without it is refused by that name.
 func TestMuxNamesTLS(t *testing.T) {
 	if _, err := prefaceLen(append([]byte{tlsHandshake, 3, 1, 2, 0}, make([]byte, prefaceBytes)...)); err == nil || !strings.Contains(err.Error(), "it speaks TLS") {

@@ -11,24 +11,19 @@ import (
 // Every connection to the cluster port begins with a preface that says whose
 // it is; what follows it belongs to that protocol. Integers are big endian.
 //
-//	┌──────────────┬───────────┬────────┬────────────┬─────────┬─────────┬─────────┐
-//	│ magic "CNTD" │ version 1 │  kind  │ cluster id │  group  │   to    │ crc32c  │
-//	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 4 bytes │
-//	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴─────────┘
+//	┌──────────────┬───────────┬────────┬────────────┬─────────┬─────────┬────────┬───────────┬─────────┐
+//	│ magic "CNTD" │ version 1 │  kind  │ cluster id │  group  │   to    │ length │   name    │ crc32c  │
+//	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 1 byte │ 0–32 bytes│ 4 bytes │
+//	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴────────┴───────────┴─────────┘
 //
-// Of a node with a cluster name it has version 2, and the length of the name (1 byte) and
-// the name stand before the crc32c. Programs of cluster version 4 close connections of
-// that version.
-//
-// crc32c covers all bytes before it. to names the replica that is meant, or the
+// name is the --cluster-name of the node. crc32c covers all bytes before it. to names the replica that is meant, or the
 // node unless the kind is kindRaft: the first 8 bytes of the SHA-256 of its Raft id or key,
 // or 0 for any. A node may have the former address of another, and a replica may have
 // replaced a deleted one. Their answers must not count as those of their predecessors.
 const (
-	prefaceVersion      = 1
-	prefaceVersionNamed = 2
-	prefaceHeadBytes    = 34 // before the crc32c, or the name
-	prefaceBytes        = prefaceHeadBytes + crc32.Size
+	prefaceVersion   = 1
+	prefaceHeadBytes = 35 // before the name
+	prefaceBytes     = prefaceHeadBytes + crc32.Size
 )
 
 // tlsHandshake is the first byte of a connection over TLS.
@@ -43,11 +38,11 @@ const (
 	KindAppend = 3 // of the appends of all groups from one node to another; the group is 0
 )
 
-// errBadPreface is returned for a connection that is not one of this cluster
-// in a version that this node speaks.
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// errBadPreface is returned for a connection that is not one of this cluster
+// in a version that this node speaks.
 var errBadPreface = errors.New("not a preface of this version")
 
 // preface is what a connection says of itself.
@@ -71,18 +66,12 @@ func Addressee(name string) uint64 {
 // appendPreface appends p's bytes to dst.
 func appendPreface(dst []byte, p preface) []byte {
 	start := len(dst)
-	version := byte(prefaceVersion)
-	if p.name != "" {
-		version = prefaceVersionNamed
-	}
 	dst = append(dst, prefaceMagic[:]...)
-	dst = append(dst, version, p.kind)
+	dst = append(dst, prefaceVersion, p.kind)
 	dst = append(dst, p.cluster[:]...)
 	dst = binary.BigEndian.AppendUint32(dst, p.group)
 	dst = binary.BigEndian.AppendUint64(dst, p.to)
-	if p.name != "" {
-		dst = append(append(dst, byte(len(p.name))), p.name...)
-	}
+	dst = append(append(dst, byte(len(p.name))), p.name...)
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
@@ -93,14 +82,12 @@ func prefaceLen(b []byte) (int, error) {
 		return 0, fmt.Errorf("%w: it speaks TLS, and this node was started without --cluster-tls-cert", errBadPreface)
 	case [4]byte(b) != prefaceMagic:
 		return 0, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
-	case b[4] == prefaceVersion:
-		return prefaceBytes, nil
-	case b[4] != prefaceVersionNamed:
+	case b[4] != prefaceVersion:
 		return 0, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case b[prefaceHeadBytes] == 0 || b[prefaceHeadBytes] > ClusterNameBytesMax:
-		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes])
+	case b[prefaceHeadBytes-1] > ClusterNameBytesMax:
+		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes-1])
 	}
-	return prefaceBytes + 1 + int(b[prefaceHeadBytes]), nil
+	return prefaceBytes + int(b[prefaceHeadBytes-1]), nil
 }
 
 // parsePreface reads exactly one preface.
@@ -119,11 +106,8 @@ func parsePreface(b []byte) (preface, error) {
 	if binary.BigEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], castagnoli) {
 		return preface{}, fmt.Errorf("%w: wrong checksum", errBadPreface)
 	}
-	p := preface{
+	return preface{
 		kind: b[5], cluster: [16]byte(b[6:22]), group: binary.BigEndian.Uint32(b[22:]), to: binary.BigEndian.Uint64(b[26:]),
-	}
-	if end > prefaceHeadBytes {
-		p.name = string(b[prefaceHeadBytes+1 : end])
-	}
-	return p, nil
+		name: string(b[prefaceHeadBytes:end]),
+	}, nil
 }

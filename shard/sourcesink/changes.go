@@ -122,9 +122,6 @@ func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint3
 const settleAtOnce = 64
 
 func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (catalog.Source, error) {
-	if v := c.world.View(); !v.TakesSources() {
-		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("the cluster version, %d, is too low for sources", v.ClusterVersion)}
-	}
 	switch {
 	case !catalog.ValidSourceName(put.Name):
 		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: "must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first"}

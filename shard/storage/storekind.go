@@ -25,9 +25,6 @@ const (
 	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs a write
 
 	LogStoreDefault = LogStoreShared
-
-	// logStoreWAL is what nodes of earlier versions may have. This one cannot read it.
-	logStoreWAL LogStore = "wal"
 )
 
 var (
@@ -36,20 +33,12 @@ var (
 	// ErrOtherLogStore is returned when a node was made with another log store
 	// than it is opened with.
 	ErrOtherLogStore = errors.New("the node was made with another log store")
-	// ErrLogStoreGone is returned for a node that was made with --log-store wal.
-	ErrLogStoreGone = errors.New("the node was made with --log-store wal, which this version does not have: " +
-		"start the version before it, and there either drain the node, remove it and let it join again with a new --data-dir, " +
-		"or, of a node that is alone, make a backup (countctl backup) and restore it into a new node")
 )
 
-// Check returns ErrUnknownLogStore for a name that is none of the constants, and
-// ErrLogStoreGone for wal.
+// Check returns ErrUnknownLogStore for a name that is none of the constants.
 func (s LogStore) Check() error {
-	switch s {
-	case LogStoreShared, LogStoreBoltDB:
+	if s == LogStoreShared || s == LogStoreBoltDB {
 		return nil
-	case logStoreWAL:
-		return ErrLogStoreGone
 	}
 	return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
 }
@@ -116,9 +105,9 @@ const (
 	logStoreBytesMax = 64
 )
 
-// ChooseLogStore returns the log store of the node whose groups are in dir, and
-// records it when there is no record: that of the groups, else what is asked
-// for, else LogStoreDefault. Nodes of versions that had boltdb alone have none.
+// ChooseLogStore returns the log store of the node whose groups are in dir. If there is no
+// record, it records what is asked for, else LogStoreDefault; it refuses a directory with logs
+// and no record.
 func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
 	if asked != "" {
 		if err := asked.Check(); err != nil {
@@ -130,36 +119,19 @@ func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
 		return "", err
 	}
 	if recorded == "" {
-		return recordLogStore(dir, asked)
+		return recordLogStore(dir, cmp.Or(asked, LogStoreDefault))
 	}
-	if err := recorded.Check(); err != nil {
-		return "", err
-	}
-	return agreedLogStore(dir, recorded, asked)
-}
-
-func agreedLogStore(dir string, recorded, asked LogStore) (LogStore, error) {
 	if asked != "" && asked != recorded {
 		return "", fmt.Errorf("%w: %s holds logs of %s, and %s was asked for", ErrOtherLogStore, dir, recorded, asked)
 	}
 	return recorded, nil
 }
 
-func recordLogStore(dir string, asked LogStore) (LogStore, error) {
-	store := cmp.Or(asked, LogStoreDefault)
-	for _, found := range []struct {
-		store LogStore
-		files string
-	}{
-		{LogStoreBoltDB, LogStoreBoltDB.Path("[0-9]*")},
-		{LogStoreShared, NodeLogDir},
-		{logStoreWAL, filepath.Join("[0-9]*", "wal")},
-	} {
-		logs, err := filepath.Glob(filepath.Join(dir, found.files))
+func recordLogStore(dir string, store LogStore) (LogStore, error) {
+	for _, files := range []string{LogStoreBoltDB.Path("[0-9]*"), NodeLogDir} {
+		logs, err := filepath.Glob(filepath.Join(dir, files))
 		if err == nil && len(logs) > 0 {
-			if err = found.store.Check(); err == nil {
-				store, err = agreedLogStore(dir, found.store, asked)
-			}
+			err = fmt.Errorf("%w: %s is there without the file %s, which names its log store", ErrDamaged, logs[0], logStoreFile)
 		}
 		if err != nil {
 			return "", err

@@ -24,15 +24,10 @@ func TestChooseLogStore(t *testing.T) {
 		{"recorded", bolt, "", "", bolt, nil, nil},
 		{"recorded, the same asked for", bolt, bolt, bolt, bolt, nil, nil},
 		{"recorded, another asked for", shared, "", bolt, "", ErrOtherLogStore, []string{"of shared", "boltdb was asked for"}},
-		{"groups of an earlier version", "", bolt, "", bolt, nil, nil},
-		{"groups of an earlier version, shared asked for", "", bolt, shared, "", ErrOtherLogStore, []string{"of boltdb", "shared was asked for"}},
-		{"lost record", "", shared, "", shared, nil, nil},
-		{"lost record, boltdb asked for", "", shared, bolt, "", ErrOtherLogStore, nil},
+		{"lost record, boltdb", "", bolt, "", "", ErrDamaged, []string{"raft.db", logStoreFile}},
+		{"lost record, shared", "", shared, "", "", ErrDamaged, []string{NodeLogDir, logStoreFile}},
+		{"lost record, shared asked for", "", shared, shared, "", ErrDamaged, nil},
 		{"unknown name", "", "", "rocksdb", "", ErrUnknownLogStore, []string{"rocksdb"}},
-		{"wal", logStoreWAL, logStoreWAL, "", "", ErrLogStoreGone, []string{"the version before it", "countctl backup"}},
-		{"wal, without a record", "", logStoreWAL, "", "", ErrLogStoreGone, nil},
-		{"wal, and shared asked for", logStoreWAL, logStoreWAL, shared, "", ErrLogStoreGone, nil},
-		{"wal asked for", "", "", logStoreWAL, "", ErrLogStoreGone, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -40,7 +35,7 @@ func TestChooseLogStore(t *testing.T) {
 				mustDo(t, writeLogStore(filepath.Join(dir, logStoreFile), test.record))
 			}
 			if test.log != "" {
-				logs := map[LogStore]string{bolt: "00000/raft.db", shared: NodeLogDir, logStoreWAL: "00000/wal"}
+				logs := map[LogStore]string{bolt: "00000/raft.db", shared: NodeLogDir}
 				mustDo(t, os.MkdirAll(filepath.Join(dir, logs[test.log]), 0o750))
 			}
 			got, err := ChooseLogStore(dir, test.asked)

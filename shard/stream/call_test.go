@@ -26,7 +26,6 @@ type streamNode struct {
 	*rpc.Calls
 	streams  *Streams
 	mux      *rpc.Mux
-	older    atomic.Bool  // the cluster takes no streams
 	onStream atomic.Int64 // calls that arrived on a stream
 }
 
@@ -35,7 +34,7 @@ func newStreamNode(t *testing.T, nodes *callNodes, name string, handlers map[str
 	n := &streamNode{}
 	n.Calls, n.mux = nodes.Node(t, name, handlers, func(node string) { n.streams.Cut(node) })
 	n.streams = New(Config{
-		Mux: n.mux, Lookup: nodes.Lookup, Allowed: func() bool { return !n.older.Load() }, Calls: n,
+		Mux: n.mux, Lookup: nodes.Lookup, Calls: n,
 	})
 	t.Cleanup(n.streams.Close)
 	return n
@@ -93,8 +92,8 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	}, func() { b.leaveAndClose() })
 }
 
-// A small call travels on the stream once there is one; a large one, one with a large
-// answer, and all in an older cluster as a call of gRPC.
+// A small call travels on the stream once there is one; a large one, or one with a
+// large answer, as a call of gRPC.
 func TestSmallCallsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -118,10 +117,6 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	}
 	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
 		t.Errorf("of a method that there is not: %v", err)
-	}
-	a.older.Store(true)
-	if echoed(1, 1) {
-		t.Error("one of an older cluster does")
 	}
 }
 

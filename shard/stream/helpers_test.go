@@ -38,7 +38,7 @@ func testMux(t *testing.T) *rpc.Mux {
 func testStreams(t *testing.T, mux *rpc.Mux) *Streams {
 	t.Helper()
 	s := New(Config{
-		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
+		Mux: mux, Lookup: func(string) (string, bool) { return "", false },
 	})
 	t.Cleanup(s.Close)
 	return s

@@ -59,8 +59,6 @@ type Config struct {
 	Mux *rpc.Mux // the caller's; must outlive the streams
 	// Lookup returns the cluster address of a node now, as for calls.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// Allowed reports whether all nodes of the cluster take streams.
-	Allowed func() bool
 	// Calls carries the calls that no stream takes, and answers those that arrive on one;
 	// nil if only appends travel.
 	Calls Calls
@@ -120,9 +118,6 @@ func (s *Streams) start(f func()) bool {
 	s.wg.Go(f)
 	return true
 }
-
-// Allowed reports whether all nodes of the cluster take streams.
-func (s *Streams) Allowed() bool { return s.cfg.Allowed() }
 
 // Open makes a replica of this node known, so that appends for it wait in its inbox. It
 // takes the place of one of the same group, which is closing.

@@ -237,8 +237,6 @@ func (t *Tiering) cannotFollow(o *TieringJob, bytes uint64) string {
 	switch {
 	case t.cfg.Draining.Load():
 		return "it is stopping"
-	case o.Verb == ColdMigrate && !t.cfg.Catalog.View().ColdRows():
-		return "rows stay in memory until the cluster version is 3"
 	case o.Verb == ColdMigrate && t.cfg.Headroom.DiskFull.Load():
 		return "its disk has no room"
 	case o.Verb == ColdWarm:

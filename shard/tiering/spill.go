@@ -100,21 +100,14 @@ func (s *Spill) Run() {
 	}
 }
 
-// tight reports whether bodies must leave memory because it is short. None does before the
-// cluster's version allows cold rows: an older node that reads a feed here does not know the
-// second call, for what is on disk.
-func (s *Spill) tight() bool {
-	return s.Headroom.MemoryTight.Load() && s.Catalog.View().ColdRows()
-}
+// tight reports whether bodies must leave memory because it is short.
+func (s *Spill) tight() bool { return s.Headroom.MemoryTight.Load() }
 
 // Round is one tick of Run, at a time of Spill.Time.
 func (s *Spill) Round(round *Round, now time.Duration) {
 	all := s.Bodies()
 	for _, r := range all {
 		r.Tick(uint32(now / time.Second))
-	}
-	if !s.Catalog.View().ColdRows() {
-		return
 	}
 	if now-round.looked >= min(s.Idle/feedLookShare, feedLookMax) {
 		round.looked = now

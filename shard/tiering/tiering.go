@@ -213,7 +213,7 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 }
 
 // mayMove reports whether rows are to leave memory at all.
-func (t *Tiering) mayMove() bool { return t.cfg.Cold.After > 0 && t.cfg.Catalog.View().ColdRows() }
+func (t *Tiering) mayMove() bool { return t.cfg.Cold.After > 0 }
 
 // MayFreeze reports whether there is time and room for it.
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
