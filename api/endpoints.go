@@ -107,6 +107,10 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			"/v1/admin/cold/warm":    coldVerb(tiering.ColdWarm),
 			"/v1/admin/cold/stop":    coldVerb(tiering.ColdStop),
 
+			"/v1/admin/sources": resourceOf(map[string]*endpoint{
+				"GET":  {name: "admin_sources", takes: exempt, call: saveSources},
+				"POST": {name: "admin_source_restore", takes: exempt | takesBody | takesChange | takesSecret | audited, call: restoreSource},
+			}),
 			"/v1/admin/gossip/keys": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_gossip_keys", takes: exempt, call: listGossipKeys},
 				"POST": {name: "admin_gossip_key_change", takes: exempt | takesBody | takesChange | takesSecret | audited, call: changeGossipKey},

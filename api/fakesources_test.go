@@ -55,6 +55,23 @@ func (f fakeSources) Put(_ context.Context, name string, text []byte) (*sources.
 	return f.named(name, "running")
 }
 
+func (f fakeSources) Save(context.Context) ([]sources.Saved, error) {
+	if err := f.node.trouble(); err != nil {
+		return nil, err
+	}
+	return []sources.Saved{{
+		Name: "likes", Number: "8589934593", Config: f.source("").Config,
+		Partitions: map[uint32]sources.SavedPartition{0: {Since: 1, Identity: "likes"}},
+	}}, nil
+}
+
+func (f fakeSources) RestoreSaved(_ context.Context, text []byte) (*sources.Source, error) {
+	if string(text) == `{"name":"likes","number":"x"}` {
+		return nil, &shard.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
+	}
+	return f.named("likes", "paused")
+}
+
 func (f fakeSources) Pause(_ context.Context, name string) (*sources.Source, error) {
 	return f.named(name, "paused")
 }

@@ -80,6 +80,30 @@ func deleteSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	}{string(r.name), true})
 }
 
+// saveSources serves GET /v1/admin/sources.
+func saveSources(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	all, err := s.cfg.Sources.Save(until)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Sources []sources.Saved `json:"sources"`
+	}{all})
+}
+
+// restoreSource serves POST /v1/admin/sources.
+func restoreSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	of, err := s.cfg.Sources.RestoreSaved(until, ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, of)
+}
+
 // decodePositions reads {"positions":{"0":700}}: the texts of positions by partition.
 func (r *request) decodePositions(body []byte) (map[uint32]string, error) {
 	to := map[uint32]string{}

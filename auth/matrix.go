@@ -136,6 +136,8 @@ var Routes = []Route{
 	{"POST", "/v1/admin/cold/migrate", admin},
 	{"POST", "/v1/admin/cold/warm", admin},
 	{"POST", "/v1/admin/cold/stop", admin},
+	{"GET", "/v1/admin/sources", admin},
+	{"POST", "/v1/admin/sources", admin},
 	{"GET", "/v1/admin/gossip/keys", admin},
 	{"POST", "/v1/admin/gossip/keys", admin},
 	{"POST", "/v1/admin/version", admin},

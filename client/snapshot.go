@@ -22,6 +22,29 @@ type Snapshot struct {
 	Digest        string // of the rows, 16 hex digits
 }
 
+// SavedSource is a source as a backup has it. Shards have positions of it under its number.
+type SavedSource struct {
+	Name       string          `json:"name"`
+	Number     string          `json:"number"`
+	Origin     string          `json:"origin,omitempty"` // its number in the backup that it was created from
+	Config     json.RawMessage `json:"config"`
+	Partitions json.RawMessage `json:"partitions"` // by number
+}
+
+// SavedSources returns the sources of the cluster for a backup.
+func (a Admin) SavedSources(ctx context.Context) ([]SavedSource, error) {
+	answer, err := show[struct {
+		Sources []SavedSource `json:"sources"`
+	}](ctx, a, "sources")
+	return answer.Sources, err
+}
+
+// RestoreSource creates a source from the backup of another cluster, paused. Shards that are restored
+// after that continue it where they were. It may be repeated.
+func (a Admin) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
+	return ask[Source](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/sources", request: s})
+}
+
 // Restored describes a shard after a restore.
 type Restored struct {
 	Group  uint32 `json:"group"`

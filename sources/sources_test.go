@@ -230,14 +230,22 @@ type started struct {
 
 func start(t testing.TB, partitions int) *started {
 	t.Helper()
+	return startCluster(t, partitions, strings.Repeat("5", 32))
+}
+
+// startCluster is start for a cluster of an id.
+func startCluster(t testing.TB, partitions int, id string) *started {
+	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
 	st.Sources = New(Config{
 		Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
-		Open: st.queue.connect, SecretsDir: st.queue.secrets, Logger: slog.New(slog.DiscardHandler),
+		Open: func(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
+			return st.queue.connect(cfg, secrets)
+		}, SecretsDir: st.queue.secrets, Logger: slog.New(slog.DiscardHandler),
 	})
 	var err error
 	st.node, err = shard.Open(shard.Config{
-		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: id, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
 		Handlers: map[string]shard.Handler{ReportCall: func(ctx context.Context, call []byte) ([]byte, error) {
 			return st.HandleReport(ctx, call) // a test may replace the Sources

@@ -87,12 +87,39 @@ type Version struct {
 	Held    bool `json:"held"`
 }
 
+// Source is a source in /v1/admin/sources.
+type Source struct {
+	Name       string          `json:"name"`
+	Number     string          `json:"number"`
+	Origin     string          `json:"origin,omitempty"`
+	Config     json.RawMessage `json:"config"`
+	Partitions json.RawMessage `json:"partitions"`
+}
+
+// restoreSource creates a source from a backup.
+func (c *Cluster) restoreSource(body []byte) (int, any) {
+	var s Source
+	if err := json.Unmarshal(body, &s); err != nil {
+		return 400, refuse("invalid_argument", err.Error(), "body")
+	}
+	i := slices.IndexFunc(c.Sources, func(is Source) bool { return is.Name == s.Name })
+	switch {
+	case i < 0:
+		s.Origin, s.Number = s.Number, "1"
+		c.Sources = append(c.Sources, s)
+	case c.Sources[i].Origin != s.Number:
+		return 409, refuse("refused", "there is a source of this name", "")
+	}
+	return 200, map[string]any{"name": s.Name, "state": "paused"}
+}
+
 // Cluster is the nodes and groups that the fake reports.
 type Cluster struct {
 	Nodes   []Node
 	Groups  []Group
 	Version Version
 	Steps   []map[string]any // of the plan
+	Sources []Source         // as a backup has them
 	Cold    map[string]*Cold // of nodes, by name; created by the first order
 	// ColdRefused, unless "", is why no order of cold rows is followed.
 	ColdRefused string
@@ -159,6 +186,10 @@ func (s *Server) adminLocked(r *http.Request, body []byte) (int, any) {
 		return 200, map[string]any{"cluster_id": s.mu.clusterID, "nodes": c.counted()}
 	case route == "GET groups" && len(parts) == 1, route == "GET digests":
 		return 200, map[string]any{"groups": s.groupsLocked()}
+	case route == "GET sources":
+		return 200, map[string]any{"sources": append([]Source{}, c.Sources...)}
+	case route == "POST sources":
+		return c.restoreSource(body)
 	case route == "GET plan":
 		return 200, map[string]any{"steps": append([]map[string]any{}, c.Steps...)}
 	case route == "GET version":

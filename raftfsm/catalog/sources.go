@@ -29,6 +29,9 @@ type Source struct {
 	// Number is the hash of the cluster's id and, below it, a number that no other source
 	// of the cluster ever has. Positions in shards are kept under it.
 	Number uint64 `json:"number"`
+	// Origin is the number of the source in the backup of another cluster that it was made from. Shards
+	// that are restored have positions under it.
+	Origin uint64 `json:"origin,omitempty"`
 	// Version is another after each change of the source, and no other source of the cluster ever
 	// has it. A command that names it changes the source as it was read, or not at all.
 	Version uint64          `json:"version"`
@@ -50,7 +53,10 @@ type Partition struct {
 	Epoch uint32 `json:"epoch"`
 	// Sought is the epoch that the last seek began, or 1; 0 if it is Epoch. Positions in
 	// shards from it on are carried over to Epoch.
-	Sought uint32        `json:"sought,omitempty"`
+	Sought uint32 `json:"sought,omitempty"`
+	// Origin is, while the partition is not sought, the first epoch whose positions under the source's
+	// Origin are good.
+	Origin uint32        `json:"origin,omitempty"`
 	Start  sink.Position `json:"start"`
 	// Identity names the queue that Start is a position of; "" from a seek until a reader
 	// has recorded it.
@@ -130,6 +136,10 @@ type PutSourceEntry struct {
 	NewMeaning bool `json:"new_meaning,omitempty"`
 	// Positions are for NewMeaning the positions that all shards have, by partition.
 	Positions map[uint32]sink.Position `json:"positions,omitempty"`
+	// Origin makes a source from the backup of another cluster, which has these Partitions. It is paused,
+	// as by an operator.
+	Origin     uint64               `json:"origin,omitempty"`
+	Partitions map[uint32]Partition `json:"partitions,omitempty"`
 }
 
 // PauseSourceEntry pauses or resumes the source of a version. A pause of one that runs raises the
@@ -232,6 +242,8 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 		return refused("a new source %s with another meaning", c.Name)
 	case c.NewMeaning && !s.Paused:
 		return refused("source %s is not paused", c.Name)
+	case c.Origin != 0 && (exists || !c.Paused):
+		return refused("source %s of a backup is there, or runs", c.Name)
 	case exists && c.Paused && !s.Paused:
 		return refused("source %s runs, and only a pause ends that", c.Name)
 	case !exists && len(v.Sources) >= SourcesMax:
@@ -246,7 +258,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	changing := s.Changing
 	if !exists {
-		changing = true
+		changing = c.Origin == 0
 	}
 	s.Name, s.Config, s.Paused, s.Changing = c.Name, config, c.Paused, c.Paused && changing
 	if exists && !c.NewMeaning {
@@ -258,7 +270,19 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	if v.LastSource == math.MaxUint32 {
 		return refused("there were %d sources", v.LastSource)
 	}
+	if c.Origin != 0 {
+		for number, p := range c.Partitions {
+			if p.Epoch != 1 || p.Sought != 0 || max(len(p.Identity), len(p.ChangedIn)) > IdentityBytesMax {
+				return refused("source %s: partition %d begins at epoch %d, or has an identity of over %d bytes", c.Name, number, p.Epoch, IdentityBytesMax)
+			}
+		}
+		s.Partitions = maps.Clone(c.Partitions)
+	}
+	if result, full := v.partitionsFull(&s); full {
+		return result, false
+	}
 	v.LastSource++
+	s.Origin = c.Origin
 	s.LastRejected = nil // of another meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)

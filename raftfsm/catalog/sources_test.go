@@ -344,3 +344,40 @@ func TestSourceIsMadePaused(t *testing.T) {
 	is(applyCommand(t, c, hold), true, true)
 	is(applyCommand(t, c, seek("likes", 6, 0, 1)), true, false)
 }
+
+// A source of another cluster's backup is made paused, as by an operator, with its partitions, once; its
+// origin is of no use once its messages mean something else.
+func TestSourceOfABackup(t *testing.T) {
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
+	applyCommand(t, c, &Command{SetVersion: &SetVersionEntry{Version: ClusterVersionMax}})
+	restored := func(p Partition) *Command {
+		put := putSource("likes", aConfig, 0)
+		put.PutSource.Paused, put.PutSource.Origin, put.PutSource.Partitions = true, 99, map[uint32]Partition{3: p}
+		return put
+	}
+	for _, bad := range []Partition{{}, {Epoch: 2}, {Epoch: 1, Sought: 1}, {Epoch: 1, Identity: strings.Repeat("x", IdentityBytesMax+1)}} {
+		if r := applyCommand(t, c, restored(bad)); r.Refused == "" {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	running := restored(Partition{Epoch: 1})
+	if running.PutSource.Paused = false; applyCommand(t, c, running).Refused == "" {
+		t.Error("one that runs was taken")
+	}
+	good := Partition{Epoch: 1, Origin: 5, Start: sink.Position{Lo: 8}, Identity: "q"}
+	r := applyCommand(t, c, restored(good))
+	if s := r.Source; r.Refused != "" || s.Number != first || s.Origin != 99 || !s.Paused || s.Changing || s.Partitions[3] != good {
+		t.Errorf("it is %+v", r)
+	}
+	if r := applyCommand(t, c, restored(good)); !r.Exists || r.Source.Origin != 99 {
+		t.Errorf("again: %+v", r)
+	}
+	again := New()
+	if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || again.View().Sources["likes"].Partitions[3] != good {
+		t.Errorf("restored %+v, %v", again.View().Sources, err)
+	}
+	if r := applyCommand(t, c, newMeaning("likes", 1, 20)); r.Refused != "" || r.Source.Origin != 0 || r.Source.Partitions[3].Origin != 0 {
+		t.Errorf("with another meaning it is %+v", r)
+	}
+}

@@ -58,7 +58,7 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 			p, key := source.Partitions[partition], dedup.PositionKey{Source: source.Number, Partition: partition}
 			at, there := known[key]
 			if !there || at.Epoch < p.Since() || at.Epoch > p.Epoch {
-				at = dedup.Checkpoint{At: p.Start}
+				at = originOf(source, partition, known)
 			}
 			at.Epoch = p.Epoch
 			all = append(all, dedup.PositionRecord{PositionKey: key, Checkpoint: at})
@@ -66,6 +66,18 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 	}
 	slices.SortFunc(all, func(a, b dedup.PositionRecord) int { return a.Compare(b.PositionKey) })
 	return all
+}
+
+// originOf returns the position that a partition of a source has in a shard whose snapshot has none for
+// it: the one that the source's backup has, if the source was made from one and not sought since, or the
+// recorded start.
+func originOf(source catalog.Source, partition uint32, known map[dedup.PositionKey]dedup.Checkpoint) dedup.Checkpoint {
+	p := source.Partitions[partition]
+	at, there := known[dedup.PositionKey{Source: source.Origin, Partition: partition}]
+	if there && source.Origin != 0 && p.Origin != 0 && p.Since() == 1 && at.Epoch >= p.Origin {
+		return at
+	}
+	return dedup.Checkpoint{At: p.Start}
 }
 
 // setPositions writes the shard's positions, after all writes of the restore so far.

@@ -40,4 +40,25 @@ func TestPositionsAfterRestore(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("positions %v, want %v", got, want)
 	}
+
+	// A source that was made from the backup of another cluster, where it was source 9.
+	view.Sources = map[string]catalog.Source{
+		"a": {Number: 1, Origin: 9, Partitions: map[uint32]catalog.Partition{
+			0: {Epoch: 1, Origin: 3, Start: start}, 1: {Epoch: 4, Sought: 1, Origin: 3, Start: start}, 2: {Epoch: 1, Origin: 3, Start: start},
+			3: {Epoch: 2, Origin: 3, Start: start}, 4: {Epoch: 1, Start: start}, 5: {Epoch: 2, Sought: 1, Origin: 3, Start: start},
+		}},
+	}
+	got = PositionsAfter(view, []dedup.PositionRecord{
+		record(1, 5, 2, 8), record(9, 0, 7, 7), record(9, 1, 3, 7), record(9, 2, 2, 7), record(9, 3, 7, 7), record(9, 4, 7, 7), record(9, 5, 7, 7),
+	})
+	want = []dedup.PositionRecord{
+		record(1, 0, 1, 7), record(1, 1, 4, 7), // paused since
+		record(1, 2, 1, 100), // sought before the backup's sources were read
+		record(1, 3, 2, 100), // sought here
+		record(1, 4, 1, 100), // begun here
+		record(1, 5, 2, 8),   // of a backup of this cluster
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("positions of another cluster's backup %v, want %v", got, want)
+	}
 }

@@ -73,6 +73,16 @@ func (c *Changes) CreateSource(ctx context.Context, name string, config json.Raw
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: paused})
 }
 
+// RestoreSource makes a source from the backup of another cluster, where it had the number origin, as
+// it was there. It is paused. If it was made before, it is returned as it is.
+func (c *Changes) RestoreSource(ctx context.Context, name string, config json.RawMessage, origin uint64, partitions map[uint32]catalog.Partition) (catalog.Source, error) {
+	s, err := c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: true, Origin: origin, Partitions: partitions})
+	if errors.Is(err, ErrSourceExists) && s.Origin == origin {
+		err = nil
+	}
+	return s, err
+}
+
 // SetSource replaces the configuration of a source, which runs after it, or stays paused. If that
 // changes what a message means, the source must be paused, and its shards are settled.
 func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, sameMeaning, paused bool) (catalog.Source, error) {

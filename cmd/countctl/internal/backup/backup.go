@@ -45,7 +45,8 @@ the backup began; different shards may be of different moments. Users' cursors a
 are saved before the notices and posts that they refer to. Writes continue meanwhile. The
 files have checksums, and restore verifies them all. A backup that is interrupted or fails
 removes what it wrote. The files include what the shards remember of requests, but a
-restore does not use it. Users and their tokens are not in a backup.`,
+restore does not use it. Sources are in it, with the position of each shard; users and their
+tokens are not.`,
 		Args: cli.Exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
 	}
@@ -188,6 +189,10 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	before, err := b.server.Admin().SavedSources(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the sources: %w", err)
+	}
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
 	for _, k := range keyspaces {
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
@@ -203,8 +208,29 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	if err := b.addColumns(ctx, m, numbers); err != nil {
 		return nil, err
 	}
+	if m.Sources, err = b.sources(ctx, before); err != nil {
+		return nil, err
+	}
 	m.Ended = time.Now().UTC()
 	return m, nil
+}
+
+// sources returns the sources as they are after all snapshots, so that their partitions are all that a
+// snapshot has. One that got another number since before is left out: shards have positions under
+// either, and a message between the two would count by both configurations, or by none.
+func (b *backup) sources(ctx context.Context, before []client.SavedSource) (kept []client.SavedSource, err error) {
+	after, err := b.server.Admin().SavedSources(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the sources: %w", err)
+	}
+	for _, s := range after {
+		if i := slices.IndexFunc(before, func(was client.SavedSource) bool { return was.Name == s.Name }); i < 0 || before[i].Number != s.Number {
+			b.Say("source %s was made, or what its messages mean was changed, during the backup: it is left out", s.Name)
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return kept, nil
 }
 
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots,

@@ -69,6 +69,56 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
+// Sources are created in another cluster, before its shards, and stay as they are in the same one. One
+// that got another number during the backup is left out, and another of a name refuses the restore.
+func TestSourcesAreRestored(t *testing.T) {
+	from, to := countdtest.New(t), countdtest.New(t)
+	from.SetCluster("n1")
+	to.SetCluster("n1")
+	to.SetClusterID("other")
+	likes := countdtest.Source{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
+	from.EditCluster(func(c *countdtest.Cluster) {
+		c.Sources = []countdtest.Source{likes, {Name: "changed", Number: "7", Config: likes.Config, Partitions: likes.Partitions}}
+	})
+	whileBackedUp(from, func() { from.EditCluster(func(c *countdtest.Cluster) { c.Sources[1].Number = "8" }) })
+	dir := filepath.Join(t.TempDir(), "backup")
+	if got := against(t, from).Run("backup", dir); got.Code != cli.ExitOK || !strings.Contains(got.Err, "source changed was made, or") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	sources := func(server *countdtest.Server) (all []countdtest.Source) {
+		server.EditCluster(func(c *countdtest.Cluster) { all = slices.Clone(c.Sources) })
+		return all
+	}
+	to.EditCluster(func(c *countdtest.Cluster) {
+		c.Sources = []countdtest.Source{{Name: "likes", Number: "1", Config: likes.Config, Partitions: likes.Partitions}}
+	})
+	if got := against(t, to).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the cluster has another source likes than the backup") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	to.EditCluster(func(c *countdtest.Cluster) { c.Sources = nil })
+	var order []string
+	to.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/admin/") {
+			order = append(order, r.URL.Path)
+		}
+		return nil
+	})
+	for range 2 { // again, with force
+		against(t, to).OK("restore", dir, "--force", "--yes")
+		got := sources(to)
+		if len(got) != 1 || got[0].Name != "likes" || got[0].Origin != likes.Number || !strings.Contains(string(got[0].Partitions), `"since":3`) {
+			t.Errorf("restored %+v", got)
+		}
+	}
+	if len(order) == 0 || order[0] != "/v1/admin/sources" {
+		t.Errorf("the first change is %v", order)
+	}
+	against(t, from).OK("restore", dir, "--force", "--yes")
+	if got := sources(from); len(got) != 2 || got[0].Number != likes.Number {
+		t.Errorf("in the same cluster there are %+v", got)
+	}
+}
+
 // Columns that a new cluster has already get the floors of the backup too.
 func TestFloorsAreRestored(t *testing.T) {
 	from, to := countdtest.New(t), countdtest.New(t)

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/atomicfile"
 )
 
@@ -32,6 +33,9 @@ type manifest struct {
 	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
+	// Sources are those that were not made anew while the backup was under way. Their positions are in
+	// the files of the shards.
+	Sources []client.SavedSource `json:"sources,omitempty"`
 }
 
 type manifestKeyspace struct {

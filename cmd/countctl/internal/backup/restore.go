@@ -38,6 +38,10 @@ ones must have as many shards, and get the columns and floors of the backup. Kee
 from writing until it is done. At the end all replicas are compared. With --force,
 existing rows are deleted first; use that also to complete a restore that was interrupted.
 
+In another cluster than that of the backup it creates the sources of the backup, paused; each shard
+continues where it was. Resume them once nothing reads their queues for the former cluster any more.
+In the same cluster, sources stay as they are, and each restored shard reads again what it lacks.
+
 Cursors beyond the end of the backup's board, as earlier versions of countctl saved them,
 are set back to its end, so that no later notice is hidden from a user.
 
@@ -138,6 +142,9 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	if err := r.makeKeyspaces(ctx); err != nil {
 		return err
 	}
+	if err := r.makeSources(ctx); err != nil {
+		return err
+	}
 	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Name })
 	for _, k := range slices.Backward(r.backup.Keyspaces) {
 		for _, g := range k.Groups {
@@ -173,10 +180,30 @@ func (r *restore) refuse(ctx context.Context) error {
 			}
 		}
 	}
-	if r.force {
-		return nil
+	if err := r.refuseSources(ctx); err != nil || r.force {
+		return err
 	}
 	return r.mustBeEmpty(ctx)
+}
+
+// refuseSources returns why the sources of a backup of another cluster cannot be created. One that
+// was created from it before can be again.
+func (r *restore) refuseSources(ctx context.Context) error {
+	nodes, err := r.server.Admin().ClusterNodes(ctx)
+	if err != nil || nodes.ClusterID == r.backup.ClusterID {
+		return err
+	}
+	there, err := r.server.Admin().SavedSources(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the sources: %w", err)
+	}
+	for _, s := range r.backup.Sources {
+		i := slices.IndexFunc(there, func(is client.SavedSource) bool { return is.Name == s.Name })
+		if i >= 0 && there[i].Origin != s.Number {
+			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, manifestFile)
+		}
+	}
+	return nil
 }
 
 // keyspace returns a keyspace that existed before the restore.
@@ -217,6 +244,25 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	}
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
+}
+
+// makeSources creates the sources of a backup of another cluster. It comes before the shards, which
+// then take their positions over.
+func (r *restore) makeSources(ctx context.Context) error {
+	nodes, err := r.server.Admin().ClusterNodes(ctx)
+	if err != nil {
+		return err
+	}
+	if nodes.ClusterID == r.backup.ClusterID {
+		return nil
+	}
+	for _, s := range r.backup.Sources {
+		if _, err := r.server.Admin().RestoreSource(ctx, s); err != nil {
+			return fmt.Errorf("cannot create source %s: %w", s.Name, err)
+		}
+		r.Say("source %s is paused, and continues where the backup was: countctl source resume %[1]s", s.Name)
+	}
+	return nil
 }
 
 // inFiles returns the columns at their numbers in the files.

@@ -1,0 +1,92 @@
+package sources
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+)
+
+// Saved is a source as a backup has it. Where the shards are is in their snapshots, under the number
+// of the source. It has no secrets: a configuration names files.
+type Saved struct {
+	Name       string                    `json:"name"`
+	Number     string                    `json:"number"`           // decimal: over 2^53
+	Origin     string                    `json:"origin,omitempty"` // its number in the backup that it was made from
+	Config     json.RawMessage           `json:"config"`
+	Partitions map[uint32]SavedPartition `json:"partitions"`
+}
+
+// SavedPartition is a partition of a Saved.
+type SavedPartition struct {
+	Since     uint32   `json:"since"` // the epoch of the last seek: positions of earlier ones are no good
+	Start     Position `json:"start"` // of shards without a position
+	Identity  string   `json:"identity"`
+	Changed   Position `json:"changed"`
+	ChangedIn string   `json:"changed_in"`
+}
+
+// Save returns all sources by name, as they are after every change acknowledged before the call.
+func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
+	n, err := s.cfg.Node()
+	if err == nil {
+		err = n.CatchUp(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := []Saved{}
+	for _, of := range n.Sources() {
+		saved := Saved{Name: of.Name, Number: strconv.FormatUint(of.Number, 10), Config: of.Config, Partitions: map[uint32]SavedPartition{}}
+		if of.Origin != 0 {
+			saved.Origin = strconv.FormatUint(of.Origin, 10)
+		}
+		for number, p := range of.Partitions {
+			saved.Partitions[number] = SavedPartition{Since: p.Since(), Start: p.Start, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
+		}
+		all = append(all, saved)
+	}
+	return all, nil
+}
+
+// RestoreSaved makes a source of another cluster's backup, paused. Shards whose snapshots are restored
+// after that continue where they were in the backup.
+func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
+	var saved Saved
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&saved); err != nil {
+		return nil, &shard.ArgumentError{Field: "body", Problem: err.Error()}
+	}
+	number, err := strconv.ParseUint(saved.Number, 10, 64)
+	if err != nil || number == 0 {
+		return nil, &shard.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
+	}
+	if _, err := source.ParseNamed(saved.Name, saved.Config); err != nil {
+		return nil, argument(err)
+	}
+	partitions := make(map[uint32]catalog.Partition, len(saved.Partitions))
+	for _, of := range slices.Sorted(maps.Keys(saved.Partitions)) {
+		p := saved.Partitions[of]
+		if p.Since == 0 {
+			return nil, &shard.ArgumentError{Field: fmt.Sprintf("partitions.%d.since", of), Problem: "is 0"}
+		}
+		partitions[of] = catalog.Partition{Epoch: 1, Origin: p.Since, Start: p.Start, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
+	}
+	n, err := s.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	of, err := n.RestoreSource(ctx, saved.Name, saved.Config, number, partitions)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &s.join(ctx, n, []shard.Source{of})[0], nil
+}
