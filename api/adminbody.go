@@ -39,7 +39,7 @@ func (r *request) decodeVersionChange(body []byte) (admin.Change, error) {
 			}
 			change = admin.FinalizeChange{}
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("hold", "finalize"))
 		}
 	}
 	if change == nil {

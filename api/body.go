@@ -87,7 +87,7 @@ func (r *request) members(body []byte, known []string, read func(c *cursor, memb
 			}
 		}
 		if member < 0 {
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField(known...))
 			break
 		}
 		s.once(c, member, known[member])
@@ -131,12 +131,12 @@ func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 			r.wantNone = true
 		case "counted":
 			if r.takes&takesColumn == 0 {
-				c.Fail("counted", noSuchFld)
+				c.Fail("counted", noSuchFld+bodyOfOps)
 			}
 			s.once(c, 2, "counted")
 			r.sets.uncounted = !c.boolean("counted")
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld+bodyOfOps)
 		}
 	}
 	s.need(c, 0, "ops")
@@ -154,7 +154,7 @@ func (r *request) decodeRowSet(body []byte, id uint64) error {
 			s.once(c, 0, "set")
 			r.decodeCells(bodyOp, changeSet.member)
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("set"))
 		}
 	}
 	s.need(c, 0, "set")
@@ -206,7 +206,7 @@ func (r *request) decodeOp(i int, ch change) {
 		case string(key) == r.rowMember() || string(key) == ch.member || floor.given && string(key) == "floor":
 			c.Fail(opPath(i, string(key)), givenTwice)
 		default:
-			c.Fail(opPath(i, shown(key)), noSuchFld)
+			c.Fail(opPath(i, shown(key)), noField(r.rowMember(), ch.member, "floor"))
 		}
 	}
 	if c.Err == nil && !hasID {
@@ -259,7 +259,7 @@ func (r *request) decodeCells(i int, member string) {
 		case c.Err != nil:
 			return
 		case column < 0:
-			c.Fail(opPath(i, member)+"."+shown(key), noColumn)
+			c.Fail(opPath(i, member)+"."+shown(key), noColumnOf(r.keyspace))
 			return
 		case columns&(1<<column) != 0:
 			c.Fail(opPath(i, member)+"."+string(key), givenTwice)

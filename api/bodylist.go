@@ -29,7 +29,7 @@ func (r *request) decodeGet(body []byte) error {
 			s.once(c, 2, "member")
 			r.readMember()
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("ids", "columns", "member"))
 		}
 	}
 	s.need(c, 0, "ids")
@@ -82,7 +82,7 @@ func (r *request) decodeColumns() {
 		case c.Err != nil:
 			return
 		case column < 0:
-			c.Fail(fmt.Sprintf("columns[%d]", n), noColumn)
+			c.Fail(fmt.Sprintf("columns[%d]", n), noColumnOf(r.keyspace))
 			return
 		case columns&(1<<column) != 0:
 			c.Fail(fmt.Sprintf("columns[%d]", n), givenTwice)
@@ -148,7 +148,7 @@ func (r *request) decodeScan(body []byte) (page, error) {
 				c.Fail("skip_unreadable", "only of a read with consistency stale")
 			}
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("cursor", "limit", "columns", "skip_unreadable"))
 		}
 	}
 	if !s.has(2) {
@@ -198,7 +198,7 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 				c.Fail("sharding", "neither modulo nor hash")
 			}
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("name", "columns", "shards", "sharding"))
 		}
 	}
 	s.need(c, 0, "name")
@@ -231,7 +231,7 @@ func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[st
 			s.once(c, 0, "columns")
 			columns, floors = c.columnList("columns")
 		default:
-			c.Fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noField("columns"))
 		}
 	}
 	s.need(c, 0, "columns")
@@ -299,7 +299,7 @@ func (c *cursor) columnWithFloor(path string) (name string, floor *int64, told b
 			}
 			floor = &value
 		default:
-			c.Fail(path+"."+shown(key), noSuchFld)
+			c.Fail(path+"."+shown(key), noField("name", "floor"))
 		}
 	}
 	s.need(c, 0, path+".name")

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
@@ -209,6 +210,50 @@ const (
 	oneColumn  = "at least one column is needed"
 	notCursor  = "not a cursor of this call"
 )
+
+// bodyOfOps tells how a batch is written to who sent one op.
+const bodyOfOps = `; the body is {"ops":[…]}`
+
+// noField returns the problem of a field that is none of those that an object may have.
+func noField(known ...string) string {
+	if len(known) == 0 {
+		return noSuchFld
+	}
+	return noSuchFld + "; there are " + listed(known)
+}
+
+// noColumnOf returns the problem of a column that a keyspace does not have.
+func noColumnOf(ks *shard.Keyspace) string {
+	return noColumn + "; " + ks.Name + " has " + listed(ks.Names())
+}
+
+// listedMax bounds the names in a message.
+const listedMax = 20
+
+// listed returns names for a message.
+func listed(names []string) string {
+	more := ""
+	if n := len(names) - listedMax; n > 0 {
+		names, more = names[:listedMax], fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(names, ", ") + more
+}
+
+// withKeyspaces returns the fault of an unknown keyspace with the keyspaces that there are.
+func (f *fault) withKeyspaces(all []*shard.Keyspace) *fault {
+	var names []string
+	for _, ks := range all {
+		if ks.Kind == shard.KindCounters {
+			names = append(names, ks.Name)
+		}
+	}
+	if len(names) == 0 || !strings.HasSuffix(f.message, shard.ErrUnknownKeyspace.Error()) {
+		return f
+	}
+	with := *f
+	with.message += "; of counters there are " + listed(names)
+	return &with
+}
 
 // overflowFault returns the fault for an op whose sum does not fit int64.
 func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) *fault {

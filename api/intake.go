@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -68,7 +69,7 @@ func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 		r.body = r.body[:len(r.body)+n]
 		switch {
 		case len(r.body) > s.cfg.BodyBytesMax:
-			return errBodyTooLarge
+			return s.bodyTooLarge()
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -139,10 +140,11 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {
 		return fasthttp.StatusContinue // serve reports the fault
 	}
-	answerFault(ctx, errBodyTooLarge)
+	f := s.bodyTooLarge()
+	answerFault(ctx, f)
 	closeAfterAnswer(ctx)
-	e.observers.Observe(errBodyTooLarge.status, 0, 0, len(ctx.Response.Body()))
-	return errBodyTooLarge.status
+	e.observers.Observe(f.status, 0, 0, len(ctx.Response.Body()))
+	return f.status
 }
 
 // tooLarge reports whether a body of n bytes, below 0 for chunks, is too large for an
@@ -151,8 +153,13 @@ func (s *Server) tooLarge(e *endpoint, n int) bool {
 	return n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0
 }
 
-// errBodyTooLarge is the fault of a body beyond Config.BodyBytesMax.
-var errBodyTooLarge = &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
+// bodyTooLarge returns the fault of a body beyond Config.BodyBytesMax.
+func (s *Server) bodyTooLarge() *fault {
+	return &fault{
+		status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge,
+		message: fmt.Sprintf("the body is too large: at most %d bytes; split the request", s.cfg.BodyBytesMax),
+	}
+}
 
 // unreadable returns the fault for a request that could not be read. The beginning of the
 // next request is then unknown.

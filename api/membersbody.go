@@ -39,7 +39,7 @@ func (r *request) findColumn() error {
 		return r.cursor.fault()
 	}
 	if r.sets.column < 0 {
-		return invalid("column", noColumn)
+		return invalid("column", noColumnOf(r.keyspace))
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (r *request) decodeMemberOp(i int) {
 		case string(key) == "set":
 			c.Fail(at("set"), notBool)
 		default:
-			c.Fail(at(shown(key)), noSuchFld)
+			c.Fail(at(shown(key)), noField("id", "member", "set"))
 		}
 	}
 	if c.Err == nil && !hasID {

@@ -114,7 +114,7 @@ func (r *request) decodeMixedOp(i int) {
 			s.once(c, 3, opPath(i, "floor"))
 			o.floor.read(c, opPath(i, "floor"))
 		default:
-			c.Fail(opPath(i, shown(key)), noSuchFld)
+			c.Fail(opPath(i, shown(key)), noField("keyspace", "id", "user", "add", "set", "floor", "column", "member"))
 		}
 	}
 	if r.finishMixedOp(i, &o, s); c.Err == nil && o.cells > 0 {
@@ -197,7 +197,7 @@ func (r *request) finishMixedMember(i int, o *mixedOp, s seen) {
 		o.column = r.columnNumber(c.Str())
 		c.At = end
 		if o.column < 0 {
-			c.Fail(opPath(i, "column"), noColumn)
+			c.Fail(opPath(i, "column"), noColumnOf(r.keyspace))
 		}
 	}
 }

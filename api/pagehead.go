@@ -94,7 +94,7 @@ func (r *request) readCountsOf(name []byte) error {
 	if ks == nil || ks.Kind != shard.KindCounters {
 		return &fault{
 			status: fasthttp.StatusNotFound, code: codeUnknownKeyspace,
-			message: "counts: no such keyspace of counters", field: "counts",
+			message: "counts: " + shard.ErrUnknownKeyspace.Error(), field: "counts",
 		}
 	}
 	r.asked.counts = ks

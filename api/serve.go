@@ -188,7 +188,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	}
 	n := ctx.Request.Header.ContentLength()
 	if s.tooLarge(e, n) {
-		return errBodyTooLarge
+		return s.bodyTooLarge()
 	}
 	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
 	in.class, in.weight = s.admission.classOf(n)
@@ -231,6 +231,9 @@ var errPanicked = errors.New("request handler panicked")
 // fail answers an error of an endpoint.
 func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
+	if f.code == codeUnknownKeyspace {
+		f = f.withKeyspaces(s.node().Keyspaces())
+	}
 	if e.writesRows() {
 		f.ofWrite(e.takes&(takesOps|takesColumn) != 0)
 	}

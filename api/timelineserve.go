@@ -134,7 +134,7 @@ func (r *request) readMemberOf(q *timeline.Query) error {
 		}
 		switch {
 		case at < 0:
-			return invalid("member", noColumn)
+			return invalid("member", noColumnOf(ks))
 		case slices.Contains(q.Member, uint8(at)):
 			return invalid("member", givenTwice)
 		}

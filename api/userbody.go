@@ -42,7 +42,7 @@ func (c *cursor) rights(path string, other func(key []byte) bool) (rights catalo
 			rights.Limits = c.limits(path + "limits")
 		default:
 			if !other(key) {
-				c.Fail(path+shown(key), noSuchFld)
+				c.Fail(path+shown(key), noField("grants", "limits"))
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (c *cursor) grant(path string) (g catalog.Grant) {
 			s.once(c, 1, path+".keyspaces")
 			g.Keyspaces = c.names(path+".keyspaces", catalog.GrantKeyspacesMax)
 		default:
-			c.Fail(path+"."+shown(key), noSuchFld)
+			c.Fail(path+"."+shown(key), noField("role", "keyspaces"))
 		}
 	}
 	s.need(c, 0, path+".role")
@@ -121,7 +121,7 @@ func (c *cursor) limits(path string) (l catalog.UserLimits) {
 		case "connections_per_second":
 			to, bit = &l.Connections, 2
 		default:
-			c.Fail(at, noSuchFld)
+			c.Fail(at, noField("requests_per_second", "ops_per_second", "connections_per_second"))
 			return l
 		}
 		s.once(c, bit, at)

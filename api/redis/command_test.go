@@ -31,7 +31,7 @@ func TestCommands(t *testing.T) {
 		}},
 		{"replacing", []string{
 			"GETSET posts:1:like 5", "null", "GETSET posts:1:like 6", `"5"`, "SET posts:1:like 7 GET", `"6"`,
-			"GETDEL posts:1:like", `"7"`, "GETDEL posts:1:like", "null", "SET posts:1:like 1 EX 10", "-ERR syntax error", "SET posts:1:like 1 NX", "-ERR syntax error",
+			"GETDEL posts:1:like", `"7"`, "GETDEL posts:1:like", "null", "SET posts:1:like 1 EX 10", "-" + errNoExpiry, "SET posts:1:like 1 GET keepttl", "-" + errNoExpiry, "SET posts:1:like 1 NX", "-ERR syntax error",
 		}},
 		{"several", []string{
 			"MSET posts:1:like 1 users:2:posts 2 posts:3:view 3", "+OK", "MGET posts:1:like users:2:posts posts:3:view posts:4:view", `["1" "2" "3" null]`,

@@ -3,6 +3,8 @@ package redis
 import (
 	"bytes"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
@@ -85,11 +87,28 @@ func (c *conn) decrby(args [][]byte) {
 	}
 }
 
+const errNoExpiry = "ERR syntax error: counts do not expire, so SET takes no EX, PX, EXAT, PXAT or KEEPTTL"
+
+// expires reports whether options of SET are about expiry.
+func expires(options [][]byte) bool {
+	return slices.ContainsFunc(options, func(option []byte) bool {
+		switch strings.ToLower(string(option)) {
+		case "ex", "px", "exat", "pxat", "keepttl":
+			return true
+		}
+		return false
+	})
+}
+
 // set accepts GET, the only option that makes sense for a counter.
 func (c *conn) set(args [][]byte) {
 	b := c.batch
 	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))
 	if len(args) > 3 && !get {
+		if expires(args[3:]) {
+			b.fail(errNoExpiry)
+			return
+		}
 		b.fail(errSyntax)
 		return
 	}
