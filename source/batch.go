@@ -37,7 +37,6 @@ func (s *session) flush(ctx context.Context) error {
 	s.status.applied(len(b.messages) - len(b.bad))
 	if n := len(b.messages); n > 0 {
 		s.status.setPosition(s.at, b.messages[n-1].Time)
-		s.last = MarkOf(&b.messages[n-1])
 	}
 	s.status.setWaiting(len(s.waiting) - len(b.messages)) // those after a stop are fetched again
 	clear(s.waiting)                                      // do not keep their bytes alive

@@ -351,6 +351,9 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 		return wrap("apply a batch", err)
 	}
 	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
+	if n := len(messages); n > 0 { // before what follows fails: the mark is that of at
+		s.last = MarkOf(&messages[n-1])
+	}
 	if len(b.Ops) == 0 {
 		s.behind = done.Behind
 		s.status.setBehind(done.Behind)

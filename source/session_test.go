@@ -524,3 +524,32 @@ func TestLagSeconds(t *testing.T) {
 	s.setPosition(Position{Lo: 5}, time.Time{})
 	is("none waits", func(s float64) bool { return s == 0 })
 }
+
+// A batch of which an op is refused late ends its session. The shards that the reader then brings
+// together get the mark of that batch, not that of the one before: otherwise the reader takes its last message
+// for one that was put into the queue since.
+func TestMarkAfterLateRejection(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(2, 1))
+	r, stop := startRunner(testConfig(t, "on-error: stop"), q, c)
+	eventually(t, "the first is applied", func() bool { return caughtUp(q, c) })
+	q.add(like(sinktest.FullRow, 1)) // of shard 1
+	eventually(t, "the second is refused", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
+	stop()
+	all, err := c.Node().Positions(t.Context(), 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if p.Position.Lo != 2 || p.Mark.Position.Lo != 1 {
+			t.Errorf("shard %d is at %v, its mark is of the message at %v", p.Shard, p.Position, p.Mark.Position)
+		}
+	}
+	c.Restore(1, Position{Lo: 1})
+	r, stop = startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "it reads again or stalls", func() bool { return caughtUp(q, c) || r.Status().State == StateStalled })
+	if s := r.Status(); s.State == StateStalled {
+		t.Error(s.Reason)
+	}
+}
