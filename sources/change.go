@@ -114,14 +114,15 @@ func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.So
 
 // begun records where the partitions of a source begin, and returns the source then.
 func (s *Sources) begun(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
-	if err := s.begin(ctx, n, of); err != nil {
-		return of, err
+	failed := s.begin(ctx, n, of)
+	if failed != nil && !errors.Is(failed, sink.ErrStopped) {
+		return of, failed
 	}
 	now, err := n.Source(of.Name)
-	if err == nil && now.Number != of.Number {
-		err = shard.ErrSourceChanged
+	if err == nil && now.Number != of.Number { // it means something else, or was made again
+		return of, shard.ErrSourceChanged
 	}
-	return now, err
+	return now, cmp.Or(err, failed)
 }
 
 // unbegun reports whether a source is paused because the beginning of its partitions is not

@@ -59,6 +59,52 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	}
 }
 
+// A call that begins a source while another changes the meaning of its messages is late, and reads the
+// source again. It does not say that the queue cannot be read.
+func TestChangeWhileBeginning(t *testing.T) {
+	for name, late := range map[string]func(st *started) error{
+		"put": func(st *started) error {
+			_, err := st.put(`,"start":"latest"` + likesBy(1))
+			return err
+		},
+		"resume": func(st *started) error {
+			cfg, err := source.ParseNamed("likes", []byte(likes+`,"start":"latest"`+likesBy(1)+"}"))
+			if err == nil {
+				_, err = st.node.CreateSource(st.t.Context(), "likes", cfg.JSON(), true)
+			}
+			if err == nil {
+				_, err = st.Resume(st.t.Context(), "likes")
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := start(t, 1)
+			st.queue.add(0, like(1))
+			waits, goesOn := make(chan struct{}), make(chan struct{})
+			var calls atomic.Int32
+			st.queue.set(func() {
+				st.queue.hangs = func(call string, _ *source.Config) {
+					if call == "partitions" && calls.Add(1) == 1 {
+						close(waits)
+						<-goesOn
+					}
+				}
+			})
+			failed := make(chan error, 1)
+			go func() { failed <- late(st) }()
+			<-waits
+			must(st.put(`,"start":"latest"` + likesBy(2)))(t)
+			close(goesOn)
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
+			st.queue.add(0, like(1))
+			st.eventually("it is read", through(2))
+		})
+	}
+}
+
 // An operator's pause outlasts a change that was under way, and the change is made.
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
