@@ -153,8 +153,7 @@ type capturedOutboxes struct {
 
 func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
 
-// write writes the sections of outboxes: none if there are none, so that an older program
-// reads the snapshot of a shard that never had any. The body of an author is that of an op.
+// write writes the sections of outboxes: none if there are none. The body of an author is that of an op.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
 	var box outbox.Outbox
 	return writeBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {

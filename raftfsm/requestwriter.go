@@ -13,12 +13,10 @@ import (
 // RequestWriter writes one request section into a buffer. It owns the buffer until
 // Section returns it.
 type RequestWriter struct {
-	buf     []byte
-	opsAt   int // where the number of ops is stored
-	ops     uint32
-	floors  *Floors
-	floored bool
-
+	buf       []byte
+	opsAt     int // where the number of ops is stored
+	ops       uint32
+	floors    *Floors
 	ofMembers bool
 }
 
@@ -28,15 +26,12 @@ func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
 	w.buf = append(w.buf, 0, 0, 0, 0)
-	w.floors, w.floored, w.ofMembers = nil, false, false
+	w.floors, w.ofMembers = nil, false
 }
 
-// SetFloors sets the floors of the columns for the ops that follow; nil means none.
+// SetFloors sets the floors of the columns for the ops that follow; nil means none. A floor that
+// no delta can reach is left out.
 func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
-
-// Floored reports whether an op was written with a floor, which needs cluster version
-// catalog.VersionOfFloors. A floor that no delta can reach is left out.
-func (w *RequestWriter) Floored() bool { return w.floored }
 
 // Op appends an op under key, which replaces the op's id. It panics on an op that the
 // format cannot express: an entry that cannot be applied stops every replica, so it must
@@ -97,7 +92,6 @@ func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
 	}
 	w.buf = binary.AppendVarint(append(w.buf, engine.FloorMark|c.Column), c.Value)
 	w.buf = binary.AppendVarint(w.buf, floor)
-	w.floored = true
 }
 
 // cellsOf returns the number of cells that are not floors.

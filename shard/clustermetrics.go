@@ -17,9 +17,6 @@ func (n *Node) registerCluster() error {
 		metric.Gauge("countd_groups_without_leader",
 			"Groups with a replica on this node and, as far as it knows, no leader that may serve.",
 			n.groupsWithoutLeader),
-		metric.Gauge("countd_groups_unnumbered",
-			"Groups of an older cluster whose replicas have no numbers in this node's catalog yet. It falls to 0 after an upgrade.",
-			func() float64 { return float64(n.groupsUnnumbered()) }),
 		metric.Gauge("countd_replica_lag_entries",
 			"Largest number of entries that a voter of a group led here has not applied, as of the last check by the catalog's leader, one a second. Voters that do not answer do not count.",
 			func() float64 { return float64(n.membership.VotersLag.Load()) }),
@@ -40,15 +37,6 @@ func (s *registry) groupsLed() float64 {
 		}
 	}
 	return float64(led)
-}
-
-func (n *Node) groupsUnnumbered() (unnumbered int) {
-	for number, placement := range n.catalog.View().Groups {
-		if number != catalogGroup && !placement.Numbered() {
-			unnumbered++
-		}
-	}
-	return unnumbered
 }
 
 func (n *Node) groupsWithoutLeader() float64 {

@@ -1,7 +1,5 @@
 // Package forward owns how parts of writes travel to the node that leads their group. It
 // sends nothing.
-//
-// Invariant: a part without new flags has the bytes that older programs read.
 package forward
 
 import (

@@ -136,7 +136,7 @@ func (s *Sink) begin(ctx context.Context, source uint64, starts map[uint32]sink.
 		if err := s.world.CatchUp(ctx); err != nil {
 			return catalog.Source{}, err
 		}
-		if _, there = s.world.View().Source(source); !there { // older programs do not know the command
+		if _, there = s.world.View().Source(source); !there {
 			return catalog.Source{}, sink.ErrStopped
 		}
 	}
