@@ -20,7 +20,8 @@ done
 dir=$(mktemp -d)
 pids=()
 cleanup() {
-  trap - EXIT INT TERM
+  trap '' INT TERM # make and the terminal may each send one
+  trap - EXIT
   if [ ${#pids[@]} -gt 0 ]; then
     echo "Stopping the nodes."
     kill -TERM "${pids[@]}" 2>/dev/null || true

@@ -18,7 +18,8 @@ done
 dir=$(mktemp -d)
 server=
 cleanup() {
-  trap - EXIT INT TERM
+  trap '' INT TERM # make and the terminal may each send one
+  trap - EXIT
   if [ -n "$server" ]; then
     kill -TERM "$server" 2>/dev/null || true
     wait "$server" || true
@@ -46,16 +47,10 @@ printf '\nA page of posts by id:\n'
 # shellcheck disable=SC2046 # ids are digits
 bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | grep -B 19 '^4624358914132406$')
 
-# Followers and authors on Twitter, if that file lies beside the repository, and else made up.
-# The newest of the posts are published by 20 authors, in turn.
-edges=../shared/data/follow_edges.csv.gz
-if [ -f "$edges" ]; then
-  gzip -dc "$edges" | awk -F, '$1 == "tw_hershey" {print $2, $3}' | sort -u >"$dir/edges"
-else
-  awk 'BEGIN {for (i = 1; i <= 200; i++) print 1, 1000 + i}' >"$dir/edges"
-fi
-reader=$(awk '{if (++n[$1] > most) {most = n[$1]; user = $1}} END {print user}' "$dir/edges")
-awk -v user="$reader" '$1 == user {print $2}' "$dir/edges" >"$dir/followees"
+# Followers and authors on Twitter. The newest of the posts are published by 20 authors, in turn.
+gzip -dc demo/edges.csv.gz | tail -n +2 >"$dir/edges"
+reader=$(awk -F, '{if (++n[$1] > most) {most = n[$1]; user = $1}} END {print user}' "$dir/edges")
+awk -F, -v user="$reader" '$1 == user {print $2}' "$dir/edges" >"$dir/followees"
 # shellcheck disable=SC2046 # ids are digits
 bin/countctl feed reset "$reader" $(cat "$dir/followees") >/dev/null
 gzip -dc demo/posts.csv.gz | tail -n +2 | cut -d, -f1 | sort -n | tail -n 40 |
