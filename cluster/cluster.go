@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // The errors of OpenDataDir that a caller may distinguish.
@@ -35,6 +36,8 @@ var (
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
 	// ErrUnreleased is returned for a small file without a checksum.
 	ErrUnreleased = errors.New("it has no checksum: it is damaged, or of a version of countd that was never released; this one needs a new data directory")
+	// ErrForeignDir is returned when a directory holds files, and none of a node.
+	ErrForeignDir = errors.New("the directory holds other files and no node: --data-dir needs a new or an empty directory")
 	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.
 	ErrHasCluster = errors.New("the node has a cluster already")
 	// ErrBadNodeID is returned for an asked node id out of bounds.
@@ -76,6 +79,9 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
 	}
+	if err := checkForeign(path); err != nil { // before there is a file of this node
+		return nil, err
+	}
 	lock, err := lockDir(path)
 	if err != nil {
 		return nil, err
@@ -85,6 +91,33 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, errors.Join(err, lock.release())
 	}
 	return d, nil
+}
+
+// ownFiles are the names in a data directory, one of which makes it a node's.
+var ownFiles = map[string]bool{
+	identityFile: true, lockFile: true, openedFile: true, gossipKeysFile: true, groupsDir: true, coldDir: true, membersDir: true,
+}
+
+// checkForeign refuses a directory of somebody else. File systems put lost+found and hidden files
+// into the root of a new volume.
+func checkForeign(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return fmt.Errorf("cannot read data directory %q: %w", path, err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case ownFiles[strings.TrimSuffix(name, ".tmp")]: // also of a start that was cut short
+			return nil
+		case name != "lost+found" && !strings.HasPrefix(name, "."):
+			foreign = name
+		}
+	}
+	if foreign == "" {
+		return nil
+	}
+	return fmt.Errorf("%q has %q: %w", path, foreign, ErrForeignDir)
 }
 
 // KeepIdentity writes an identity that is not on disk yet, or is there without a checksum.

@@ -189,3 +189,38 @@ func FuzzParseOpened(f *testing.F) {
 		}
 	})
 }
+
+// TestForeignDirIsRefused checks that a node makes no files among those of somebody else, and
+// takes the root of a new volume.
+func TestForeignDirIsRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		files  []string
+		refuse bool
+	}{
+		"empty":             {nil, false},
+		"of somebody else":  {[]string{"main.go"}, true},
+		"a new volume":      {[]string{"lost+found", ".snapshot"}, false},
+		"a start cut short": {[]string{"node.json.tmp", "notes.txt"}, false},
+		"of a node":         {[]string{"LOCK", "notes.txt"}, false},
+	} {
+		dir := t.TempDir()
+		for _, file := range test.files {
+			if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := OpenDataDir(dir, "")
+		if errors.Is(err, ErrForeignDir) != test.refuse || err != nil && !test.refuse {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != len(test.files) {
+			t.Errorf("%s: it left %v, %v", name, left, err)
+		}
+	}
+}

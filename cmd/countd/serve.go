@@ -158,28 +158,55 @@ type ports struct{ http, cluster, redis net.Listener }
 func listen(c *config) (ports, error) {
 	var l ports
 	var err error
-	if l.http, err = net.Listen("tcp", c.HTTPAddr); err != nil {
-		return ports{}, fmt.Errorf("cannot listen for HTTP: %w", err)
+	if l.http, err = listenAt("for HTTP", "http-addr", c.HTTPAddr); err != nil {
+		return ports{}, err
 	}
 	if l.cluster, err = listenCluster(c); err != nil {
 		l.close()
 		return ports{}, err
 	}
 	if c.RedisAddr != "" {
-		if l.redis, err = net.Listen("tcp", c.RedisAddr); err != nil {
+		if l.redis, err = listenAt("for Redis clients", "redis-addr", c.RedisAddr); err != nil {
 			l.close()
-			return ports{}, fmt.Errorf("cannot listen for Redis clients: %w", err)
+			return ports{}, err
 		}
 	}
 	return l, nil
 }
 
 func listenCluster(c *config) (net.Listener, error) {
-	l, err := net.Listen("tcp", c.ClusterAddr)
+	return listenAt("on the cluster address", "cluster-addr", c.ClusterAddr)
+}
+
+// listenAt listens at an address that a setting gives. what completes "cannot listen".
+func listenAt(what, setting, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
+		return nil, fmt.Errorf("cannot listen %s: %w", what, withSetting(err, setting))
 	}
 	return l, nil
+}
+
+// taken reports whether an address is in use, over TCP or UDP. It is for an error that does not
+// say so.
+func taken(addr string) bool {
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		l.Close()
+	}
+	p, errUDP := net.ListenPacket("udp", addr)
+	if errUDP == nil {
+		p.Close()
+	}
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(errUDP, syscall.EADDRINUSE)
+}
+
+// withSetting adds to the error of an address that is in use which setting takes another one.
+func withSetting(err error, setting string) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
 }
 
 // close closes the ports; it ignores those that are closed already.
