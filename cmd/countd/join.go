@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,7 +35,7 @@ func (p *process) startGossip(c *config) error {
 		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Transition: c.Transition, Logger: p.logger,
 	})
 	if err != nil && taken(c.GossipAddr) {
-		err = fmt.Errorf("%w: %w", err, withSetting(syscall.EADDRINUSE, "gossip-addr"))
+		err = inUse(err, "gossip-addr")
 	}
 	return err
 }

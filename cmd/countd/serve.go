@@ -182,7 +182,10 @@ func listenCluster(c *config) (net.Listener, error) {
 func listenAt(what, setting, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen %s: %w", what, withSetting(err, setting))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = inUse(err, setting)
+		}
+		return nil, fmt.Errorf("cannot listen %s: %w", what, err)
 	}
 	return l, nil
 }
@@ -201,11 +204,8 @@ func taken(addr string) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(errUDP, syscall.EADDRINUSE)
 }
 
-// withSetting adds to the error of an address that is in use which setting takes another one.
-func withSetting(err error, setting string) error {
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return err
-	}
+// inUse adds to the error of an address that is in use which setting takes another one.
+func inUse(err error, setting string) error {
 	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
 }
 
