@@ -21,7 +21,8 @@ const closeShare = 0.75
 // the rest stopping behind it. Further calls wait for the first.
 //
 // Snapshots that are being read, written or restored end at once, or once that last one is
-// taken: however large they are, they do not hold up the close.
+// taken: however large they are, they do not hold up the close. Nor does a write that waits for
+// disk or file descriptors: its wait ends, and the last snapshot is not taken.
 func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
 		return Within(ctx, func() error { <-g.closed; return nil })
@@ -67,7 +68,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
 		return nil
 	})
-	if err != nil || !snapshot || !g.worthSnapshot() {
+	if err != nil || !snapshot || !g.worthSnapshot() || g.stop.Usable() != nil {
 		return err
 	}
 	limited := ctx
@@ -78,7 +79,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 	}
 	err = Within(limited, func() error {
 		err := g.TakeSnapshot()
-		if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) && !scarce.Is(err) {
+		if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) && !scarce.Is(err) && g.stop.Usable() == nil {
 			return err
 		}
 		return nil

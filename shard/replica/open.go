@@ -52,14 +52,17 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	path := cfg.LogPath()
 	logger := cfg.raftLogger()
 	g := &Replica{
-		cfg: cfg,
-		stop: storage.NewFailStop(cfg.Fatal, func(err error) {
-			cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
-		}),
+		cfg:        cfg,
 		leadership: make(chan bool, 1),
 		done:       make(chan struct{}),
 		closed:     make(chan struct{}),
 	}
+	g.stop = storage.NewFailStop(cfg.Fatal, func(err error) {
+		cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
+		if g.Closing() { // what raft is to answer before the close would wait too
+			g.interrupt()
+		}
+	})
 	g.log = storage.NewLog(stores, cfg.Group, path, cfg.SnapshotBytes, g.stop)
 	stable := storage.NewVotes(stores, cfg.Group, path, g.stop)
 	var err error

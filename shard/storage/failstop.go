@@ -3,6 +3,7 @@ package storage
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,6 +23,7 @@ type FailStop struct {
 	ended       chan struct{} // closed with the first failure
 	interrupted chan struct{} // closed by Interrupt
 	interrupt   sync.Once
+	waiting     atomic.Int32 // calls of wait
 
 	mu struct {
 		sync.Mutex
@@ -42,7 +44,7 @@ func NewFailStop(notify, waits func(error)) *FailStop {
 
 // Interrupt ends all reads and writes of snapshots, those under way too, and all waits, with
 // errs.ErrGroupClosed. raft's goroutines end soon after then, however large a snapshot they restore or
-// write. The caller is about to shut raft down.
+// write. The caller has disarmed it and is about to shut raft down.
 func (f *FailStop) Interrupt() { f.interrupt.Do(func() { close(f.interrupted) }) }
 
 // Usable returns why the group's files are not to be read or written, nil while they are.
@@ -55,18 +57,25 @@ func (f *FailStop) Usable() error {
 	}
 }
 
-// wait waits before a call that failed with err is made again. It returns an error if it is not to be.
+// wait waits before a call that failed with err is made again. It returns an error if it is not to
+// be. If Interrupt ended it, the group has failed with that: raft goes on as if what waited had been
+// stored, or restored, and answers nobody who waits for its main goroutine if that ends.
 func (f *FailStop) wait(err error) error {
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
 	f.waits(err)
 	select {
 	case <-time.After(waitPause):
 		return nil
 	case <-f.interrupted:
-		return errs.ErrGroupClosed
+		return f.Fail(errs.ErrGroupClosed)
 	case <-f.ended:
 		return f.Failure()
 	}
 }
+
+// Waits reports whether a call waits for disk or file descriptors.
+func (f *FailStop) Waits() bool { return f.waiting.Load() > 0 }
 
 // Fail records err if it is the first failure, and returns the first failure.
 func (f *FailStop) Fail(err error) error {

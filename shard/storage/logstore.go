@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -96,15 +97,17 @@ func unsealEntry(e *raft.Log) error {
 // raftstore.ErrNoSegment passes, and nothing was written. StoreLogs returns it: raft's leader
 // steps down, so that another node may lead, and a follower refuses the entries, which come
 // again. But raft does not look whether its last entries are still there after it has deleted
-// some and then failed. So DeleteRange, and the StoreLogs that follows one at the log's end, try
-// again until they succeed.
+// some and then failed, and a leader goes by a configuration whether it was stored or not. So
+// DeleteRange, the StoreLogs that follows one at the log's end, and that of a configuration try
+// again until they succeed. A leader that waits is replaced like one whose disk hangs.
 type Log struct {
 	store raft.LogStore
 	group uint32
 	path  string
 	stop  *FailStop
 
-	storing stallGauge // StoreLogs: raft's main goroutine only
+	storing stallGauge // StoreLogs, its waits too: raft's main goroutine only
+	writing stallGauge // what the disk takes of it
 	cutting stallGauge // DeleteRange, under cut
 	cutEnd  bool       // the last entries were deleted, and none were stored since; raft's main goroutine only
 	cut     sync.Mutex // raft's main and snapshot goroutines both delete
@@ -206,7 +209,10 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	sealed, bytes := sealAll(entries)
-	err := l.write(&l.storing, l.cutEnd, func() error { return l.store.StoreLogs(sealed) })
+	patient := l.cutEnd || slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type == raft.LogConfiguration })
+	l.storing.begin()
+	err := l.write(&l.writing, patient, func() error { return l.store.StoreLogs(sealed) })
+	l.storing.end()
 	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
 		return err
 	}

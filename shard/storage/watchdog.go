@@ -61,10 +61,11 @@ func (w *watchedGauge) stalled() bool {
 // takes entries no more.
 func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(bool), done <-chan struct{}) {
 	gauges := []watchedGauge{
-		{gauge: &log.storing, what: "store entries in " + log.path},
+		{gauge: &log.writing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
+	storing := watchedGauge{gauge: &log.storing}
 	every := limit / StallTicks
 	for {
 		select {
@@ -78,6 +79,7 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, ha
 				return
 			}
 		}
-		hangs(gauges[0].ticks > hangTicks)
+		storing.stalled() // it may wait as long as it must
+		hangs(storing.ticks > hangTicks)
 	}
 }

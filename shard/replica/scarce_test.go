@@ -1,0 +1,70 @@
+package replica
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/raftstore"
+)
+
+var errNoFile = fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
+
+// A leader whose log has no file for a change of its members:
+//
+//  1. It is replaced, if it can be.
+//  2. Nobody goes by the configuration that was not stored: raft goes by it, stored or not.
+func TestMembersThatCannotBeStored(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 3)
+	r.add(t, 1, -1)
+	full := r.leader(t, -1)
+	g := r.groups[full]
+	stores[full].set(nil, errNoFile)
+	go func() { _ = g.raft.DemoteVoter(r.others(full)[0].ID(), 0, time.Second).Error() }()
+	next := r.leader(t, full)
+	r.add(t, 10, full)
+	stores[full].set(nil, nil)
+	r.mustAgree(t, -1)
+	want := r.groups[next].Configuration().Servers
+	eventually(t, "the replicas agree on their members", func() bool {
+		return slices.Equal(g.Configuration().Servers, want)
+	})
+	for _, s := range want {
+		if s.Suffrage != raft.Voter {
+			t.Errorf("%s is no voter", s.ID)
+		}
+	}
+}
+
+// A replica that waits for a file of its log is closed at once, whatever it waits with, and
+// whoever waits for it is answered.
+func TestCloseBesideAWaitForAFile(t *testing.T) {
+	for name, wait := range map[string]func(*Replica){
+		"its term":     func(g *Replica) { _ = g.Apply(number(1)).Error() },
+		"a new member": func(g *Replica) { g.raft.AddNonvoter("other", "127.0.0.1:1", 0, time.Second) },
+	} {
+		for _, snapshot := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, snapshot), func(t *testing.T) {
+				g, stores, told := startFaulty(t, nil)
+				mustAdd(t, g, 1)
+				stores.set(nil, errNoFile)
+				wait(g)
+				eventually(t, "raft waits", func() bool { return g.stop.Waits() })
+				began := time.Now()
+				mustCloseWithin(t, g, 20*time.Second, snapshot)
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("closed after %v", took)
+				}
+				select {
+				case err := <-told:
+					t.Error(err)
+				default:
+				}
+			})
+		}
+	}
+}
