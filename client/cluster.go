@@ -197,12 +197,14 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 }
 
 // Ready reports whether the node can serve. If it cannot, why is its reason and the error is
-// nil. Ready asks one node, once; if that is not ready, the next call uses the next address.
+// nil. A node that is drained or stopping, to which new requests should not be sent, still can:
+// then why says so. Ready asks one node, once; if that is not ready, the next call uses the next
+// address.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
-		return false, refused.Message, nil
+		return refused.Code == "draining", refused.Message, nil
 	}
 	return err == nil, "", err
 }

@@ -60,7 +60,6 @@ type DataDir struct {
 	lock   *dirLock
 	opened *openedGroups
 	fresh  bool // Identity is not on the disk yet
-	plain  bool // a file on the disk has no checksum
 }
 
 // OpenDataDir locks the directory at path, creates it if necessary, and reads the node's

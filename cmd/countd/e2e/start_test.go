@@ -197,7 +197,9 @@ func TestLogOfAStart(t *testing.T) {
 	n.StartReady()
 	eventually(t, "it has told that it is ready", func() bool { return strings.Contains(n.Log(), "msg=ready") })
 	n.Stop()
-	lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
+	lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(n.Log()), "\n"), func(line string) bool {
+		return strings.Contains(line, "the limit of open files is low") // on some machines
+	})
 	for i, want := range []string{"countd started", "ready", "stopping", "stopped"} {
 		if i >= len(lines) || !strings.Contains(lines[i], want) {
 			t.Fatalf("line %d does not tell %q:\n%s", i, want, n.Log())
