@@ -87,14 +87,8 @@ func postsK(followees []Followee) uint8 {
 	return golomb.RiceK(&lengths) | signed
 }
 
-// decodeFollowees appends the followees that appendFollowees encoded to dst. data must
-// have golomb.RicePadding bytes behind its end.
-func decodeFollowees(dst []Followee, data []byte) []Followee {
-	dst, _, _ = decodeFeed(dst, data)
-	return dst
-}
-
-// decodeFeed is decodeFollowees, with the stamp, or 0, and the bytes behind it.
+// decodeFeed appends the followees that appendFollowees encoded to dst, and returns the stamp,
+// or 0, and the bytes behind them. data must have golomb.RicePadding bytes behind its end.
 func decodeFeed(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups []byte) {
 	n, size := binary.Uvarint(data)
 	if n == 0 {
