@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -485,21 +486,25 @@ func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "8"}
 	cmd := exec.Command(must1(os.Executable()), append(args, "--addr", server.URL)...)
 	cmd.Env = append(os.Environ(), asCountctl+"=1")
-	var mu sync.Mutex
-	requests := 0
+	due := make(chan struct{}) // closed at the 40th request
+	var requests atomic.Int32
 	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
-			mu.Lock()
-			requests++
-			if requests == 40 {
-				_ = cmd.Process.Signal(os.Interrupt)
+			if requests.Add(1) == 40 {
+				close(due)
 			}
-			mu.Unlock()
 			time.Sleep(2 * time.Millisecond)
 		}
 		return nil
 	})
-	if err := cmd.Run(); err == nil {
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-due
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
 		t.Fatal("it was not interrupted")
 	}
 	server.ForgetProducers()
