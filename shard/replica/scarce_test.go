@@ -21,6 +21,7 @@ var errNoFile = fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
 func TestMembersThatCannotBeStored(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
+	r.mustAgree(t, -1) // a newcomer that lags has no vote yet
 	full := r.leader(t, -1)
 	g := r.groups[full]
 	stores[full].set(nil, errNoFile)
