@@ -39,6 +39,7 @@ type reader struct {
 	ended    chan struct{} // closed by Close
 	at       uint64        // next to read, by the stream's sequence
 	seen     uint64        // messages that the consumer has delivered
+	broken   error         // of a message behind those that Next returned last
 }
 
 // Read returns a reader. It stalls if messages at or above from are gone.
@@ -153,6 +154,9 @@ func (r *reader) lost(next uint64) error {
 // Next returns messages, or none after a while.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	var got source.Fetched
+	if r.broken != nil {
+		return got, r.broken
+	}
 	wait := time.NewTimer(waitMax)
 	defer wait.Stop()
 	select {
@@ -183,10 +187,10 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		select {
 		case m := <-r.messages:
 			bytes += len(m.Data())
-			if err := r.take(&got, m); err != nil {
-				return got, err
+			if r.broken = r.take(&got, m); r.broken == nil {
+				continue
 			}
-			continue
+			// What is before it is there: a seek past what is gone must not lose it.
 		default:
 		}
 		break
