@@ -11,10 +11,10 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"github.com/countd/countd/internal/version"
 	"github.com/countd/countd/source/brokers"
 )
 
@@ -24,9 +24,6 @@ const (
 	exitFailed = 1 // could not start, or met an error that it must not live on with
 	exitUsage  = 2 // an invalid flag, variable, file or command
 )
-
-// version is set by the linker (Makefile).
-var version = "dev"
 
 func main() {
 	brokers.Quiet() // the errors are in countd's own log
@@ -116,7 +113,7 @@ func versionCommand() *cobra.Command {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("countd %s %s %s/%s", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("countd %s %s %s/%s", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
@@ -124,13 +121,4 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return &configError{fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())}
 	}
 	return nil
-}
-
-// buildVersion returns the linked version or, of a plain `go install`, the
-// module's.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return version
 }

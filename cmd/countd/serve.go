@@ -22,6 +22,7 @@ import (
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/internal/version"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source/brokers"
 	"github.com/countd/countd/sources"
@@ -255,7 +256,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		return nil, err
 	}
 	logger.Info("countd started",
-		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
+		"version", version.String(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "cluster_name", c.ClusterName, "data_dir", p.dir.Path(),
 		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr, "redis_addr", c.RedisAddr)
 	return p, nil
@@ -295,7 +296,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	})
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit,
-		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: version.String(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -324,7 +325,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Zone:             c.Zone,
 		ClusterID:        p.dir.Identity.ClusterID,
 		ClusterName:      c.ClusterName,
-		Version:          buildVersion(),
+		Version:          version.String(),
 		ClusterAddr:      c.ClusterAddr,
 		Listener:         l.cluster,
 		HTTPAddr:         c.HTTPAddr,

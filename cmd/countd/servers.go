@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/countd/countd/api/redis"
+	"github.com/countd/countd/internal/version"
 )
 
 // openRedis starts to serve clients of Redis, if there is a listener for them.
@@ -15,7 +16,7 @@ func (p *process) openRedis(l net.Listener) error {
 		return nil
 	}
 	server, err := redis.New(redis.Config{
-		Backend: &p.starting, Auth: p.auth, Listener: l, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Auth: p.auth, Listener: l, Version: version.String(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make Redis server: %w", err)

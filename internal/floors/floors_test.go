@@ -25,6 +25,8 @@ const rule = `
 	internal/certs: internal/lograte
 	# Authorities and what they sign.
 	internal/pki:
+	# The version of the programs.
+	internal/version:
 	# Errors of a machine that has too little of something for a moment.
 	internal/scarce:
 	# Files that appear whole or not at all.
@@ -134,13 +136,13 @@ const rule = `
 	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
 	cluster: internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce internal/version
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
-	cmd/countctl/...: client internal/atomicfile internal/days internal/pki
+	cmd/countctl/...: client internal/atomicfile internal/days internal/pki internal/version
 	# How tests run it.
 	cmd/countctl/internal/clitest: cmd/countctl/internal/cli internal/proctest
 	# How both read durations.
@@ -164,7 +166,7 @@ const rule = `
 	shard/rpc/rpctest: shard/rpc internal/calltest internal/must
 	shard/rafttest:
 	internal/floors:
-	cmd/countd/e2e:
+	cmd/countd/e2e: internal/version
 	raftfsm/codec/codectest: raftfsm/codec
 	engine/members/memberstest: engine/members
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream

@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
 	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/version"
 )
 
 // backupRetryFor is how long a shard's snapshot is retried while its group changes its
@@ -175,7 +176,7 @@ func (b *backup) remove(made bool) {
 }
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
-	m := &manifest{Format: manifestFormat, Program: cli.ClientVersion(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
+	m := &manifest{Format: manifestFormat, Program: version.String(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
 	nodes, err := b.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/version"
 )
 
 // Commands returns the commands of a package.
@@ -56,7 +57,7 @@ func (c *CLI) Root(groups ...Commands) *cobra.Command {
 
 It exits 0 if the command succeeded completely, 1 if not (rows rejected, a node not ready,
 a request refused), and 2 on wrong usage. Errors go to standard error.`,
-		Version:       ClientVersion(),
+		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,

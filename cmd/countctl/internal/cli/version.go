@@ -2,15 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/version"
 )
-
-// version is set by the linker in releases.
-var version string
 
 // versionOutput is the JSON output of version.
 type versionOutput struct {
@@ -24,7 +21,7 @@ func (c *CLI) versionCommand() *cobra.Command {
 		Short: "Print the versions of countctl and of the server, if it answers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := versionOutput{Client: ClientVersion()}
+			out := versionOutput{Client: version.String()}
 			return c.WithServer(func(server *client.Client) (err error) {
 				// countctl's own version is known whether there is a server or not.
 				if out.Server, err = server.Version(cmd.Context()); err != nil {
@@ -39,15 +36,4 @@ func (c *CLI) versionCommand() *cobra.Command {
 			})
 		},
 	}
-}
-
-// ClientVersion returns the version, or what the build recorded.
-func ClientVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }
