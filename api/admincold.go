@@ -40,22 +40,15 @@ func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb tiering.Co
 // The members of orders, by verb. The position is that in seen.
 var coldMembers = map[tiering.ColdVerb][]string{
 	tiering.ColdMigrate: {"keyspace", "dry_run", "before", "older_than_seconds"},
-	tiering.ColdWarm:    {"keyspace", "dry_run", "from", "to", "keep_seconds"},
 	tiering.ColdStop:    {},
 }
 
 // decodeColdOrder parses the parameters of an order.
 func (r *request) decodeColdOrder(body []byte, verb tiering.ColdVerb) (tiering.TieringJob, error) {
-	o := tiering.TieringJob{Verb: verb, To: 1<<64 - 1, Keep: tiering.ColdKeepDefault}
+	o := tiering.TieringJob{Verb: verb}
 	known := coldMembers[verb]
-	s, err := r.members(optional(body), known, func(c *cursor, member int) { c.coldMember(known[member], &o) })
-	switch {
-	case err != nil:
-	case verb == tiering.ColdWarm && !s.has(0):
-		err = invalid("keyspace", missing)
-	case verb == tiering.ColdWarm && o.From > o.To:
-		err = invalid("to", "below from")
-	case o.Before > 0 && o.OlderThan > 0:
+	_, err := r.members(optional(body), known, func(c *cursor, member int) { c.coldMember(known[member], &o) })
+	if err == nil && o.Before > 0 && o.OlderThan > 0 {
 		err = invalid("older_than_seconds", "before is given too")
 	}
 	return o, err
@@ -71,26 +64,15 @@ func (c *cursor) coldMember(key string, o *tiering.TieringJob) {
 	case "dry_run":
 		o.DryRun = c.boolean(key)
 	case "before":
-		if o.Before = c.coldID(key); o.Before == 0 {
+		var ok bool
+		if o.Before, ok = c.ID(); !ok {
+			c.Fail(key, notUint64)
+		} else if o.Before == 0 {
 			c.Fail(key, "no id is below 0")
 		}
-	case "from":
-		o.From = c.coldID(key)
-	case "to":
-		o.To = c.coldID(key)
 	case "older_than_seconds":
 		o.OlderThan = c.seconds(key, tiering.ColdOlderMin, tiering.ColdOlderMax)
-	case "keep_seconds":
-		o.Keep = c.seconds(key, time.Second, tiering.ColdKeepMax)
 	}
-}
-
-func (c *cursor) coldID(path string) uint64 {
-	id, ok := c.ID()
-	if !ok {
-		c.Fail(path, notUint64)
-	}
-	return id
 }
 
 // seconds parses a whole number of seconds, least … most.

@@ -371,7 +371,6 @@ func FuzzDecodeLists(f *testing.F) {
 	f.Add([]byte(`{"member":"7","ids":["1",2]}`))
 	node := newFakeNode()
 	f.Add([]byte(`{"keyspace":"posts","before":"9","older_than_seconds":60,"dry_run":true}`))
-	f.Add([]byte(`{"keyspace":"posts","from":5,"to":"6","keep_seconds":60}`))
 	ks, r := postsKeyspace(), &request{}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		decoders := map[string]func() error{
@@ -384,7 +383,6 @@ func FuzzDecodeLists(f *testing.F) {
 			"members":  func() error { return r.decodeBatch(body, r.decodeMemberOp) },
 			"check":    func() error { return r.decodeCheck(body) },
 			"migrate":  func() error { _, err := r.decodeColdOrder(body, tiering.ColdMigrate); return err },
-			"warm":     func() error { _, err := r.decodeColdOrder(body, tiering.ColdWarm); return err },
 		}
 		for name, decode := range decoders {
 			r.reset()

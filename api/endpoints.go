@@ -104,7 +104,6 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			}),
 
 			"/v1/admin/cold/migrate": coldVerb(tiering.ColdMigrate),
-			"/v1/admin/cold/warm":    coldVerb(tiering.ColdWarm),
 			"/v1/admin/cold/stop":    coldVerb(tiering.ColdStop),
 
 			"/v1/admin/sources": resourceOf(map[string]*endpoint{

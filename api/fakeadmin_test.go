@@ -121,8 +121,7 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 			Keyspaces: []tiering.ColdKeyspace{
 				{Keyspace: "posts", Rows: 10_400_000, MemoryBytes: 8_000_000, ColdRows: 10_000_000, ColdBytes: 45_000_000, Generations: 1000, DueRows: 30_000},
 			},
-			Kept: []tiering.ColdKept{{Keyspace: "posts", From: 3342819171543700, To: 3342819171549999, Until: began}},
-			Work: &tiering.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: tiering.ColdWarm, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
+			Work: &tiering.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: tiering.ColdMigrate, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
 		}},
 		{Node: "n2"},
 	}, nil
@@ -142,11 +141,8 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*admi
 		return nil, &admin.RefusedError{Reason: "n1: its disk has no room"}
 	}
 	n1 := admin.ColdOrderedNode{Node: "n1", Answers: true}
-	switch order.Verb {
-	case tiering.ColdMigrate:
+	if order.Verb == tiering.ColdMigrate {
 		n1.Rows = 30_000
-	case tiering.ColdWarm:
-		n1.Rows, n1.Bytes = 400_000, 8_000_000
 	}
 	ordered := &admin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []admin.ColdOrderedNode{n1, {Node: "n2"}}}
 	if order.DryRun {

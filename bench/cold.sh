@@ -64,6 +64,12 @@ hotrate=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 kill "$node" && wait "$node"
 
 start --cold-after "$after"
+until [[ $(metric countd_cold_moved_rows_total) -gt 0 ]]; do sleep 0.1; done
+moved=$(metric countd_cold_moved_rows_total)
+bench --op read --ids-from "$dir/old.csv" --rate 1000 --concurrency 16 >"$dir/moving" &
+moving=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
+wait $!
+moved=$((($(metric countd_cold_moved_rows_total) - moved) / SECONDS_EACH))
 while [[ $(metric countd_cold_rows) -lt $((ROWS / 100 * (COLD - 1))) ]]; do sleep 5; done
 began_mixed=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 steady "$node"
@@ -88,17 +94,6 @@ beside=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 wait $!
 steady "$node"
 restarted=$(anon_bytes "$node")
-# The newer half of the cold rows comes back, and leaves again beside the reads.
-middle=$(sed -n "$((ROWS / 2)){p;q}" "$dir/rows.csv" | cut -d, -f1)
-ctl cold warm posts --from "$middle" --keep 1s >/dev/null
-moved=$(metric countd_cold_moved_rows_total)
-ctl cold migrate posts --older-than "$after" --no-wait >/dev/null
-until [[ $(metric countd_cold_moved_rows_total) -gt $moved ]]; do sleep 0.1; done
-moved=$(metric countd_cold_moved_rows_total)
-bench --op read --ids-from "$dir/old.csv" --rate 1000 --concurrency 16 >"$dir/moving" &
-moving=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
-wait $!
-moved=$((($(metric countd_cold_moved_rows_total) - moved) / SECONDS_EACH))
 kill "$node" && wait "$node"
 
 echo "$ROWS rows, loaded in $(seconds "$began" "$loaded") s: $(awk -v n="$ROWS" -v a="$began" -v b="$loaded" 'BEGIN {printf "%.0f", n / (b - a)}') rows/s."

@@ -21,7 +21,6 @@ type ColdNode struct {
 	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`
-	Kept         []ColdKept     `json:"kept"`           // ranges that warming keeps in memory
 	Work         *ColdWork      `json:"work,omitempty"` // the newest job; nil for none since the start
 }
 
@@ -49,18 +48,10 @@ type ColdKeyspace struct {
 	DamagedShards int    `json:"damaged_shards"`
 }
 
-// ColdKept is a range of ids whose rows do not leave memory for their age.
-type ColdKept struct {
-	Keyspace string    `json:"keyspace"`
-	From     uint64    `json:"from,string"`
-	To       uint64    `json:"to,string"`
-	Until    time.Time `json:"until"`
-}
-
 // ColdWork is the current or the last job of a node.
 type ColdWork struct {
 	ID       string    `json:"id"`
-	Verb     string    `json:"verb"`               // migrate or warm
+	Verb     string    `json:"verb"`               // migrate
 	Keyspace string    `json:"keyspace,omitempty"` // "" for all
 	Began    time.Time `json:"began"`
 	Running  bool      `json:"running"`
@@ -81,7 +72,6 @@ type ColdOrderedNode struct {
 	Node    string `json:"node"`
 	Answers bool   `json:"answers"`           // without an answer the node begins nothing, unless it answered too late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
-	Bytes   uint64 `json:"bytes"`             // upper bound of the memory that warming takes
 	Refused string `json:"refused,omitempty"` // why the node begins nothing
 	Never   bool   `json:"never,omitempty"`   // rows never go there for their age
 }
@@ -93,14 +83,6 @@ type ColdMigration struct {
 	Before    uint64        // rows of lesser ids; 0 for not given
 	OlderThan time.Duration // in whole seconds, 1s … 100 years; 0 for not given
 	DryRun    bool
-}
-
-// ColdWarming selects the rows that return to memory.
-type ColdWarming struct {
-	Keyspace string
-	From, To uint64
-	Keep     time.Duration // however old they are, in whole seconds, 1s … 365 days; 0 for a day
-	DryRun   bool
 }
 
 // Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
@@ -121,18 +103,7 @@ func (a Admin) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, e
 	}{m.Keyspace, m.Before, int64(m.OlderThan / time.Second), m.DryRun})
 }
 
-// WarmCold moves rows back into memory on all nodes, if they fit on all of them.
-func (a Admin) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, error) {
-	return a.orderCold(ctx, "warm", struct {
-		Keyspace string `json:"keyspace"`
-		From     uint64 `json:"from,string"`
-		To       uint64 `json:"to,string"`
-		Keep     int64  `json:"keep_seconds,omitempty"`
-		DryRun   bool   `json:"dry_run,omitempty"`
-	}{w.Keyspace, w.From, w.To, int64(w.Keep / time.Second), w.DryRun})
-}
-
-// StopCold stops the current jobs on all nodes, and lets warmed rows leave memory again.
+// StopCold stops the current jobs on all nodes.
 func (a Admin) StopCold(ctx context.Context) (ColdOrdered, error) {
 	return a.orderCold(ctx, "stop", struct{}{})
 }

@@ -153,7 +153,7 @@ func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table 
 	return n
 }
 
-// Random ops on rows of any shape, while segments are frozen, folded and warmed
+// Random ops on rows of any shape, while segments are frozen and folded
 // and the table is replaced by what its snapshot makes: it equals the naive table,
 // and has the digest of a table that never moved a row.
 func TestColdRowsCount(t *testing.T) {
@@ -196,10 +196,6 @@ func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64)
 		switch step % 5 {
 		case 1, 4:
 			frozen += freeze(t, tab, cold, 1+r.IntN(20))
-		case 2:
-			if _, _, _, err := tab.Warm(known[r.IntN(len(known))], 1<<64-1, 1+r.IntN(3)); err != nil {
-				t.Fatal(err)
-			}
 		case 3:
 			next := reloaded(t, tab, nil)
 			tab.Close()
@@ -219,10 +215,7 @@ func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64)
 	if frozen < len(known)/2 && len(want.ids()) > 2*rowsMax {
 		t.Errorf("%d rows were frozen of %d", frozen, len(known))
 	}
-	if _, _, more, err := tab.Warm(0, 1<<64-1, 1<<30); more || err != nil {
-		t.Fatal(err)
-	}
-	want.equal(t, tab)
+	want.equalCold(t, tab)
 	tab.Close()
 	if n := cold.needed(); n != 0 {
 		t.Errorf("%d generations are needed by nobody and not released", n)
@@ -332,9 +325,6 @@ func TestColdRowsThatCannotBeRead(t *testing.T) {
 	if err := tab.Scan(0, 4, func(*Page) bool { return true }); !errors.Is(err, errGone) {
 		t.Errorf("scan: %v", err)
 	}
-	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); !errors.Is(err, errGone) {
-		t.Errorf("warm: %v", err)
-	}
 	cold.fail = nil
 	if _, err := tab.Apply(ops, 0, nil, nil); err != nil {
 		t.Error(err)
@@ -430,20 +420,17 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	if n, err := tab.Freeze(cold, []uint64{0}); n == 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); err != nil {
-		t.Fatal(err)
-	}
-	if calls != 8 { // a read and a removal each, of two locks
+	if calls != 4 { // a read and a removal, of two locks
 		t.Errorf("%d locks were looked at", calls)
 	}
-	freeze(t, tab, cold, 1)
 	looked = reloaded(t, tab, nil)
-	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); err != nil {
-		t.Fatal(err)
+	if freeze(t, looked, cold, 1<<20) == 0 {
+		t.Fatal("nothing is frozen of the table that is closed")
 	}
+	before := calls
 	looked.Close()
-	if calls != 12 {
-		t.Errorf("%d locks were looked at with those of Close", calls)
+	if calls == before { // the removal
+		t.Error("Close removed nothing")
 	}
 }
 
@@ -464,8 +451,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Readers beside the writer and beside segments that are frozen, folded and
-// warmed. A row never goes back and is never missed.
+// Readers beside the writer and beside segments that are frozen and folded.
+// A row never goes back and is never missed.
 func TestReadersBesideFreezing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -497,14 +484,10 @@ func TestReadersBesideFreezing(t *testing.T) {
 			}
 		})
 	}
-	r := rand.New(rand.NewPCG(9, 9))
 	var freezing sync.WaitGroup
 	freezing.Go(func() {
 		for range 25 {
 			freeze(t, tab, cold, 3)
-			if _, _, _, err := tab.Warm(ids[r.IntN(len(ids))], 1<<64-1, 1); err != nil {
-				t.Error(err)
-			}
 		}
 		stop.Store(true)
 	})

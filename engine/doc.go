@@ -25,7 +25,7 @@
 //
 // # Files
 //
-// Files depend downwards only: apply, cold, freeze, seal and melt, snapshot and warm on
+// Files depend downwards only: apply, cold, freeze, seal and melt, and snapshot on
 // room; room on table, directory, salts and shape; these on segment; segment on bucket,
 // overflow and tier; tier on sealed; all on page and geometry.
 //

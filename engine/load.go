@@ -192,7 +192,7 @@ func (t *Table) Adopt(rows int64, digest uint64) {
 	t.mu.digest = digest
 }
 
-// Close releases the table's cold rows. The caller must not write, freeze or warm
+// Close releases the table's cold rows. The caller must not write or freeze
 // afterwards. Reads of cold rows may fail from then on.
 func (t *Table) Close() {
 	for _, part := range t.cold() {

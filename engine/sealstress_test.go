@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// One writer with any ops, one goroutine that seals, freezes and warms by turns, and one
+// One writer with any ops, one goroutine that seals and freezes by turns, and one
 // that takes snapshots: each snapshot has the digest and the rows that it says, and the
 // table has what was written.
 func TestTiersBesideTheWriter(t *testing.T) {
@@ -37,11 +37,6 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			firsts, _ := tab.Watch(anyAge)
 			if _, err := tab.Freeze(cold, firsts[:min(len(firsts), 1+i%3)]); err != nil {
 				t.Error(err)
-			}
-			if i%8 == 7 {
-				if _, _, _, err := tab.Warm(0, 1<<64-1, 3); err != nil {
-					t.Error(err)
-				}
 			}
 		}
 	})

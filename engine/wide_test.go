@@ -62,16 +62,6 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 			t.Errorf("%v words", is)
 		}
 	})
-	t.Run("comes back from disk", func(t *testing.T) {
-		tab, ids := filled(t, 30_000)
-		widen(t, tab, ids)
-		cold := &memCold{}
-		freeze(t, tab, cold, 1)
-		if _, _, _, err := tab.Warm(0, 1<<64-1, 10); err != nil {
-			t.Fatal(err)
-		}
-		narrow(t, tab)
-	})
 }
 
 // A segment whose counts needed an overflow table, and do no more, gives its memory

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -280,14 +279,17 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			replica.fsm.Apply(entry)
 		}
 	}
-	for range 3 {
-		var ops []engine.Op
-		for range 8_000 {
-			keys = append(keys, uint64(len(keys))<<20|r.Uint64N(1<<20))
-			ops = append(ops, add(keys[len(keys)-1], uint8(r.IntN(4)), 1+r.Int64N(500)))
+	fill := func() {
+		for range 3 {
+			var ops []engine.Op
+			for range 8_000 {
+				keys = append(keys, uint64(len(keys))<<20|r.Uint64N(1<<20))
+				ops = append(ops, add(keys[len(keys)-1], uint8(r.IntN(4)), 1+r.Int64N(500)))
+			}
+			apply(ops)
 		}
-		apply(ops)
 	}
+	fill()
 	for step := range 80 {
 		var ops []engine.Op
 		for range 1 + r.IntN(200) {
@@ -319,10 +321,6 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		case 3:
 			one.crash(left)
 			replay(one)
-		case 4:
-			from, to := keys[r.IntN(len(keys))], keys[r.IntN(len(keys))]
-			_, _, _, err := one.fsm.Warm(min(from, to), max(from, to))
-			one.must(err)
 		case 5:
 			other := replicas[r.IntN(len(replicas))]
 			if other.newest == "" {
@@ -346,11 +344,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 	sameRows(t, plain, replicas)
 
 	sealing := replicas[1]
-	for from, more := uint64(0), true; more; {
-		var err error
-		_, from, more, err = sealing.fsm.Warm(from, math.MaxUint64)
-		sealing.must(err)
-	}
+	fill() // rows that are not on disk
 	sealing.sealAll()
 	sealed := sealing.fsm.State().SealedRows
 	sealing.snapshot()

@@ -107,8 +107,5 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	if rows, err := freezeAll(a.fsm, old); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	if _, _, more, err := a.fsm.Warm(0, 1<<64-1); more || err != nil {
-		t.Error(more, err)
-	}
 	a.fsm = NewCounters() // whose table can be verified
 }

@@ -134,24 +134,6 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 	return rows, next, more, time.Since(began)
 }
 
-// Warm brings cold rows with keys from … to back into memory, a few whole segments a
-// call. It returns the number of rows, the key to continue from, and false if none are
-// left. After an error, that key is behind the rows that could not be read.
-func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err error) {
-	c.tiering.Lock()
-	defer c.tiering.Unlock()
-	if c.closed {
-		return 0, 0, false, nil
-	}
-	return c.Table().Warm(from, to, freezeSegmentsMax)
-}
-
-// WarmCost returns how many rows Warm would bring back for keys from … to, and an upper
-// bound of the memory that they take then.
-func (c *Counters) WarmCost(from, to uint64) (rows int, bytes uint64) {
-	return c.Table().WarmCost(from, to)
-}
-
 // Generations returns how many generations of rows are on disk, including those that only
 // stored snapshots name.
 func (c *Counters) Generations() int {

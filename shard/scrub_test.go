@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
@@ -143,20 +142,4 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 		return
 	}
 	t.Error("no row is damaged")
-}
-
-// A damaged block keeps its own neighbours on disk, and all others come as an operator
-// says, who is told in one line.
-func TestWarmPassesDamage(t *testing.T) {
-	t.Parallel()
-	n := openDamagedNode(t)
-	_, before := coldReportOf(t, n, "posts")
-	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
-	_, posts := coldReportOf(t, n, "posts")
-	if posts.ColdRows == 0 || posts.ColdRows >= before.ColdRows || work.Rows != before.ColdRows-posts.ColdRows || posts.DamagedShards != 1 {
-		t.Errorf("%+v: %+v, before %+v", work, posts, before)
-	}
-	if want := "group 1: cold rows are damaged"; work.Failed != want {
-		t.Errorf("failed by %q, want %q", work.Failed, want)
-	}
 }

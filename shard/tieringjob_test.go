@@ -12,7 +12,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -31,7 +30,7 @@ func endOf(t *testing.T, n *Node, id string) *tiering.ColdWork {
 	t.Helper()
 	// Each step rests for seven times as long as it took, which is long on a busy machine.
 	for end := time.Now().Add(8 * eventuallyMax); ; time.Sleep(time.Millisecond) {
-		if work, _ := n.tiering.Queue.Report(); work != nil && work.ID == id && !work.Running {
+		if work := n.tiering.Queue.Report(); work != nil && work.ID == id && !work.Running {
 			return work
 		}
 		if time.Now().After(end) {
@@ -105,56 +104,6 @@ func TestColdOrders(t *testing.T) {
 	t.Error("no metric tells how long reads took")
 }
 
-// Rows that come back as ordered read as before.
-func TestWarmOrder(t *testing.T) {
-	t.Parallel()
-	n := openColdNode(t, t.TempDir(), 1, 0)
-	ks := n.Keyspace("posts")
-	fillHot(t, n, ks)
-	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
-	work := order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
-	if r, posts := coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
-		t.Errorf("warmed: %+v, %+v", work, posts)
-	}
-	checkCold(t, n, ks, 1)
-}
-
-// Warmed rows stay in memory for as long as was said, however old, or until they are
-// migrated.
-func TestWarmedRowsAreKept(t *testing.T) {
-	t.Parallel()
-	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
-	ks := n.Keyspace("posts")
-	fillHot(t, n, ks)
-	cold := func() uint64 { _, posts := coldReportOf(t, n, "posts"); return posts.ColdRows }
-	rounds := func() uint64 { n.tiering.MoveCold(); n.tiering.MoveCold(); return cold() }
-	if rounds() == 0 {
-		t.Fatal("no row is cold")
-	}
-	warm := tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
-	order(t, n, warm)
-	left := cold()
-	if got := rounds(); got != left || left == 0 {
-		t.Errorf("%d rows are cold, %d after two looks", left, got)
-	}
-	if !firstTable(t, n, ks).Get(coldID(0), make([]int64, 1)) {
-		t.Error("a row that is kept is not in memory")
-	}
-	order(t, n, warm) // again, in place of the one before
-	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) != 1 || r.Kept[0].From != coldID(0) {
-		t.Errorf("kept: %+v", r.Kept)
-	}
-	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate})
-	if r, posts := coldReportOf(t, n, "posts"); len(r.Kept) != 0 || posts.ColdRows <= left {
-		t.Errorf("migrated: %+v, %+v", posts, r.Kept)
-	}
-	warm.Keep = time.Nanosecond
-	order(t, n, warm)
-	if got := rounds(); got <= left {
-		t.Errorf("%d rows are cold once they are kept no more", got)
-	}
-}
-
 // What cannot be meant, or done, begins nothing and says why.
 func TestColdOrdersThatAreRefused(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
@@ -164,7 +113,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		field string
 		err   error
 	}{
-		"no such keyspace":           {tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
+		"no such keyspace":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "songs"}, "", ErrUnknownKeyspace},
 		"rows of another kind":       {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
 		"ids without time":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
 		"rows that are old nowhere":  {tiering.TieringJob{Verb: tiering.ColdMigrate}, "older_than_seconds", nil},
@@ -185,25 +134,14 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	order(t, n, tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
+	refused("a verb of a later program", tiering.TieringJob{Verb: "fold", Before: 9})
 	holdHeadroom(n)
 	n.headroom.DiskFull.Store(true)
 	refused("a full disk", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9})
 	n.headroom.DiskFull.Store(false)
-	all := tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
-	n.headroom.MemoryLimit = headroom.MemoryLimitMin
-	n.headroom.Live = func() uint64 { return headroom.MemoryLimitMin / 2 }
-	n.headroom.Collector = func() uint64 { return 100 }
-	refused("no memory for them", all)
-	n.headroom.Live = func() uint64 { return 0 }
-	n.headroom.MemoryTight.Store(true)
-	if work := order(t, n, all); work.Failed == "" {
-		t.Errorf("memory that is tight meanwhile: %+v", work)
-	}
-	n.headroom.MemoryTight.Store(false)
 	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // takes coldAskedQuiet
 	mustDo(t, err)
-	refused("an order after another", all)
+	refused("an order after another", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
 	if again, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}); err != nil || again != id {
 		t.Errorf("the same order again: %q, %v, first %q", again, err, id)
 	}
@@ -212,13 +150,6 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	if work := endOf(t, n, id); work.Rows > 0 {
 		t.Errorf("an order that is stopped: %+v", work)
 	}
-	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) > 0 {
-		t.Errorf("kept after a stop: %+v", r.Kept)
-	}
-	for i := range uint64(tiering.KeptMax) {
-		order(t, n, tiering.TieringJob{Verb: tiering.ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
-	}
-	refused("more ranges than may be kept", all)
 }
 
 // What a deadline cuts off before all nodes were asked begins on none, and what is
@@ -231,15 +162,13 @@ func TestColdOrderDeadline(t *testing.T) {
 	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "n7.0", Name: "n7", State: catalog.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax,
 	}}}))
-	for _, verb := range []tiering.ColdVerb{tiering.ColdMigrate, tiering.ColdWarm} {
-		_, _, err := n.OrderCold(over, tiering.TieringJob{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
-		var silent *tiering.ColdSilentError
-		if !errors.As(err, &silent) || !slices.Equal(silent.Nodes, []string{"n7"}) {
-			t.Errorf("%s: %v", verb, err)
-		}
+	_, _, err := n.OrderCold(over, tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "posts", Before: 9})
+	var silent *tiering.ColdSilentError
+	if !errors.As(err, &silent) || !slices.Equal(silent.Nodes, []string{"n7"}) {
+		t.Error(err)
 	}
-	if work, kept := n.tiering.Queue.Report(); work != nil || len(kept) > 0 {
-		t.Errorf("begun: %+v, %+v", work, kept)
+	if work := n.tiering.Queue.Report(); work != nil {
+		t.Errorf("begun: %+v", work)
 	}
 	if _, answers, err := n.OrderCold(over, tiering.TieringJob{Verb: tiering.ColdStop}); err != nil || len(answers) != 1 {
 		t.Errorf("a stop: %+v, %v", answers, err)

@@ -33,7 +33,7 @@ func (s *Server) coldLocked() []map[string]any {
 		}
 		node := map[string]any{
 			"node": n.ID, "answers": true, "cold_after_seconds": 3600, "disk_bytes": 1 << 20, "cache_bytes": 1 << 16, "cache_hits": 900, "reads": 100,
-			"read_p50_seconds": 0.00028, "read_p99_seconds": 0.0018, "keyspaces": keyspaces, "kept": []any{},
+			"read_p50_seconds": 0.00028, "read_p99_seconds": 0.0018, "keyspaces": keyspaces,
 			"scrub": map[string]any{"every_seconds": 604800, "blocks": 10, "bytes": 40000, "pass_bytes": 500, "pass_of": 1000},
 		}
 		if w := s.mu.cluster.Cold[n.ID]; w != nil {
@@ -47,10 +47,9 @@ func (s *Server) coldLocked() []map[string]any {
 
 func (s *Server) orderColdLocked(verb string, body []byte) (int, any) {
 	var order struct {
-		Keyspace, Before, From, To string
-		DryRun                     bool  `json:"dry_run"`
-		OlderThan                  int64 `json:"older_than_seconds"`
-		Keep                       int64 `json:"keep_seconds"`
+		Keyspace, Before string
+		DryRun           bool  `json:"dry_run"`
+		OlderThan        int64 `json:"older_than_seconds"`
 	}
 	c := s.mu.cluster
 	if err := strict(body, &order); err != nil {
@@ -79,7 +78,7 @@ func (s *Server) orderColdLocked(verb string, body []byte) (int, any) {
 			nodes = append(nodes, map[string]any{"node": n.ID, "answers": false})
 			continue
 		}
-		nodes = append(nodes, map[string]any{"node": n.ID, "answers": true, "rows": rows, "bytes": 20 * rows})
+		nodes = append(nodes, map[string]any{"node": n.ID, "answers": true, "rows": rows})
 		if c.Cold == nil {
 			c.Cold = map[string]*Cold{}
 		}

@@ -126,10 +126,10 @@ func (h *Headroom) Close() {
 // bound, so that it does not change with every request.
 func (h *Headroom) Look() {
 	// The tables have grown since the last collection, and nothing else grows much.
-	needs := h.needs(0)
+	needs := h.needs()
 	if h.worthCollecting(needs) {
 		h.collect()
-		needs, h.collected = h.needs(0), time.Now()
+		needs, h.collected = h.needs(), time.Now()
 	}
 	h.memoryNeeds.Store(needs)
 	turn(&h.MemoryFull, h.MemoryLimit > 0, needs, h.MemoryLimit)
@@ -150,10 +150,9 @@ func (h *Headroom) Look() {
 	turn(&h.DiskFull, h.DiskReserve > 0, reserved, free)
 }
 
-// needs returns the memory of what is in use, and of so much more, with what the
-// collector needs besides.
-func (h *Headroom) needs(more uint64) uint64 {
-	used := max(h.Live(), h.Tables()) + more
+// needs returns the memory in use, with what the collector needs besides.
+func (h *Headroom) needs() uint64 {
+	used := max(h.Live(), h.Tables())
 	return used + used*h.Collector()/100
 }
 
@@ -166,16 +165,6 @@ func (h *Headroom) worthCollecting(needs uint64) bool {
 	}
 	tables := h.Tables()
 	return tables+tables*h.Collector()/100 < h.MemoryLimit
-}
-
-// Lacks returns by how much tables that grow by bytes exceed the room above which rows move
-// out of memory; 0 if they fit.
-func (h *Headroom) Lacks(bytes uint64) uint64 {
-	if h.MemoryLimit == 0 {
-		return 0
-	}
-	needs, has := h.needs(bytes), h.MemoryLimit-h.MemoryLimit/memoryTightShare
-	return needs - min(needs, has)
 }
 
 // turn sets full while used is not below limit, and until it is by a sixteenth.

@@ -148,21 +148,3 @@ func TestDiskRoomIsGivenOnce(t *testing.T) {
 		t.Errorf("an unknown disk: %v", err)
 	}
 }
-
-// What would fit leaves room for the collector, and for what goes on meanwhile.
-func TestHeadroomLacks(t *testing.T) {
-	h := Headroom{
-		Config:    Config{MemoryLimit: 8_000, Tables: func() uint64 { return 50 }},
-		Live:      func() uint64 { return 100 },
-		Collector: func() uint64 { return 25 },
-	}
-	for bytes, want := range map[uint64]uint64{900: 0, 5_500: 0, 6_400: 1_125} {
-		if got := h.Lacks(bytes); got != want {
-			t.Errorf("%d bytes more: %d are lacking, want %d", bytes, got, want)
-		}
-	}
-	h.MemoryLimit = 0
-	if got := h.Lacks(1 << 40); got != 0 {
-		t.Errorf("without a limit %d are lacking", got)
-	}
-}

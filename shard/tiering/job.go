@@ -21,10 +21,6 @@ import (
 // runs it.
 
 const (
-	// ColdKeepDefault is for how long warmed rows stay in memory, however old.
-	ColdKeepDefault = 24 * time.Hour
-	// ColdKeepMax bounds it: for longer --cold-after is what should be raised.
-	ColdKeepMax = 365 * 24 * time.Hour
 	// ColdOlderMin and ColdOlderMax bound the age of a migration, as they do
 	// --cold-after and the times that ids can have.
 	ColdOlderMin = time.Second
@@ -37,33 +33,26 @@ type ColdVerb string
 // The verbs.
 const (
 	ColdMigrate ColdVerb = "migrate" // rows leave memory
-	ColdWarm    ColdVerb = "warm"    // rows come back
-	ColdStop    ColdVerb = "stop"    // what was ordered ends where it is
+	ColdStop    ColdVerb = "stop"    // the migration ends where it is
 )
 
 // TieringJob is what an operator asks of the rows on disk of all nodes.
 type TieringJob struct {
 	ID       string   `json:"id"` // the same of orders that ask for the same
 	Verb     ColdVerb `json:"verb"`
-	Keyspace string   `json:"keyspace,omitempty"` // "" for all, of ColdMigrate alone
+	Keyspace string   `json:"keyspace,omitempty"` // "" for all
 	DryRun   bool     `json:"dry_run,omitempty"`  // only the answers are wanted
 
-	// Of ColdMigrate: rows of lesser ids than Before, or older by the time in their
-	// ids than OlderThan; 0 for not given. With neither those go that are old by
-	// Config.Cold.After.
+	// Rows of lesser ids than Before move, or those older than OlderThan by the time
+	// in their ids; 0 for not given. With neither, rows move that Config.Cold.After
+	// makes old.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
-
-	// Of ColdWarm: rows of ids From … To, kept in memory for so long.
-	From uint64        `json:"from,omitempty"`
-	To   uint64        `json:"to,omitempty"`
-	Keep time.Duration `json:"keep,omitempty"`
 }
 
 // ColdAnswer is what one node says to an order.
 type ColdAnswer struct {
 	Rows    uint64 `json:"rows"`              // about how many are to move
-	Bytes   uint64 `json:"bytes"`             // of memory that they take then at most, of ColdWarm
 	Refused string `json:"refused,omitempty"` // why nothing begins there
 	Never   bool   `json:"never,omitempty"`   // no row is ever old there
 }
@@ -198,62 +187,41 @@ func (t *Tiering) followCold(o TieringJob) ColdAnswer {
 		t.Queue.stop()
 		return ColdAnswer{}
 	}
-	a := t.costOf(&o)
-	if a.Refused == "" {
-		a.Refused = t.cannotFollow(&o, a.Bytes)
+	if o.Verb != ColdMigrate {
+		return ColdAnswer{Refused: fmt.Sprintf("it knows no order to %s", o.Verb)}
 	}
-	if a.Refused == "" && !o.DryRun {
+	a := t.costOf(&o)
+	if a.Refused = t.cannotFollow(&o); a.Refused == "" && !o.DryRun {
 		a.Refused = t.Queue.begin(o, a.Rows)
 	}
 	return a
 }
 
-// costOf says how many rows an order is about here.
-func (t *Tiering) costOf(o *TieringJob) (a ColdAnswer) {
-	switch o.Verb {
-	case ColdMigrate:
-		a.Never = o.Before == 0 && o.OlderThan == 0 && t.cfg.Cold.After == 0
-		for _, l := range t.Leaving(o.isFor) {
-			a.Rows += uint64(l.FSM.Aged(t.agedBy(o, l.Shard)))
-		}
-	case ColdWarm:
-		for _, l := range t.Leaving(o.isFor) {
-			from, to := o.keys(l.PerKey)
-			rows, bytes := l.FSM.WarmCost(from, to)
-			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
-		}
-	default:
-		a.Refused = fmt.Sprintf("it knows no order to %s", o.Verb)
+// costOf returns about how many rows a migration moves here.
+func (t *Tiering) costOf(o *TieringJob) ColdAnswer {
+	a := ColdAnswer{Never: o.Before == 0 && o.OlderThan == 0 && t.cfg.Cold.After == 0}
+	for _, l := range t.Leaving(o.isFor) {
+		a.Rows += uint64(l.FSM.Aged(t.agedBy(o, l.Shard)))
 	}
 	return a
 }
 
-// cannotFollow says why a node cannot follow an order that takes so many bytes of
-// memory, or "".
-func (t *Tiering) cannotFollow(o *TieringJob, bytes uint64) string {
+// cannotFollow returns why this node cannot begin a migration, or "".
+func (t *Tiering) cannotFollow(o *TieringJob) string {
 	if refused := t.Queue.refuses(o); refused != "" {
 		return refused
 	}
 	switch {
 	case t.cfg.Draining.Load():
 		return "it is stopping"
-	case o.Verb == ColdMigrate && t.cfg.Headroom.DiskFull.Load():
+	case t.cfg.Headroom.DiskFull.Load():
 		return "its disk has no room"
-	case o.Verb == ColdWarm:
-		if lacks := t.cfg.Headroom.Lacks(bytes); lacks > 0 {
-			return fmt.Sprintf("%d bytes more are needed than fit below seven eighths of its memory limit", lacks)
-		}
 	}
 	return ""
 }
 
 // isFor reports whether an order is about a shard.
 func (o *TieringJob) isFor(s *Shard) bool { return o.Keyspace == "" || o.Keyspace == s.Keyspace }
-
-// keys returns the range of keys that ids From … To have in a shard.
-func (o *TieringJob) keys(perKey uint64) (from, to uint64) {
-	return o.From / perKey, o.To / perKey
-}
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
 func (t *Tiering) agedBy(o *TieringJob, s *Shard) func(first, last uint64) bool {

@@ -35,7 +35,6 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
 			func() float64 { return float64(t.due.Load()) }),
 		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&t.moved)),
-		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator moved back into memory.", count(&t.warmed)),
 
 		metric.Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
 			func() float64 { return float64(t.diskBytes()) }),

@@ -29,7 +29,6 @@ type ColdReport struct {
 	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`      // by name
-	Kept         []ColdKept     `json:"kept"`           // in memory, however old
 	Work         *ColdWork      `json:"work,omitempty"` // the newest that was ordered
 }
 
@@ -66,14 +65,11 @@ func (t *Tiering) serveReport(context.Context, []byte) ([]byte, error) {
 
 func (t *Tiering) report() ColdReport {
 	s := t.Stats()
-	r := ColdReport{
+	return ColdReport{
 		AfterSeconds: t.cfg.Cold.After.Seconds(), DiskBytes: t.diskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
-		Refused: s.Refused, Damaged: s.Damaged, Scrub: t.Scrub.Report(), Keyspaces: t.coldKeyspaces(),
+		Refused: s.Refused, Damaged: s.Damaged, Scrub: t.Scrub.Report(), Keyspaces: t.coldKeyspaces(), Work: t.Queue.Report(),
 	}
-	work, kept := t.Queue.Report()
-	r.Work, r.Kept = work, append([]ColdKept{}, kept...)
-	return r
 }
 
 func (t *Tiering) coldKeyspaces() []ColdKeyspace {

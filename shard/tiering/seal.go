@@ -39,7 +39,7 @@ func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	if old == nil || !t.mayMove() || !t.MayFreeze() {
 		return old
 	}
-	leaves := t.Queue.unlessKept(s, t.cfg.Cold.Layouts[s.Keyspace].old(now, t.cfg.Cold.After, s.PerKey))
+	leaves := t.cfg.Cold.Layouts[s.Keyspace].old(now, t.cfg.Cold.After, s.PerKey)
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 

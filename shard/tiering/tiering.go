@@ -59,7 +59,6 @@ type Tiering struct {
 	Queue    Queue
 	moved    atomic.Uint64 // rows that became cold, or were written anew
 	due      atomic.Int64  // rows in memory that the last look found were to become so
-	warmed   atomic.Uint64 // rows that came back into memory because an operator asked for it
 	Sealed   atomic.Uint64 // rows that were sealed, each time
 	Repaired atomic.Uint64 // replicas that were replaced by another node's: the node counts them
 	sealNext int           // at which of the shards the next round begins: run's
@@ -194,7 +193,7 @@ func (t *Tiering) MoveCold() {
 // were to leave.
 func (t *Tiering) moveOld(l *Leaving) (due int) {
 	old := t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey)
-	due = l.Watch(t.Queue.unlessKept(l.Shard, old))
+	due = l.Watch(old)
 	_ = t.freeze(l, l.idle.Segments(), t.rest) // it is told, and tried again
 	return due
 }

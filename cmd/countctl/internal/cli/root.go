@@ -188,7 +188,7 @@ func needShell(root *cobra.Command) {
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
-	"keyspace", "before", "older_than_seconds", "keep_seconds", "column", "member", "limit", "cursor",
+	"keyspace", "before", "older_than_seconds", "column", "member", "limit", "cursor",
 	"positions", "key", "group", "grants", "limits",
 }
 

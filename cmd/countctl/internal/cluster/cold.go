@@ -16,7 +16,7 @@ import (
 // coldWait is long enough to move hundreds of millions of rows out of memory.
 const coldWait = 24 * time.Hour
 
-// coldOutput is the JSON output of cold migrate, warm and stop.
+// coldOutput is the JSON output of cold migrate and stop.
 type coldOutput struct {
 	ID    string           `json:"id"`   // "" of a dry run
 	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
@@ -35,8 +35,8 @@ type coldNodeOutput struct {
 }
 
 func coldCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("cold", "Show the rows on disk, and move rows to disk or back into memory",
-		coldStatusCommand(c), coldMigrateCommand(c), coldWarmCommand(c), coldStopCommand(c))
+	return cli.CommandGroup("cold", "Show the rows on disk, and move rows to disk",
+		coldStatusCommand(c), coldMigrateCommand(c), coldStopCommand(c))
 }
 
 func coldMigrateCommand(c *cli.CLI) *cobra.Command {
@@ -50,8 +50,8 @@ func coldMigrateCommand(c *cli.CLI) *cobra.Command {
 
 Each node's --cold-after decides which rows are old, unless --before or --older-than is
 given. Some 10,000 adjacent rows move together, once nobody has written to any of them for
-two seconds; the newest rows of a shard always stay. Rows that cold warm has kept in memory
-move too. If the command is interrupted, the nodes continue; cold stop ends the job.`,
+two seconds; the newest rows of a shard always stay. If the command is interrupted, the nodes
+continue; cold stop ends the job.`,
 		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
 		Args:    cli.AtMost(1, "at most one KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -84,53 +84,10 @@ move too. If the command is interrupted, the nodes continue; cold stop ends the 
 	return cmd
 }
 
-func coldWarmCommand(c *cli.CLI) *cobra.Command {
-	w := client.ColdWarming{Keep: 24 * time.Hour}
-	var from, to string
-	wait := coldWait
-	cmd := &cobra.Command{
-		Use:   "warm KEYSPACE",
-		Short: "Bring rows back into memory, on all nodes, and wait for that",
-		Long: `Bring rows back into memory, on all nodes, and wait for that.
-
-The command is refused if the rows would not fit under the memory limit of each node. Rows
-stay in memory for --keep, however old they are, and then move back to disk once nobody
-writes to them. A node that runs short of memory moves them earlier. A node that restarts
-has those rows on disk again that were there in its newest snapshot. To keep rows in memory
-for good, raise --cold-after.`,
-		Example: "  countctl cold warm posts --from 3342819171543700 --to 3356118498271249 --keep 48h",
-		Args:    cli.Exactly(1, "a KEYSPACE"),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			w.Keyspace, w.To = args[0], 1<<64-1
-			if w.From, err = idFlag(cmd, "from", from); err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("to") {
-				if w.To, err = idFlag(cmd, "to", to); err != nil {
-					return err
-				}
-			}
-			if w.From > w.To {
-				return cli.Usagef("--from %d is above --to %d", w.From, w.To)
-			}
-			return orderCold(cmd.Context(), c, "warm", wait, w.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.Admin().WarmCold(cmd.Context(), w)
-			})
-		},
-	}
-	cmd.Flags().StringVar(&from, "from", "", "first id (default: the lowest)")
-	cmd.Flags().StringVar(&to, "to", "", "last id (default: the highest)")
-	cli.DurationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "how long the rows stay in memory regardless of their age, 1s to 8760h, in whole seconds")
-	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "print how many rows would move and how much memory they take, and move none")
-	waitFlag(cmd, &wait)
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return wholeSeconds(cmd, "keep", w.Keep) }
-	return cmd
-}
-
 func coldStopCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the jobs of cold migrate and warm, and let warmed rows leave memory",
+		Short: "Stop the jobs of cold migrate",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
@@ -255,7 +212,7 @@ func (o *coldOutput) verdict(verb string) error {
 }
 
 func coldRows(t *cli.Table, o coldOutput) {
-	t.Row("NODE", "ROWS DUE", "MEMORY", "MOVED", "STATE")
+	t.Row("NODE", "ROWS DUE", "MOVED", "STATE")
 	for _, n := range o.Nodes {
 		state := "begun"
 		switch {
@@ -272,6 +229,6 @@ func coldRows(t *cli.Table, o coldOutput) {
 		case o.verb == "stop":
 			state = "stopped"
 		}
-		t.Row(n.Node, cli.Grouped(n.Rows), cli.Grouped(n.Bytes), cli.Grouped(n.Moved), state)
+		t.Row(n.Node, cli.Grouped(n.Rows), cli.Grouped(n.Moved), state)
 	}
 }

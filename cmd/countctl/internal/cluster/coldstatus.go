@@ -48,7 +48,7 @@ func coldNodeRows(t *cli.Table, nodes []client.ColdNode) {
 	coldWorkRows(t, nodes)
 }
 
-// coldWorkRows shows the jobs and the rows kept in memory, if there are any.
+// coldWorkRows shows the jobs, if there are any.
 func coldWorkRows(t *cli.Table, nodes []client.ColdNode) {
 	header := true
 	row := func(cells ...any) {
@@ -69,9 +69,6 @@ func coldWorkRows(t *cli.Table, nodes []client.ColdNode) {
 				state = w.Failed
 			}
 			row(n.Node, w.Verb, cmp.Or(w.Keyspace, "-"), cli.Grouped(w.Rows), cli.Grouped(w.Of), state)
-		}
-		for _, k := range n.Kept {
-			row(n.Node, "keep", k.Keyspace, "", "", fmt.Sprintf("ids %d to %d until %s", k.From, k.To, k.Until.UTC().Format(time.RFC3339)))
 		}
 	}
 }
