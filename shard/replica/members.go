@@ -180,11 +180,8 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		old := servers[at].ID // raft takes no address twice
 		wanted := slices.ContainsFunc(all, func(m Member) bool { return m.ID == old })
 		if !wanted && old == self { // which never takes its own vote
-			heir := slices.IndexFunc(target, func(m Member) bool {
-				return m.ID != self && SuffrageOf(servers, m.ID) == raft.Voter && isCaughtUp(m.ID, behind)
-			})
-			if heir >= 0 {
-				return MemberStep{StepHandOver, target[heir], "handed over to " + string(target[heir].ID) + ": " + string(m.ID) + " has this address"}
+			if heir := heirOf(self, servers, target, behind); heir.ID != "" {
+				return MemberStep{StepHandOver, heir, "handed over to " + string(heir.ID) + ": " + string(m.ID) + " has this address"}
 			}
 			continue
 		}
@@ -202,6 +199,20 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 	}
 	return MemberStep{}
+}
+
+// heirOf returns the voter to which a leader hands over whose address another replica has:
+// one that has caught up, of the target if there is one. The zero Member means none.
+func heirOf(self raft.ServerID, servers []raft.Server, target []Member, behind func(raft.ServerID) (uint64, error)) (heir Member) {
+	for _, s := range servers {
+		if s.ID == self || s.Suffrage != raft.Voter || !isCaughtUp(s.ID, behind) {
+			continue
+		}
+		if heir = (Member{s.ID, string(s.Address)}); isIn(target, s) {
+			break
+		}
+	}
+	return heir
 }
 
 func isCaughtUp(id raft.ServerID, behind func(raft.ServerID) (uint64, error)) bool {

@@ -118,4 +118,8 @@ func TestLeaderDoesNotRemoveItself(t *testing.T) {
 	if step := NextStep("b#2", servers, target, nil, behind); step.Do != StepRemove || step.Member.ID != "a#1" {
 		t.Errorf("%+v", step)
 	}
+	lag["c#3"] = 0
+	if step := NextStep("a#1", servers, target[:1], nil, behind); step.Do != StepHandOver || step.Member.ID != "c#3" {
+		t.Errorf("nobody of the target can lead yet: %+v", step)
+	}
 }
