@@ -64,7 +64,8 @@ type WriteOptions struct {
 	Quiet bool // the answer only counts the ops
 	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Give one if the caller
 	// itself may repeat the same write, for example after a crash. The same key with other
-	// ops is refused.
+	// ops is refused. After the server's --key-horizon, 10 minutes by default, the server
+	// refuses a key of NewKey and takes any other key for a new one.
 	Key string
 	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer
 	// in the API. Numbers may be in flight in any order if none is 64 or more below the
@@ -82,6 +83,11 @@ type WriteOptions struct {
 // KeyBytesMax bounds a key.
 const KeyBytesMax = 128
 
+// keyHeader is Idempotency-Key in lower case. Under its canonical name, net/http sends a
+// request again by itself if a connection breaks. The client would then take a write that the
+// server received for one that was never sent.
+const keyHeader = "idempotency-key"
+
 // errBadOnce is returned before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq from 1, and Unkeyed")
 
@@ -96,13 +102,13 @@ func (o WriteOptions) header() (http.Header, error) {
 	case produced:
 		return http.Header{"Countd-Producer": {o.Producer}, "Countd-Seq": {strconv.FormatUint(o.Seq, 10)}}, nil
 	case keyed:
-		return http.Header{"Idempotency-Key": {o.Key}}, nil
+		return http.Header{keyHeader: {o.Key}}, nil
 	}
 	key, err := NewKey()
 	if err != nil {
 		return nil, err
 	}
-	return http.Header{"Idempotency-Key": {key}}, nil
+	return http.Header{keyHeader: {key}}, nil
 }
 
 // NewKey returns an Idempotency-Key that no other write has: a UUIDv7. Its time lets a
