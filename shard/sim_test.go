@@ -27,7 +27,7 @@ var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
 		retireProves: true, neverTwice: true, inForce: true, initialBegins: true,
-		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, filter: true,
+		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, leadersAlone: true, filter: true,
 	}
 	simOld = simRules{filter: true}
 )
@@ -54,6 +54,7 @@ func TestSimulated(t *testing.T) {
 		"late snapshots": {lateSnapshots: true},
 		"lost nodes":     {wipes: true, lateSnapshots: true},
 		"five voters":    {five: true, wipes: true},
+		"full disks":     {full: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,6 +125,9 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"candidates that vote although they know a leader": {
 			rules: without(func(r *simRules) { r.freeCandidates = false }), shape: simShape{wipes: true}, fault: simWedged,
+		},
+		"appends of leaders alone": {
+			rules: without(func(r *simRules) { r.leadersAlone = false }), shape: simShape{full: true}, fault: simWedged,
 		},
 		"a leader that is asked wherever it is": {
 			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,

@@ -28,6 +28,7 @@ import (
 //   - The replication to a member that was removed goes on for a moment, and what it
 //     answers counts for a member of the same id that was added meanwhile.
 //   - A leader that starts a handover, or gets TimeoutNow at any time, skips pre-votes.
+//   - A leader that waits for its disk to store a later term sends heartbeats of its own.
 //
 // The term and vote are durable, one record each, as Votes makes them; the
 // log is, and the newest snapshot. Commit index, applied index and leader are not.
@@ -95,6 +96,8 @@ type simRaft struct {
 	latest, accepted []raft.Server // raft's configurations.latest and .committed
 	latestAt, accAt  uint64
 	fromTransfer     bool
+	waits            bool     // the main loop waits for a full disk to take its term or vote
+	former           *simLead // whose replication goes on while the main loop waits; nil for none
 
 	campaign  uint64 // counts candidacies: late answers are told apart
 	preVoting bool
@@ -223,7 +226,7 @@ func (r *simRaft) lastEntry() (index, term uint64) {
 func (r *simRaft) setState(s simState) {
 	r.leader, r.leaderID = "", ""
 	if r.state == simLeader && s != simLeader {
-		r.lead = nil
+		r.former, r.lead = r.lead, nil
 	}
 	if s != simCandidate {
 		r.campaign++
@@ -232,7 +235,22 @@ func (r *simRaft) setState(s simState) {
 	r.state = s
 }
 
-func (r *simRaft) setTerm(term uint64) { r.disk.term = term }
+// setTerm stores a term, or reports false if the main loop waits for the disk: nothing is done with
+// the call then.
+func (r *simRaft) setTerm(term uint64) bool {
+	if r.mustWait() {
+		return false
+	}
+	r.disk.term = term
+	return true
+}
+
+func (r *simRaft) full() bool { return r.w.nodes[r.disk.node].full }
+
+func (r *simRaft) mustWait() bool {
+	r.waits = r.full()
+	return r.waits
+}
 
 func (r *simRaft) rules() *simRules { return &r.w.rules }
 
@@ -278,7 +296,9 @@ func (r *simRaft) runCandidate() {
 func (r *simRaft) electSelf(transfer bool) {
 	r.preVoting = false
 	r.granted, r.voters = 0, r.voters[:0]
-	r.setTerm(r.disk.term + 1)
+	if !r.setTerm(r.disk.term + 1) {
+		return
+	}
 	lastIndex, lastTerm := r.lastEntry()
 	for _, s := range r.latest {
 		if s.Suffrage != raft.Voter {
@@ -347,7 +367,9 @@ func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
 	}
 	if m.term > r.disk.term {
 		r.setState(simFollower)
-		r.setTerm(m.term)
+		if !r.setTerm(m.term) {
+			return r.disk.term, false
+		}
 	}
 	if !voter {
 		return r.disk.term, false
@@ -357,6 +379,9 @@ func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
 	}
 	lastIndex, lastTerm := r.lastEntry()
 	if lastTerm > m.indexTerm || lastTerm == m.indexTerm && lastIndex > m.index {
+		return r.disk.term, false
+	}
+	if r.mustWait() {
 		return r.disk.term, false
 	}
 	r.disk.voteTerm, r.disk.voteFor = m.term, m.fromAddr
@@ -410,8 +435,8 @@ func (r *simRaft) becomeLeader() {
 	r.w.elected(r)
 	r.startStop()
 	r.dispatch(simEntry{})
-	if r.state == simLeader { // a noop alone may end it
-		r.lead.barrier = r.dispatch(simEntry{})
+	if lead := r.lead; lead != nil { // a noop alone may end it
+		lead.barrier = r.dispatch(simEntry{})
 		r.applyUpTo(r.commit)
 	}
 }
@@ -451,9 +476,13 @@ func (r *simRaft) startStop() {
 	})
 }
 
-// dispatch appends an entry as leader and returns its index.
+// dispatch appends an entry as leader and returns its index. A leader whose disk is full steps down.
 func (r *simRaft) dispatch(e simEntry) uint64 {
 	d := r.disk
+	if r.full() {
+		r.setState(simFollower)
+		return 0
+	}
 	index := max(r.lastLog, d.snap.index) + 1
 	e.term, e.ident = d.term, r.w.ident()
 	r.store(index, e)
@@ -547,7 +576,7 @@ func (r *simRaft) committedFor() uint64 {
 // changeMembers is leaderLoop's branch of configurationChangeChIfStable.
 func (r *simRaft) changeMembers() {
 	l := r.lead
-	if l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
+	if r.full() || l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
 		return
 	}
 	conf := nextSimConfiguration(r.latest, *l.change)
@@ -666,7 +695,9 @@ func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 	}
 	if m.term > d.term || r.state != simFollower && !r.fromTransfer {
 		r.setState(simFollower)
-		r.setTerm(m.term)
+		if !r.setTerm(m.term) {
+			return false, lastLog
+		}
 	}
 	r.leader, r.leaderID = m.fromAddr, m.fromID
 	if m.index > 0 {
@@ -681,6 +712,9 @@ func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 		if prevTerm != m.indexTerm {
 			return false, lastLog
 		}
+	}
+	if len(m.entries) > 0 && r.full() {
+		return false, lastLog
 	}
 	for i := range m.entries {
 		index := m.first + uint64(i)
@@ -751,7 +785,7 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 			return ok, false
 		}
 	}
-	if m.term < d.term {
+	if m.term < d.term || r.full() {
 		return false, false
 	}
 	if m.term > d.term {
@@ -771,7 +805,7 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 // takeSnapshot is raft's, which leaves keep entries before it in the log.
 func (r *simRaft) takeSnapshot(keep uint64) {
 	d := r.disk
-	if r.applied <= d.snap.index || r.applied < r.accAt {
+	if r.full() || r.applied <= d.snap.index || r.applied < r.accAt {
 		return
 	}
 	e := d.entry(r.applied)

@@ -46,7 +46,7 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	switch {
 	case shape.five:
 		size = 5
-	case shape.wipes || shape.small:
+	case shape.wipes || shape.small || shape.full:
 		size = 3
 	case shape.single:
 		size = 1
@@ -106,6 +106,12 @@ func (w *simWorld) anyLeader() *simRaft {
 const simCalls = 6
 
 func (w *simWorld) oneStep() {
+	if w.shape.full && w.rng.IntN(100) == 0 {
+		w.fill(w.anyNode(), w.rng.IntN(3) == 0)
+	}
+	if w.shape.full && w.rng.IntN(8) == 0 {
+		w.heartbeats(w.anyNode())
+	}
 	if len(w.bag) > simCalls && w.rng.IntN(4) > 0 {
 		w.deliver(w.take(w.rng.IntN(len(w.bag))))
 		return
@@ -183,11 +189,63 @@ func (w *simWorld) oneStep() {
 	}
 }
 
+// fill has the disk of a node get full, or have room again: what waited for it goes on.
+func (w *simWorld) fill(at int, full bool) {
+	n := &w.nodes[at]
+	if n.full == full || n.lost {
+		return
+	}
+	w.note("the disk of %s is full: %v", n.key, full)
+	n.full = full
+	if full {
+		w.stats.fills++
+	} else if r := n.replica; r != nil && r.waits {
+		r.waits, r.former = false, nil
+		w.stats.waits++
+	}
+}
+
+// heal gives all disks room but one: of a node that the group can do without.
+func (w *simWorld) heal() {
+	kept := false
+	for i := range w.nodes {
+		if !kept && w.nodes[i].full && w.survives(i) {
+			kept = true
+			continue
+		}
+		w.fill(i, false)
+	}
+}
+
+// shed has a leader whose disk is full hand the group over, or write.
+func (w *simWorld) shed(r *simRaft) {
+	if f := r.lead.repl; len(f) > 0 && w.rng.IntN(2) == 0 {
+		w.transfer(r, f[w.rng.IntN(len(f))].id)
+		return
+	}
+	w.write(r)
+}
+
+// heartbeats has the replication of a leader whose main loop waits for its disk send what it sends
+// beside that.
+func (w *simWorld) heartbeats(at int) {
+	r := w.nodes[at].replica
+	if r == nil || !r.waits || r.former == nil || w.rules.leadersAlone || len(r.former.repl) == 0 {
+		return
+	}
+	f := r.former.repl[w.rng.IntN(len(r.former.repl))]
+	w.send(r, raft.Server{ID: f.id}, simMsg{kind: simHeartbeat, term: r.former.term})
+}
+
 // clock lets an election timeout pass at a node.
 func (w *simWorld) clock(at int) {
 	r := w.nodes[at].replica
 	switch {
-	case r == nil:
+	case r == nil || r.waits:
+		return
+	}
+	r.former = nil
+	switch {
 	case r.state == simFollower:
 		r.heartbeatTimeout()
 	case r.state == simCandidate:
@@ -269,7 +327,7 @@ func (w *simWorld) place() {
 		}
 	}
 	least := 1
-	if w.shape.wipes || w.shape.small {
+	if w.shape.wipes || w.shape.small || w.shape.full {
 		least = 3
 	}
 	switch x := w.rng.IntN(16); {
@@ -417,6 +475,7 @@ func (w *simWorld) recover() {
 			w.restart(i)
 		}
 	}
+	w.heal()
 	for round := range simRoundsMax {
 		w.step++
 		if w.failure != nil {
@@ -441,8 +500,12 @@ func (w *simWorld) recover() {
 			}
 			w.follow(i)
 			w.reconcile(i)
+			w.heartbeats(i)
 			if r := n.replica; r != nil && r.state == simLeader {
 				led = w.leadCalmly(r) || led
+				if n.full && r.lead != nil {
+					w.shed(r)
+				}
 			}
 		}
 		if at := w.anyNode(); round%8 == 7 && (!led || w.nodes[at].replica != nil && w.nodes[at].replica.state == simCandidate) {
@@ -508,6 +571,11 @@ func (w *simWorld) recovered() bool {
 	}
 	if lead == nil || w.rules.numbers && !p.Numbered() || len(w.sent) > 0 {
 		return false
+	}
+	for i := range w.nodes {
+		if w.nodes[i].full { // what its members lack of the target may need its disk
+			return lead.lead.silent == 0 && lead.commit >= w.acked && !lead.full()
+		}
 	}
 	target, others, known := wanted(view)
 	if !known || lead.latestAt != lead.accAt {

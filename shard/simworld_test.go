@@ -76,6 +76,8 @@ type simRules struct {
 	freeCandidates bool
 	// withholds: a replica without a vote is sent only what is committed.
 	withholds bool
+	// leadersAlone: what raft would send for a term that it leads no more is not sent.
+	leadersAlone bool
 	// filter: rpcFilter stands before raft.
 	filter bool
 }
@@ -87,6 +89,7 @@ type simShape struct {
 	single        bool // one voter
 	five          bool // six nodes, five voters
 	restarts      bool // nodes restart often, and know the first catalog again then
+	full          bool // the disks of nodes get full, and have room again
 	wipes         bool // nodes are lost as long as a majority is left, and new ones have their addresses
 }
 
@@ -176,6 +179,7 @@ type simNode struct {
 	addr string
 	up   bool
 	lost bool
+	full bool // its disk takes no writes
 
 	view, kept int // of simWorld.views: what it knows, and what it would after a restart
 
@@ -229,7 +233,7 @@ type simWorld struct {
 }
 
 type simStats struct {
-	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes int
+	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes, fills, waits int
 }
 
 func (s *simStats) add(o simStats) {
@@ -245,6 +249,8 @@ func (s *simStats) add(o simStats) {
 	s.installs += o.installs
 	s.crashes += o.crashes
 	s.wipes += o.wipes
+	s.fills += o.fills
+	s.waits += o.waits
 }
 
 func (w *simWorld) fail(fault simFault, format string, args ...any) {
@@ -316,6 +322,14 @@ func (w *simWorld) deliver(m simMsg) {
 	}
 	n := &w.nodes[m.to]
 	r := n.replica
+	if r != nil {
+		if r.waits && m.kind != simMember && m.kind != simMemberAnswer && m.kind != simProbe {
+			return // raft does not hear it
+		}
+		if !r.waits {
+			r.former = nil // its replication has ended
+		}
+	}
 	if m.asker != nil && m.kind&1 == 1 && m.kind != simTimeoutNow { // an answer
 		if r == nil || r != m.asker {
 			return

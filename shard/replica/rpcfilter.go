@@ -403,27 +403,38 @@ func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
 	return leader
 }
 
+// leads reports whether this replica leads a term. A leader that hears of a later term leads no more
+// from before it stores that term. Its heartbeats go on until it has: for as long as its disk hangs or
+// is full, they would keep followers from voting for another.
+func (f *rpcFilter) leads(term uint64) bool {
+	if f == nil {
+		return true // a transport without a replica
+	}
+	r := f.raft.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
+}
+
 // awaitCommit holds an append to a replica without a vote back until all of it is committed.
 // It returns an error once this replica does not lead the term of the append.
 func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {
-	for f != nil && len(call.Entries) > 0 {
-		r := f.raft.Load()
-		if r == nil {
-			return errNotLeading
+	for f.leads(call.Term) {
+		if f == nil || len(call.Entries) == 0 {
+			return nil
 		}
+		r := f.raft.Load()
 		commit := r.CommitIndex()
 		// After that: a later leader may commit other entries at these indexes.
-		if r.State() != raft.Leader || r.CurrentTerm() != call.Term {
-			return errNotLeading
+		if !f.leads(call.Term) {
+			break
 		}
 		if !withheld(to, call.Entries, commit, r.GetConfiguration().Configuration().Servers) {
 			return nil
 		}
 		if closed.within(withheldPause) {
-			return errNotLeading
+			break
 		}
 	}
-	return nil
+	return errNotLeading
 }
 
 // withheld reports whether some entries are not committed, and the replica that they are for

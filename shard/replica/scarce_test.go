@@ -69,3 +69,29 @@ func TestCloseBesideAWaitForAFile(t *testing.T) {
 		}
 	}
 }
+
+// A leader that waits for a file to store a later term leads no more, but raft goes on with its
+// heartbeats. The others, a majority, must miss it: one of them was away when the leader handed over,
+// and would refuse to vote for as long as it hears from the former leader.
+func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 3)
+	r.add(t, 1, -1)
+	r.mustAgree(t, -1)
+	full := r.leader(t, -1)
+	heir, away := (full+1)%3, (full+2)%3
+	mustClose(t, r.groups[away])
+	stores[full].set(nil, errNoFile)
+	_ = r.groups[full].Transfer(Member{r.groups[heir].ID(), r.cfgs[heir].Mux.Addr().String()})
+	eventually(t, "the former leader waits for a file", r.groups[full].stop.Waits)
+	r.fsms[away] = &sumFSM{}
+	r.cfgs[away].FSM = r.fsms[away]
+	g, err := startGroup(r.cfgs[away], stores[away])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mustClose(t, g) })
+	r.groups[away] = g
+	r.add(t, 10, full)
+	stores[full].set(nil, nil)
+	r.mustAgree(t, -1)
+}

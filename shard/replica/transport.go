@@ -234,6 +234,12 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 
 // InstallSnapshot is raft.Transport's.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	switch {
+	case !t.filter.leads(args.Term):
+		return errNotLeading
+	case t.muted != nil && t.muted.Load():
+		return errHangs // it would pass for a sign of life
+	}
 	if t.carry == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
