@@ -49,10 +49,6 @@ type Admin interface {
 	// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
 	// It does not wait for the end.
 	OrderCold(ctx context.Context, order tiering.TieringJob) (*admin.ColdOrdered, error)
-	// GossipKeys returns the gossip keys of each node that answers within a second.
-	GossipKeys(ctx context.Context) ([]admin.GossipKeyNode, error)
-	// ChangeGossipKey changes a gossip key on all nodes, if that is safe on each.
-	ChangeGossipKey(ctx context.Context, change admin.GossipKeyChange) ([]admin.GossipKeyNode, error)
 	// OpenSnapshot takes a snapshot of a shard. It returns an admin.ElsewhereError when
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)

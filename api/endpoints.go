@@ -110,10 +110,6 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 				"GET":  {name: "admin_sources", takes: exempt, call: saveSources},
 				"POST": {name: "admin_source_restore", takes: exempt | takesBody | takesChange | takesSecret | audited, call: restoreSource},
 			}),
-			"/v1/admin/gossip/keys": resourceOf(map[string]*endpoint{
-				"GET":  {name: "admin_gossip_keys", takes: exempt, call: listGossipKeys},
-				"POST": {name: "admin_gossip_key_change", takes: exempt | takesBody | takesChange | takesSecret | audited, call: changeGossipKey},
-			}),
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_version", takes: exempt, call: adminVersion},
 				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: changeVersion},

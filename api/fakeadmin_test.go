@@ -52,18 +52,6 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 	}, nil
 }
 
-func (n *fakeNode) GossipKeys(context.Context) ([]admin.GossipKeyNode, error) {
-	if err := n.trouble(); err != nil {
-		return nil, err
-	}
-	keys := []admin.GossipKey{{ID: "0011223344556677", Primary: true}}
-	return []admin.GossipKeyNode{{Node: "n1", Answers: true, GossipKeyReport: admin.GossipKeyReport{Keys: keys}}}, nil
-}
-
-func (n *fakeNode) ChangeGossipKey(ctx context.Context, _ admin.GossipKeyChange) ([]admin.GossipKeyNode, error) {
-	return n.GossipKeys(ctx)
-}
-
 func (n *fakeNode) Plan(context.Context) ([]admin.Step, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err

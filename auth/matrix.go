@@ -134,12 +134,9 @@ var Routes = []Route{
 	{"GET", "/v1/admin/groups/{group}/snapshot", admin},
 	{"POST", "/v1/admin/groups/{group}/restore", admin},
 	{"POST", "/v1/admin/cold/migrate", admin},
-	{"POST", "/v1/admin/cold/warm", admin},
 	{"POST", "/v1/admin/cold/stop", admin},
 	{"GET", "/v1/admin/sources", admin},
 	{"POST", "/v1/admin/sources", admin},
-	{"GET", "/v1/admin/gossip/keys", admin},
-	{"POST", "/v1/admin/gossip/keys", admin},
 	{"POST", "/v1/admin/version", admin},
 }
 

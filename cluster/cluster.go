@@ -94,7 +94,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 
 // ownFiles are the names in a data directory, one of which makes it a node's.
 var ownFiles = map[string]bool{
-	identityFile: true, lockFile: true, openedFile: true, gossipKeysFile: true, groupsDir: true, coldDir: true, membersDir: true,
+	identityFile: true, lockFile: true, openedFile: true, groupsDir: true, coldDir: true, membersDir: true,
 }
 
 // checkForeign refuses a directory of somebody else. File systems put lost+found and hidden files

@@ -111,11 +111,7 @@ func StartGossip(cfg GossipConfig) (*Gossip, error) {
 		return nil, fmt.Errorf("cannot start gossip at %q: %w", cfg.Addr, err)
 	}
 	g := &Gossip{cfg: cfg, view: newGossipView(cfg.Self, newContacts(cfg.Joining, splitSet(cfg.Promised)), cfg.Logger)}
-	conf, err := g.listConfig(at)
-	if err != nil {
-		return nil, err
-	}
-	if g.list, err = memberlist.Create(conf); err != nil {
+	if g.list, err = memberlist.Create(g.listConfig(at)); err != nil {
 		return nil, fmt.Errorf("cannot start gossip at %s: %w", at, err)
 	}
 	g.addr = g.list.LocalNode().Address()
@@ -124,18 +120,16 @@ func StartGossip(cfg GossipConfig) (*Gossip, error) {
 }
 
 // listConfig returns memberlist's settings.
-func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
-	ring, err := g.cfg.Keys.use()
-	if err != nil {
-		return nil, err
-	}
+func (g *Gossip) listConfig(at netip.AddrPort) *memberlist.Config {
 	t := g.cfg.timing
 	c := memberlist.DefaultLANConfig()
 	c.Name = g.cfg.Self.Key
 	c.Label = gossipLabel
 	c.BindAddr, c.BindPort = at.Addr().String(), int(at.Port())
 	c.AdvertisePort = c.BindPort // advertise the host that is bound
-	c.Keyring = ring
+	if g.cfg.Keys != nil {
+		c.Keyring = g.cfg.Keys.ring
+	}
 	c.GossipVerifyIncoming = g.cfg.Transition == GossipStrict
 	c.GossipVerifyOutgoing = g.cfg.Transition != GossipAccept
 	c.TCPTimeout = t.dialTimeout
@@ -145,7 +139,7 @@ func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
 	c.DeadNodeReclaimTime = t.reclaimAfter
 	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict, c.Ping = g.view, g.view, g.view, g.view, g.view, g.view
 	c.Logger = newGossipLog(g.cfg.Logger)
-	return c, nil
+	return c
 }
 
 // listenAddr resolves HOST:PORT to the one address to bind, which is also the one that

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"net"
@@ -210,16 +209,14 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 }
 
 func TestKeysMustAgree(t *testing.T) {
-	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
-	keyed := func(name string, keys [][]byte, join ...string) GossipConfig {
+	keyed := func(name string, keys []string, join ...string) GossipConfig {
 		cfg := gossiper(name, join...)
-		cfg.Keys = new(GossipKeys)
-		cfg.Keys.mu.keys = keys
+		cfg.Keys = openKeys(t, keys...)
 		return cfg
 	}
-	a := startGossip(t, keyed("a", [][]byte{one, two}))
-	b := startGossip(t, keyed("b", [][]byte{two, one}, a.Addr()))
-	other := startGossip(t, keyed("c", [][]byte{bytes.Repeat([]byte{3}, 32)}, a.Addr()))
+	a := startGossip(t, keyed("a", []string{textOne, textTwo}))
+	b := startGossip(t, keyed("b", []string{textTwo, textOne}, a.Addr()))
+	other := startGossip(t, keyed("c", []string{textThree}, a.Addr()))
 	plain := startGossip(t, gossiper("d", a.Addr()))
 	eventually(t, func() string {
 		if other.Problem() == "" || plain.Problem() == "" {

@@ -2,110 +2,71 @@ package cluster
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/admin"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
-var (
-	keyOne = bytes.Repeat([]byte{1}, 32)
-	keyTwo = bytes.Repeat([]byte{2}, 16)
-)
-
-// keysIn returns the keys of a directory, which begins with those of a key file.
-func keysIn(t *testing.T, dir string, given ...string) (*GossipKeys, bool) {
-	t.Helper()
-	file := ""
-	if len(given) > 0 {
-		file = filepath.Join(t.TempDir(), "keys")
-		must.Do(t, os.WriteFile(file, []byte(strings.Join(given, "\n")), 0o600))
-	}
-	k, ignored, err := (&DataDir{path: dir}).OpenGossipKeys(file)
-	must.Do(t, err)
-	return k, ignored
-}
-
 const (
-	textOne = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
-	textTwo = "AgICAgICAgICAgICAgICAg=="
+	textOne   = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+	textTwo   = "AgICAgICAgICAgICAgICAg=="
+	textThree = "AwMDAwMDAwMDAwMDAwMDAw=="
 )
 
-// change has a node make a change, and returns its answer.
-func (k *GossipKeys) change(t *testing.T, action, key string) admin.GossipKeyReport {
+// openKeys returns the keys of a file with these lines.
+func openKeys(t *testing.T, lines ...string) *GossipKeys {
 	t.Helper()
-	change, err := admin.ParseGossipKeyChange(action, key)
+	path := filepath.Join(t.TempDir(), "keys")
+	must.Do(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
+	k, err := OpenGossipKeys(path)
 	must.Do(t, err)
-	request, err := json.Marshal(change)
-	must.Do(t, err)
-	answer, err := k.Handle(t.Context(), request)
-	must.Do(t, err)
-	var report admin.GossipKeyReport
-	must.Do(t, json.Unmarshal(answer, &report))
-	if bytes.Contains(answer, []byte(textOne[:8])) || bytes.Contains(answer, []byte(textTwo[:8])) {
-		t.Errorf("the answer shows a key: %s", answer)
-	}
-	return report
+	return k
 }
 
-func (k *GossipKeys) want(t *testing.T, action, key, refused string, ids ...string) {
+// reload replaces the lines of the file, and has the node read it.
+func (k *GossipKeys) reload(t *testing.T, lines ...string) error {
 	t.Helper()
-	report := k.change(t, action, key)
-	if (report.Refused == "") != (refused == "") || !strings.Contains(report.Refused, refused) {
-		t.Errorf("%s: %q, want %q", action, report.Refused, refused)
-	}
-	if len(report.Keys) != len(ids) {
-		t.Fatalf("%s: %+v, want %v", action, report.Keys, ids)
-	}
-	for i, id := range ids {
-		if report.Keys[i].ID != id || report.Keys[i].Primary != (i == 0) {
-			t.Errorf("%s: %+v, want %v", action, report.Keys, ids)
+	must.Do(t, os.WriteFile(k.path, []byte(strings.Join(lines, "\n")), 0o600))
+	return k.Reload()
+}
+
+// TestGossipKeysReload: a reload uses the keys of the file, and changes nothing if the file
+// cannot be used or skips a step.
+func TestGossipKeysReload(t *testing.T) {
+	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
+	k := openKeys(t, textOne)
+	for _, step := range []struct {
+		name  string
+		lines []string
+		err   error
+		want  [][]byte // afterwards, the first one first
+	}{
+		{"the same keys", []string{textOne}, nil, [][]byte{one}},
+		{"no key", []string{"# none"}, ErrBadGossipKeys, [][]byte{one}},
+		{"a new first key", []string{textTwo, textOne}, ErrGossipKeyStep, [][]byte{one}},
+		{"another key alone", []string{textTwo}, ErrGossipKeyStep, [][]byte{one}},
+		{"a key more", []string{textOne, textTwo}, nil, [][]byte{one, two}},
+		{"without the key in use", []string{textTwo}, ErrGossipKeyStep, [][]byte{one, two}},
+		{"the other key first", []string{textTwo, textOne}, nil, [][]byte{two, one}},
+		{"without the former key", []string{textTwo}, nil, [][]byte{two}},
+		{"two keys more", []string{textTwo, textOne, textThree}, nil, [][]byte{two, one, bytes.Repeat([]byte{3}, 16)}},
+		{"without both", []string{textTwo}, nil, [][]byte{two}},
+	} {
+		if err := k.reload(t, step.lines...); !errors.Is(err, step.err) {
+			t.Errorf("%s: %v, want %v", step.name, err, step.err)
+		}
+		if got := k.ring.GetKeys(); !bytes.Equal(bytes.Join(got, nil), bytes.Join(step.want, nil)) {
+			t.Errorf("%s: %d keys, want %d", step.name, len(got), len(step.want))
 		}
 	}
-}
-
-// TestGossipKeysChange: each change is on disk, for its owner alone, and there is a node that
-// restarts.
-func TestGossipKeysChange(t *testing.T) {
-	dir := t.TempDir()
-	one, two := admin.GossipKeyID(keyOne), admin.GossipKeyID(keyTwo)
-	k, _ := keysIn(t, dir, textOne)
-	k.want(t, admin.GossipKeyAdd, textTwo, "not encrypted", one) // no gossip yet
-	_, err := k.use()
-	must.Do(t, err)
-	k.want(t, admin.GossipKeyUse, textTwo, "does not have this key", one)
-	k.want(t, admin.GossipKeyRemove, textOne, "use another one first", one)
-	k.want(t, admin.GossipKeyAdd, textTwo, "", one, two)
-	k.want(t, admin.GossipKeyAdd, textTwo, "", one, two)
-	k.want(t, admin.GossipKeyUse, two, "", two, one)
-	k.want(t, admin.GossipKeyUse, textTwo, "", two, one)
-	if ring, err := k.use(); err != nil || !bytes.Equal(ring.GetPrimaryKey(), keyTwo) || len(ring.GetKeys()) != 2 {
-		t.Error("memberlist has other keys", err)
-	}
-	info, err := os.Stat(filepath.Join(dir, gossipKeysFile))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Error(info, err)
-	}
-	k, ignored := keysIn(t, dir, textOne)
-	if _, err := k.use(); err != nil || ignored {
-		t.Error("keys of the file that are in use are said to be ignored", err)
-	}
-	k.want(t, admin.GossipKeyRemove, one, "", two)
-	k.want(t, admin.GossipKeyRemove, one, "", two)
-	if _, ignored = keysIn(t, dir, textOne); !ignored {
-		t.Error("a key of the file that was removed is used, or not said to be ignored")
-	}
-	if k, _ = keysIn(t, dir); !k.Encrypts() {
-		t.Error("the keys of the directory are not used without a key file")
-	}
-	must.Do(t, os.WriteFile(filepath.Join(dir, gossipKeysFile), []byte("x\n"), 0o600))
-	if _, _, err := (&DataDir{path: dir}).OpenGossipKeys(""); err == nil {
-		t.Error("a damaged file is no error")
+	must.Do(t, os.Remove(k.path))
+	if err := k.Reload(); !errors.Is(err, os.ErrNotExist) || len(k.ring.GetKeys()) != 1 {
+		t.Errorf("without the file: %v", err)
 	}
 }
 
@@ -114,24 +75,18 @@ func TestGossipKeysChange(t *testing.T) {
 func TestGossipKeyRotates(t *testing.T) {
 	var nodes []*GossipKeys
 	start := func(name, key string, join ...string) *Gossip {
-		k, _ := keysIn(t, t.TempDir(), key)
 		cfg := gossiper(name, join...)
-		cfg.Keys = k
-		nodes = append(nodes, k)
+		cfg.Keys = openKeys(t, key)
+		nodes = append(nodes, cfg.Keys)
 		return startGossip(t, cfg)
 	}
 	a := start("a", textOne)
 	b := start("b", textOne, a.Addr())
 	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
-	for _, action := range []string{admin.GossipKeyAdd, admin.GossipKeyUse} {
+	for _, lines := range [][]string{{textOne, textTwo}, {textTwo, textOne}, {textTwo}} {
 		for _, k := range nodes {
-			if report := k.change(t, action, textTwo); report.Refused != "" {
-				t.Fatal(report.Refused)
-			}
+			must.Do(t, k.reload(t, lines...))
 		}
-	}
-	for _, k := range nodes {
-		k.change(t, admin.GossipKeyRemove, textOne)
 	}
 	c := start("c", textTwo, a.Addr())
 	eventually(t, func() string { return all(sees(a, "a", "b", "c"), sees(b, "a", "b", "c"), sees(c, "a", "b", "c")) })
@@ -145,7 +100,7 @@ func TestGossipTransition(t *testing.T) {
 				cfg := gossiper(name, join...)
 				cfg.Logger = new(proctest.Buffer).Logger()
 				if step != "plain" {
-					cfg.Keys, _ = keysIn(t, t.TempDir(), textOne)
+					cfg.Keys = openKeys(t, textOne)
 				}
 				if step == "accept" || step == "send" {
 					cfg.Transition = GossipTransition(step)
@@ -156,19 +111,5 @@ func TestGossipTransition(t *testing.T) {
 			b := start("b", pair[1], a.Addr())
 			eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
 		})
-	}
-}
-
-func TestParseGossipKeyChange(t *testing.T) {
-	for _, tc := range []struct {
-		action, key string
-		good        bool
-	}{
-		{"add", textOne, true}, {"use", textTwo, true}, {"remove", "0011223344556677", true},
-		{"add", "0011223344556677", false}, {"use", "", false}, {"use", "AQ==", false}, {"drop", textOne, false}, {"", textOne, false},
-	} {
-		if _, err := admin.ParseGossipKeyChange(tc.action, tc.key); (err == nil) != tc.good {
-			t.Errorf("%s %s: %v", tc.action, tc.key, err)
-		}
 	}
 }

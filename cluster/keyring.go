@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/memberlist"
@@ -20,11 +22,68 @@ const (
 // ErrBadGossipKeys is returned for a file that is not a valid key file.
 var ErrBadGossipKeys = errors.New("not a file of gossip keys: want 16, 24 or 32 bytes in base64 a line, the first encrypts")
 
+// GossipKeys are the keys that encrypt the gossip of this node. The first key of the file
+// encrypts what the node sends; any of them decrypts what it receives.
+type GossipKeys struct {
+	path string
+	ring *memberlist.Keyring // which memberlist reads concurrently
+}
+
+// OpenGossipKeys returns the keys of a key file.
+func OpenGossipKeys(path string) (*GossipKeys, error) {
+	keys, err := ReadGossipKeys(path)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("cannot use gossip keys: %w", err)
+	}
+	return &GossipKeys{path, ring}, nil
+}
+
+// Reload reads the key file again and uses its keys. An error leaves the keys as they were.
+// All nodes change keys in three steps: they add the new key last, move it to the first
+// line, and remove the former key. Reload refuses a file that skips a step, because nodes
+// at distance two could not decrypt each other's gossip. One goroutine at a time may call
+// Reload.
+func (k *GossipKeys) Reload() error {
+	keys, err := ReadGossipKeys(k.path)
+	if err != nil {
+		return err
+	}
+	before := slices.Clone(k.ring.GetKeys()) // RemoveKey writes to the slice
+	if !hasKey(before, keys[0]) {
+		return fmt.Errorf("cannot use gossip keys of %q: %w: the first key is new here; put it last, on every node", k.path, ErrGossipKeyStep)
+	}
+	if !hasKey(keys, before[0]) {
+		return fmt.Errorf("cannot use gossip keys of %q: %w: the key that this node encrypts with is missing; put it last, on every node", k.path, ErrGossipKeyStep)
+	}
+	for _, key := range keys {
+		err = errors.Join(err, k.ring.AddKey(key))
+	}
+	err = errors.Join(err, k.ring.UseKey(keys[0]))
+	for _, key := range before {
+		if !hasKey(keys, key) {
+			err = errors.Join(err, k.ring.RemoveKey(key))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use gossip keys: %w", err)
+	}
+	return nil
+}
+
+// ErrGossipKeyStep is returned by Reload for a file that skips a step of a change of keys.
+var ErrGossipKeyStep = errors.New("a change of keys skips a step")
+
+func hasKey(keys [][]byte, key []byte) bool {
+	return slices.ContainsFunc(keys, func(other []byte) bool { return bytes.Equal(other, key) })
+}
+
 // ReadGossipKeys reads a file of gossip keys: AES keys of 16, 24 or 32 bytes in base64, one
-// a line, at most 16. It skips empty lines and lines that begin with #. The first key
-// encrypts what this node sends; any of them decrypts what it receives. To change keys
-// without a stop, add the new one last on every node, then move it to the first line on
-// every node, then remove the old one. Errors name the line and never contain a key.
+// a line, at most 16. It skips empty lines and lines that begin with #. Errors name the line
+// and never contain a key.
 func ReadGossipKeys(path string) ([][]byte, error) {
 	raw, err := readBounded(path, keyFileBytesMax)
 	if err != nil {
@@ -72,16 +131,4 @@ func parseGossipKeys(raw []byte) ([][]byte, error) {
 		return nil, fmt.Errorf("no key in it: %w", ErrBadGossipKeys)
 	}
 	return keys, nil
-}
-
-// keyring returns the keys as memberlist takes them; no keys mean no encryption.
-func keyring(keys [][]byte) (*memberlist.Keyring, error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	ring, err := memberlist.NewKeyring(keys, keys[0])
-	if err != nil {
-		return nil, fmt.Errorf("cannot use gossip keys: %w", err)
-	}
-	return ring, nil
 }

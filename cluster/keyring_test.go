@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/memberlist"
 )
 
 func key64(b byte, n int) string {
@@ -20,16 +22,12 @@ func TestReadGossipKeys(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := ReadGossipKeys(path)
+	k, err := OpenGossipKeys(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ring, err := keyring(keys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(keys) != 3 || len(ring.GetKeys()) != 3 || !bytes.Equal(ring.GetPrimaryKey(), bytes.Repeat([]byte{2}, 32)) {
-		t.Errorf("keys %v, primary %v", keys, ring.GetPrimaryKey())
+	if keys := k.ring.GetKeys(); len(keys) != 3 || !bytes.Equal(k.ring.GetPrimaryKey(), bytes.Repeat([]byte{2}, 32)) {
+		t.Errorf("keys %v, primary %v", keys, k.ring.GetPrimaryKey())
 	}
 }
 
@@ -83,7 +81,7 @@ func FuzzParseGossipKeys(f *testing.F) {
 			}
 			return
 		}
-		if ring, err := keyring(keys); err != nil || len(ring.GetKeys()) != len(keys) {
+		if ring, err := memberlist.NewKeyring(keys, keys[0]); err != nil || len(ring.GetKeys()) != len(keys) {
 			t.Fatalf("%d keys make a ring of %v, %v", len(keys), ring, err)
 		}
 	})

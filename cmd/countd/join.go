@@ -18,14 +18,12 @@ import (
 
 // startGossip starts gossip and the search for other nodes.
 func (p *process) startGossip(c *config) error {
-	keys, ignored, err := p.dir.OpenGossipKeys(c.GossipKeys)
-	if err != nil {
-		return c.bad("gossip-key-file", err.Error())
+	var err error
+	if c.GossipKeys != "" {
+		if p.keys, err = cluster.OpenGossipKeys(c.GossipKeys); err != nil {
+			return c.bad("gossip-key-file", err.Error())
+		}
 	}
-	if ignored {
-		p.logger.Warn("ignored keys of --gossip-key-file: this node has those of countctl gossip-key", "file", c.GossipKeys)
-	}
-	p.keys = keys
 	id := &p.dir.Identity
 	p.gossip, err = cluster.StartGossip(cluster.GossipConfig{
 		Self: cluster.Member{
@@ -33,7 +31,7 @@ func (p *process) startGossip(c *config) error {
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr,
 			Version: version.String(), VersionMax: catalog.ClusterVersionMax, Expect: uint8(c.Expect),
 		},
-		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Transition: c.Transition, Logger: p.logger,
+		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: p.keys, Transition: c.Transition, Logger: p.logger,
 	})
 	if err != nil && taken(c.GossipAddr) {
 		err = inUse(err, "gossip-addr")

@@ -69,8 +69,8 @@ type process struct {
 	unfollow   func()           // ends what followUsers began; nil until then
 	served     chan error       // receives the result of Serve of either server
 	tls        transport
-	keys       *cluster.GossipKeys
-	insecure   bool // a port beyond loopback is open to anybody
+	keys       *cluster.GossipKeys // nil without --gossip-key-file
+	insecure   bool                // a port beyond loopback is open to anybody
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -112,7 +112,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
-	go p.tls.reloadOn(reloads) // ends with the process
+	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
 	return p.run(signals, c.ShutdownDelay)
@@ -353,7 +353,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,
 		DialPeer:         p.dialPeer(),
-		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, admin.GossipKeyCall: p.keys.Handle, sources.ReportCall: p.sources.HandleReport},
+		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, sources.ReportCall: p.sources.HandleReport},
 		Logger:           p.logger,
 		Metrics:          p.registry,
 		Fatal:            p.fatal,

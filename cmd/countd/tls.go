@@ -135,10 +135,19 @@ func (t *transport) problems() (all []string) {
 	return slices.DeleteFunc(all, func(problem string) bool { return problem == "" })
 }
 
-// reloadOn reads the files at each signal.
-func (t *transport) reloadOn(signals <-chan os.Signal) {
+// reloadOn reads the files of certificates and of gossip keys at each signal. If it cannot
+// use a file, it logs why, and the node keeps what it has.
+func (p *process) reloadOn(signals <-chan os.Signal) {
 	for range signals {
-		t.reload()
+		p.tls.reload()
+		if p.keys == nil {
+			continue
+		}
+		if err := p.keys.Reload(); err != nil {
+			p.logger.Error("gossip keys stay as they were", "err", err)
+			continue
+		}
+		p.logger.Info("gossip keys were read again")
 	}
 }
 

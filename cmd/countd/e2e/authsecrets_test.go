@@ -84,7 +84,7 @@ func (c *closedNode) misplace(token string, several []string) {
 			{"PUT", "/v1/users/" + strings.Replace(other, "_", "%5F", 2), `{"grants":[{"role":"` + other + `"}]}`},
 			{"PUT", "/v1/sources/" + other, `{"type":"` + other + `"}`},
 			{"POST", "/v1/admin/nodes/" + other + "/drain", "{}"},
-			{"POST", "/v1/admin/gossip/keys", `{"action":"add","key":"` + other + `"}`},
+			{"POST", "/v1/admin/sources", `{"name":"` + other + `"}`},
 			{"POST", "/v1/notices/" + other, "{}"},
 			{"GET", "/" + other, ""},
 		} {

@@ -1,5 +1,5 @@
-// Package access owns the commands about who may use a cluster: users, tokens, the audit log,
-// certificates and gossip keys. It prints a secret once, to standard output, and stores none
+// Package access owns the commands about who may use a cluster: users, tokens, the audit log
+// and certificates. It prints a secret once, to standard output, and stores none
 // but the keys of certificates, in files that only their owner can read.
 package access
 
@@ -11,5 +11,5 @@ import (
 
 // Commands returns the commands of this package.
 func Commands(c *cli.CLI) []*cobra.Command {
-	return []*cobra.Command{userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c), gossipKeyCommand(c)}
+	return []*cobra.Command{userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c)}
 }
