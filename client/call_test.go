@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // clientOf makes a client that is patient, of several servers.
@@ -28,10 +28,10 @@ func clientOf(t *testing.T, addrs ...string) *client.Client {
 
 // inTurn answers one request after another with faults, then well, and keeps
 // a header of each.
-func inTurn(s *countdtest.Server, header string, faults ...*countdtest.Fault) func() []string {
+func inTurn(s *nodetest.Server, header string, faults ...*nodetest.Fault) func() []string {
 	var mu sync.Mutex
 	var seen []string
-	s.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	s.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		seen = append(seen, r.Header.Get(header))
@@ -48,15 +48,15 @@ func inTurn(s *countdtest.Server, header string, faults ...*countdtest.Fault) fu
 }
 
 var (
-	lost    = &countdtest.Fault{Hang: true, After: true}
-	unknown = &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}
-	busy    = &countdtest.Fault{Status: 429, Code: "overloaded"}
-	partial = &countdtest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{1, 2}}
+	lost    = &nodetest.Fault{Hang: true, After: true}
+	unknown = &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true}
+	busy    = &nodetest.Fault{Status: 429, Code: "overloaded"}
+	partial = &nodetest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{1, 2}}
 )
 
 // Each call carries one key over all its tries, and counts once.
 func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	c := clientOf(t, server.URL)
 	ops := []client.Op{{ID: 1, Cells: client.Counts{like(1)}}, {ID: 4, Cells: client.Counts{like(1)}}}
 	cases := []struct {
@@ -108,23 +108,23 @@ func TestWhatIsNotRepeated(t *testing.T) {
 	cases := []struct {
 		name  string
 		o     client.WriteOptions
-		fault *countdtest.Fault
+		fault *nodetest.Fault
 		maybe bool
 	}{
-		{"bad request", client.WriteOptions{}, &countdtest.Fault{Status: 400, Code: "invalid_argument"}, false},
-		{"conflict", client.WriteOptions{}, &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, false},
-		{"expired", client.WriteOptions{}, &countdtest.Fault{Status: 410, Code: "idempotency_expired"}, false},
-		{"fault of the server", client.WriteOptions{}, &countdtest.Fault{Status: 500, Code: "internal"}, true},
+		{"bad request", client.WriteOptions{}, &nodetest.Fault{Status: 400, Code: "invalid_argument"}, false},
+		{"conflict", client.WriteOptions{}, &nodetest.Fault{Status: 409, Code: "idempotency_conflict"}, false},
+		{"expired", client.WriteOptions{}, &nodetest.Fault{Status: 410, Code: "idempotency_expired"}, false},
+		{"fault of the server", client.WriteOptions{}, &nodetest.Fault{Status: 500, Code: "internal"}, true},
 		{"unkeyed and lost", client.WriteOptions{Unkeyed: true}, lost, true},
 		{"unkeyed and busy", client.WriteOptions{Unkeyed: true}, busy, false},
-		{"unkeyed and too slow", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408, Code: "request_timeout"}, false},
-		{"unkeyed and 408 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408}, true},
-		{"unkeyed and 503 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 503}, true},
+		{"unkeyed and too slow", client.WriteOptions{Unkeyed: true}, &nodetest.Fault{Status: 408, Code: "request_timeout"}, false},
+		{"unkeyed and 408 of something in between", client.WriteOptions{Unkeyed: true}, &nodetest.Fault{Status: 408}, true},
+		{"unkeyed and 503 of something in between", client.WriteOptions{Unkeyed: true}, &nodetest.Fault{Status: 503}, true},
 		{"unkeyed and in part", client.WriteOptions{Unkeyed: true}, partial, true},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			seen := inTurn(server, "", tc.fault)
 			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, tc.o)
 			if err == nil || errors.Is(err, client.ErrUnknown) != tc.maybe || len(seen()) != 1 {
@@ -133,7 +133,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		})
 	}
 	t.Run("both kinds", func(t *testing.T) {
-		server := countdtest.New(t)
+		server := nodetest.New(t)
 		seen := inTurn(server, "")
 		for _, o := range []client.WriteOptions{{Key: "k", Producer: "p", Seq: 1}, {Producer: "p"}, {Seq: 1}, {Key: "k", Unkeyed: true}} {
 			if _, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", nil, o); err == nil || len(seen()) != 0 {
@@ -146,8 +146,8 @@ func TestWhatIsNotRepeated(t *testing.T) {
 // An earlier try that may have counted is not forgotten for a last one that did
 // not.
 func TestUnknownOutlivesALaterRefusal(t *testing.T) {
-	server := countdtest.New(t)
-	inTurn(server, "", lost, &countdtest.Fault{Status: 410, Code: "idempotency_expired"})
+	server := nodetest.New(t)
+	inTurn(server, "", lost, &nodetest.Fault{Status: 410, Code: "idempotency_expired"})
 	_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 	var refused *client.Error
 	if !errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Status != 410 {
@@ -158,9 +158,9 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 // That every sum overflowed is true of all tries, also of one that was lost: the
 // server remembers it.
 func TestOverflowIsNotUnknown(t *testing.T) {
-	for name, fault := range map[string]*countdtest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
+	for name, fault := range map[string]*nodetest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
 		t.Run(name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			server.Put(1, 0, 0, math.MaxInt64, 0)
 			seen := inTurn(server, "", fault)
 			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
@@ -184,8 +184,8 @@ func TestNobodyThereIsNotUnknown(t *testing.T) {
 }
 
 func TestCallsGoToAServerThatAnswers(t *testing.T) {
-	draining, good := countdtest.New(t), countdtest.New(t)
-	asked := inTurn(draining, "", &countdtest.Fault{Status: 503, Code: "draining", RetryAfter: "60"})
+	draining, good := nodetest.New(t), nodetest.New(t)
+	asked := inTurn(draining, "", &nodetest.Fault{Status: 503, Code: "draining", RetryAfter: "60"})
 	c := clientOf(t, "127.0.0.1:1", draining.URL, good.URL)
 	began := time.Now()
 	for range 3 {
@@ -214,7 +214,7 @@ func TestDeadlines(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			seen := inTurn(server, "Countd-Timeout")
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
 			if tc.deadline > 0 {
@@ -234,8 +234,8 @@ func TestDeadlines(t *testing.T) {
 		})
 	}
 	t.Run("no wait beyond the context", func(t *testing.T) {
-		server := countdtest.New(t)
-		inTurn(server, "", &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"})
+		server := nodetest.New(t)
+		inTurn(server, "", &nodetest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"})
 		const deadline = 8 * time.Second // before the client gives up by itself
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()

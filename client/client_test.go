@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func dial(t *testing.T, addr string) *client.Client {
@@ -141,7 +141,7 @@ func TestAnswersThatAreNoAnswer(t *testing.T) {
 }
 
 func TestCallsEndWithTheirContext(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := dial(t, server.URL).Get(ctx, "posts", 1, client.ReadOptions{})

@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func TestMembers(t *testing.T) {
-	ctx, c := t.Context(), dial(t, countdtest.New(t).URL)
+	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
 	likes := c.Members("posts", "like")
 	for _, want := range []client.MemberOutcome{{Member: 7, Changed: true, Count: 1}, {Member: 7, Changed: false, Count: 1}, {Member: 8, Changed: true, Count: 2}} {
 		got, err := likes.Add(ctx, 1, want.Member)
@@ -46,7 +46,7 @@ func TestMembers(t *testing.T) {
 
 // Iterators follow the cursors and end where their caller does.
 func TestMembersIterate(t *testing.T) {
-	ctx, c := t.Context(), dial(t, countdtest.New(t).URL)
+	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
 	likes := c.Members("posts", "like")
 	var ops []client.MemberOp
 	for n := range client.ID(client.MembersPageMax + 500) {
@@ -91,10 +91,10 @@ func TestMembersAmongOps(t *testing.T) {
 		t.Errorf("got %s, %v, want %s", text, err, want)
 	}
 	var sent string
-	server := countdtest.New(t)
-	server.Fail = func(_ *http.Request, body []byte) *countdtest.Fault {
+	server := nodetest.New(t)
+	server.Fail = func(_ *http.Request, body []byte) *nodetest.Fault {
 		sent = string(body)
-		return &countdtest.Fault{Status: 400, Code: "invalid_argument"}
+		return &nodetest.Fault{Status: 400, Code: "invalid_argument"}
 	}
 	_, _ = dial(t, server.URL).GetManyOf(t.Context(), "posts", 7, []client.ID{1}, []string{"like"}, client.ReadOptions{})
 	if want := `{"ids":["1"],"columns":["like"],"member":"7"}`; sent != want {

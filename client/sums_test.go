@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // floored adds a delta to a count as a server does at a floor of 0.
@@ -45,18 +45,18 @@ func TestSumsAtAFloor(t *testing.T) {
 // A writer with several batches in flight, whose answers take their time or are lost, leaves
 // each row at what its increments give one by one at a floor.
 func TestWriterAtAFloor(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	c := clientOf(t, server.URL)
 	if _, err := c.ChangeColumns(t.Context(), "posts", []client.Column{{Name: "like", Floor: client.Floor(0)}}); err != nil {
 		t.Fatal(err)
 	}
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/incr") {
 			return nil
 		}
 		time.Sleep(time.Duration(rand.Int64N(int64(2 * time.Millisecond))))
 		if rand.IntN(10) == 0 {
-			return &countdtest.Fault{Hang: true, After: true}
+			return &nodetest.Fault{Hang: true, After: true}
 		}
 		return nil
 	})

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
-func writerOf(t *testing.T, s *countdtest.Server, cfg client.WriterConfig) *client.Writer {
+func writerOf(t *testing.T, s *nodetest.Server, cfg client.WriterConfig) *client.Writer {
 	t.Helper()
 	w, err := dial(t, s.URL).NewWriter(cfg)
 	if err != nil {
@@ -36,31 +36,31 @@ func writerOf(t *testing.T, s *countdtest.Server, cfg client.WriterConfig) *clie
 func like(n int64) client.Count { return client.Count{Column: "like", Value: n} }
 
 // faulty refuses, delays, applies late and hides answers at random.
-func faulty(seed uint64) func(*http.Request, []byte) *countdtest.Fault {
+func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 1))
-	return func(*http.Request, []byte) *countdtest.Fault {
+	return func(*http.Request, []byte) *nodetest.Fault {
 		mu.Lock()
 		kind, n, delay := random.IntN(32), random.IntN(3), time.Duration(random.IntN(4))*time.Millisecond
 		mu.Unlock()
 		time.Sleep(delay) // so that requests overtake each other
 		switch kind {
 		case 0:
-			return &countdtest.Fault{Hang: true}
+			return &nodetest.Fault{Hang: true}
 		case 1:
-			return &countdtest.Fault{Hang: true, After: true}
+			return &nodetest.Fault{Hang: true, After: true}
 		case 2:
-			return &countdtest.Fault{Hang: true, After: true, Late: 2 * delay}
+			return &nodetest.Fault{Hang: true, After: true, Late: 2 * delay}
 		case 3:
-			return &countdtest.Fault{Status: 504, Code: "outcome_unknown"}
+			return &nodetest.Fault{Status: 504, Code: "outcome_unknown"}
 		case 4:
-			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{n, n + 1}}
+			return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{n, n + 1}}
 		case 5:
-			return &countdtest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{n}}
+			return &nodetest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{n}}
 		case 6:
-			return &countdtest.Fault{Status: 429, Code: "overloaded"}
+			return &nodetest.Fault{Status: 429, Code: "overloaded"}
 		case 7:
-			return &countdtest.Fault{Status: 502, Code: "", After: true}
+			return &nodetest.Fault{Status: 502, Code: "", After: true}
 		}
 		return nil
 	}
@@ -73,8 +73,13 @@ func TestWriterCountsOnceUnderFaults(t *testing.T) {
 	const goroutines, adds, rows = 8, 400, 300
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	server := countdtest.New(t)
-	server.Fail = faulty(seed)
+	server := nodetest.New(t)
+	fail := faulty(seed)
+	var producers sync.Map
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
+		producers.Store(r.Header.Get("Countd-Producer"), true)
+		return fail(r, body)
+	}
 	w := writerOf(t, server, client.WriterConfig{InFlight: 16, BatchOps: 10, WaitingOpsMax: 50, RetryFor: time.Minute})
 	want := make([]map[uint64]int64, goroutines)
 	var adding sync.WaitGroup
@@ -110,8 +115,12 @@ func TestWriterCountsOnceUnderFaults(t *testing.T) {
 			t.Errorf("row %d is %d, want %d", id, got, sum)
 		}
 	}
-	if names := server.Producers(); len(names) != 1 {
-		t.Errorf("producers %v, want one", names)
+	names := 0
+	for range producers.Range {
+		names++
+	}
+	if names != 1 {
+		t.Errorf("%d producers, want one", names)
 	}
 }
 
@@ -121,9 +130,9 @@ type gate struct {
 	opened chan struct{}
 }
 
-func gated(s *countdtest.Server) *gate {
+func gated(s *nodetest.Server) *gate {
 	g := &gate{opened: make(chan struct{})}
-	s.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	s.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		g.came.Add(1)
 		select {
 		case <-g.opened:
@@ -144,7 +153,7 @@ func (g *gate) await(t *testing.T, n int64) {
 }
 
 func TestWriterMergesWhatWaits(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	g := gated(server)
 	w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 2, WaitingOpsMax: 3})
 	add := func(id client.ID, deltas ...client.Count) {
@@ -177,7 +186,7 @@ func TestWriterMergesWhatWaits(t *testing.T) {
 func TestWriterIsBounded(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail when full %v", fails), func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			g := gated(server)
 			w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 2, WaitingOpsMax: 2, FailWhenFull: fails})
 			if err := w.Add(t.Context(), "posts", 1, like(1)); err != nil {
@@ -222,11 +231,11 @@ func TestWriterIsBounded(t *testing.T) {
 }
 
 func TestWriterReportsWhatFailed(t *testing.T) {
-	busy := &countdtest.Fault{Status: 429, Code: "overloaded"}
-	lost := &countdtest.Fault{Hang: true, After: true}
+	busy := &nodetest.Fault{Status: 429, Code: "overloaded"}
+	lost := &nodetest.Fault{Hang: true, After: true}
 	cases := []struct {
 		name    string
-		fault   *countdtest.Fault
+		fault   *nodetest.Fault
 		add     client.Count
 		row     []int64 // of row 1, whose likes are at the highest count before
 		unknown bool
@@ -238,9 +247,9 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			server.Put(1, 0, 0, math.MaxInt64, 0)
-			server.Fail = func(_ *http.Request, body []byte) *countdtest.Fault {
+			server.Fail = func(_ *http.Request, body []byte) *nodetest.Fault {
 				if strings.Contains(string(body), `"id":"1"`) {
 					return c.fault
 				}
@@ -274,9 +283,9 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 
 // A name that was forgotten is good for the numbers above those that it had.
 func TestWriterOutlivesAForgottenName(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t, nodetest.OneProducer)
+	producers := inTurn(server, "Countd-Producer")
 	w := writerOf(t, server, client.WriterConfig{InFlight: 3, BatchOps: 2})
-	name := ""
 	for round := range 3 {
 		for id := range client.ID(20) {
 			if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
@@ -286,11 +295,10 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 		if err := w.Flush(t.Context()); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		names := server.ForgetProducers()
-		if len(names) != 1 || round > 0 && names[0] != name {
-			t.Fatalf("producers %v, want %s", names, name)
-		}
-		name = names[0]
+		server.ForgetProducers()
+	}
+	if names := slices.Compact(producers()); len(names) != 1 {
+		t.Errorf("producers %v, want one", names)
 	}
 	for id := range uint64(20) {
 		if got := server.Row(id)[2]; got != 3 {
@@ -302,20 +310,23 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 // A batch of which nothing was applied comes again under another name when a
 // later one was counted and the name then forgotten.
 func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t, nodetest.OneProducer)
 	var mu sync.Mutex
-	var forgotten []string
-	server.Fail = func(_ *http.Request, body []byte) *countdtest.Fault {
+	forgotten := false
+	var names []string
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
-		if forgotten != nil || !strings.Contains(string(body), `"id":"4"`) {
+		names = append(names, r.Header.Get("Countd-Producer"))
+		if forgotten || !strings.Contains(string(body), `"id":"4"`) {
 			return nil
 		}
 		if server.Row(8)[2] == 1 { // of the same shard, and sent later
-			forgotten = server.ForgetProducers()
+			forgotten = true
+			server.ForgetProducers()
 			return nil
 		}
-		return &countdtest.Fault{Status: 429, Code: "overloaded"}
+		return &nodetest.Fault{Status: 429, Code: "overloaded"}
 	}
 	w := writerOf(t, server, client.WriterConfig{InFlight: 2, BatchOps: 1})
 	for _, id := range []client.ID{4, 8} {
@@ -326,9 +337,8 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	if err := w.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	names := server.Producers()
-	if len(forgotten) != 1 || len(names) != 1 || names[0] == forgotten[0] {
-		t.Errorf("producers %v after %v", names, forgotten)
+	if names = slices.Compact(names); !forgotten || len(names) != 2 {
+		t.Errorf("producers %v, want two", names)
 	}
 	if server.Row(4)[2] != 1 || server.Row(8)[2] != 1 {
 		t.Errorf("rows are %v and %v", server.Row(4), server.Row(8))
@@ -338,14 +348,14 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 // A batch that overflowed in places and whose answer was lost: what its repeat
 // does not know is told as unknown, and as nothing else.
 func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(4, 0, 0, math.MaxInt64, 0)
 	server.Put(5, 0, 0, math.MaxInt64, 0)
 	g := gated(server)
 	held := server.Fail
-	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		if held(r, body); g.came.Load() == 2 { // the batch, for the first time
-			return &countdtest.Fault{Hang: true, After: true}
+			return &nodetest.Fault{Hang: true, After: true}
 		}
 		return nil
 	}
@@ -374,11 +384,11 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 // A name that was forgotten between a lost answer and the next try leaves it
 // open what became of the batch: it must not come again under another name.
 func TestWriterDoesNotRenumberWhatMayHaveCounted(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t, nodetest.OneProducer)
 	var tries atomic.Int64
-	server.Fail = func(*http.Request, []byte) *countdtest.Fault {
+	server.Fail = func(*http.Request, []byte) *nodetest.Fault {
 		if tries.Add(1) == 1 {
-			return &countdtest.Fault{Hang: true, After: true}
+			return &nodetest.Fault{Hang: true, After: true}
 		}
 		server.ForgetProducers()
 		return nil
@@ -396,11 +406,11 @@ func TestWriterDoesNotRenumberWhatMayHaveCounted(t *testing.T) {
 }
 
 func TestWriterStaysInTheWindow(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var first, highest atomic.Uint64
 	var stuck = make(chan struct{})
 	var once sync.Once
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		var seq uint64
 		fmt.Sscan(r.Header.Get("Countd-Seq"), &seq)
 		for at := highest.Load(); seq > at && !highest.CompareAndSwap(at, seq); at = highest.Load() {
@@ -436,7 +446,7 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 }
 
 func TestWriterClose(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	g := gated(server)
 	var failed atomic.Int64
 	w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 1, OnFailure: func(client.Failure) { failed.Add(1) }})
@@ -460,7 +470,7 @@ func TestWriterClose(t *testing.T) {
 }
 
 func TestWriterRefuses(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for name, cfg := range map[string]client.WriterConfig{
 		"in flight": {InFlight: client.InFlightMax + 1}, "batch": {BatchOps: client.WriteOpsMax + 1},
 		"waiting": {WaitingOpsMax: -1}, "patience": {RetryFor: 2 * time.Hour},

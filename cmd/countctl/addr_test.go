@@ -1,16 +1,17 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // Of several addresses the next is asked where one fails, by any command.
 func TestSeveralAddrs(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	i.OK("incr", "7", "like=2")
 	i.Addr = "127.0.0.1:1, " + server.URL + ","
@@ -18,8 +19,13 @@ func TestSeveralAddrs(t *testing.T) {
 	if got := i.OK("get", "7", "--addr", "127.0.0.1:1", "--addr", server.URL); !strings.Contains(got, "5") {
 		t.Errorf("%s", got)
 	}
-	starting := countdtest.New(t)
-	starting.SetNotReady("starting")
+	starting := nodetest.New(t)
+	starting.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
+		if r.URL.Path != "/readyz" {
+			return nil
+		}
+		return &nodetest.Fault{Status: 503, Code: "no_leader", Message: "starting"}
+	}
 	for _, addrs := range []string{"127.0.0.1:1," + server.URL, server.URL + ",127.0.0.1:1", starting.URL + "," + server.URL} {
 		i.Addr = addrs
 		i.OK("status")

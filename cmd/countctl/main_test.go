@@ -13,11 +13,11 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/nodetest"
 )
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, groups...)
 }
 
@@ -42,7 +42,7 @@ func TestEveryDurationHasDays(t *testing.T) {
 }
 
 func TestUsageErrorsNameTheCommand(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for args, want := range map[string]string{
 		"frobnicate":               "see countctl --help",
 		"get":                      "see countctl get --help",
@@ -155,7 +155,7 @@ func TestExitCodes(t *testing.T) {
 		{"help of a command", "help node drain", cli.ExitOK, ""},
 		{"help of completion", "completion --help", cli.ExitOK, ""},
 	}
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got := against(t, server).Run(strings.Fields(c.args)...)
@@ -187,9 +187,9 @@ func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 		{"incr 1 frob=1", "ops[0].add.frob", cli.ExitUsage},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			server := countdtest.New(t)
-			server.Fail = func(*http.Request, []byte) *countdtest.Fault {
-				return &countdtest.Fault{Status: 400, Code: "invalid_argument", Field: c.field}
+			server := nodetest.New(t)
+			server.Fail = func(*http.Request, []byte) *nodetest.Fault {
+				return &nodetest.Fault{Status: 400, Code: "invalid_argument", Field: c.field}
 			}
 			if got := against(t, server).Run(strings.Fields(c.args)...); got.Code != c.code {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
@@ -199,7 +199,7 @@ func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 }
 
 func TestEveryCommandPrintsHelp(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for _, name := range []string{"status", "get", "mget", "top", "incr", "set", "delete", "import", "replay", "export",
 		"node", "node list", "node drain", "node undrain", "node remove", "group", "group list", "group transfer", "group move",
 		"rebalance", "verify", "upgrade", "upgrade status", "upgrade hold", "upgrade finalize", "rolling-restart",
@@ -217,8 +217,7 @@ func TestEveryCommandPrintsHelp(t *testing.T) {
 
 // What would be lost is asked for first, as with a backup.
 func TestFilesAreNotWrittenOver(t *testing.T) {
-	server := countdtest.New(t)
-	server.SetCluster("n1")
+	server := nodetest.New(t)
 	i := against(t, server)
 	for name, args := range map[string][]string{"export": {"export"}, "bundle": {"debug", "bundle"}} {
 		t.Run(name, func(t *testing.T) {
@@ -243,7 +242,7 @@ func TestFilesAreNotWrittenOver(t *testing.T) {
 // TestTLSFlags: what cannot be used is named before anything is sent.
 func TestTLSFlags(t *testing.T) {
 	dir := t.TempDir()
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	i.OK("cert", "create-ca", "--dir", dir)
 	i.OK("cert", "client", "alice", "--dir", dir)
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -281,13 +280,13 @@ func TestFirstRequestsAreRepeated(t *testing.T) {
 	events := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
 	for _, args := range []string{"import " + path, "import " + path + " --add", "replay " + events, "export -"} {
 		t.Run(args, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			var seen sync.Map
-			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				if _, again := seen.LoadOrStore(r.URL.Path, true); again {
 					return nil
 				}
-				return &countdtest.Fault{Status: 503, Code: "no_leader"}
+				return &nodetest.Fault{Status: 503, Code: "no_leader"}
 			})
 			got := against(t, server).Run(strings.Fields(args)...)
 			if got.Code != cli.ExitOK || !strings.Contains(got.Err, "waiting for the server: ") {
@@ -303,10 +302,7 @@ func TestFirstRequestsAreRepeated(t *testing.T) {
 
 // A keyspace that is there for other commands is not said to be missing.
 func TestKeyspacesOfOtherKinds(t *testing.T) {
-	server := countdtest.New(t)
-	server.AddKind("unread", "unread")
-	server.AddKind("feed", "feed")
-	server.AddKind("board", "board")
+	server := nodetest.New(t)
 	i := against(t, server)
 	file := clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
 	for _, command := range []string{"get 1", "mget 1", "incr 1 like=1", "set 1 like=1", "delete 1", "export -", "top --column like", "import " + file, "import --add " + file} {

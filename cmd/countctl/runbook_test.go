@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func runbook(t *testing.T) string {
@@ -102,7 +102,7 @@ func TestRunbookMessagesAreInTheProgram(t *testing.T) {
 
 // Every command of the runbook is one, with flags that it has.
 func TestRunbookCommandsAreUnderstood(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	commands := regexp.MustCompile(`(?m)^    countctl ([^#\n]+)`).FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range commands {
 		args := strings.Fields(regexp.MustCompile(`'[^']*'`).ReplaceAllString(m[1], "x"))

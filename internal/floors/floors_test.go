@@ -148,13 +148,14 @@ const rule = `
 	# How both read durations.
 	internal/days:
 
-	# What tests use: the built programs, a fake server; no package beneath them.
+	# What tests use: the built programs; no package beneath them.
 	internal/proctest:
 	# A server of Kafka's protocol that tests kill.
 	internal/testbroker/kafka:
 	# Clusters of them.
 	internal/clustertest: internal/proctest
-	internal/countdtest:
+	# A whole node in the process of a test.
+	internal/nodetest: admin api engine shard source sources
 	# A cable between two nodes, to cut.
 	internal/cable:
 	# Authorities of a test.
@@ -172,7 +173,7 @@ const rule = `
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest internal/pki internal/pki/pkitest
-	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
+	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

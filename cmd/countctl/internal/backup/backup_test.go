@@ -19,19 +19,19 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // backedUp is a backup of a server with some rows.
-func backedUp(t *testing.T) (dir string, server *countdtest.Server) {
+func backedUp(t *testing.T) (dir string, server *nodetest.Server) {
 	t.Helper()
-	server = countdtest.New(t)
+	server = nodetest.New(t)
 	for id := range uint64(50) {
 		server.Put(id, int64(id), 1, 2, 3)
 	}
 	dir = filepath.Join(t.TempDir(), "backup")
 	out := clitest.Decode[backupOutput](t, against(t, server).OK("backup", dir, "-o", "json"))
-	if out.Rows != 50 || out.Shards != 8 {
+	if out.Rows != 50 || out.Shards != 11 {
 		t.Fatalf("backed up %+v", out)
 	}
 	return dir, server
@@ -39,8 +39,7 @@ func backedUp(t *testing.T) (dir string, server *countdtest.Server) {
 
 func TestBackupIsRestored(t *testing.T) {
 	dir, from := backedUp(t)
-	to := countdtest.New(t)
-	to.SetClusterID("other")
+	to := nodetest.New(t)
 	if text := against(t, to).OK("restore", dir, "--check", "-o", "json"); strings.Contains(text, "verify") {
 		t.Errorf("a check that compares nothing says %s", text)
 	}
@@ -72,40 +71,34 @@ func TestBackupIsRestored(t *testing.T) {
 // Sources are created in another cluster, before its shards, and stay as they are in the same one. One
 // that got another number during the backup is left out, and another of a name refuses the restore.
 func TestSourcesAreRestored(t *testing.T) {
-	from, to := countdtest.New(t), countdtest.New(t)
-	from.SetCluster("n1")
-	to.SetCluster("n1")
-	to.SetClusterID("other")
-	likes := countdtest.Source{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
-	from.EditCluster(func(c *countdtest.Cluster) {
-		c.Sources = []countdtest.Source{likes, {Name: "changed", Number: "7", Config: likes.Config, Partitions: likes.Partitions}}
+	from, to := nodetest.New(t), nodetest.New(t)
+	likes := fakeSource{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
+	fromSources := &fakeSources{all: []fakeSource{likes, {Name: "changed", Number: "7", Config: likes.Config, Partitions: likes.Partitions}}}
+	toSources := &fakeSources{all: []fakeSource{{Name: "likes", Number: "1", Config: likes.Config, Partitions: likes.Partitions}}}
+	from.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			fromSources.renumber("changed", "8")
+		}
+		return fromSources.answer(r, body)
 	})
-	whileBackedUp(from, func() { from.EditCluster(func(c *countdtest.Cluster) { c.Sources[1].Number = "8" }) })
+	var order []string
+	to.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
+		if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/admin/") {
+			order = append(order, r.URL.Path)
+		}
+		return toSources.answer(r, body)
+	})
 	dir := filepath.Join(t.TempDir(), "backup")
 	if got := against(t, from).Run("backup", dir); got.Code != cli.ExitOK || !strings.Contains(got.Err, "source changed was made, or") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
-	sources := func(server *countdtest.Server) (all []countdtest.Source) {
-		server.EditCluster(func(c *countdtest.Cluster) { all = slices.Clone(c.Sources) })
-		return all
-	}
-	to.EditCluster(func(c *countdtest.Cluster) {
-		c.Sources = []countdtest.Source{{Name: "likes", Number: "1", Config: likes.Config, Partitions: likes.Partitions}}
-	})
 	if got := against(t, to).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the cluster has another source likes than the backup") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
-	to.EditCluster(func(c *countdtest.Cluster) { c.Sources = nil })
-	var order []string
-	to.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
-		if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/admin/") {
-			order = append(order, r.URL.Path)
-		}
-		return nil
-	})
+	toSources.all, order = nil, nil
 	for range 2 { // again, with force
 		against(t, to).OK("restore", dir, "--force", "--yes")
-		got := sources(to)
+		got := toSources.all
 		if len(got) != 1 || got[0].Name != "likes" || got[0].Origin != likes.Number || !strings.Contains(string(got[0].Partitions), `"since":3`) {
 			t.Errorf("restored %+v", got)
 		}
@@ -114,14 +107,60 @@ func TestSourcesAreRestored(t *testing.T) {
 		t.Errorf("the first change is %v", order)
 	}
 	against(t, from).OK("restore", dir, "--force", "--yes")
-	if got := sources(from); len(got) != 2 || got[0].Number != likes.Number {
+	if got := fromSources.all; len(got) != 2 || got[0].Number != likes.Number {
 		t.Errorf("in the same cluster there are %+v", got)
 	}
 }
 
+// fakeSource is a source as a backup has it.
+type fakeSource struct {
+	Name       string          `json:"name"`
+	Number     string          `json:"number"`
+	Origin     string          `json:"origin,omitempty"`
+	Config     json.RawMessage `json:"config"`
+	Partitions json.RawMessage `json:"partitions"`
+}
+
+// fakeSources answers for the sources of a node, which need brokers. One request at a time.
+type fakeSources struct{ all []fakeSource }
+
+func (f *fakeSources) renumber(name, number string) {
+	for i := range f.all {
+		if f.all[i].Name == name {
+			f.all[i].Number = number
+		}
+	}
+}
+
+func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
+	if r.URL.Path != "/v1/admin/sources" {
+		return nil
+	}
+	if r.Method == http.MethodGet {
+		text, err := json.Marshal(map[string]any{"sources": append([]fakeSource{}, f.all...)})
+		if err != nil {
+			panic(err) // all of it has JSON
+		}
+		return &nodetest.Fault{Status: 200, Body: string(text)}
+	}
+	var s fakeSource
+	if err := json.Unmarshal(body, &s); err != nil {
+		return &nodetest.Fault{Status: 400, Code: "invalid_argument", Message: err.Error(), Field: "body"}
+	}
+	i := slices.IndexFunc(f.all, func(is fakeSource) bool { return is.Name == s.Name })
+	switch {
+	case i < 0:
+		s.Origin, s.Number = s.Number, "1"
+		f.all = append(f.all, s)
+	case f.all[i].Origin != s.Number:
+		return &nodetest.Fault{Status: 409, Code: "refused", Message: "there is a source of this name"}
+	}
+	return &nodetest.Fault{Status: 200, Body: `{"name":"` + s.Name + `","state":"paused"}`}
+}
+
 // Columns that a new cluster has already get the floors of the backup too.
 func TestFloorsAreRestored(t *testing.T) {
-	from, to := countdtest.New(t), countdtest.New(t)
+	from, to := nodetest.New(t), nodetest.New(t)
 	against(t, from).OK("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
 	dir := filepath.Join(t.TempDir(), "backup")
 	against(t, from).OK("backup", dir)
@@ -133,9 +172,9 @@ func TestFloorsAreRestored(t *testing.T) {
 }
 
 // whileBackedUp calls change once, before the first snapshot is sent.
-func whileBackedUp(server *countdtest.Server, change func()) {
+func whileBackedUp(server *nodetest.Server, change func()) {
 	var once sync.Once
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/snapshot") {
 			once.Do(change)
 		}
@@ -145,7 +184,7 @@ func whileBackedUp(server *countdtest.Server, change func()) {
 
 // A column that is added while a backup is taken may have counts in it, and is restored.
 func TestBackupWhileAColumnIsAdded(t *testing.T) {
-	from, to := countdtest.New(t), countdtest.New(t)
+	from, to := nodetest.New(t), nodetest.New(t)
 	whileBackedUp(from, func() {
 		against(t, from).OK("keyspace", "add-columns", "posts", "extra")
 		from.Put(1, 1, 2, 3, 4, 5)
@@ -165,20 +204,21 @@ func TestBackupWhileAColumnIsAdded(t *testing.T) {
 // A backup has no keyspace that was dropped, and perhaps made again, while it was taken: its
 // columns would not be those of its snapshots.
 func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
-	server := countdtest.New(t)
-	whileBackedUp(server, func() {
-		server.EditCluster(func(c *countdtest.Cluster) {
-			for i := range c.Groups {
-				if c.Groups[i].Keyspace == "posts" && c.Groups[i].Shard == 0 {
-					c.Groups = append(c.Groups, c.Groups[i])
-					c.Groups[len(c.Groups)-1].ID += 100 // of the keyspace that was made again
-				}
+	server := nodetest.New(t)
+	against(t, server).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
+	snapshots := 0
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			if snapshots++; snapshots == 13 { // the last one, which is of users
+				against(t, server).OK("keyspace", "drop", "tags", "--yes")
+				against(t, server).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
 			}
-		})
+		}
+		return nil
 	})
 	dir := filepath.Join(t.TempDir(), "backup")
 	got := against(t, server).Run("backup", dir)
-	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace posts was dropped meanwhile") {
+	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace tags was dropped meanwhile") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -189,10 +229,7 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 // A backup takes what refers to another keyspace before that one, and a restore brings
 // it back behind it, also from a backup that was made in another order.
 func TestBackupOrder(t *testing.T) {
-	server := countdtest.New(t)
-	for _, name := range []string{"board", "feed", "unread"} {
-		server.AddKind(name, name)
-	}
+	server := nodetest.New(t)
 	dir := filepath.Join(t.TempDir(), "backup")
 	against(t, server).OK("backup", dir)
 	m, err := readManifest(dir)
@@ -246,9 +283,9 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, _ := backedUp(t)
 			damage(t, dir)
-			to := countdtest.New(t)
+			to := nodetest.New(t)
 			var sent atomic.Int32
-			to.Fail = func(*http.Request, []byte) *countdtest.Fault { sent.Add(1); return nil }
+			to.Fail = func(*http.Request, []byte) *nodetest.Fault { sent.Add(1); return nil }
 			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
 				if got := against(t, to).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, errBackup.Error()) || sent.Load() > 0 {
 					t.Errorf("%q: exit %d, %s, %d requests", args, got.Code, got.Err, sent.Load())
@@ -265,6 +302,8 @@ func mustDo(t *testing.T, err error) {
 	}
 }
 
+func isPosts(k manifestKeyspace) bool { return k.Name == "posts" }
+
 func TestRestoreOfOtherShapes(t *testing.T) {
 	dir, _ := backedUp(t)
 	edit := func(was, is string) string {
@@ -278,21 +317,22 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 		mustDo(t, os.WriteFile(path, []byte(strings.Replace(text, was, is, 1)), 0o600))
 		return other
 	}
-	columns, to := edit(`"repost",`, `"share",`), countdtest.New(t)
+	columns, to := edit(`"repost",`, `"share",`), nodetest.New(t)
 	against(t, to).OK("restore", columns)
 	if row := to.Row(1); len(row) != 5 || row[0] != 0 || row[4] == 0 {
 		t.Errorf("a column of another name was restored as %v", row)
 	}
 	wider := edit(`"view"`, `"view", "share"`)
-	against(t, countdtest.New(t)).OK("restore", wider)
+	against(t, nodetest.New(t)).OK("restore", wider)
 
 	var m manifest
 	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
-	m.Keyspaces[0].Shards, m.Keyspaces[0].Groups = 3, m.Keyspaces[0].Groups[:3]
+	posts := &m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
+	posts.Shards, posts.Groups = 3, posts.Groups[:3]
 	shards := t.TempDir()
 	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
 	mustDo(t, m.write(shards))
-	if got := against(t, countdtest.New(t)).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
+	if got := against(t, nodetest.New(t)).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
 		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
 	}
 }
@@ -302,7 +342,8 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	dir, _ := backedUp(t)
 	var m manifest
 	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
-	albums, zines := m.Keyspaces[0], m.Keyspaces[0]
+	posts := m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
+	albums, zines := posts, posts
 	albums.Name, zines.Name = "albums", "zines"
 	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
 	mustDo(t, m.write(dir))
@@ -314,7 +355,7 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 		"other shards": {[]string{"keyspace", "create", "zines", "--columns", "like", "--shards", "3"}, "--shards zines=4"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := against(t, countdtest.New(t))
+			i := against(t, nodetest.New(t))
 			i.OK(c.prepare...)
 			before := i.OK("keyspace", "list")
 			if got := i.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, c.reason) {
@@ -330,18 +371,18 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 // A snapshot that is cut off, or refused while the group changes hands, is taken
 // again.
 func TestBackupTriesAgain(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
 	var tries atomic.Int32
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/groups/1/snapshot") {
 			return nil
 		}
 		switch tries.Add(1) {
 		case 1:
-			return &countdtest.Fault{Status: 503, Code: "no_leader"}
+			return &nodetest.Fault{Status: 503, Code: "no_leader"}
 		case 2:
-			return &countdtest.Fault{Hang: true}
+			return &nodetest.Fault{Hang: true}
 		}
 		return nil
 	}
@@ -350,7 +391,7 @@ func TestBackupTriesAgain(t *testing.T) {
 	if tries.Load() != 3 {
 		t.Errorf("%d tries", tries.Load())
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 9 {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 12 {
 		t.Errorf("%v, %v", entries, err)
 	}
 }
@@ -359,14 +400,14 @@ func TestBackupTriesAgain(t *testing.T) {
 func TestInterruptedBackupLeavesNothing(t *testing.T) {
 	for name, made := range map[string]bool{"a new directory": true, "an empty directory": false} {
 		t.Run(name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			server.Put(1, 1, 1, 1, 1)
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
-			server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 				if strings.HasSuffix(r.URL.Path, "/groups/3/snapshot") {
 					interrupt()
-					return &countdtest.Fault{Hang: true}
+					return &nodetest.Fault{Hang: true}
 				}
 				return nil
 			}
@@ -393,7 +434,7 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 // Of backups that begin in one directory at once, one is made, and the others touch none of its
 // files, also where the one fails.
 func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
 	for _, made := range []bool{true, false} {
 		for range 20 {
@@ -435,7 +476,7 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 
 // What a backup left that was killed is called so, and no other directory is.
 func TestBackupOverAnUnfinishedOne(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for file, want := range map[string]string{
 		"posts-00.snapshot":           "it holds an incomplete backup; remove it",
 		".posts-00.snapshot.77.0.tmp": "it holds an incomplete backup; remove it",
@@ -492,28 +533,26 @@ func TestNumberedColumns(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, Commands, counters.Commands)
 }
 
 // The sharding of a keyspace is asked for, shown, backed up and restored, and what the
 // server says of its shape is printed.
 func TestKeyspaceSharding(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	i.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
-	server.SetCluster("n1") // with its groups
 	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +2 +hash`).MatchString(list) {
 		t.Errorf("listed\n%s", list)
 	}
 	dir := filepath.Join(t.TempDir(), "b")
 	i.OK("backup", dir)
-	to := countdtest.New(t)
+	to := nodetest.New(t)
 	other := against(t, to)
 	other.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
-	to.SetCluster("n1")
 	other.OK("restore", dir)
-	plain := against(t, countdtest.New(t))
+	plain := against(t, nodetest.New(t))
 	plain.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2")
 	if got := plain.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "has sharding modulo, the backup hash") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)

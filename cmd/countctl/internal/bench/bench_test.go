@@ -5,17 +5,18 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
 	"github.com/countd/countd/cmd/countctl/internal/load"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func TestBench(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	r := clitest.Decode[load.Report](t, i.OK("bench", "--op", "incr", "--requests", "50", "--batch", "4", "--concurrency", "2", "--dist", "hot", "-o", "json"))
 	if r.Requests != 50 || r.Ops != 200 || r.LatencyUS.P99 <= 0 || server.Row(1)[2] != 200 {
@@ -30,7 +31,7 @@ func TestBench(t *testing.T) {
 }
 
 func TestBenchTakesIDsFromAFile(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "ids.csv.gz", clitest.Gzipped(t, "likes,id\n1,18446744073709551615\n"))
 	i.OK("bench", "--requests", "5", "--concurrency", "1", "--ids-from", path)
@@ -49,7 +50,7 @@ func TestBenchTakesIDsFromAFile(t *testing.T) {
 // Counts that are there are not changed by a command line that does not name
 // them.
 func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
 	i := against(t, server)
 	for args, code := range map[string]int{
@@ -79,11 +80,15 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 // Rows count wherever they are: on a node that has no replica of the keyspace, and does
 // not know of them, a bench asks as well. It does not begin if a shard cannot be counted.
 func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
-		if r.URL.Path == "/v1/cluster" { // is of the node's own replicas
-			return &countdtest.Fault{Status: 500, Code: "internal"}
+	var leaderless atomic.Bool
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
+		switch {
+		case r.URL.Path == "/v1/cluster": // is of the node's own replicas
+			return &nodetest.Fault{Status: 500, Code: "internal"}
+		case r.URL.Path == "/v1/admin/groups" && leaderless.Load():
+			return &nodetest.Fault{Status: 200, Body: `{"groups":[{"id":2,"keyspace":"posts","shard":1,"leader":""}]}`}
 		}
 		return nil
 	}
@@ -91,7 +96,7 @@ func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 	if got := i.Run("bench", "--requests", "1"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "posts holds 1 row,") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[2].Leader = "" })
+	leaderless.Store(true)
 	if got := i.Run("bench", "--requests", "1"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "no leader of posts/1 answers") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
@@ -105,10 +110,10 @@ func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 }
 
 func TestBenchFailsWhenRequestsDo(t *testing.T) {
-	server := countdtest.New(t)
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server := nodetest.New(t)
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Method == http.MethodPost {
-			return &countdtest.Fault{Status: 429, Code: "overloaded"}
+			return &nodetest.Fault{Status: 429, Code: "overloaded"}
 		}
 		return nil
 	}
@@ -122,7 +127,7 @@ func TestBenchFailsWhenRequestsDo(t *testing.T) {
 }
 
 func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	args := []string{"bench", "--keyspace", "posts", "--requests", "30", "--concurrency", "2", "--ids", "1500", "--check", "--once", "-o", "json"}
 	i.OK(args...) // what was there before does not count
@@ -134,9 +139,9 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 		t.Errorf("the table lacks the check:\n%s", table)
 	}
 	// A server that acknowledges what it does not count.
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
-			return &countdtest.Fault{Status: 200}
+			return &nodetest.Fault{Status: 200}
 		}
 		return nil
 	}
@@ -170,6 +175,6 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, Commands, counters.Commands)
 }

@@ -5,26 +5,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
 )
 
 // threeWithRows is a cluster of three nodes with four posts.
-func threeWithRows(t *testing.T) (*countdtest.Server, *clitest.Invocation) {
+func threeWithRows(t *testing.T) (*fakeServer, *clitest.Invocation) {
 	t.Helper()
 	server, i := three(t)
-	for _, id := range []string{"1", "2", "3", "4"} {
-		i.OK("incr", id, "like=1")
-	}
+	server.edit(func(c *fakeCluster) { c.Rows = 4 })
 	return server, i
 }
 
 func TestColdStatus(t *testing.T) {
 	server, i := threeWithRows(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		c.Nodes[2].Answers = false
-		c.Cold = map[string]*countdtest.Cold{"n1": {ID: "x", Verb: "migrate", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
+		c.Cold = map[string]*client.ColdWork{"n1": {ID: "x", Verb: "migrate", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
 	})
 	s := clitest.Decode[coldStatusOutput](t, i.OK("cold", "status", "-o", "json"))
 	if len(s.Nodes) != 3 || s.Nodes[0].Keyspaces[0].ColdRows != 4 || s.Nodes[0].Work.Rows != 7 || s.Nodes[2].Answers {
@@ -54,7 +52,7 @@ func TestColdMigrate(t *testing.T) {
 	if out := clitest.Decode[coldOutput](t, i.OK("cold", "migrate", "--no-wait", "-o", "json")); out.Done || out.ID == "" {
 		t.Errorf("not waited for: %+v", out)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = false })
+	server.edit(func(c *fakeCluster) { c.Nodes[2].Answers = false })
 	if got := i.Run("cold", "migrate"); got.Code != cli.ExitOK || !strings.Contains(got.Err, "n3 does not answer") || !strings.Contains(got.Out, "no answer") {
 		t.Errorf("a silent node: exit %d, %s%s", got.Code, got.Out, got.Err)
 	}
@@ -66,31 +64,31 @@ func TestColdMigrateThatFails(t *testing.T) {
 		t.Errorf("a dry run:\n%s", table)
 	}
 	i.OK("cold", "stop")
-	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = false })
+	server.edit(func(c *fakeCluster) { c.Nodes[2].Answers = false })
 	if got := i.Run("cold", "stop"); got.Code != cli.ExitOK || !strings.Contains(got.Err, "n3 does not answer: a job that it may be running continues") || !strings.Contains(got.Out, "stopped") {
 		t.Errorf("a stop, and a silent node: exit %d, %s%s", got.Code, got.Out, got.Err)
 	}
 	if got := i.Run("cold", "migrate", "posts", "--dry-run"); !strings.Contains(got.Err, "n3 does not answer: its rows are not among these") {
 		t.Errorf("a dry run, and a silent node: %s", got.Err)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = true })
-	server.EditCluster(func(c *countdtest.Cluster) { c.ColdRefused = "n2: its disk has no room" })
+	server.edit(func(c *fakeCluster) { c.Nodes[2].Answers = true })
+	server.edit(func(c *fakeCluster) { c.ColdRefused = "n2: its disk has no room" })
 	if got := i.Run("cold", "migrate", "posts"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "n2: its disk has no room") {
 		t.Errorf("no room: exit %d, %s", got.Code, got.Err)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) { c.ColdRefused = "" })
+	server.edit(func(c *fakeCluster) { c.ColdRefused = "" })
 	for name, test := range map[string]struct {
-		change func(c *countdtest.Cluster)
+		change func(c *fakeCluster)
 		want   string
 	}{
-		"a node fails": {func(c *countdtest.Cluster) {
+		"a node fails": {func(c *fakeCluster) {
 			c.Cold["n2"].Failed, c.Cold["n2"].Running = "cold rows are damaged", false
 		}, "n2 did not migrate all rows: cold rows are damaged"},
-		"a node is started again": {func(c *countdtest.Cluster) { delete(c.Cold, "n2") }, "n2 did not migrate all rows: it was started again"},
+		"a node is started again": {func(c *fakeCluster) { delete(c.Cold, "n2") }, "n2 did not migrate all rows: it was started again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server.EditCluster(func(c *countdtest.Cluster) {
-				c.Looked = func(c *countdtest.Cluster, method, path string) {
+			server.edit(func(c *fakeCluster) {
+				c.Looked = func(c *fakeCluster, method, path string) {
 					if method == http.MethodGet && path == "/v1/admin/cold" && c.Cold["n2"] != nil {
 						test.change(c)
 					}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/countdtest"
 )
 
 // Who interrupts an order that the cluster goes on with is told that it goes on, and
@@ -25,9 +24,9 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			i.Ctx = ctx
-			server.EditCluster(func(c *countdtest.Cluster) {
-				c.Looked = func(c *countdtest.Cluster, method, _ string) {
-					if n := c.Node("n3"); method == http.MethodGet && n.State != "active" {
+			server.edit(func(c *fakeCluster) {
+				c.Looked = func(c *fakeCluster, method, _ string) {
+					if n := c.node("n3"); method == http.MethodGet && n.State != "active" {
 						c.Groups[1].Leader = "n3" // it is not done
 						cancel()
 					}
@@ -44,12 +43,12 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 // A node is not ordered to leave where nothing can move.
 func TestNodeRemoveWithoutAMajority(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })
+	server.edit(func(c *fakeCluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })
 	got := i.Run("node", "remove", "n3", "--yes")
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "no replica can move while 1 of the other 2 nodes are dead (n2)") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		if c.Nodes[2].State != "active" {
 			t.Errorf("n3 is %s", c.Nodes[2].State)
 		}

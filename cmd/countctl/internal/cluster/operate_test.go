@@ -21,16 +21,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
-
-// three is a cluster of three nodes.
-func three(t *testing.T) (*countdtest.Server, *clitest.Invocation) {
-	server := countdtest.New(t)
-	server.SetCluster("n1", "n2", "n3")
-	return server, against(t, server)
-}
 
 func codes(warnings []warning) []string {
 	var all []string
@@ -43,41 +36,41 @@ func codes(warnings []warning) []string {
 
 func TestWarnings(t *testing.T) {
 	for name, test := range map[string]struct {
-		edit func(*countdtest.Cluster)
+		edit func(*fakeCluster)
 		want []string
 	}{
-		"none":                  {func(*countdtest.Cluster) {}, nil},
-		"a dead node":           {func(c *countdtest.Cluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
-		"a silent node":         {func(c *countdtest.Cluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
-		"one not ready":         {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
-		"one drained":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
-		"one leaving":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
-		"a bad certificate":     {func(c *countdtest.Cluster) { c.Nodes[0].CertProblems = []string{"tls-cert: it ends"} }, []string{"certificate"}},
-		"insecure":              {func(c *countdtest.Cluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
-		"joins nobody":          {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
-		"no memory":             {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
-		"a disk that hangs":     {func(c *countdtest.Cluster) { c.Nodes[0].DiskHangs = true }, []string{"disk_hangs"}},
-		"no disk":               {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
-		"zones of some":         {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
-		"no leader":             {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
-		"few voters":            {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
-		"a move":                {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
-		"a replica behind":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
-		"rows that are damaged": {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
-		"rows that differ":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Digest = "ffffffffffffffff" }, []string{"replicas_differ"}},
-		"logs that differ": {func(c *countdtest.Cluster) {
+		"none":                  {func(*fakeCluster) {}, nil},
+		"a dead node":           {func(c *fakeCluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
+		"a silent node":         {func(c *fakeCluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
+		"one not ready":         {func(c *fakeCluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
+		"one drained":           {func(c *fakeCluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
+		"one leaving":           {func(c *fakeCluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
+		"a bad certificate":     {func(c *fakeCluster) { c.Nodes[0].CertProblems = []string{"tls-cert: it ends"} }, []string{"certificate"}},
+		"insecure":              {func(c *fakeCluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
+		"joins nobody":          {func(c *fakeCluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
+		"no memory":             {func(c *fakeCluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
+		"a disk that hangs":     {func(c *fakeCluster) { c.Nodes[0].DiskHangs = true }, []string{"disk_hangs"}},
+		"no disk":               {func(c *fakeCluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"zones of some":         {func(c *fakeCluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
+		"no leader":             {func(c *fakeCluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
+		"few voters":            {func(c *fakeCluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
+		"a move":                {func(c *fakeCluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
+		"a replica behind":      {func(c *fakeCluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
+		"rows that are damaged": {func(c *fakeCluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
+		"rows that differ":      {func(c *fakeCluster) { c.Groups[1].Replicas[2].Digest = "ffffffffffffffff" }, []string{"replicas_differ"}},
+		"logs that differ": {func(c *fakeCluster) {
 			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
 		}, []string{"replicas_differ"}},
-		"ids of another layout": {func(c *countdtest.Cluster) {
-			c.Groups[1].Misfit = map[string]any{"id": "1850000000000000000", "layout": "weibo", "fits": "twitter", "rows": 6}
-			c.Groups[2].Misfit = map[string]any{"id": "1850000000000000001", "layout": "weibo", "fits": "", "rows": 4}
+		"ids of another layout": {func(c *fakeCluster) {
+			c.Groups[1].Misfit = &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: 6}
+			c.Groups[2].Misfit = &client.Misfit{ID: 1850000000000000001, Layout: "weibo", Rows: 4}
 		}, []string{"id_layout_misfit"}},
-		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
-		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
+		"a version held":            {func(c *fakeCluster) { c.Version.Held = true }, []string{"version_held"}},
+		"a program that is another": {func(c *fakeCluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, i := three(t)
-			server.EditCluster(test.edit)
+			server.edit(test.edit)
 			s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
 			if got := codes(s.Warnings); !slices.Equal(got, test.want) {
 				t.Errorf("warnings %+v, want %q", s.Warnings, test.want)
@@ -160,7 +153,7 @@ func TestUnevenShardsAreWarnedOf(t *testing.T) {
 
 func TestStatusNamesTheNodesOfALostGroup(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		c.Nodes = append(c.Nodes, c.Nodes[2])
 		c.Nodes[3].ID, c.Nodes[3].Key = "n4", "n4.00000003"
 		for n := range 3 {
@@ -178,7 +171,7 @@ func TestStatusNamesTheNodesOfALostGroup(t *testing.T) {
 
 func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		for n := range 100 {
 			g := c.Groups[1]
 			g.ID, g.Shard = uint32(100+n), 100+n
@@ -194,8 +187,8 @@ func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
 func TestNodeDrain(t *testing.T) {
 	server, i := three(t)
 	looks := 0
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Looked = func(c *countdtest.Cluster, method, path string) {
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(c *fakeCluster, method, path string) {
 			if method == http.MethodGet && c.Nodes[1].State == "draining" {
 				looks++
 				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // it takes a while
@@ -222,8 +215,8 @@ func TestNodeDrain(t *testing.T) {
 // waited for does not.
 func TestNodeDrainThatDoesNotEnd(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Looked = func(c *countdtest.Cluster, _, _ string) { c.Groups[1].Leader = "n2" }
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(c *fakeCluster, _, _ string) { c.Groups[1].Leader = "n2" }
 	})
 	if got := i.Run("node", "drain", "n2", "--wait", "1ms"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "n2 leads") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
@@ -238,9 +231,9 @@ func TestNodeRemove(t *testing.T) {
 	if got := i.Run("node", "remove", "n3"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "Give --yes") {
 		t.Errorf("without --yes: exit %d, %s", got.Code, got.Err)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Looked = func(c *countdtest.Cluster, method, _ string) {
-			if n := c.Node("n3"); method == http.MethodGet && n != nil && n.State == "leaving" {
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(c *fakeCluster, method, _ string) {
+			if n := c.node("n3"); method == http.MethodGet && n != nil && n.State == "leaving" {
 				c.Nodes = c.Nodes[:2]
 			}
 		}
@@ -259,8 +252,8 @@ func TestNodeRemove(t *testing.T) {
 
 func TestGroups(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Nodes = append(c.Nodes, countdtest.Node{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
+	server.edit(func(c *fakeCluster) {
+		c.Nodes = append(c.Nodes, client.ClusterNode{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
 	})
 	if list := clitest.Decode[groupsOutput](t, i.OK("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
 		t.Fatalf("groups %+v", list)
@@ -288,10 +281,11 @@ func TestRebalance(t *testing.T) {
 	if out := i.OK("rebalance", "--dry-run"); !strings.Contains(out, "nothing") {
 		t.Errorf("printed %s", out)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Steps = []map[string]any{
-			{"step": "place", "group": 1, "name": "posts/0", "add": []string{"n4"}, "remove": []string{"n1"}, "reason": "n1 has 9 replicas"},
-			{"step": "transfer", "group": 2, "name": "posts/1", "from": "n1", "to": "n2", "reason": "n1 is draining"},
+	groups := []uint32{1, 2}
+	server.edit(func(c *fakeCluster) {
+		c.Steps = []client.PlanStep{
+			{Step: "place", Group: &groups[0], Name: "posts/0", Add: []string{"n4"}, Remove: []string{"n1"}, Reason: "n1 has 9 replicas"},
+			{Step: "transfer", Group: &groups[1], Name: "posts/1", From: "n1", To: "n2", Reason: "n1 is draining"},
 		}
 	})
 	table := i.OK("rebalance", "--dry-run")
@@ -308,15 +302,15 @@ func TestRebalance(t *testing.T) {
 // While groups move the placement may plan nothing more: that is not the end.
 func TestRebalanceShowsWhatMoves(t *testing.T) {
 	for name, c := range map[string]struct {
-		edit func(*countdtest.Cluster)
+		edit func(*fakeCluster)
 		want string // of the table; "" for a cluster that is as it should be
 	}{
-		"at rest":      {func(*countdtest.Cluster) {}, ""},
-		"a group":      {func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
-		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "its leader does not answer"},
-		"only planned": {func(c *countdtest.Cluster) { c.Steps = []map[string]any{{"step": "remove_node", "node": "n3"}} }, "removed"},
-		"a move that began and ended meanwhile": {func(c *countdtest.Cluster) {
-			c.Looked = func(c *countdtest.Cluster, _, path string) {
+		"at rest":      {func(*fakeCluster) {}, ""},
+		"a group":      {func(c *fakeCluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
+		"no leader":    {func(c *fakeCluster) { c.Groups[1].Leader = "" }, "its leader does not answer"},
+		"only planned": {func(c *fakeCluster) { c.Steps = []client.PlanStep{{Step: "remove_node", Node: "n3"}} }, "removed"},
+		"a move that began and ended meanwhile": {func(c *fakeCluster) {
+			c.Looked = func(c *fakeCluster, _, path string) {
 				if path == "/v1/admin/plan" {
 					c.Groups[1].Target, c.Groups[1].Voters = []string{"n1", "n2", "n4"}, []string{"n1", "n2", "n4"}
 				}
@@ -325,7 +319,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, i := three(t)
-			server.EditCluster(c.edit)
+			server.edit(c.edit)
 			want := c.want
 			if want == "" {
 				want = "nothing to do"
@@ -334,7 +328,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 				t.Errorf("the table lacks %q:\n%s", want, out)
 			}
 			server, i = three(t)
-			server.EditCluster(c.edit)
+			server.edit(c.edit)
 			if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
 				t.Errorf("idle is %v: %+v", out.Idle, out)
 			}
@@ -344,14 +338,14 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 
 func TestRebalanceWaits(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2"} })
+	server.edit(func(c *fakeCluster) { c.Groups[1].Target = []string{"n1", "n2"} })
 	got := i.Run("rebalance", "--dry-run", "--wait", "10ms", "-o", "json")
 	if got.Code != cli.ExitFail || !strings.Contains(got.Out, `"idle":false`) || !strings.Contains(got.Err, "groups that move: 1") {
 		t.Errorf("exit %d, %s, %s", got.Code, got.Out, got.Err)
 	}
 	looks := 0
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Looked = func(c *countdtest.Cluster, _, path string) {
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(c *fakeCluster, _, path string) {
 			if looks++; looks == 6 {
 				c.Groups[1].Voters = []string{"n1", "n2"}
 			}
@@ -364,7 +358,7 @@ func TestRebalanceWaits(t *testing.T) {
 
 func TestUpgrade(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) { c.Version.Max = 2 })
+	server.edit(func(c *fakeCluster) { c.Version.Max = 2 })
 	status := func(args ...string) upgradeOutput {
 		t.Helper()
 		return clitest.Decode[upgradeOutput](t, i.OK(append(args, "-o", "json")...))
@@ -403,59 +397,59 @@ func TestUpgrade(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
-	mark := func(index uint64, digest string) []countdtest.Mark {
-		return []countdtest.Mark{{Index: index, Digest: digest}}
+	mark := func(index uint64, digest string) []client.DigestMark {
+		return []client.DigestMark{{Index: index, Digest: digest}}
 	}
 	for name, test := range map[string]struct {
-		edit func(*countdtest.Cluster)
+		edit func(*fakeCluster)
 		code int
 		err  string
 	}{
-		"all alike": {func(*countdtest.Cluster) {}, cli.ExitOK, ""},
-		"one differs": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Digest = "ffffffffffffffff" },
+		"all alike": {func(*fakeCluster) {}, cli.ExitOK, ""},
+		"one differs": {func(c *fakeCluster) { c.Groups[3].Replicas[1].Digest = "ffffffffffffffff" },
 			cli.ExitFail, "posts/2 at index 100 on n1 and n2"},
-		"one is elsewhere": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].AppliedIndex = 99 },
+		"one is elsewhere": {func(c *fakeCluster) { c.Groups[3].Replicas[1].AppliedIndex = 99 },
 			cli.ExitFail, "posts/2@n2"},
-		"alike at a mark": {func(c *countdtest.Cluster) {
+		"alike at a mark": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000007")
 		}, cli.ExitOK, ""},
-		"a mark differs": {func(c *countdtest.Cluster) {
+		"a mark differs": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000008")
 		}, cli.ExitFail, "posts/2 at index 64"},
-		"one is not heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas = c.Groups[3].Replicas[:2] },
+		"one is not heard of": {func(c *fakeCluster) { c.Groups[3].Replicas = c.Groups[3].Replicas[:2] },
 			cli.ExitFail, "posts/2@n3"},
-		"nobody is heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas, c.Groups[3].Voters = nil, nil },
+		"nobody is heard of": {func(c *fakeCluster) { c.Groups[3].Replicas, c.Groups[3].Voters = nil, nil },
 			cli.ExitFail, "posts/2@n1"},
-		"another term": {func(c *countdtest.Cluster) {
+		"another term": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
 		}, cli.ExitFail, "posts/2 at index 90 on n1 and n2 (n1 has term 5 crc 0000005a, n2 has term 3 crc 0000005a)"},
-		"another crc": {func(c *countdtest.Cluster) {
+		"another crc": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[0].Entries, r[2].Entries = entries(90, 100, 5), entries(90, 100, 5)
 			r[2].Entries[4].CRC = "ffffffff"
 		}, cli.ExitFail, "posts/2 at index 94 on n1 and n3 (n1 has term 5 crc 0000005e, n3 has term 5 crc ffffffff)"},
-		"an entry that one replica never applied": {func(c *countdtest.Cluster) {
+		"an entry that one replica never applied": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, slices.Delete(entries(90, 100, 5), 2, 3), entries(90, 99, 5)
 		}, cli.ExitFail, "posts/2 at index 92 on n1 and n2 (n1 has no entry, n2 has term 5 crc 0000005c)"},
-		"windows that overlap in part": {func(c *countdtest.Cluster) {
+		"windows that overlap in part": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[0].Entries, r[1].Entries, r[2].Entries = entries(90, 100, 5), entries(96, 100, 5), entries(70, 93, 5)
 		}, cli.ExitOK, ""},
-		"windows that do not overlap": {func(c *countdtest.Cluster) {
+		"windows that do not overlap": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[0].Entries, r[1].Entries = entries(90, 95, 5), entries(96, 100, 4)
 		}, cli.ExitOK, ""},
-		"one is stuck": {func(c *countdtest.Cluster) {
+		"one is stuck": {func(c *fakeCluster) {
 			r := c.Groups[3].Replicas
 			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 50, entries(90, 100, 5), entries(40, 50, 3)
 		}, cli.ExitFail, "1 of them apply nothing: posts/2@n2 stays at index 50, n1 is at 100"},
-		"it comes to the same index": {func(c *countdtest.Cluster) {
+		"it comes to the same index": {func(c *fakeCluster) {
 			c.Groups[3].Replicas[1].AppliedIndex = 97
-			c.Looked = func(c *countdtest.Cluster, _, path string) {
+			c.Looked = func(c *fakeCluster, _, path string) {
 				if strings.HasSuffix(path, "digests") && c.Groups[3].Replicas[1].AppliedIndex < 100 {
 					c.Groups[3].Replicas[1].AppliedIndex++
 				}
@@ -464,7 +458,7 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, i := three(t)
-			server.EditCluster(test.edit)
+			server.edit(test.edit)
 			wait := "1ms"
 			if test.code == cli.ExitOK {
 				wait = "30s"
@@ -479,10 +473,10 @@ func TestVerify(t *testing.T) {
 }
 
 // entries returns those of one term from an index to another.
-func entries(from, to, term uint64) []countdtest.EntryMark {
-	var all []countdtest.EntryMark
+func entries(from, to, term uint64) []client.EntryMark {
+	var all []client.EntryMark
 	for i := from; i <= to; i++ {
-		all = append(all, countdtest.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
+		all = append(all, client.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
 	}
 	return all
 }
@@ -491,7 +485,7 @@ func entries(from, to, term uint64) []countdtest.EntryMark {
 // not listed twice.
 func TestVerifyNamesBothSides(t *testing.T) {
 	server, i := three(t)
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		r := c.Groups[3].Replicas
 		r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
 	})
@@ -503,7 +497,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 	if table := i.Run("verify").Out; !strings.Contains(table, "different") || strings.Contains(table, "not compared") || !strings.Contains(table, "n2 has term 3 crc 0000005a") {
 		t.Errorf("the table is\n%s", table)
 	}
-	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Entries = nil })
+	server.edit(func(c *fakeCluster) { c.Groups[3].Replicas[1].Entries = nil })
 	table := i.Run("verify", "--wait", "1ms").Out
 	if !strings.Contains(table, "stuck") || strings.Contains(table, "not compared") {
 		t.Errorf("the table is\n%s", table)
@@ -511,7 +505,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 }
 
 func TestVerifyOfOneNode(t *testing.T) {
-	if out := clitest.Decode[VerifyOutput](t, against(t, countdtest.New(t)).OK("verify", "-o", "json")); !out.Equal || out.Groups != 9 {
+	if out := clitest.Decode[VerifyOutput](t, against(t, nodetest.New(t).URL).OK("verify", "-o", "json")); !out.Equal || out.Groups != 12 {
 		t.Errorf("%+v", out)
 	}
 }
@@ -520,8 +514,8 @@ func TestVerifyOfOneNode(t *testing.T) {
 func TestVerifyWatches(t *testing.T) {
 	server, i := three(t)
 	rounds := 0
-	server.EditCluster(func(c *countdtest.Cluster) {
-		c.Looked = func(c *countdtest.Cluster, _, path string) {
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(c *fakeCluster, _, path string) {
 			if strings.HasSuffix(path, "digests") {
 				if rounds++; rounds == 3 {
 					c.Groups[1].Replicas[2].Digest = "ffffffffffffffff"
@@ -542,13 +536,13 @@ func TestRollingRestart(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	lives := map[string]int{}
 	restarts := 0
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		c.Groups[2].Replicas[1].Lag = 500 // it catches up while it is looked at
-		c.Looked = func(c *countdtest.Cluster, method, _ string) {
+		c.Looked = func(c *fakeCluster, method, _ string) {
 			c.Groups[2].Replicas[1].Lag = max(c.Groups[2].Replicas[1].Lag, 100) - 100
 			text, _ := os.ReadFile(log) // there is none before the first restart
 			if done := strings.Fields(string(text)); len(done) > restarts {
-				n := c.Node(done[restarts])
+				n := c.node(done[restarts])
 				for _, other := range c.Nodes {
 					if (other.ID == n.ID) != (other.State == "draining") {
 						t.Errorf("%s is %s while %s is restarted", other.ID, other.State, n.ID)
@@ -573,26 +567,26 @@ func TestRollingRestart(t *testing.T) {
 
 func TestRollingRestartStops(t *testing.T) {
 	for name, test := range map[string]struct {
-		edit  func(*countdtest.Cluster)
+		edit  func(*fakeCluster)
 		exec  string
 		err   string
 		state string // of n1 afterwards
 	}{
-		"the command fails":   {func(*countdtest.Cluster) {}, "exit 7", "exit status 7", "active"},
-		"it is not restarted": {func(*countdtest.Cluster) {}, "true", "has not been restarted yet", "draining"},
-		"it says what to do":  {func(*countdtest.Cluster) {}, "true", "countctl node undrain n1", "draining"},
-		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead: rolling-restart begins only", "active"},
-		"a group has no leader": {func(c *countdtest.Cluster) { c.Groups[4].Leader = "" }, "true",
+		"the command fails":   {func(*fakeCluster) {}, "exit 7", "exit status 7", "active"},
+		"it is not restarted": {func(*fakeCluster) {}, "true", "has not been restarted yet", "draining"},
+		"it says what to do":  {func(*fakeCluster) {}, "true", "countctl node undrain n1", "draining"},
+		"a node is dead":      {func(c *fakeCluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead: rolling-restart begins only", "active"},
+		"a group has no leader": {func(c *fakeCluster) { c.Groups[4].Leader = "" }, "true",
 			"posts/3 has no leader", "active"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, i := three(t)
-			server.EditCluster(test.edit)
+			server.edit(test.edit)
 			got := i.Run("rolling-restart", "--yes", "--wait", "300ms", "--nodes", "n1", "--exec", test.exec)
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, test.err) {
 				t.Errorf("exit %d, %s", got.Code, got.Err)
 			}
-			server.EditCluster(func(c *countdtest.Cluster) {
+			server.edit(func(c *fakeCluster) {
 				if c.Nodes[0].State != test.state {
 					t.Errorf("n1 is %s, want %s", c.Nodes[0].State, test.state)
 				}
@@ -637,7 +631,7 @@ func TestRollingRestartIsInterrupted(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, got.Err)
 		}
 	}
-	server.EditCluster(func(c *countdtest.Cluster) {
+	server.edit(func(c *fakeCluster) {
 		if c.Nodes[1].State != "active" {
 			t.Errorf("n2 is left %s", c.Nodes[1].State)
 		}
@@ -695,6 +689,6 @@ func TestQuestionIsInterrupted(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, Commands, counters.Commands)
+func against(t *testing.T, url string) *clitest.Invocation {
+	return clitest.New(t, url, Commands, counters.Commands)
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func TestOps(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var sent string
-	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		sent = r.URL.Path + " " + string(body)
-		return &countdtest.Fault{Status: 409, Code: "overflow", Message: "as the test says"}
+		return &nodetest.Fault{Status: 409, Code: "overflow", Message: "as the test says"}
 	}
 	i := against(t, server)
 	i.Stdin = `{"keyspace":"posts","id":1,"add":{"like":1}} {"user":"9","add":{"like":-1},"floor":0}` + "\n"
@@ -33,7 +33,7 @@ func TestOps(t *testing.T) {
 }
 
 func TestFloors(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))
 	if len(made.Floors) != 1 || made.Floors["b"] != -2 {
 		t.Fatalf("created %+v", made)
@@ -64,10 +64,9 @@ func TestFloors(t *testing.T) {
 // What is dropped for good is dropped with --yes alone where nobody can be asked, and the
 // refusal says how many rows there are.
 func TestDrop(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	i.OK("keyspace", "create", "songs", "--columns", "plays,likes,skips")
-	server.SetCluster("n1") // with its groups
 	i.OK("incr", "7", "plays=1", "skips=2", "--keyspace", "songs")
 	for _, args := range [][]string{{"keyspace", "drop", "songs"}, {"keyspace", "drop-column", "songs", "skips"}} {
 		if got := i.Run(args...); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "1 row") || strings.Contains(got.Err, "1 rows") || !strings.Contains(got.Err, "Give --yes") {
@@ -97,16 +96,16 @@ func TestDrop(t *testing.T) {
 
 // A drop whose answer is lost is not sent again: it could drop what was created since.
 func TestDropIsSentOnce(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	i.OK("keyspace", "create", "songs", "--columns", "plays")
 	sent := 0
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Method != http.MethodDelete {
 			return nil
 		}
 		sent++
-		return &countdtest.Fault{Status: 504, Code: "outcome_unknown"}
+		return &nodetest.Fault{Status: 504, Code: "outcome_unknown"}
 	}
 	if got := i.Run("keyspace", "drop", "songs", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "outcome_unknown") || sent != 1 {
 		t.Errorf("exit %d after %d calls, %s", got.Code, sent, got.Err)
@@ -114,7 +113,7 @@ func TestDropIsSentOnce(t *testing.T) {
 }
 
 func TestKeyspaces(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))
 	if made.Name != "songs" || made.Shards != 8 || !slices.Equal(made.Columns, []string{"plays", "likes"}) {
 		t.Fatalf("created %+v", made)
@@ -144,7 +143,7 @@ func TestKeyspaces(t *testing.T) {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
 	list := clitest.Decode[keyspacesOutput](t, i.OK("keyspace", "list", "-o", "json"))
-	if len(list.Keyspaces) != 3 {
+	if len(list.Keyspaces) != 6 {
 		t.Fatalf("list is %+v", list)
 	}
 	if table := i.OK("keyspace", "list"); !strings.Contains(table, "plays,likes,shares,skips") {

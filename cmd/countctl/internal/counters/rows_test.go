@@ -12,11 +12,11 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func TestWriteThenRead(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 
 	set := clitest.Decode[client.WrittenRow](t, i.OK("set", "18446744073709551615", "like=10", "view=-3", "-o", "json"))
@@ -43,7 +43,7 @@ func TestWriteThenRead(t *testing.T) {
 }
 
 func TestMgetKeepsOrderAndDoubles(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(7, 1, 2, 3, 4)
 	i := against(t, server)
 	i.Stdin = "9\n7 7\n"
@@ -63,7 +63,7 @@ func TestMgetKeepsOrderAndDoubles(t *testing.T) {
 }
 
 func TestMgetSplitsManyIDs(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	i.Stdin = strings.Repeat("12345\n", 2*client.GetIDsMax+1)
 	if rows := clitest.Decode[rowsOutput](t, i.OK("mget", "-", "-o", "json")).Results; len(rows) != 2*client.GetIDsMax+1 {
 		t.Fatalf("%d rows", len(rows))
@@ -77,7 +77,7 @@ func TestIDsOfStandardInput(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			i := against(t, countdtest.New(t))
+			i := against(t, nodetest.New(t))
 			i.Stdin = c.stdin
 			if got := i.Run("delete", "-"); got.Code != cli.ExitFail || !strings.Contains(got.Err, c.err) {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
@@ -87,17 +87,19 @@ func TestIDsOfStandardInput(t *testing.T) {
 }
 
 func TestReadOptionsReachTheServer(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var seen []string
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		seen = append(seen, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Countd-Token")+" "+r.Header.Get("Countd-Timeout"))
 		return nil
 	}
 	i := against(t, server)
-	i.OK("get", "1", "--consistency", "linearizable", "--token", "abc", "--timeout", "2s")
+	token := clitest.Decode[client.WrittenRow](t, i.OK("incr", "1", "like=1", "-o", "json")).Token
+	seen = nil
+	i.OK("get", "1", "--consistency", "linearizable", "--token", token, "--timeout", "2s")
 	i.OK("mget", "1", "--consistency", "bounded", "--max-staleness", "500ms", "--keyspace", "users")
 	want := []string{
-		"GET /v1/counters/posts/1?consistency=linearizable abc 2s",
+		"GET /v1/counters/posts/1?consistency=linearizable " + token + " 2s",
 		"POST /v1/counters/users/get?consistency=bounded&max_staleness=500ms  5s",
 	}
 	if !slices.Equal(seen, want) {
@@ -108,24 +110,24 @@ func TestReadOptionsReachTheServer(t *testing.T) {
 func TestRefusedIncrement(t *testing.T) {
 	cases := []struct {
 		name  string
-		fault *countdtest.Fault
+		fault *nodetest.Fault
 		err   string
 	}{
 		{"overflow", nil, "overflow (409)"},
-		{"overloaded", &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "1"}, "overloaded (429): refused by the test; try again"},
-		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "it is unknown whether row 1 was incremented: outcome_unknown (504)"},
-		{"cut", &countdtest.Fault{Hang: true}, "no answer"},
-		{"cut with a key", &countdtest.Fault{Hang: true}, "; run it again with --key "},
-		{"key of other ops", &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, "repeat the original write"},
-		{"key too old", &countdtest.Fault{Status: 410, Code: "idempotency_expired"}, "leave the key out"},
-		{"two lines", &countdtest.Fault{Status: 500, Code: "internal", Message: "a\nb"}, "a b"},
+		{"overloaded", &nodetest.Fault{Status: 429, Code: "overloaded", RetryAfter: "1"}, "overloaded (429): refused by the test; try again"},
+		{"unknown", &nodetest.Fault{Status: 504, Code: "outcome_unknown"}, "it is unknown whether row 1 was incremented: outcome_unknown (504)"},
+		{"cut", &nodetest.Fault{Hang: true}, "no answer"},
+		{"cut with a key", &nodetest.Fault{Hang: true}, "; run it again with --key "},
+		{"key of other ops", &nodetest.Fault{Status: 409, Code: "idempotency_conflict"}, "repeat the original write"},
+		{"key too old", &nodetest.Fault{Status: 410, Code: "idempotency_expired"}, "leave the key out"},
+		{"two lines", &nodetest.Fault{Status: 500, Code: "internal", Message: "a\nb"}, "a b"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			server.Put(1, 0, 0, 1<<63-1, 0)
 			var increments atomic.Int32
-			server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 				increments.Add(1)
 				return c.fault
 			}
@@ -147,18 +149,18 @@ func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 	for _, happened := range []bool{true, false} {
 		for _, args := range []string{"incr 1 like=+2 repost=-1", "set 1 like=2 repost=-1", "delete 2", "delete 2 3 4 --yes"} {
 			t.Run(fmt.Sprintf("%s, happened %v", args, happened), func(t *testing.T) {
-				server := countdtest.New(t)
+				server := nodetest.New(t)
 				server.Put(2, 9, 0, 9, 0)
 				i := against(t, server)
-				server.SetFail(func(*http.Request, []byte) *countdtest.Fault {
-					return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: happened}
+				server.SetFail(func(*http.Request, []byte) *nodetest.Fault {
+					return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: happened}
 				})
 				got := i.Run(strings.Fields(args)...)
 				key := named.FindStringSubmatch(got.Err)
 				if got.Code != cli.ExitFail || key == nil || strings.Count(got.Err, "\n") != 1 {
 					t.Fatalf("exit %d, %q", got.Code, got.Err)
 				}
-				server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+				server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 				for n := range 2 {
 					out := i.OK(append(strings.Fields(args), "--key", key[1], "-o", "json")...)
 					again := happened || n > 0
@@ -186,7 +188,7 @@ func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 }
 
 func TestTop(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for id := uint64(1); id <= 25_000; id++ { // three pages
 		server.Put(id, 0, 1, int64(id%1000), 0)
 	}
@@ -212,6 +214,6 @@ func TestTop(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, Commands)
 }

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
-func configFor(t *testing.T, s *countdtest.Server) Config {
+func configFor(t *testing.T, s *nodetest.Server) Config {
 	t.Helper()
 	addr, err := url.Parse(s.URL)
 	if err != nil {
@@ -27,7 +27,7 @@ func configFor(t *testing.T, s *countdtest.Server) Config {
 }
 
 // total sums the likes of ids 1 … n.
-func total(s *countdtest.Server, n uint64) (sum int64) {
+func total(s *nodetest.Server, n uint64) (sum int64) {
 	for id := uint64(1); id <= n; id++ {
 		sum += s.Row(id)[2]
 	}
@@ -55,7 +55,7 @@ func TestRunDoesWhatItReports(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			cfg := configFor(t, server)
 			c.change(&cfg)
 			r, err := Run(t.Context(), cfg)
@@ -80,7 +80,7 @@ func TestRunDoesWhatItReports(t *testing.T) {
 }
 
 func TestRunEndsByTime(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	cfg := configFor(t, server)
 	cfg.Requests, cfg.Duration = 0, 500*time.Millisecond
 	r, err := Run(t.Context(), cfg)
@@ -90,17 +90,17 @@ func TestRunEndsByTime(t *testing.T) {
 }
 
 func TestRunCountsErrorsByCode(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var n atomic.Int64
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Method == http.MethodGet {
 			return nil
 		}
 		switch n.Add(1) % 10 {
 		case 0:
-			return &countdtest.Fault{Status: 429, Code: "overloaded"}
+			return &nodetest.Fault{Status: 429, Code: "overloaded"}
 		case 1:
-			return &countdtest.Fault{Hang: true}
+			return &nodetest.Fault{Hang: true}
 		}
 		return nil
 	}
@@ -116,7 +116,7 @@ func TestRunCountsErrorsByCode(t *testing.T) {
 }
 
 func TestRunRefusesAServerThatRefuses(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	cfg := configFor(t, server)
 	cfg.Keyspace = "frob"
 	if r, err := Run(t.Context(), cfg); r != nil || err == nil || !strings.Contains(err.Error(), "unknown_keyspace") {
@@ -129,11 +129,11 @@ func TestRunRefusesAServerThatRefuses(t *testing.T) {
 }
 
 func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var n atomic.Int64
-	server.Fail = func(*http.Request, []byte) *countdtest.Fault {
+	server.Fail = func(*http.Request, []byte) *nodetest.Fault {
 		if n.Add(1) == 50 {
 			cancel()
 		}
@@ -153,9 +153,9 @@ func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
 // if nothing had happened.
 func TestOpenLoopOmitsNothing(t *testing.T) {
 	const rate, stall = 1000, 300 * time.Millisecond
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var n atomic.Int64
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Method == http.MethodPost && n.Add(1) == 100 {
 			time.Sleep(stall)
 		}
@@ -229,7 +229,7 @@ func TestValidate(t *testing.T) {
 		{"dist", func(c *Config) { c.IDs.Dist = "" }},
 		{"zipf", func(c *Config) { c.IDs.Dist, c.IDs.ZipfS = Zipf, 1 }},
 	}
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := configFor(t, server)

@@ -1,20 +1,18 @@
 package load
 
 import (
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // nth makes a server answer every n-th increment with a fault.
-func nth(server *countdtest.Server, n int64, fault countdtest.Fault) {
+func nth(server *nodetest.Server, n int64, fault nodetest.Fault) {
 	var seen atomic.Int64
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Method != http.MethodPost || seen.Add(1)%n != 0 {
 			return nil
 		}
@@ -26,21 +24,21 @@ func nth(server *countdtest.Server, n int64, fault countdtest.Fault) {
 func TestOutcomesBoundTheCounts(t *testing.T) {
 	cases := []struct {
 		name    string
-		fault   countdtest.Fault
+		fault   nodetest.Fault
 		refused int64 // requests of 10
 		unknown int64 // increments of 20
 	}{
-		{"refused", countdtest.Fault{Status: 429, Code: "overloaded"}, 5, 0},
-		{"not ready", countdtest.Fault{Status: 503, Code: "no_leader"}, 5, 0},
-		{"not countd's own", countdtest.Fault{Status: 503}, 0, 10},
-		{"cut off", countdtest.Fault{Hang: true}, 0, 10},
-		{"cut off when it was done", countdtest.Fault{Hang: true, After: true}, 0, 10},
-		{"unknown and done", countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}, 0, 10},
-		{"unknown and not done", countdtest.Fault{Status: 504, Code: "outcome_unknown"}, 0, 10},
+		{"refused", nodetest.Fault{Status: 429, Code: "overloaded"}, 5, 0},
+		{"not ready", nodetest.Fault{Status: 503, Code: "no_leader"}, 5, 0},
+		{"not countd's own", nodetest.Fault{Status: 503}, 0, 10},
+		{"cut off", nodetest.Fault{Hang: true}, 0, 10},
+		{"cut off when it was done", nodetest.Fault{Hang: true, After: true}, 0, 10},
+		{"unknown and done", nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true}, 0, 10},
+		{"unknown and not done", nodetest.Fault{Status: 504, Code: "outcome_unknown"}, 0, 10},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			nth(server, 2, c.fault)
 			cfg := configFor(t, server)
 			cfg.Requests, cfg.Batch, cfg.Concurrency = 10, 2, 1
@@ -58,14 +56,14 @@ func TestOutcomesBoundTheCounts(t *testing.T) {
 // With Once, what is of unknown outcome is sent until it is known, and counts
 // once, whether its first try was done, done in part or not.
 func TestOnceLearnsEveryOutcome(t *testing.T) {
-	for name, fault := range map[string]countdtest.Fault{
+	for name, fault := range map[string]nodetest.Fault{
 		"done":          {Hang: true, After: true},
 		"not done":      {Status: 504, Code: "outcome_unknown"},
 		"done in part":  {Status: 504, Code: "outcome_unknown", After: true, Shards: []int{0, 1}},
 		"refused later": {Status: 503, Code: "overloaded", After: true, Shards: []int{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			nth(server, 3, fault)
 			cfg := configFor(t, server)
 			cfg.Requests, cfg.Batch, cfg.Once = 60, 10, true
@@ -81,8 +79,8 @@ func TestOnceLearnsEveryOutcome(t *testing.T) {
 }
 
 func TestOnceLeavesRefusalsAlone(t *testing.T) {
-	server := countdtest.New(t)
-	nth(server, 2, countdtest.Fault{Status: 429, Code: "overloaded"})
+	server := nodetest.New(t)
+	nth(server, 2, nodetest.Fault{Status: 429, Code: "overloaded"})
 	cfg := configFor(t, server)
 	cfg.Requests, cfg.Once = 20, true
 	r, err := Run(t.Context(), cfg)
@@ -92,9 +90,9 @@ func TestOnceLeavesRefusalsAlone(t *testing.T) {
 }
 
 func TestDeadlineIsSent(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var others atomic.Int64
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.Header.Get("Countd-Timeout") != "250ms" {
 			others.Add(1)
 		}
@@ -108,27 +106,30 @@ func TestDeadlineIsSent(t *testing.T) {
 }
 
 func TestMemoryIsWatched(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var looks atomic.Int64
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.URL.Path != "/metrics" {
-			server.Config.Handler.ServeHTTP(w, r)
-			return
+			return nil
 		}
 		if looks.Add(1) == 1 {
-			_, _ = io.WriteString(w, "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes 1.5e+07\n")
-		} else {
-			_, _ = io.WriteString(w, "process_resident_memory_bytes 4000\nprocess_resident_memory_bytes_more 1\n")
+			return &nodetest.Fault{Status: 200, Body: "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes 1.5e+07\n"}
 		}
-	}))
-	defer front.Close()
-	cfg := configFor(t, &countdtest.Server{Server: front})
+		return &nodetest.Fault{Status: 200, Body: "process_resident_memory_bytes 4000\nprocess_resident_memory_bytes_more 1\n"}
+	})
+	cfg := configFor(t, server)
 	cfg.Requests, cfg.Duration, cfg.Memory = 0, memoryEvery+time.Second, true
 	r, err := Run(t.Context(), cfg)
 	if err != nil || looks.Load() < 2 || *r.Memory != (Memory{15_000_000, 15_000_000}) {
 		t.Fatalf("%d looks, %+v, %v", looks.Load(), r, err)
 	}
-	cfg = configFor(t, server) // which has no metrics
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if r.URL.Path != "/metrics" {
+			return nil
+		}
+		return &nodetest.Fault{Status: 404, Code: "not_found"}
+	})
+	cfg = configFor(t, server)
 	cfg.Memory = true
 	if r, err := Run(t.Context(), cfg); r != nil || err == nil {
 		t.Fatalf("%+v, %v", r, err)

@@ -5,18 +5,18 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // All writes of a run are of one producer, whose numbers rise, and the tries of one share
 // its number: keys would fill the memory that shards have for those of other clients.
 func TestWritesAreOfOneProducer(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var producers, seqs []string
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		producers = append(producers, r.Header.Get("Countd-Producer"))
 		if seqs = append(seqs, r.Header.Get("Countd-Seq")); len(seqs) == 1 {
-			return &countdtest.Fault{Status: 503, Code: "no_leader"}
+			return &nodetest.Fault{Status: 503, Code: "no_leader"}
 		}
 		return nil
 	})

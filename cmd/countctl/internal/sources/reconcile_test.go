@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -90,7 +90,7 @@ func TestQueryTruth(t *testing.T) {
 }
 
 // quiesced returns rows of a server that are compared with a truth of likes as they are.
-func quiesced(t *testing.T, server *countdtest.Server, likes map[uint64]int64) *reconciled {
+func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *reconciled {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{server.URL}})
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcil
 
 // Rows that are compared as they are must still be so once a question is answered.
 func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
 	if _, err := r.compareAndCorrect(t, func() { server.Put(1, 0, 0, 5, 0) }); !errors.Is(err, errNotQuiesced) {
 		t.Error(err)
@@ -132,21 +132,21 @@ func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 // TestRepeatedAtOnce: a run that ends within its corrections may be repeated at once, also when other rows
 // differ by then; what the first has sent, and arrives after that, changes nothing.
 func TestRepeatedAtOnce(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5, 2: 7, 3: 0})
 	var late *http.Request
-	server.SetFail(func(request *http.Request, body []byte) *countdtest.Fault {
+	server.SetFail(func(request *http.Request, body []byte) *nodetest.Fault {
 		if !strings.HasSuffix(request.URL.Path, "/correct") || !bytes.Contains(body, []byte(`"like":5`)) {
 			return nil
 		}
 		late, _ = http.NewRequestWithContext(t.Context(), request.Method, server.URL+request.URL.Path, bytes.NewReader(body))
 		late.Header = request.Header.Clone()
-		return &countdtest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // that of row 2
+		return &nodetest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // that of row 2
 	})
 	if _, err := r.compareAndCorrect(t, func() {}); err == nil || late == nil {
 		t.Fatalf("the first run: %v, sent %v", err, late)
 	}
-	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	server.Put(3, 0, 0, 1, 0) // it has drifted since
 	if out, err := r.compareAndCorrect(t, func() {}); err != nil || out.Corrected != 2 {
 		t.Errorf("the second run: %+v, %v", out, err)
@@ -173,7 +173,7 @@ func TestRepeatedAtOnce(t *testing.T) {
 // While a question is open, another run corrects the rows: they are not corrected twice, and the
 // run that began first ends when it meets the numbers of the later one.
 func TestTwoRuns(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
 	first := reconcile.NewCorrection(r, time.Now())
 	drifts := []reconcile.Drift{{ID: 1, Want: 5, Add: 5}}
@@ -191,7 +191,7 @@ func TestTwoRuns(t *testing.T) {
 // TestMaxCorrection: a run without --yes and without a terminal corrects up to --max-correction, and
 // above it shows the differences and corrects nothing, not even the smaller ones.
 func TestMaxCorrection(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := clitest.New(t, server.URL, Commands)
 	truth := clitest.WriteTemp(t, "truth.csv", "id,like\n1,10\n2,0\n3,7\n")
 	run := func(more ...string) clitest.Result {

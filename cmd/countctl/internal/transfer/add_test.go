@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // asCountctl makes the test binary be countctl, so that one can be killed.
@@ -65,7 +65,7 @@ func randomEvents(seed uint64, events, rows int) eventFile {
 	return f
 }
 
-func (f eventFile) check(t *testing.T, s *countdtest.Server, times int64) {
+func (f eventFile) check(t *testing.T, s *nodetest.Server, times int64) {
 	t.Helper()
 	if s.Rows() != len(f.want) {
 		t.Errorf("%d rows, want %d", s.Rows(), len(f.want))
@@ -100,7 +100,7 @@ func TestReplay(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			i.Stdin = c.text
 			path := cli.StreamName
@@ -126,7 +126,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestImportAdd(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(2, 0, 0, 10, 0)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "a.csv", "id,like,view\n1,5,0\n2,-3,1\n1,1,1\n3,0,0\n")
@@ -154,10 +154,10 @@ func TestImportAdd(t *testing.T) {
 func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 	for command, args := range map[string][]string{"replay": {"replay"}, "import --add": {"import", "--add"}} {
 		t.Run(command, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			writing, goOn := make(chan struct{}), make(chan struct{})
 			var requests atomic.Int32
-			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				if strings.HasSuffix(r.URL.Path, "/incr") && requests.Add(1) == 1 {
 					close(writing)
 					<-goOn
@@ -186,7 +186,7 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 			// Another session's file stands where this run's was.
 			against(t, server).OK(append(args, "--restart")...)
 			other := clitest.ReadAll(t, path+suffix)
-			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				if strings.HasSuffix(r.URL.Path, "/incr") {
 					if err := errors.Join(os.WriteFile(path+".other", []byte(other), 0o600), os.Rename(path+".other", path+suffix)); err != nil {
 						t.Error(err)
@@ -232,7 +232,7 @@ func TestReplaySurvivesKills(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 6))
 	f := randomEvents(seed, events, rows)
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	noted := &sessions{t: t, bodies: map[string][]byte{}}
 	path := clitest.WriteTemp(t, "e.csv.gz", clitest.Gzipped(t, f.text))
 	killed := 0
@@ -291,11 +291,11 @@ func runUntil(t *testing.T, cmd *exec.Cmd, kill <-chan struct{}) error {
 
 // disturb makes the server lose some answers. It returns what is closed when the
 // given request comes, which is a good moment to kill its sender.
-func disturb(s *countdtest.Server, noted *sessions, seed uint64, killAt int64) <-chan struct{} {
+func disturb(s *nodetest.Server, noted *sessions, seed uint64, killAt int64) <-chan struct{} {
 	kill := make(chan struct{})
 	var mu sync.Mutex
 	random, requests := rand.New(rand.NewPCG(seed, 7)), int64(0)
-	s.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+	s.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/incr") {
 			return nil
 		}
@@ -308,13 +308,13 @@ func disturb(s *countdtest.Server, noted *sessions, seed uint64, killAt int64) <
 		}
 		switch random.IntN(60) {
 		case 0:
-			return &countdtest.Fault{Hang: true, After: true}
+			return &nodetest.Fault{Hang: true, After: true}
 		case 1:
-			return &countdtest.Fault{Hang: true, After: true, Late: 5 * time.Millisecond}
+			return &nodetest.Fault{Hang: true, After: true, Late: 5 * time.Millisecond}
 		case 2:
-			return &countdtest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{random.IntN(4)}}
+			return &nodetest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{random.IntN(4)}}
 		case 3:
-			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
+			return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
 		}
 		return nil
 	})
@@ -322,10 +322,10 @@ func disturb(s *countdtest.Server, noted *sessions, seed uint64, killAt int64) <
 }
 
 func TestReplayKeepsToItsSpeed(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var mu sync.Mutex
 	var sizes []int
-	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
 			mu.Lock()
 			defer mu.Unlock()
@@ -363,12 +363,12 @@ func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
-			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+			server := nodetest.New(t)
+			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				if !strings.HasSuffix(r.URL.Path, "/incr") {
 					return nil
 				}
-				return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}
+				return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true}
 			})
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "e.csv", text)
@@ -397,7 +397,7 @@ func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 func TestReplayRefusesABadRow(t *testing.T) {
 	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "leading zeros": "02,2,like", "time": "1,soon,like", "fields": "1,2"} {
 		t.Run(name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n"+row+"\n2,3,like\n")
 			got := i.Run("replay", path, "--speed", "1000")
@@ -422,7 +422,7 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "f.csv", c.text)
 			args := []string{c.command, path, c.add, "-o", "json"}
@@ -456,19 +456,19 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 	for _, kind := range []string{"values", "--add"} {
 		t.Run(kind, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "f.csv", "id,like\nx,1\n1,1\n2,1\n3,1\n")
 			args := strings.Fields("import " + path + " --batch 1 --in-flight 1 --retry-for 0s -o json " + strings.TrimPrefix(kind, "values"))
 			verb := map[string]string{"values": "/set", "--add": "/incr"}[kind]
 			var mu sync.Mutex
 			writes := 0
-			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				mu.Lock()
 				defer mu.Unlock()
 				if strings.HasSuffix(r.URL.Path, verb) {
 					if writes++; writes > 1 {
-						return &countdtest.Fault{Status: 500, Code: "internal"}
+						return &nodetest.Fault{Status: 500, Code: "internal"}
 					}
 				}
 				return nil
@@ -476,7 +476,7 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 			if got := i.Run(append(args, "--on-error", "skip")...); got.Code != cli.ExitFail || got.Out != "" {
 				t.Fatalf("exit %d, %q", got.Code, got.Out)
 			}
-			server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+			server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 			got := i.Run(args...)
 			out := clitest.Decode[importOutput](t, got.Out)
 			if got.Code != cli.ExitFail || out.Rows != 3 || out.Rejected != 1 || !strings.HasSuffix(out.RejectsFile, "f.rejects.csv") {
@@ -487,9 +487,9 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 }
 
 func TestAddDoesNotBeginAnewByItself(t *testing.T) {
-	nothing := func(*testing.T, *countdtest.Server, string) {}
-	rewrite := func(text string) func(*testing.T, *countdtest.Server, string) {
-		return func(t *testing.T, _ *countdtest.Server, path string) {
+	nothing := func(*testing.T, *nodetest.Server, string) {}
+	rewrite := func(text string) func(*testing.T, *nodetest.Server, string) {
+		return func(t *testing.T, _ *nodetest.Server, path string) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -497,20 +497,20 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 	}
 	cases := []struct {
 		name   string
-		change func(t *testing.T, s *countdtest.Server, path string)
+		change func(t *testing.T, s *nodetest.Server, path string)
 		flags  string
 		says   string
 	}{
 		{"file longer", rewrite("item,t,event\n1,1,like\n1,1,like\n"), "", "other: the file's size (31 bytes, was 22 bytes))"},
 		{"file changed", rewrite("item,t,event\n1,2,like\n"), "", "other: the file's content)"},
-		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, "", "other: the cluster at "},
+		{"another cluster", func(_ *testing.T, s *nodetest.Server, _ string) { s.Renew(); s.Put(1, 0, 0, 1, 0) }, "", "other: the cluster at "},
 		{"another map", nothing, "--map like=view", "other: --map or the keyspace's columns (like=view,"},
 		{"another time", nothing, "--time-column item", "other: --time-column (item, was t))"},
 		{"two things", nothing, "--time-column item --id-column t", "other: --id-column (t, was item); --time-column (item, was t))"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
 			i.OK("replay", path)
@@ -536,7 +536,7 @@ func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "f.csv", c.text)
 			run := func(flags string) clitest.Result { return i.Run(append(strings.Fields(c.command+" "+flags), path)...) }
@@ -564,15 +564,15 @@ func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 }
 
 func TestAddOfAForgottenSessionStops(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t, nodetest.OneProducer)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "e.csv", randomEvents(3, 500, 50).text)
 	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "1", "--retry-for", "0s"}
-	countIncrs(server, 20, &countdtest.Fault{Hang: true, After: true})
+	countIncrs(server, 20, &nodetest.Fault{Hang: true, After: true})
 	if got := i.Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "not known whether") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
 	}
-	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	server.ForgetProducers()
 	if got := i.Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "has forgotten this session") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
@@ -580,9 +580,9 @@ func TestAddOfAForgottenSessionStops(t *testing.T) {
 }
 
 // countIncrs answers the nth increment, and those after it, with a fault.
-func countIncrs(s *countdtest.Server, nth int, fault *countdtest.Fault) {
+func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	var mu sync.Mutex
-	s.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	s.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if strings.HasSuffix(r.URL.Path, "/incr") {
@@ -596,16 +596,16 @@ func countIncrs(s *countdtest.Server, nth int, fault *countdtest.Fault) {
 
 // The answer that names the sum is lost, and a repeat is not told which it was.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
 	i := against(t, server)
 	lost := false
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if lost || !strings.HasSuffix(r.URL.Path, "/incr") {
 			return nil
 		}
 		lost = true
-		return &countdtest.Fault{Hang: true, After: true}
+		return &nodetest.Fault{Hang: true, After: true}
 	})
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n6,1\n7,1\n11,1\n")
 	got := i.Run("import", path, "--add", "--in-flight", "1")
@@ -636,7 +636,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			for _, id := range c.full {
 				server.Put(id, 0, 0, full, 0)
 			}
@@ -690,7 +690,7 @@ func TestSessionFilesOfOthersAreRefused(t *testing.T) {
 		"of values":   session(func(s *csvimport.State) { s.Kind = csvimport.KindSet }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := against(t, countdtest.New(t)).Run("import", path, "--add", "--state", clitest.WriteTemp(t, "s", text))
+			got := against(t, nodetest.New(t)).Run("import", path, "--add", "--state", clitest.WriteTemp(t, "s", text))
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "not a progress file") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"math"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -39,7 +40,7 @@ func gunzip(t *testing.T, path string) string {
 }
 
 func TestExport(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(10, 1, 0, -5, 0)
 	server.Put(9, 0, math.MaxInt64, 0, math.MinInt64)
 	server.Put(math.MaxUint64, 0, 0, 1, 0)
@@ -86,7 +87,7 @@ func TestExport(t *testing.T) {
 }
 
 func TestExportThenImport(t *testing.T) {
-	from, to := countdtest.New(t), countdtest.New(t)
+	from, to := nodetest.New(t), nodetest.New(t)
 	const n = 25_000 // three pages
 	for id := uint64(1); id <= n; id++ {
 		from.Put(id*7919, int64(id), -int64(id), 0, int64(id%2))
@@ -104,22 +105,22 @@ func TestExportThenImport(t *testing.T) {
 func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 	cases := []struct {
 		name string
-		stop func(cancel context.CancelFunc) *countdtest.Fault
+		stop func(cancel context.CancelFunc) *nodetest.Fault
 		err  string
 	}{
-		{"refused", func(context.CancelFunc) *countdtest.Fault { return &countdtest.Fault{Status: 500, Code: "internal"} }, "internal"},
-		{"interrupted", func(cancel context.CancelFunc) *countdtest.Fault { cancel(); return &countdtest.Fault{Hang: true} }, "was interrupted"},
+		{"refused", func(context.CancelFunc) *nodetest.Fault { return &nodetest.Fault{Status: 500, Code: "internal"} }, "internal"},
+		{"interrupted", func(cancel context.CancelFunc) *nodetest.Fault { cancel(); return &nodetest.Fault{Hang: true} }, "was interrupted"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			for id := range uint64(15_000) {
 				server.Put(id, 1, 1, 1, 1)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			pages := 0
-			server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+			server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 				if !strings.HasSuffix(r.URL.Path, "/scan") {
 					return nil
 				}
@@ -144,13 +145,13 @@ func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 }
 
 func TestExportTriesAPageAgain(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
 	scans := 0
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/scan") {
 			if scans++; scans < 3 {
-				return &countdtest.Fault{Status: 503, Code: "no_leader"}
+				return &nodetest.Fault{Status: 503, Code: "no_leader"}
 			}
 		}
 		return nil
@@ -162,9 +163,17 @@ func TestExportTriesAPageAgain(t *testing.T) {
 
 // After most nodes died an export writes what is left, says what is not, and fails.
 func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(9, 1, 0, 0, 0)
-	server.Lose(2)
+	server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
+		switch {
+		case !strings.HasSuffix(r.URL.Path, "/scan"):
+			return nil
+		case bytes.Contains(body, []byte(`"skip_unreadable":true`)):
+			return &nodetest.Fault{Status: 200, Body: `{"results":[{"id":"9","counts":{"repost":1,"comment":0,"like":0,"view":0}}],"next":null,"unreadable_shards":[2]}`}
+		}
+		return &nodetest.Fault{Status: 503, Code: "no_quorum", Message: "no living node has a replica of a shard"}
+	})
 	i := against(t, server)
 	path := filepath.Join(t.TempDir(), "a.csv")
 	got := i.Run("export", path, "--consistency", "stale", "--skip-unreadable", "-o", "json")

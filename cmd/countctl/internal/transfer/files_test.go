@@ -18,14 +18,14 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
 
 // A pipe is refused at once, with what to do; standard input that is silent, and a pipe, end
 // with a signal.
 func TestPipes(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	for _, command := range []string{"import", "import --add", "replay", "members import"} {
@@ -94,7 +94,7 @@ func TestFormats(t *testing.T) {
 	} {
 		for _, add := range []string{"", "--add"} {
 			t.Run(c.name+add, func(t *testing.T) {
-				server := countdtest.New(t)
+				server := nodetest.New(t)
 				i := against(t, server)
 				args := append([]string{"import", clitest.WriteTemp(t, "f.csv", c.text)}, strings.Fields(c.flags+" "+add)...)
 				got := i.Run(args...)
@@ -115,13 +115,13 @@ func TestFormats(t *testing.T) {
 // Rejects have the delimiter of their file, and are corrected and imported with its flags, also
 // those of a run that went on.
 func TestRejectsOfAnotherDelimiter(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "f.csv", "id;like\nx;1\n1;1\n2;1\ny;\"1;1\"\n3;1\n")
 	args := []string{"import", "--add", "--delimiter", ";", "--on-error", "skip", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
-	countIncrs(server, 2, &countdtest.Fault{Hang: true})
+	countIncrs(server, 2, &nodetest.Fault{Hang: true})
 	i.Run(append(args, path)...)
-	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	if got := i.Run(append(args[:2:2], "--on-error", "skip", "--map", "like=like", path)...); got.Code == cli.ExitOK || !strings.Contains(got.Err, "--delimiter") {
 		t.Fatalf("with another delimiter: exit %d, %q", got.Code, got.Err)
 	}
@@ -151,7 +151,7 @@ func TestImportRedisBadIDs(t *testing.T) {
 	}
 	must(t, peer.HSet(t.Context(), "h:7", "view", 1).Err())
 	must(t, peer.HSet(t.Context(), "h:seven", "view", 1).Err())
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	dir := t.TempDir()
 	rejects := filepath.Join(dir, "r.csv")
@@ -197,7 +197,7 @@ func TestImportRedisNamesKeysThatExpire(t *testing.T) {
 	must(t, peer.SAdd(t.Context(), "like:30", "a").Err())
 	must(t, peer.Expire(t.Context(), "like:30", time.Hour).Err())
 	must(t, peer.Set(t.Context(), "other:1", 3, time.Hour).Err())
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	got := i.Run("import", "redis://"+addr+"/0", "--pattern", "like:{id}=posts:like", "--pattern", "h:{id}=posts", "--state", filepath.Join(t.TempDir(), "p"), "-o", "json")
 	out := clitest.Decode[redisOutput](t, got.Out)
 	if got.Code != cli.ExitOK || out.Expiring != 6 || len(out.ExpiringKeys) != 5 || !strings.Contains(got.Err, "6 copied keys had a time to live") ||
@@ -209,15 +209,15 @@ func TestImportRedisNamesKeysThatExpire(t *testing.T) {
 // A late write of a run from Redis that was killed changes nothing.
 func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	from := newSource(t, 300)
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var late copies
-	server.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/set") {
 			return nil
 		}
 		late.note(t, server.URL, r, body)
 		if len(late.all) > 3 {
-			return &countdtest.Fault{Hang: true}
+			return &nodetest.Fault{Hang: true}
 		}
 		return nil
 	})
@@ -226,7 +226,7 @@ func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	if got := i.Run(args...); got.Code != cli.ExitFail {
 		t.Fatalf("exit %d", got.Code)
 	}
-	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	for id := 1; id <= 300; id++ {
 		must(t, from.client.Set(t.Context(), fmt.Sprintf("post:%d:likes", id), 7, 0).Err())
 	}
@@ -242,7 +242,7 @@ func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 // export wants the name of a file, and takes that of a keyspace for none.
 func TestExportWantsAFile(t *testing.T) {
 	t.Chdir(t.TempDir())
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(1, 0, 0, 5, 0)
 	i := against(t, server)
 	for _, name := range []string{"posts", "users", "x"} {

@@ -20,7 +20,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // manyRows is a file of n rows of ids 1 … n, and three columns.
@@ -36,7 +36,7 @@ func manyRows(n int) string {
 const mapAll = "reposts=repost,comments=comment,likes=like"
 
 // wantMany checks that a server holds the rows of manyRows.
-func wantMany(t *testing.T, s *countdtest.Server, n int) {
+func wantMany(t *testing.T, s *nodetest.Server, n int) {
 	t.Helper()
 	if s.Rows() != n {
 		t.Errorf("%d rows, want %d", s.Rows(), n)
@@ -49,9 +49,9 @@ func wantMany(t *testing.T, s *countdtest.Server, n int) {
 }
 
 // countSets counts the rows sent by Set, and lets fail refuse the nth request.
-func countSets(s *countdtest.Server, fail func(n int64) *countdtest.Fault) *atomic.Int64 {
+func countSets(s *nodetest.Server, fail func(n int64) *nodetest.Fault) *atomic.Int64 {
 	var rows, requests atomic.Int64
-	s.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+	s.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/set") {
 			return nil
 		}
@@ -61,7 +61,7 @@ func countSets(s *countdtest.Server, fail func(n int64) *countdtest.Fault) *atom
 	return &rows
 }
 
-func noFault(int64) *countdtest.Fault { return nil }
+func noFault(int64) *nodetest.Fault { return nil }
 
 func TestImport(t *testing.T) {
 	const n = 2500
@@ -82,7 +82,7 @@ func TestImport(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := cli.StreamName
 			if c.file != "" {
@@ -104,7 +104,7 @@ func TestImport(t *testing.T) {
 }
 
 func TestImportSetsZeros(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	server.Put(1, 5, 6, 7, 8)
 	against(t, server).OK("import", clitest.WriteTemp(t, "a.csv", "id,like,comment\n1,0,0\n"))
 	if got, want := server.Row(1), []int64{5, 0, 0, 8}; !slices.Equal(got, want) {
@@ -115,10 +115,10 @@ func TestImportSetsZeros(t *testing.T) {
 // A copy of a request of an import that comes late, after what was counted since,
 // changes nothing: the request's tries share an identity.
 func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var mu sync.Mutex
 	var copies []*http.Request
-	server.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
 		if !strings.HasSuffix(r.URL.Path, "/set") {
 			return nil
 		}
@@ -130,7 +130,7 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 		}
 		late.Header = r.Header.Clone()
 		if copies = append(copies, late); len(copies) == 1 {
-			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}
+			return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true}
 		}
 		return nil
 	})
@@ -160,19 +160,19 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 // requests are refused, cut off or answered late; (2) nothing is reported done
 // that is not.
 func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	random := rand.New(rand.NewPCG(1, 2))
-	faults := []*countdtest.Fault{
+	faults := []*nodetest.Fault{
 		{Status: 429, Code: "overloaded"},
 		{Status: 503, Code: "no_leader", After: true},
 		{Status: 504, Code: "outcome_unknown", After: true},
 		{Hang: true}, {Hang: true, After: true},
 	}
-	var draw = make(chan *countdtest.Fault, 100) // requests come from many goroutines
+	var draw = make(chan *nodetest.Fault, 100) // requests come from many goroutines
 	for range cap(draw) {
 		draw <- faults[random.IntN(len(faults))]
 	}
-	countSets(server, func(n int64) *countdtest.Fault {
+	countSets(server, func(n int64) *nodetest.Fault {
 		if n%3 != 0 {
 			return nil
 		}
@@ -203,26 +203,26 @@ func TestImportGoesOnWhereItStopped(t *testing.T) {
 	const n, batch, failAt = 5000, 100, 20
 	cases := []struct {
 		name string
-		stop func(cancel context.CancelFunc) *countdtest.Fault
+		stop func(cancel context.CancelFunc) *nodetest.Fault
 		err  string
 	}{
-		{"refused", func(context.CancelFunc) *countdtest.Fault { return &countdtest.Fault{Status: 500, Code: "internal"} },
+		{"refused", func(context.CancelFunc) *nodetest.Fault { return &nodetest.Fault{Status: 500, Code: "internal"} },
 			"run it again to continue after line"},
-		{"busy for too long", func(context.CancelFunc) *countdtest.Fault {
-			return &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"}
+		{"busy for too long", func(context.CancelFunc) *nodetest.Fault {
+			return &nodetest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"}
 		}, "run it again to continue after line"},
-		{"interrupted", func(cancel context.CancelFunc) *countdtest.Fault { cancel(); return nil }, "was interrupted; run it again"},
+		{"interrupted", func(cancel context.CancelFunc) *nodetest.Fault { cancel(); return nil }, "was interrupted; run it again"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			path := clitest.WriteTemp(t, "posts.csv.gz", clitest.Gzipped(t, manyRows(n)))
 			args := []string{"import", path, "--map", mapAll, "--batch", strconv.Itoa(batch), "--retry-for", "0s", "-o", "json"}
 			i := against(t, server)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			i.Ctx = ctx
-			countSets(server, func(n int64) *countdtest.Fault {
+			countSets(server, func(n int64) *nodetest.Fault {
 				if n < failAt {
 					return nil
 				}
@@ -260,29 +260,29 @@ func TestImportBeginsAnew(t *testing.T) {
 	const n = 2000
 	cases := []struct {
 		name   string
-		change func(t *testing.T, s *countdtest.Server, path string)
+		change func(t *testing.T, s *nodetest.Server, path string)
 		flags  []string
 		says   string
 	}{
-		{"asked to", func(*testing.T, *countdtest.Server, string) {}, []string{"--restart"}, ""},
-		{"file changed", func(t *testing.T, _ *countdtest.Server, path string) {
+		{"asked to", func(*testing.T, *nodetest.Server, string) {}, []string{"--restart"}, ""},
+		{"file changed", func(t *testing.T, _ *nodetest.Server, path string) {
 			if err := os.WriteFile(path, []byte(manyRows(n)+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, nil, "of another import (other: the file's size ("},
-		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, nil, "of another import (other: the cluster at "},
-		{"other columns", func(*testing.T, *countdtest.Server, string) {}, []string{"--map", "reposts=view"}, "of another import (other: --map"},
+		{"another cluster", func(_ *testing.T, s *nodetest.Server, _ string) { s.Renew() }, nil, "of another import (other: the cluster at "},
+		{"other columns", func(*testing.T, *nodetest.Server, string) {}, []string{"--map", "reposts=view"}, "of another import (other: --map"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			path := clitest.WriteTemp(t, "posts.csv", manyRows(n))
 			args := []string{"import", path, "--map", mapAll, "--batch", "100", "-o", "json"}
-			countSets(server, func(n int64) *countdtest.Fault {
+			countSets(server, func(n int64) *nodetest.Fault {
 				if n < 10 {
 					return nil
 				}
-				return &countdtest.Fault{Status: 500, Code: "internal"}
+				return &nodetest.Fault{Status: 500, Code: "internal"}
 			})
 			i := against(t, server)
 			if got := i.Run(args...); got.Code != cli.ExitFail {
@@ -299,7 +299,7 @@ func TestImportBeginsAnew(t *testing.T) {
 }
 
 func TestImportRefusesAForeignProgressFile(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	for name, text := range map[string]string{"no JSON": "hello", "future": `{"version":2}`, "negative": `{"version":1,"position":{"line":-1}}`} {
 		t.Run(name, func(t *testing.T) {
@@ -315,10 +315,10 @@ func TestImportRefusesAForeignProgressFile(t *testing.T) {
 }
 
 func TestImportWaitsForABusyServer(t *testing.T) {
-	server := countdtest.New(t)
-	countSets(server, func(n int64) *countdtest.Fault {
+	server := nodetest.New(t)
+	countSets(server, func(n int64) *nodetest.Fault {
 		if n == 1 {
-			return &countdtest.Fault{Status: 503, Code: "no_leader", RetryAfter: "1"}
+			return &nodetest.Fault{Status: 503, Code: "no_leader", RetryAfter: "1"}
 		}
 		return nil
 	})
@@ -333,12 +333,12 @@ func TestImportWaitsForABusyServer(t *testing.T) {
 }
 
 func TestImportNamesTheLineThatTheServerRefuses(t *testing.T) {
-	server := countdtest.New(t)
-	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+	server := nodetest.New(t)
+	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		if !bytes.Contains(body, []byte(`"id":"2"`)) {
 			return nil
 		}
-		return &countdtest.Fault{Status: 400, Code: "invalid_argument", Field: "ops[1].set.like"}
+		return &nodetest.Fault{Status: 400, Code: "invalid_argument", Field: "ops[1].set.like"}
 	}
 	got := against(t, server).Run("import", clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n\n2,2\n3,3\n"), "--in-flight", "1")
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "a.csv:4: ") {
@@ -346,6 +346,6 @@ func TestImportNamesTheLineThatTheServerRefuses(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, s *countdtest.Server) *clitest.Invocation {
+func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, Commands, counters.Commands)
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -57,7 +57,7 @@ var sourcePatterns = []string{
 }
 
 // wantSource checks that a server holds the posts of newSource.
-func wantSource(t *testing.T, s *countdtest.Server, n int) {
+func wantSource(t *testing.T, s *nodetest.Server, n int) {
 	t.Helper()
 	for id := int64(1); id <= int64(n); id++ {
 		if got, want := s.Row(uint64(id)), []int64{0, -id, 3 * id, 10 * id}; !slices.Equal(got, want) {
@@ -69,7 +69,7 @@ func wantSource(t *testing.T, s *countdtest.Server, n int) {
 func TestImportRedis(t *testing.T) {
 	const n = 2500
 	from := newSource(t, n)
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	state := filepath.Join(t.TempDir(), "p")
 	for _, batch := range []string{"1000", "7"} { // to do it again changes nothing
@@ -116,7 +116,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	out := clitest.Decode[redisOutput](t, against(t, server).OK("import", "redis://"+addr+"/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p"), "--batch", "50",
 		"--pattern", "likers:{id}=posts:like", "--pattern", "post:{id}:{column}=posts", "--map", "views=view"))
 	if out.Values != 300*4/5+300*2/3+300 || out.Ignored != 0 || out.Rejected != 0 || out.Verified.Values != out.Values || out.Verified.Differ != 0 {
@@ -137,7 +137,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 // The comparison tells what differs, and by exit code that something does.
 func TestImportRedisTellsDifferences(t *testing.T) {
 	from := newSource(t, 100)
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	args := append([]string{"import", from.url, "-o", "json", "--state", filepath.Join(t.TempDir(), "p")}, sourcePatterns...)
 	i.OK(append(args, "--verify=false")...)
@@ -162,11 +162,11 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 func TestImportRedisGoesOn(t *testing.T) {
 	const n = 1000
 	from := newSource(t, n)
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	var sets atomic.Int64
-	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/set") && sets.Add(1) == 20 {
-			return &countdtest.Fault{Status: 400, Code: "invalid_argument"}
+			return &nodetest.Fault{Status: 400, Code: "invalid_argument"}
 		}
 		return nil
 	}
@@ -210,7 +210,7 @@ func TestImportRedisBadValues(t *testing.T) {
 	if err := from.client.HSet(t.Context(), "user:4", "posts", "x").Err(); err != nil {
 		t.Fatal(err)
 	}
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	dir := t.TempDir()
 	args := append([]string{"import", from.url, "--state", filepath.Join(dir, "p")}, sourcePatterns...)
@@ -273,7 +273,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 		{"strings", "--pattern n:{id}:{column}=posts", cli.ExitOK, 1, 2, `of no column: "likes" (2);`, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			i := against(t, countdtest.New(t))
+			i := against(t, nodetest.New(t))
 			args := append([]string{"import", "redis://" + addr + "/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p")}, strings.Fields(c.args)...)
 			got := i.Run(args...)
 			out := clitest.Decode[redisOutput](t, got.Out)
@@ -294,7 +294,7 @@ func TestImportRedisThatIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := proctest.FreePorts(t, 1)[0]
-	cmd := exec.Command(self, "import", "redis://"+addr+"/0", "--pattern", "post:{id}=posts", "--addr", countdtest.New(t).URL)
+	cmd := exec.Command(self, "import", "redis://"+addr+"/0", "--pattern", "post:{id}=posts", "--addr", nodetest.New(t).URL)
 	cmd.Env = append(os.Environ(), asCountctl+"=1")
 	text, err := cmd.CombinedOutput()
 	if err == nil || strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), "connection refused") {
@@ -303,7 +303,7 @@ func TestImportRedisThatIsDown(t *testing.T) {
 }
 
 func TestImportRedisUsage(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	for _, test := range []struct {
 		name, want string
 		args       []string

@@ -7,7 +7,7 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 var badRows = []struct {
@@ -33,7 +33,7 @@ const rejectHeader = "id,reposts,comments,likes\n"
 func TestImportStopsAtABadRow(t *testing.T) {
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			path := clitest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n")
 			i := against(t, server)
 			got := i.Run("import", path, "--map", mapAll)
@@ -58,7 +58,7 @@ func TestImportStopsAtABadRow(t *testing.T) {
 func TestImportSkipsBadRows(t *testing.T) {
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			path := clitest.WriteTemp(t, "posts.csv.gz", clitest.Gzipped(t, rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n"))
 			got := against(t, server).Run("import", path, "--map", mapAll, "--on-error", "skip", "-o", "json")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "1 row was rejected") {
@@ -81,7 +81,7 @@ func TestImportSkipsBadRows(t *testing.T) {
 }
 
 func TestMendedRejectsCanBeImported(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n2,x,2,2\n")
 	i.Run("import", path, "--map", mapAll, "--on-error", "skip")
@@ -97,7 +97,7 @@ func TestMendedRejectsCanBeImported(t *testing.T) {
 }
 
 func TestACleanRunRemovesOldRejects(t *testing.T) {
-	i := against(t, countdtest.New(t))
+	i := against(t, nodetest.New(t))
 	path := clitest.WriteTemp(t, "posts.csv", "id,like\n1,x\n")
 	i.Run("import", path, "--on-error", "skip")
 	if err := os.WriteFile(path, []byte("id,like\n1,1\n"), 0o600); err != nil {
@@ -122,12 +122,12 @@ func TestRejectsSurviveAStop(t *testing.T) {
 		}
 		text.WriteString(strings.Join([]string{itoa(id + 1), value}, ",") + "\n")
 	}
-	server := countdtest.New(t)
-	countSets(server, func(n int64) *countdtest.Fault {
+	server := nodetest.New(t)
+	countSets(server, func(n int64) *nodetest.Fault {
 		if n < 12 {
 			return nil
 		}
-		return &countdtest.Fault{Status: 500, Code: "internal"}
+		return &nodetest.Fault{Status: 500, Code: "internal"}
 	})
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "posts.csv", text.String())
@@ -167,7 +167,7 @@ func TestImportRefusesABrokenFile(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			path := clitest.WriteTemp(t, c.file, c.text)
-			got := against(t, countdtest.New(t)).Run("import", path, "--map", "likes=like", "--on-error", "skip")
+			got := against(t, nodetest.New(t)).Run("import", path, "--map", "likes=like", "--on-error", "skip")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, c.err) {
 				t.Fatalf("exit %d, %.300q; want %q", got.Code, got.Err, c.err)
 			}

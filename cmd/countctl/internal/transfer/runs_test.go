@@ -22,11 +22,11 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/nodetest"
 )
 
 // clientOf returns a client of a server of the tests.
-func clientOf(t *testing.T, s *countdtest.Server) *client.Client {
+func clientOf(t *testing.T, s *nodetest.Server) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{s.URL}})
 	if err != nil {
@@ -85,18 +85,18 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			c := clientOf(t, server)
 			_, err := c.CreateKeyspace(t.Context(), "tags", []string{"a", "b"}, 2)
 			must(t, err)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "f.csv", test.text)
 			args := append(strings.Fields(test.command), path, "--keyspace", "tags", "--batch", "4", "--in-flight", "2", "--retry-for", "0s")
-			countIncrs(server, 6, &countdtest.Fault{Hang: true, After: true})
+			countIncrs(server, 6, &nodetest.Fault{Hang: true, After: true})
 			if got := i.Run(args...); got.Code != cli.ExitFail {
 				t.Fatalf("exit %d", got.Code)
 			}
-			server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+			server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 			test.change(t, c)
 			got := i.Run(args...)
 			if rejects := strings.Contains(test.command, "skip"); (got.Code == cli.ExitOK) == rejects || !strings.Contains(got.Err, test.says) {
@@ -124,7 +124,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 // middle of it, and does not say that all was added before.
 func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 	for _, whole := range []bool{false, true} {
-		server := countdtest.New(t)
+		server := nodetest.New(t)
 		c := clientOf(t, server)
 		create := func() {
 			_, err := c.CreateKeyspace(t.Context(), "tags", []string{"like"}, 2)
@@ -135,10 +135,10 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		path := clitest.WriteTemp(t, "f.csv", "id,like\n1,1\n2,1\n3,1\n4,1\n")
 		args := []string{"import", "--add", path, "--keyspace", "tags", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
 		if !whole {
-			countIncrs(server, 3, &countdtest.Fault{Hang: true})
+			countIncrs(server, 3, &nodetest.Fault{Hang: true})
 		}
 		i.Run(args...)
-		server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+		server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 		_, err := c.DropKeyspace(t.Context(), "tags")
 		must(t, err)
 		create()
@@ -153,9 +153,9 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		}
 		// Values begin at the first row by themselves.
 		values := []string{"import", path, "--keyspace", "tags", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
-		countSetsLater(server, 3, &countdtest.Fault{Status: 500, Code: "internal"})
+		countSetsLater(server, 3, &nodetest.Fault{Status: 500, Code: "internal"})
 		i.Run(values...)
-		server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+		server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 		_, err = c.DropKeyspace(t.Context(), "tags")
 		must(t, err)
 		create()
@@ -169,9 +169,9 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 }
 
 // countSetsLater answers the nth write of values, and those after it, with a fault.
-func countSetsLater(s *countdtest.Server, nth int, fault *countdtest.Fault) {
+func countSetsLater(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	var mu sync.Mutex
-	s.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	s.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if r.Method == http.MethodPost && (strings.HasSuffix(r.URL.Path, "/set") || strings.HasPrefix(r.URL.Path, "/v1/members/")) {
@@ -221,7 +221,7 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 		"as before": "", "other flags": "--in-flight 5 --batch 2", "from the start": "--restart", "another file": "*", "another map": "--map like=like", "members": "*members",
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := clitest.New(t, server.URL, Commands, membersCommands)
 			path := clitest.WriteTemp(t, "f.csv", text)
 			args := []string{"import", path, "--batch", "1", "--in-flight", "3", "--retry-for", "0s"}
@@ -231,7 +231,7 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 			var late copies
 			var mu sync.Mutex
 			writes := 0
-			server.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+			server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
 				if r.Method != http.MethodPost {
 					return nil
 				}
@@ -241,12 +241,12 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 					return nil
 				}
 				late.note(t, server.URL, r, body)
-				return &countdtest.Fault{Hang: true}
+				return &nodetest.Fault{Hang: true}
 			})
 			if got := i.Run(args...); got.Code != cli.ExitFail {
 				t.Fatalf("exit %d", got.Code)
 			}
-			server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+			server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 			want := []int64{0, 0, 5, 1}
 			switch then {
 			case "*":
@@ -300,7 +300,7 @@ func TestImportSurvivesKills(t *testing.T) {
 		want[id] = n + 1
 		fmt.Fprintf(&text, "%d,%d\n", id, n+1)
 	}
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	path := clitest.WriteTemp(t, "v.csv", text.String())
 	var late copies
 	self, err := os.Executable()
@@ -317,7 +317,7 @@ func TestImportSurvivesKills(t *testing.T) {
 		kill := make(chan struct{})
 		var mu sync.Mutex
 		faults, requests := rand.New(rand.NewPCG(random.Uint64(), 7)), int64(0)
-		server.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+		server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
 			if !strings.HasSuffix(r.URL.Path, "/set") {
 				return nil
 			}
@@ -329,13 +329,13 @@ func TestImportSurvivesKills(t *testing.T) {
 			}
 			switch n := faults.IntN(40); {
 			case n == 0:
-				return &countdtest.Fault{Hang: true, After: true}
+				return &nodetest.Fault{Hang: true, After: true}
 			case n == 1:
-				return &countdtest.Fault{Hang: true, After: true, Late: time.Duration(faults.Int64N(int64(50 * time.Millisecond)))}
+				return &nodetest.Fault{Hang: true, After: true, Late: time.Duration(faults.Int64N(int64(50 * time.Millisecond)))}
 			case n == 2, killAt > 0 && requests >= killAt:
-				return &countdtest.Fault{Hang: true} // it is held back
+				return &nodetest.Fault{Hang: true} // it is held back
 			case n == 3:
-				return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
+				return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
 			}
 			return nil
 		})
@@ -364,7 +364,7 @@ func TestImportSurvivesKills(t *testing.T) {
 		}
 	}
 	check("at the end")
-	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	c := clientOf(t, server)
 	for id := range want {
 		_, err := c.Incr(t.Context(), "posts", client.ID(id), client.Delta("like", 1))
@@ -380,7 +380,7 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
 		for name, text := range map[string]string{"cut": whole[:len(whole)*3/4], "a byte": whole[:len(whole)/2] + "x" + whole[len(whole)/2+1:], "the end": whole[:len(whole)-1]} {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "e.csv.gz", text)
 			args := append(strings.Fields(command), path, "--batch", "10", "--on-error", "skip")
@@ -419,7 +419,7 @@ func TestOwnFilesAreNotTheInput(t *testing.T) {
 			"lock": "--state " + dir + "/s", "both": "--on-error skip --rejects " + dir + "/x --state " + dir + "/./x",
 			"foreign state": "--restart --state " + foreign, "foreign rejects": "--on-error skip --rejects " + foreign,
 		} {
-			server := countdtest.New(t)
+			server := nodetest.New(t)
 			got := against(t, server).Run(append(strings.Fields(command+" "+flags), path)...)
 			if got.Code == cli.ExitOK || server.Rows() != 0 || clitest.ReadAll(t, path) != text || clitest.ReadAll(t, foreign) != "my notes" {
 				t.Errorf("%s, %s: exit %d, %q, %d rows", command, name, got.Code, got.Err, server.Rows())
@@ -427,7 +427,7 @@ func TestOwnFilesAreNotTheInput(t *testing.T) {
 		}
 	}
 	// A link to a file has its progress.
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	i := against(t, server)
 	must(t, os.WriteFile(path, []byte("id,like\n1,1\n"), 0o600))
 	i.OK("import", "--add", path)
@@ -450,11 +450,11 @@ func must1[T any](v T, err error) T {
 
 // Rows are added in an order that a floor cannot tell from that of the file.
 func TestAddAtAFloor(t *testing.T) {
-	server := countdtest.New(t)
+	server := nodetest.New(t)
 	c := clientOf(t, server)
 	_, err := c.ChangeColumns(t.Context(), "posts", []client.Column{{Name: "like", Floor: client.Floor(0)}})
 	must(t, err)
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
 			time.Sleep(time.Duration(rand.Int64N(int64(3 * time.Millisecond))))
 		}
@@ -480,7 +480,7 @@ func TestAddAtAFloor(t *testing.T) {
 // server has forgotten the session meanwhile.
 func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	f := randomEvents(11, 1000, 50)
-	server := countdtest.New(t)
+	server := nodetest.New(t, nodetest.OneProducer)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "e.csv", f.text)
 	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "8"}
@@ -488,7 +488,7 @@ func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	cmd.Env = append(os.Environ(), asCountctl+"=1")
 	due := make(chan struct{}) // closed at the 40th request
 	var requests atomic.Int32
-	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
 			if requests.Add(1) == 40 {
 				close(due)

@@ -1,0 +1,124 @@
+package nodetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Fault is how the front answers in place of the node.
+type Fault struct {
+	Status     int
+	Code       string
+	Message    string
+	Field      string
+	Body       string        // the whole answer, in place of an error; "" for none
+	RetryAfter string        // header; "" for none
+	After      bool          // the node applies the request all the same
+	Shards     []int         // with After: only these shards of posts apply the request, and the answer names the ids; nil for all
+	Late       time.Duration // with After: how long after the answer the node gets the request; 0 for before it
+	Hang       bool          // no answer: the connection is cut
+}
+
+// SetFail replaces Fail. Requests under way may still meet the previous function.
+func (s *Server) SetFail(fail func(r *http.Request, body []byte) *Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.fail = fail
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the caller has gone
+	}
+	s.mu.Lock()
+	fail, pass := s.Fail, http.Handler(s.mu.pass)
+	if s.mu.fail != nil {
+		fail = s.mu.fail
+	}
+	s.mu.Unlock()
+	var fault *Fault
+	if fail != nil {
+		fault = fail(r, body)
+	}
+	if fault == nil {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		pass.ServeHTTP(w, r)
+		return
+	}
+	refusal := map[string]any{"error": map[string]string{
+		"code": fault.Code, "message": cmp.Or(fault.Message, "refused by the test"), "field": fault.Field,
+	}}
+	if fault.After {
+		if fault.Shards != nil {
+			body, refusal["applied"], refusal["unknown"] = parted(body, fault)
+		}
+		s.apply(pass, r, body, fault.Late)
+	}
+	if fault.Hang {
+		panic(http.ErrAbortHandler)
+	}
+	if fault.RetryAfter != "" {
+		w.Header().Set("Retry-After", fault.RetryAfter)
+	}
+	w.WriteHeader(fault.Status)
+	if fault.Body != "" {
+		_, _ = io.WriteString(w, fault.Body) // a caller that has gone does not matter
+		return
+	}
+	_ = json.NewEncoder(w).Encode(refusal) // likewise
+}
+
+// apply sends a request to the node and drops the answer.
+func (s *Server) apply(pass http.Handler, r *http.Request, body []byte, late time.Duration) {
+	if body == nil {
+		return
+	}
+	again := r.Clone(context.WithoutCancel(r.Context()))
+	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	again.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	if late == 0 {
+		pass.ServeHTTP(httptest.NewRecorder(), again)
+		return
+	}
+	s.late.Go(func() { // ends by itself; the test's cleanup waits
+		time.Sleep(late)
+		pass.ServeHTTP(httptest.NewRecorder(), again)
+	})
+}
+
+// parted returns the part of a write that the shards of a fault apply, nil for none, with the ids
+// of its ops and those whose outcome the fault hides.
+func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) {
+	const shards = 4 // of posts
+	var request map[string]json.RawMessage
+	var all, ops []json.RawMessage
+	if json.Unmarshal(body, &request) != nil || json.Unmarshal(request["ops"], &all) != nil {
+		return body, nil, nil
+	}
+	for _, op := range all {
+		var of struct {
+			ID uint64 `json:"id,string"`
+		}
+		_ = json.Unmarshal(op, &of) // clients send good ids
+		if id := strconv.FormatUint(of.ID, 10); slices.Contains(fault.Shards, int(of.ID%shards)) {
+			ops, applied = append(ops, op), append(applied, id)
+		} else if fault.Status == http.StatusGatewayTimeout {
+			unknown = append(unknown, id)
+		}
+	}
+	if len(ops) == 0 {
+		return nil, nil, unknown
+	}
+	request["ops"], _ = json.Marshal(ops) // what was JSON is JSON again
+	part, _ = json.Marshal(request)
+	return part, applied, unknown
+}

@@ -1,0 +1,230 @@
+// Package nodetest owns a countd node that serves its HTTP API inside the process of a test,
+// and a front that refuses requests, cuts connections and delays requests as the test asks.
+//
+// It never changes an answer of the node. A test of several nodes or of the program itself
+// runs the real programs (package proctest).
+//
+// Invariant: a refused request never reaches the node, unless its Fault says that the node
+// applies it all the same.
+package nodetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/admin"
+	"github.com/countd/countd/api"
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/sources"
+)
+
+// callTimeout bounds each step that a Server takes on its node.
+const callTimeout = 15 * time.Second
+
+// Server is a node behind a front, whose URL it embeds. Set Fail before the first request;
+// SetFail changes it between requests.
+type Server struct {
+	*httptest.Server
+	// Fail, if not nil, may refuse a request. body is the request's body.
+	Fail func(r *http.Request, body []byte) *Fault
+
+	t      testing.TB
+	change []func(*shard.Config)
+	late   sync.WaitGroup // requests that the node applies after their answer
+
+	mu struct {
+		sync.Mutex
+		fail func(r *http.Request, body []byte) *Fault // in place of Fail, once set
+		node *shard.Node
+		pass *httputil.ReverseProxy // to the node
+	}
+}
+
+// New starts a node with four shards of posts and of users, and one of each other keyspace,
+// in a new cluster. change may change its configuration. The node ends with the test.
+func New(t testing.TB, change ...func(*shard.Config)) *Server {
+	t.Helper()
+	s := &Server{t: t, change: change}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s.Renew()
+	t.Cleanup(func() {
+		s.Close()
+		s.late.Wait()
+	})
+	return s
+}
+
+// Renew puts a new node, of a new cluster, in the place of the present one.
+func (s *Server) Renew() {
+	s.t.Helper()
+	registry, logger := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+	cfg := shard.Config{
+		Dir: s.dir(), NodeKey: "n1.00000000", NodeName: "n1", Bootstrap: true, ClusterID: fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()), Version: "test",
+		ClusterAddr: "127.0.0.1:0", HTTPAddr: strings.TrimPrefix(s.URL, "http://"), GossipAddr: "127.0.0.1:1",
+		Shards: map[string]int{shard.KeyspacePosts: 4, shard.KeyspaceUsers: 4, shard.KeyspaceUnread: 1, shard.KeyspaceFeed: 1},
+		Logger: logger, Metrics: registry,
+		Fatal: func(err error) { s.t.Errorf("fatal: %v", err) },
+	}
+	for _, change := range s.change {
+		change(&cfg)
+	}
+	node, err := shard.Open(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.within(node.Close) })
+	s.within(node.WaitReady)
+
+	opened := func() (*shard.Node, error) { return node, nil }
+	alive := func(string) bool { return true }
+	server, err := api.New(api.Config{
+		Backend: node, Addr: "127.0.0.1:0", Version: "test", Registry: registry, Logger: logger,
+		Admin: admin.New(admin.Config{Node: opened, Alive: alive}),
+		Sources: sources.New(sources.Config{Node: opened, Self: cfg.NodeKey, Alive: alive, Logger: logger, Open: func(*source.Config, source.Secrets) (source.Broker, error) {
+			return nil, errors.New("a node of a test has no brokers")
+		}}),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	go func() { _ = server.Serve() }() // ends with Shutdown
+	s.t.Cleanup(func() { s.within(server.Shutdown) })
+
+	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: server.Addr().String()})
+	pass.Transport = &http.Transport{MaxIdleConnsPerHost: 256}
+	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) } // the caller has gone
+	s.t.Cleanup(pass.Transport.(*http.Transport).CloseIdleConnections)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.node, s.mu.pass = node, pass
+}
+
+// dir returns a directory that ends with the test, in memory where the system has such: clients
+// do not wait for a disk then.
+func (s *Server) dir() string {
+	dir, err := os.MkdirTemp("/dev/shm", "countd-nodetest-")
+	if err != nil {
+		return s.t.TempDir()
+	}
+	s.t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "groups")
+}
+
+// within fails the test if a step fails or takes longer than callTimeout.
+func (s *Server) within(step func(context.Context) error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := step(ctx); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// Node returns the present node.
+func (s *Server) Node() *shard.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.node
+}
+
+// RowOf returns the counts of a row of a keyspace.
+func (s *Server) RowOf(keyspace string, id uint64) []int64 {
+	s.t.Helper()
+	node := s.Node()
+	ks := node.Keyspace(keyspace)
+	row := make([]int64, len(ks.Columns))
+	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
+	if err := node.Get(ks, []uint64{id}, len(row), opt, row); err != nil {
+		s.t.Errorf("row %d of %s: %v", id, keyspace, err)
+	}
+	var named []int64
+	for column, name := range ks.Columns {
+		if name != "" { // it was not dropped
+			named = append(named, row[column])
+		}
+	}
+	return named
+}
+
+// Row returns the counts of a row of posts.
+func (s *Server) Row(id uint64) []int64 {
+	s.t.Helper()
+	return s.RowOf(shard.KeyspacePosts, id)
+}
+
+// Put sets the counts of a row of posts.
+func (s *Server) Put(id uint64, counts ...int64) {
+	s.t.Helper()
+	op := engine.Op{ID: id, Kind: engine.OpSet}
+	for column, count := range counts {
+		op.Cells = append(op.Cells, engine.Cell{Column: uint8(column), Value: count})
+	}
+	node := s.Node()
+	if err := node.Write(node.Keyspace(shard.KeyspacePosts), &shard.Write{Ops: []engine.Op{op}, Deadline: time.Now().Add(callTimeout)}); err != nil {
+		s.t.Errorf("cannot set row %d: %v", id, err)
+	}
+}
+
+// Rows returns how many rows of posts have a count other than 0.
+func (s *Server) Rows() int {
+	s.t.Helper()
+	const page = 10_000
+	node := s.Node()
+	ks, rows := node.Keyspace(shard.KeyspacePosts), 0
+	for after, has, more := uint64(0), false, true; more; has = true {
+		opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
+		got, err := node.Scan(ks, after, has, page, len(ks.Columns), opt)
+		if err != nil {
+			s.t.Errorf("cannot scan: %v", err)
+			return rows
+		}
+		for row := range slices.Chunk(got.Rows, len(ks.Columns)) {
+			if slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
+				rows++
+			}
+		}
+		if more = got.More && len(got.IDs) > 0; more {
+			after = got.IDs[len(got.IDs)-1]
+		}
+	}
+	return rows
+}
+
+// OneProducer is a change for New that makes shards remember one producer each, so that
+// ForgetProducers works.
+func OneProducer(c *shard.Config) {
+	c.Limits = shard.LimitsDefault
+	c.Limits.ProducersMax = 1
+}
+
+// ForgetProducers makes the shards of posts forget their producer, as a long idle time does.
+func (s *Server) ForgetProducers() {
+	s.t.Helper()
+	node := s.Node()
+	ks := node.Keyspace(shard.KeyspacePosts)
+	w := &shard.Write{ID: shard.ByProducer([]byte("another"), uint64(time.Now().UnixNano())), Deadline: time.Now().Add(callTimeout)}
+	for id := range uint64(ks.Shards) {
+		w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 0}}})
+	}
+	if err := node.Write(ks, w); err != nil {
+		s.t.Errorf("cannot make producers forgotten: %v", err)
+	}
+}
