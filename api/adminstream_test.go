@@ -163,7 +163,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 		failed <- err
 		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
 	}}
-	l := startLive(t, func(c *Config) { n.config(c); hasty(c) })
+	l := startLive(t, func(c *Config) { n.config(c); c.ReadTimeout = 500 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -105,9 +105,9 @@ func (e *enforcing) as(token, method, path, body string) reply {
 //  2. a role on all but one of these keyspaces never does;
 //  3. a route without a row fails the test. Nobody may make its call (auth.Nobody).
 func TestMatrixOfRoutes(t *testing.T) {
-	doc, e := loadContract(t), startEnforcing(t)
+	e := startEnforcing(t)
 	rows := authtest.Matrix(t, "../docs/SECURITY.md", "HTTP")
-	all := examples(t, doc)
+	all := loadContract(t).examples(t)
 	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 }), func(a, b example) bool {
 		return a.method == b.method && a.path == b.path
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,32 +57,31 @@ func before(n *shard.Node) func(*Config) { return func(c *Config) { c.Backend = 
 // realTarget is a shard.Node. After an example that changed keyspaces there is a new
 // node; else the rows are deleted.
 type realTarget struct {
-	node         *shard.Node
-	shape        []shard.Keyspace
-	usual, hasty *live
+	node  *shard.Node
+	shape []shard.Keyspace
+	live  *live
 }
 
 func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
 
 // has: a fault of the node would have to be made inside of it, but the server's
 // own load can be.
-func (*realTarget) has(trouble string) bool {
-	return trouble == "" || trouble == "in_flight" || trouble == "songs"
+func (*realTarget) has(e example) bool {
+	return !slices.Contains(beforeBackend, e.status) && (e.Setup == "" || e.Setup == "in_flight" || e.Setup == "songs")
 }
 
-func (r *realTarget) renew(t *testing.T) (usual, slow *live) {
+func (r *realTarget) renew(t *testing.T) *live {
 	t.Helper()
 	if r.node == nil || !reflect.DeepEqual(shapes(r.node), r.shape) {
 		r.node = openReal(t, t.TempDir())
 		r.shape = shapes(r.node)
-		r.usual = startLive(t, before(r.node))
-		r.hasty = startLive(t, func(c *Config) { c.Backend = r.node; unfinished(c) })
+		r.live = startLive(t, before(r.node))
 	}
 	for _, ks := range r.node.Keyspaces() {
 		deleteRows(t, r.node, ks)
 	}
 	forgetUnread(t, r.node)
-	return r.usual, r.hasty
+	return r.live
 }
 
 func shapes(n *shard.Node) []shard.Keyspace {

@@ -42,6 +42,18 @@ func TestArchitectureIsShort(t *testing.T) {
 	}
 }
 
+// documentBytesMax bounds documents that grow by what nobody reads: examples of errors belong in
+// api/testdata/contract.yaml, and former measurements in git.
+var documentBytesMax = map[string]int{"docs/openapi.yaml": 170_000}
+
+func TestDocumentsAreShort(t *testing.T) {
+	for name, most := range documentBytesMax {
+		if n := len(read(t, "../../"+name)); n > most {
+			t.Errorf("%s has %d bytes, %d more than %d", name, n, n-most, most)
+		}
+	}
+}
+
 // TestBehavioursExist checks the table "behaviour → function" of docs/ARCHITECTURE.md: each
 // file that it names exists, and declares the functions.
 func TestBehavioursExist(t *testing.T) {
