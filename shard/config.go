@@ -124,6 +124,14 @@ var LimitsDefault = Limits{
 	ProducersMax: 100_000,
 }
 
+// KeyHorizonMin is the shortest horizon of a key under which the tries of one write count
+// once. A node makes tries for up to a minute. The log's time may run at twice the speed
+// meanwhile, and continue under a leader whose clock is a minute ahead.
+const KeyHorizonMin = 3 * time.Minute
+
+// HorizonMax bounds each time of Limits.
+const HorizonMax = dedup.HorizonMax
+
 // CursorIdleDefault is how long cursors are kept for a user who moves none: a user
 // who returns later reads as new.
 const CursorIdleDefault = 30 * 24 * time.Hour

@@ -117,7 +117,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
 	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", shard.OutboxMaxMax))
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
-	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least")
+	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 3m to 720h")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", shard.KeysMaxMax))
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", shard.ProducersMaxMax))
@@ -258,6 +258,9 @@ func (c *config) memoryLimit() (uint64, error) {
 // badLimit returns the first of the limits that is out of its bounds, and why.
 func (c *config) badLimit() (name string, err error) {
 	l, d := c.Limits, shard.LimitsDefault
+	if l.KeyHorizon < shard.KeyHorizonMin {
+		return "key-horizon", fmt.Errorf("key horizon %v is not in %v…%v", l.KeyHorizon, shard.KeyHorizonMin, shard.HorizonMax)
+	}
 	for _, one := range []struct {
 		name   string
 		limits shard.Limits // the setting's, and defaults

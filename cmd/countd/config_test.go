@@ -178,6 +178,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"memory for no node", []string{"--memory-limit=1"}, nil, "", "memory-limit (flag --memory-limit): 1B is 1 bytes; at least 67108864 are needed, or 0 for none"},
 		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},
 		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key-horizon (flag --key-horizon): key horizon 0s is not in"},
+		{"horizon within the tries of a write", []string{"--key-horizon=2m59s"}, nil, "", "key-horizon (flag --key-horizon): key horizon 2m59s is not in 3m0s…720h0m0s"},
 		{"no idle time", nil, map[string]string{"COUNTD_PRODUCER_IDLE": "800h"}, "", "producer-idle (env COUNTD_PRODUCER_IDLE): producer idle time 800h0m0s is not in"},
 		{"no keys", []string{"--keys-max=0"}, nil, "", "keys-max (flag --keys-max): 0 keys are not 1…500000"},
 		{"too many keys", []string{"--keys-max=500001"}, nil, "", "500001 keys are not"},
