@@ -268,11 +268,12 @@ func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 }
 
 // Whatever requests an entry has, and however little may be remembered, the state
-// is that of its snapshot.
+// is that of its snapshot, and the outcomes are those of the same requests in entries of
+// their own.
 func TestSnapshotAfterAnyEntry(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		h := newHistory(t)
+		h, oneByOne := newHistory(t), newHistory(t)
 		h.limits.ProducersMax = rapid.IntRange(1, 3).Draw(rt, "producers")
 		h.limits.KeysMax = rapid.IntRange(1, 3).Draw(rt, "keys")
 		request := rapid.Custom(func(rt *rapid.T) sums {
@@ -294,7 +295,14 @@ func TestSnapshotAfterAnyEntry(t *testing.T) {
 		now := minutes(1 << 20)
 		for _, requests := range rapid.SliceOfN(rapid.SliceOfN(request, 1, 8), 1, 20).Draw(rt, "entries") {
 			now += rapid.SampledFrom([]int64{0, minutes(9), minutes(70)}).Draw(rt, "later")
-			h.entry(now, requests...)
+			got, want := h.entry(now, requests...), []dedup.Outcome(nil)
+			oneByOne.limits = h.limits
+			for _, r := range requests {
+				want = append(want, oneByOne.entry(now, r)...)
+			}
+			if !slices.Equal(got, want) {
+				rt.Fatalf("outcomes %d, one by one %d", got, want)
+			}
 			before := h.bytes()
 			if h.reopen(rt); !bytes.Equal(h.bytes(), before) {
 				rt.Fatal("the snapshot restores to another state")

@@ -82,6 +82,37 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h.want(later, judgedKey("k", 2, 4, 4), Duplicate, 6)
 }
 
+// A record of a use that another shard judged counts until it is dropped, also if more records
+// have expired than an entry drops.
+func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
+	h := newHistory(t)
+	h.limits.KeysMax = KeysMaxMax
+	const keys = 2*droppedPerEntryMax + 1
+	for i := range int64(keys) {
+		h.want(0, judgedKey(fmt.Sprint(i), 1, i+1, 0), Applied, i+1)
+	}
+	last := fmt.Sprint(keys - 1)
+	h.want(minutes(20), judgedKey(last, 1, keys, 0), Duplicate, keys)
+	h.want(minutes(20), judgedKey(last, 1, keys, 0), Duplicate, keys)
+	h.want(minutes(20), judgedKey(last, 1, keys, 0), Expired, keys)
+	if n := h.m.keyRecords(); n != 0 {
+		t.Errorf("%d keys are kept", n)
+	}
+}
+
+// After a restore, a copy of a use counts if the shard had its record then, and only once. It
+// does not if the shard had dropped the record.
+func TestLateCopiesOnARestoredShard(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	h.want(now, judgedKey("dropped", 1, 10, 5), Applied, 1)
+	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Applied, 2)
+	h.want(now+minutes(20), ByRestore(1, true), Applied, 3)
+	h.reopen(t)
+	h.want(now+minutes(20), judgedKey("dropped", 1, 10, 5), Expired, 3)
+	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Applied, 4)
+	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Duplicate, 4)
+}
+
 // A use that takes the place of an earlier one needs room until that is dropped, and is
 // refused without it. What is refused is not remembered.
 func TestRoomForTheNextUseOfAKey(t *testing.T) {

@@ -19,7 +19,11 @@ import (
 //  1. no shard counts a use twice, whatever the client is told;
 //  2. when a write is acknowledged, each shard of its ops has counted its use once, unless it
 //     was restored since;
-//  3. a repeat is told that its ops overflowed if and only if they did.
+//  3. a repeat is told that its ops overflowed if and only if they did;
+//  4. a judge that was not restored since accepts no other body while it knows the key, or
+//     at all if the key contains a time.
+//
+// Some keys are used in calls of two kinds, each with a judge and a body of its own.
 //
 // What a restored judge accepts anew is the use that it accepted before: for a horizon since
 // the last part, and on each shard that still has a record of it. A judge that was made anew has accepted
@@ -33,7 +37,7 @@ type usesModel struct {
 	late   []func()           // copies of parts, and writes, that are on their way
 	groups uint32             // that were made
 	told   []string
-	fault  string // "doubled", "lost", "mistold" or ""
+	fault  string // "doubled", "lost", "mistold", "mixed" or ""
 	acks   int
 }
 
@@ -64,6 +68,20 @@ type usesShard struct {
 type keyUse struct {
 	met  int64 // first
 	last int64 // later if restored judges accepted it again
+
+	judge    *usesShard
+	restores int // of the judge before it accepted last
+}
+
+// usesBodies are the bodies of a key; one of calls of another kind comes last.
+var usesBodies = []string{"0", "1", "of another kind"}
+
+// judgeOf returns the number of the shard that judges key n in the call of a body.
+func (m *usesModel) judgeOf(n int, body string) int {
+	if body == usesBodies[2] {
+		n++
+	}
+	return n % len(m.shards)
 }
 
 // usesWrite is what a client asks for by a key.
@@ -123,7 +141,7 @@ func (m *usesModel) run(steps int) {
 			s.ahead = []int64{0, minutes(1), -minutes(1), minutes(9), -minutes(9), minutes(25), -minutes(25)}[m.r.IntN(7)]
 			m.say("shard %d: clock ahead by %d min", s.number, s.ahead/60000)
 		case n == 14 && !m.rules.today:
-			s.limits.KeyHorizon = []time.Duration{usesHorizon, usesHorizon, usesHorizon / 3, 3 * usesHorizon}[m.r.IntN(4)]
+			s.limits.KeyHorizon = []time.Duration{usesHorizon, usesHorizon, usesHorizon / 3, 3 * usesHorizon, time.Second}[m.r.IntN(5)]
 		case n == 15 && !m.rules.today && m.r.IntN(4) == 0:
 			m.restore(s)
 		case n == 15 && !m.rules.today && m.r.IntN(6) == 0:
@@ -165,9 +183,10 @@ func (m *usesModel) makeAnew(at int) {
 	m.shards[at] = m.newShard(before.limits)
 	m.say("shard %d: made anew as %d", before.number, m.shards[at].number)
 	for n := range 3 {
-		if n%len(m.shards) == at {
-			delete(m.uses, fmt.Sprintf("key%d0", n))
-			delete(m.uses, fmt.Sprintf("key%d1", n))
+		for _, body := range usesBodies {
+			if m.judgeOf(n, body) == at {
+				delete(m.uses, fmt.Sprint("key", n, body))
+			}
 		}
 	}
 }
@@ -182,10 +201,13 @@ func (m *usesModel) tick(s *usesShard) {
 
 func (m *usesModel) write() {
 	n := m.r.IntN(4)
-	w := usesWrite{key: fmt.Sprint("key", n), judge: n % len(m.shards), body: fmt.Sprint(m.r.IntN(12) / 11)}
+	w := usesWrite{key: fmt.Sprint("key", n), body: usesBodies[m.r.IntN(12)/11]}
 	if n == 3 && !m.rules.today { // a key that contains its time, of some ten minutes
 		w.key = uuidv7(m.real / minutes(10) * minutes(10))
+	} else if m.r.IntN(16) == 0 && !m.rules.today {
+		w.body = usesBodies[2]
 	}
+	w.judge = m.judgeOf(n, w.body)
 	for s := range m.shards {
 		if (s+n+len(w.body))%3 != 0 || w.body == "1" {
 			w.on = append(w.on, s)
@@ -262,11 +284,13 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 		// Only a restore makes a judge accept anew what is not out of its horizon, and a key
 		// with a time is used once.
 		if use == nil || use.last < told.Floor && id.born == 0 {
-			use = &keyUse{told.Met, told.Met}
+			use = &keyUse{met: told.Met, last: told.Met}
 			m.uses[w.key+w.body] = use
 		} else {
 			use.last = told.Met
 		}
+		use.judge, use.restores = s, s.restores
+		m.checkBodies(w, s, told, id.born != 0)
 		for _, on := range w.on {
 			if on == w.judge {
 				m.count(s, use, &id)
@@ -279,6 +303,16 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 		return nil, told, false
 	}
 	return use, told, m.r.IntN(10) > 0
+}
+
+// checkBodies checks that a judge that accepts a write as new knows no other body of its key.
+func (m *usesModel) checkBodies(w *usesWrite, s *usesShard, told judgment, forEver bool) {
+	for _, body := range usesBodies {
+		other := m.uses[w.key+body]
+		if body != w.body && other != nil && other.judge == s && other.restores == s.restores && (forEver || other.last >= told.Floor) {
+			m.fail("mixed", "shard %d accepted body %s of %s, and knows body %s", s.number, w.body, w.key, body)
+		}
+	}
 }
 
 // count has a shard count a use, or refuse that because a sum overflows.
@@ -433,6 +467,11 @@ func TestUsesAgainstModel(t *testing.T) {
 func TestUsesModelFindsFaults(t *testing.T) {
 	const runs = 1500
 	faults(t, useRules{name: "one time for repeats only", today: true}, runs, "lost", "doubled")
+	faults(t, useRules{name: "a judge forgets a key early to make room", tick: func(m *Memory) {
+		if m.keyRecords() > 2 {
+			m.keys = newKeyQueue()
+		}
+	}}, runs, "doubled", "mixed")
 	faults(t, useRules{name: "no floor of what was dropped", tick: func(m *Memory) { clear(m.dropped) }}, runs, "doubled")
 	faults(t, useRules{name: "any earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, 0} }}, runs, "lost")
 	faults(t, useRules{name: "no earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, use.Met} }}, runs, "doubled")
