@@ -55,6 +55,7 @@ func TestSimulated(t *testing.T) {
 		"lost nodes":     {wipes: true, lateSnapshots: true},
 		"five voters":    {five: true, wipes: true},
 		"full disks":     {full: true},
+		"torn writes":    {torn: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -305,6 +305,9 @@ func (r *simRaft) electSelf(transfer bool) {
 			continue
 		}
 		if r.is(s.ID) {
+			if r.w.tears(r) { // some requests have left already
+				return
+			}
 			r.disk.voteTerm, r.disk.voteFor = r.disk.term, r.w.addrOf(r.disk)
 			r.granted++
 			r.voters = append(r.voters, r.disk.life)
@@ -367,7 +370,7 @@ func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
 	}
 	if m.term > r.disk.term {
 		r.setState(simFollower)
-		if !r.setTerm(m.term) {
+		if !r.setTerm(m.term) || r.w.tears(r) {
 			return r.disk.term, false
 		}
 	}
@@ -730,6 +733,9 @@ func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 				r.w.fail(simDiverged, "life %d of %s cuts its log at %d, which it has applied", d.life, d.id, index)
 			}
 			d.log = d.log[: index-d.first : index-d.first]
+			if r.w.tears(r) {
+				return false, lastLog
+			}
 			if index <= r.latestAt {
 				r.latest, r.latestAt = r.accepted, r.accAt
 			}
@@ -794,6 +800,9 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	}
 	r.leader, r.leaderID = m.fromAddr, m.fromID
 	d.snap = m.snap
+	if r.w.tears(r) { // before the log is deleted
+		return false, false
+	}
 	r.applied = m.snap.index
 	r.w.restored(r, m.snap)
 	r.latest, r.latestAt = m.snap.conf, m.snap.confIndex

@@ -89,6 +89,7 @@ type simShape struct {
 	single        bool // one voter
 	five          bool // six nodes, five voters
 	restarts      bool // nodes restart often, and know the first catalog again then
+	torn          bool // a node crashes between two writes of one call; calls arrive twice
 	full          bool // the disks of nodes get full, and have room again
 	wipes         bool // nodes are lost as long as a majority is left, and new ones have their addresses
 }
@@ -138,7 +139,8 @@ type simMsg struct {
 	kind      simKind
 	ok        bool
 	transfer  bool
-	from, to  int // nodes
+	again     bool // nobody waits for the answer
+	from, to  int  // nodes
 	toID      raft.ServerID
 	fromID    raft.ServerID
 	fromAddr  string
@@ -306,6 +308,9 @@ func (w *simWorld) take(i int) simMsg {
 }
 
 func (w *simWorld) answer(m *simMsg, r *simRaft, kind simKind, answer simMsg) {
+	if m.again {
+		return
+	}
 	answer.kind, answer.from, answer.to, answer.call, answer.asker, answer.repl, answer.op = kind, m.to, m.from, m.call, m.asker, m.repl, m.op
 	if r != nil {
 		answer.life, answer.fromID = r.disk.life, r.disk.id
@@ -315,8 +320,23 @@ func (w *simWorld) answer(m *simMsg, r *simRaft, kind simKind, answer simMsg) {
 
 func (w *simWorld) reaches(from, to int) bool { return from == to || !w.cut[from][to] }
 
+// tears crashes the node of a replica between two writes, and reports whether it did.
+func (w *simWorld) tears(r *simRaft) bool {
+	n := &w.nodes[r.disk.node]
+	if !w.shape.torn || w.calm || n.replica != r || w.rng.IntN(40) > 0 {
+		return false
+	}
+	w.crash(r.disk.node)
+	return true
+}
+
 // deliver hands over one message, or loses it.
 func (w *simWorld) deliver(m simMsg) {
+	if w.shape.torn && m.kind&1 == 0 && m.kind < simMember && w.rng.IntN(20) == 0 {
+		first := m
+		first.again = true
+		w.post(first) // its connection was lost: the sender waits for the answer to the other
+	}
 	if !w.reaches(m.from, m.to) || !w.nodes[m.to].up {
 		return
 	}
