@@ -28,19 +28,29 @@ func (p *plan) mend() {
 	}
 }
 
-// retarget changes the target of a move if the joining node starts to leave before it is a
-// voter. Otherwise the group would wait for it forever.
+// retarget changes the target of a move if the joining node dies, or starts to leave, before it is
+// a voter: to another node that is alive. Otherwise the group would wait for as long as that lasts.
+// A node may also be chosen that is dead already, which gossip finds out within seconds.
 func (p *plan) retarget(g uint32) {
 	facts, known := p.view.Groups[g]
 	if !known || !p.majority(facts.Voters, func(key string) bool { return p.fresh(g, key) }) {
 		return
 	}
-	for _, key := range p.leaving(g) {
-		if contains(facts.Voters, key) {
-			continue
+	for _, key := range p.targets[g] {
+		var next []string
+		why := "died"
+		switch {
+		case contains(facts.Voters, key):
+		case p.nodes[key].State == catalog.NodeLeaving:
+			next, _ = p.replace(g, key)
+			why = "is leaving"
+		case !p.alive(key):
+			if to := p.bestTaker(g, without(p.targets[g], key)); to != "" {
+				next = swapped(p.targets[g], key, to)
+			}
 		}
-		if next, _ := p.replace(g, key); next != nil && p.majority(next, p.alive) {
-			p.place(g, next, reason("%s is leaving before it has joined", key))
+		if next != nil && p.majority(next, p.alive) {
+			p.place(g, next, reason("%s %s before it has joined", key, why))
 			return
 		}
 	}

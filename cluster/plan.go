@@ -55,8 +55,8 @@ func (s PlanSettings) Check() error {
 //
 // A group never loses more than one of its voters at a time: a target changes by one member,
 // and only after the configuration has reached the previous target and most of its voters
-// are alive. Plan moves nothing from or to a node that has been dead for less than
-// ReplaceAfter, and nothing at all while most nodes are dead.
+// are alive. Plan moves nothing to a dead node, and a voter off one only once it has been dead for
+// ReplaceAfter or an operator removes it. It moves nothing at all while most nodes are dead.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if !p.mostDead() {

@@ -181,6 +181,20 @@ func TestPlan(t *testing.T) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
 			setNode(v, "d", in(catalog.NodeLeaving))
 		}, []string{"place group 1 (k/0) +e -d: d is leaving before it has joined"}},
+		{"a move to a node that dies ends elsewhere", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Dead["d"] = time.Second
+		}, []string{"place group 1 (k/0) +e -d: d died before it has joined"}},
+		{"best back where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
+			v.Dead["d"] = time.Second
+		}, []string{"place group 1 (k/0) +e -d: d died before it has joined"}},
+		{"or waits for it if there is no other", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Dead["d"] = time.Second
+		}, nil},
 		{"not if most of what is left is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
 			v.Dead["b"] = time.Second
@@ -190,11 +204,15 @@ func TestPlan(t *testing.T) {
 		}, nil},
 		{"a move that waits for a dead node holds up no other", abc(6, 3), func(v *View) {
 			v.Settings.MovesMax = 1
-			v.Catalog.Groups[1] = catalog.Placement{Target: []string{"a", "b", "f"}}
+			settle(v, 1, []string{"a", "c", "d"}, "a")
+			v.Catalog.Groups[1] = catalog.Placement{Target: []string{"a", "d", "f"}}
 			v.Dead["f"] = time.Second
+			setNode(v, "b", in(catalog.NodeDraining))
+			setNode(v, "e", in(catalog.NodeDraining))
 			setNode(v, "c", in(catalog.NodeLeaving))
 		}, []string{
 			"place group 2 (k/1) +d -c: c is leaving",
+			"transfer group 2 (k/1) from b to a: b is draining",
 			"transfer group 3 (k/2) from c to a: c is leaving",
 		}},
 		{"all speak the next version", abc(3, 1), func(v *View) {

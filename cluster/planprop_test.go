@@ -137,7 +137,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	}
 	settled := sameSet(group.voters, step.Was)
 	for _, key := range out {
-		leaving := p.nodes[key].State == catalog.NodeLeaving
+		leaving := p.nodes[key].State == catalog.NodeLeaving || !p.alive(key) && !contains(group.voters, key)
 		if !leaving && !p.alive(key) {
 			no("off a node that may come back")
 		}
