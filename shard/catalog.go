@@ -24,6 +24,8 @@ func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Loa
 // returns it when this node can serve it. One that is there and has the same
 // columns, shards and sharding is returned as it is. Shards 0 asks for ShardsDefault
 // and Sharding "" for ShardingModulo, and both for any of one that is there.
+//
+// It waits until the cluster has begun: the groups of a keyspace begin with the nodes that are there.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := k.Check(); err != nil {
 		return nil, err
@@ -38,6 +40,9 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	want := catalog.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
 	if k.Sharding == ShardingHash {
 		want.Sharding = ShardingHash
+	}
+	if !retry.Until(ctx, func() bool { return len(n.catalog.View().Keyspaces) > 0 }) {
+		return nil, fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(n.catalog.View().Nodes)))
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
 	switch {

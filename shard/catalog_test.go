@@ -1,12 +1,14 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/keyspace"
@@ -59,5 +61,33 @@ func TestBoundsOfACluster(t *testing.T) {
 				t.Errorf("%d were made", made)
 			}
 		})
+	}
+}
+
+// A keyspace of a cluster that waits for more nodes is made once they are there, and its groups begin
+// with three voters. A request whose time ends before changes nothing.
+func TestCreateKeyspaceBeforeTheClusterBegins(t *testing.T) {
+	t.Parallel()
+	all := []*Node{joinMember(t, nil, 1, 3)}
+	early := Keyspace{Name: "early", Columns: []string{"a"}, Shards: 1}
+	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := all[0].CreateKeyspace(short, early); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "waits for 3 nodes to begin, there are 1") {
+		t.Errorf("created: %v", err)
+	}
+	made := make(chan error, 1)
+	go func() {
+		_, err := all[0].CreateKeyspace(t.Context(), early)
+		made <- err
+	}()
+	for i := 2; i <= 3; i++ {
+		all = append(all, joinMember(t, all, i, 3))
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	view := all[0].Catalog()
+	if target := view.Groups[view.Keyspaces["early"].FirstGroup].Target; len(target) != 3 {
+		t.Errorf("it begins on %v", target)
 	}
 }
