@@ -7,20 +7,41 @@
 package scarce
 
 import (
-	"errors"
 	"syscall"
 )
 
-// Is reports whether err, or an error that it wraps, passes once the machine has more of what
-// it lacks. What can wait is then tried again; the disk is not damaged.
-func Is(err error) bool { return NoFiles(err) || NoRoom(err) }
-
-// NoFiles reports whether err means that the process or the machine has no file descriptor left.
-func NoFiles(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+// Is reports whether err passes once the machine has more of what it lacks. What can wait is then
+// tried again; the disk is not damaged. Of joined errors all must pass: one other is reason enough
+// to stop.
+func Is(err error) bool {
+	return every(err, func(e syscall.Errno) bool { return isNoFiles(e) || isNoRoom(e) })
 }
 
+// NoFiles reports whether err means that the process or the machine has no file descriptor left.
+func NoFiles(err error) bool { return every(err, isNoFiles) }
+
 // NoRoom reports whether err means that the disk is full, or the user's share of it.
-func NoRoom(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+func NoRoom(err error) bool { return every(err, isNoRoom) }
+
+func isNoFiles(e syscall.Errno) bool { return e == syscall.EMFILE || e == syscall.ENFILE }
+
+func isNoRoom(e syscall.Errno) bool { return e == syscall.ENOSPC || e == syscall.EDQUOT }
+
+// every reports whether err wraps nothing but system errors for which is returns true.
+func every(err error, is func(syscall.Errno) bool) bool {
+	switch e := err.(type) {
+	case syscall.Errno:
+		return is(e)
+	case interface{ Unwrap() error }:
+		return every(e.Unwrap(), is)
+	case interface{ Unwrap() []error }:
+		all := e.Unwrap()
+		for _, one := range all {
+			if !every(one, is) {
+				return false
+			}
+		}
+		return len(all) > 0
+	}
+	return false
 }

@@ -1,7 +1,9 @@
 package scarce
 
 import (
+	"errors"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +19,10 @@ const (
 
 // Wait is a file system whose calls wait while the disk is full or no file descriptor is left,
 // instead of failing. Pebble ends the process for such errors, or takes a file for damaged.
+//
+// vfs.OnDiskFull would not do: it tries a call twice only, and does not know a user's share of a
+// disk (EDQUOT). A sync is never tried again, as the system may have dropped what it could not
+// write: file systems that are full refuse the write before.
 type Wait struct {
 	Dir     string // on the disk that must have room
 	What    string // that is written, for the log
@@ -26,42 +32,33 @@ type Wait struct {
 }
 
 // Over returns fs with calls that wait.
-func (w Wait) Over(fs vfs.FS) vfs.FS {
-	return vfs.OnDiskFull(&waitingFS{fs, w}, func() {
-		w.until("the disk is full: writes wait for room", func() bool {
-			usage, err := fs.GetDiskUsage(w.Dir)
-			return err != nil || usage.AvailBytes >= RoomMin
-		})
-	})
-}
+func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// until waits until ready returns true, and reports whether it did.
-func (w Wait) until(why string, ready func() bool) bool {
-	select {
-	case <-w.Closing:
-		return false
-	default:
+// retry calls try, and again until its error does not pass any more.
+func (fs *waitingFS) retry(try func() error) error {
+	w := &fs.wait
+	err := try()
+	if !Is(err) || !w.Started.Load() {
+		return err
 	}
-	if !w.Started.Load() {
-		return false
-	}
-	w.Logger.Error(why, "what", w.What, "dir", w.Dir)
+	w.Logger.Error("the machine lacks disk or file descriptors: writes wait for it", "what", w.What, "dir", w.Dir, "err", err)
 	tick := time.NewTicker(waitPoll)
 	defer tick.Stop()
-	for {
+	for Is(err) {
 		select {
 		case <-tick.C:
 		case <-w.Closing:
-			return false
+			return err
 		}
-		if ready() {
-			w.Logger.Info("what waited for the machine goes on", "what", w.What, "dir", w.Dir)
-			return true
+		if usage, unknown := fs.GetDiskUsage(w.Dir); NoFiles(err) || unknown != nil || usage.AvailBytes >= RoomMin {
+			err = try()
 		}
 	}
+	w.Logger.Info("what waited for the machine goes on", "what", w.What, "dir", w.Dir)
+	return err
 }
 
-// waitingFS waits for file descriptors.
+// waitingFS is a Wait's.
 type waitingFS struct {
 	vfs.FS
 	wait Wait
@@ -70,16 +67,19 @@ type waitingFS struct {
 // Unwrap implements vfs.FS.
 func (fs *waitingFS) Unwrap() vfs.FS { return fs.FS }
 
-// opened repeats a call while no file descriptor is left.
-func opened[T any](fs *waitingFS, open func() (T, error)) (T, error) {
-	file, err := open()
-	if NoFiles(err) {
-		fs.wait.until("no file descriptor is left: files wait for one", func() bool {
-			file, err = open()
-			return !NoFiles(err)
-		})
+// tried is retry for a call that returns something too.
+func tried[T any](fs *waitingFS, call func() (T, error)) (result T, err error) {
+	err = fs.retry(func() (err error) { result, err = call(); return err })
+	return result, err
+}
+
+// opened is tried for a file that is written.
+func opened(fs *waitingFS, open func() (vfs.File, error)) (vfs.File, error) {
+	file, err := tried(fs, open)
+	if err != nil {
+		return nil, err
 	}
-	return file, err
+	return waitingFile{file, fs}, nil
 }
 
 // Create implements vfs.FS.
@@ -89,7 +89,7 @@ func (fs *waitingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, err
 
 // Open implements vfs.FS.
 func (fs *waitingFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	return opened(fs, func() (vfs.File, error) { return fs.FS.Open(name, opts...) })
+	return tried(fs, func() (vfs.File, error) { return fs.FS.Open(name, opts...) })
 }
 
 // OpenReadWrite implements vfs.FS.
@@ -99,20 +99,63 @@ func (fs *waitingFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ..
 
 // OpenDir implements vfs.FS.
 func (fs *waitingFS) OpenDir(name string) (vfs.File, error) {
-	return opened(fs, func() (vfs.File, error) { return fs.FS.OpenDir(name) })
+	return tried(fs, func() (vfs.File, error) { return fs.FS.OpenDir(name) })
 }
 
-// ReuseForWrite implements vfs.FS. It fails for want of a descriptor once the file has its new
-// name.
+// ReuseForWrite implements vfs.FS. The file may have its new name already when it cannot be opened
+// for want of a descriptor.
 func (fs *waitingFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	file, err := fs.FS.ReuseForWrite(from, to, c)
-	if NoFiles(err) {
-		return fs.OpenReadWrite(to, c)
-	}
-	return file, err
+	return opened(fs, func() (vfs.File, error) {
+		file, err := fs.FS.ReuseForWrite(from, to, c)
+		if errors.Is(err, os.ErrNotExist) {
+			return fs.FS.OpenReadWrite(to, c)
+		}
+		return file, err
+	})
 }
 
 // List implements vfs.FS.
 func (fs *waitingFS) List(dir string) ([]string, error) {
-	return opened(fs, func() ([]string, error) { return fs.FS.List(dir) })
+	return tried(fs, func() ([]string, error) { return fs.FS.List(dir) })
+}
+
+// Link implements vfs.FS.
+func (fs *waitingFS) Link(from, to string) error {
+	return fs.retry(func() error { return fs.FS.Link(from, to) })
+}
+
+// Rename implements vfs.FS.
+func (fs *waitingFS) Rename(from, to string) error {
+	return fs.retry(func() error { return fs.FS.Rename(from, to) })
+}
+
+// Remove implements vfs.FS.
+func (fs *waitingFS) Remove(name string) error {
+	return fs.retry(func() error { return fs.FS.Remove(name) })
+}
+
+// waitingFile waits for room.
+type waitingFile struct {
+	vfs.File
+	fs *waitingFS
+}
+
+// Write implements vfs.File.
+func (f waitingFile) Write(p []byte) (n int, err error) {
+	err = f.fs.retry(func() error {
+		some, err := f.File.Write(p[n:])
+		n += some
+		return err
+	})
+	return n, err
+}
+
+// WriteAt implements vfs.File.
+func (f waitingFile) WriteAt(p []byte, at int64) (n int, err error) {
+	err = f.fs.retry(func() error {
+		some, err := f.File.WriteAt(p[n:], at+int64(n))
+		n += some
+		return err
+	})
+	return n, err
 }

@@ -27,9 +27,19 @@ var (
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
 	// ErrNoSegment is returned for a write when the log has no room and cannot make a file, for
-	// want of disk or file descriptors. Nothing of it was written, and it may be tried again.
+	// want of disk or file descriptors. Nothing of it was written, and it may be tried again. Only
+	// Replica.StoreLogs may have written the first entries.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
+
+// NoSegment returns an ErrNoSegment for why, which passes (scarce.Is).
+func NoSegment(why error) error { return noSegmentError{why} }
+
+type noSegmentError struct{ why error }
+
+func (e noSegmentError) Error() string        { return ErrNoSegment.Error() + ": " + e.why.Error() }
+func (e noSegmentError) Is(target error) bool { return target == ErrNoSegment }
+func (e noSegmentError) Unwrap() error        { return e.why }
 
 const (
 	// SegmentBytesDefault is the size of a segment. A change of segments is two syncs and a

@@ -41,7 +41,7 @@ func (l *Log) rotate(need int) error {
 	first := l.beginning(number, next.sectors)
 	if enough := sectorsFor(len(first)+batchHeadBytes) + need + endSectors; enough > next.sectors {
 		if err := errors.Join(next.file.Close(), l.fs.Remove(next.path)); err != nil {
-			return err
+			return l.noSegment(number, err)
 		}
 		if next, err = l.make(number, enough); err != nil {
 			return l.noSegment(number, err)
@@ -115,7 +115,7 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 func (l *Log) noSegment(number uint32, err error) error {
 	if scarce.Is(err) {
 		l.startPrepare(number)
-		return fmt.Errorf("%w: %w", ErrNoSegment, err)
+		return NoSegment(err)
 	}
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
@@ -129,8 +129,8 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 		if err == nil {
 			err = l.syncDir(l.dir)
 		}
-		if err != nil {
-			return nil, errors.Join(err, spare.file.Close())
+		if err != nil { // make removes what has the new name
+			return nil, errors.Join(err, spare.file.Close(), l.unlink(spare.path))
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil
 	}
@@ -145,7 +145,7 @@ func (l *Log) sectorsOf(number uint32) int {
 // make makes the file of a segment, full of zeros.
 func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
-	if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
+	if err := l.unlink(path); err != nil {
 		return nil, err
 	}
 	file, err := l.fs.OpenReadWrite(path, vfsCategory)
@@ -165,6 +165,14 @@ func (l *Log) make(number uint32, sectors int) (*segment, error) {
 		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close(), l.fs.Remove(path))
 	}
 	return newSegment(number, path, file, sectors), nil
+}
+
+// unlink removes a file that may be there.
+func (l *Log) unlink(path string) error {
+	if err := l.fs.Remove(path); !isNotExist(err) {
+		return err
+	}
+	return nil
 }
 
 // spares are the files of removed segments that the next ones will have.

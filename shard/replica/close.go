@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/internal/scarce"
-	"github.com/countd/countd/raftfsm"
-
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -77,18 +74,11 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		limited, cancel = context.WithTimeout(ctx, time.Duration(closeShare*float64(time.Until(deadline))))
 		defer cancel()
 	}
-	err = Within(limited, func() error {
-		err := g.TakeSnapshot()
-		if g.NoteSnapshot(err); !errors.Is(err, ErrNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !isDamage(err) && !scarce.Is(err) && g.stop.Usable() == nil {
-			return err
-		}
-		return nil
-	})
-	if err != nil && limited.Err() != nil {
+	// Its error does not matter either: the log has all, and what must end the process failed the group.
+	if Within(limited, func() error { g.NoteSnapshot(g.TakeSnapshot()); return nil }) != nil {
 		g.cfg.Logger.Info("a snapshot was cut short: the next start replays more of the log", "group", g.cfg.Group)
-		return nil
 	}
-	return err
+	return nil
 }
 
 // shutdown stops raft, then what stands around it, then closes the stores.

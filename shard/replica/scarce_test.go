@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"io/fs"
 	"slices"
 	"syscall"
 	"testing"
@@ -12,7 +13,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-var errNoFile = fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
+var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 
 // A leader whose log has no file for a change of its members:
 //
@@ -94,4 +95,33 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r.add(t, 10, full)
 	stores[full].set(nil, nil)
 	r.mustAgree(t, -1)
+}
+
+// fullFSM has no room for a snapshot.
+type fullFSM struct{ *sumFSM }
+
+type fullSnapshot struct{ raft.FSMSnapshot }
+
+func (f fullFSM) Snapshot() (raft.FSMSnapshot, error) {
+	s, err := f.sumFSM.Snapshot()
+	return fullSnapshot{s}, err
+}
+
+func (fullSnapshot) Persist(raft.SnapshotSink) error {
+	return &fs.PathError{Op: "write", Path: "1-1-1.snap.tmp", Err: syscall.ENOSPC}
+}
+
+// A replica that has no room for its last snapshot is closed all the same: its log has all.
+func TestCloseOnAFullDisk(t *testing.T) {
+	g, _, told := startFaulty(t, func(cfg *Config) { cfg.FSM, cfg.SnapshotBytes = fullFSM{&sumFSM{}}, 1 })
+	mustAdd(t, g, 1)
+	if err := g.TakeSnapshot(); err == nil || !g.worthSnapshot() {
+		t.Fatalf("a snapshot is taken with %v", err)
+	}
+	mustCloseWithin(t, g, 20*time.Second, true)
+	select {
+	case err := <-told:
+		t.Error(err)
+	default:
+	}
 }

@@ -94,12 +94,16 @@ func unsealEntry(e *raft.Log) error {
 // reads it back. The watchdog sees a write that hangs. Any error but
 // raft.ErrLogNotFound and raftstore.ErrNoSegment stops the replica for good.
 //
-// raftstore.ErrNoSegment passes, and nothing was written. StoreLogs returns it: raft's leader
-// steps down, so that another node may lead, and a follower refuses the entries, which come
-// again. But raft does not look whether its last entries are still there after it has deleted
-// some and then failed, and a leader goes by a configuration whether it was stored or not. So
-// DeleteRange, the StoreLogs that follows one at the log's end, and that of a configuration try
-// again until they succeed. A leader that waits is replaced like one whose disk hangs.
+// raftstore.ErrNoSegment passes. If nothing was written, StoreLogs returns it: raft's leader steps
+// down, so that another node may lead, and a follower refuses the entries, which come again.
+// Four changes wait and try again until they succeed, because raft goes on as if they had:
+//   - DeleteRange, and the StoreLogs that follows one at the log's end: raft does not check whether
+//     its last entries are still there.
+//   - StoreLogs of a configuration: a leader goes by it whether it was stored or not.
+//   - The rest of a StoreLogs whose first entries are stored: they are in several batches of the
+//     log, and raft would store the first ones again.
+//
+// A leader that waits is replaced like one whose disk hangs.
 type Log struct {
 	store raft.LogStore
 	group uint32
@@ -211,7 +215,15 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	sealed, bytes := sealAll(entries)
 	patient := l.cutEnd || slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type == raft.LogConfiguration })
 	l.storing.begin()
-	err := l.write(&l.writing, patient, func() error { return l.store.StoreLogs(sealed) })
+	err := l.write(&l.writing, &patient, func() error {
+		err := l.store.StoreLogs(sealed)
+		if errors.Is(err, raftstore.ErrNoSegment) {
+			if last, unread := l.store.LastIndex(); unread == nil && last >= sealed[0].Index {
+				sealed, patient = sealed[last+1-sealed[0].Index:], true // the first are stored
+			}
+		}
+		return err
+	})
 	l.storing.end()
 	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
 		return err
@@ -230,14 +242,14 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write makes a change that the watchdog sees. If the log has no file for it, it fails, or with
-// patient set waits until it has.
-func (l *Log) write(gauge *stallGauge, patient bool, change func() error) error {
+// write makes a change that the watchdog sees. If the log has no file for it, it fails, or if
+// patient is set by then, it waits until the log has one.
+func (l *Log) write(gauge *stallGauge, patient *bool, change func() error) error {
 	for {
 		gauge.begin()
 		err := change()
 		gauge.end()
-		if !patient || !errors.Is(err, raftstore.ErrNoSegment) {
+		if !*patient || !errors.Is(err, raftstore.ErrNoSegment) {
 			return err
 		}
 		if err := l.stop.wait(err); err != nil {
@@ -286,7 +298,8 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	defer l.cut.Unlock()
 	end, err := l.store.LastIndex()
 	if err == nil {
-		err = l.write(&l.cutting, true, func() error { return l.store.DeleteRange(first, last) })
+		patient := true
+		err = l.write(&l.cutting, &patient, func() error { return l.store.DeleteRange(first, last) })
 	}
 	if errors.Is(err, errs.ErrGroupClosed) {
 		return err

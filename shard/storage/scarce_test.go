@@ -2,12 +2,13 @@ package storage
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
@@ -25,7 +26,7 @@ func (s *fullStores) full() error {
 		return nil
 	}
 	s.refuse--
-	return fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
+	return raftstore.NoSegment(syscall.ENOSPC)
 }
 
 func (s *fullStores) StoreLogs(entries []*raft.Log) error {
@@ -125,5 +126,58 @@ func TestWritesWithoutAFile(t *testing.T) {
 	<-ended
 	if err := l.StoreLogs(nil); !errors.Is(err, errs.ErrGroupClosed) || !errors.Is(stop.Failure(), errs.ErrGroupClosed) {
 		t.Errorf("stored with %v, failed with %v", err, stop.Failure())
+	}
+}
+
+// A long call of StoreLogs is several batches of the log. If the log has no file for one of them,
+// whichever it is, the call is refused and nothing is stored, or it waits and all is stored. It may
+// be made again.
+func TestLongAppendWithoutAFile(t *testing.T) {
+	var refused, waited int
+	for files := 0; ; files++ {
+		left := 1 << 30
+		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind != errorfs.OpOpen {
+				return nil
+			}
+			if left--; left < 0 {
+				return syscall.ENOSPC
+			}
+			return nil
+		}))
+		node, err := raftstore.Open("log", raftstore.Options{FS: fs})
+		mustDo(t, err)
+		stores, err := OpenStores(Config{Dir: t.TempDir(), LogStore: LogStoreShared, NodeLog: node})
+		mustDo(t, err)
+		waits := 0
+		l := NewLog(stores, 7, "log", 1<<40, NewFailStop(func(err error) { t.Error(err) }, func(error) { waits++; left = 1 << 30 }))
+		mustDo(t, l.stop.Arm())
+		var all []*raft.Log
+		for i := range uint64(64) {
+			all = append(all, &raft.Log{Index: 1 + i, Term: 1, Data: make([]byte, 200<<10)})
+		}
+		left = files
+		err = l.StoreLogs(all)
+		last, lastErr := l.LastIndex()
+		mustDo(t, lastErr)
+		switch {
+		case errors.Is(err, raftstore.ErrNoSegment) && last == 0 && waits == 0:
+			refused++
+			left = 1 << 30
+			mustDo(t, l.StoreLogs(all))
+		case err != nil || last != 64:
+			t.Fatalf("with %d files: stored up to %d, %v", files, last, err)
+		}
+		whole := left > 0 && left < 1<<20
+		if waits > 0 {
+			waited++
+		}
+		mustDo(t, node.Close())
+		if whole {
+			break
+		}
+	}
+	if refused == 0 || waited == 0 {
+		t.Errorf("%d calls were refused, %d have waited", refused, waited)
 	}
 }

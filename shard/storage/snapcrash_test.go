@@ -286,6 +286,50 @@ func TestSnapshotErrors(t *testing.T) {
 	}
 }
 
+// lateFS renames a file, durably, and returns an error all the same.
+type lateFS struct {
+	vfs.FS
+	err error
+}
+
+func (f *lateFS) Rename(from, to string) error {
+	if err := f.FS.Rename(from, to); err != nil || f.err == nil {
+		return err
+	}
+	d, err := f.FS.OpenDir(f.FS.PathDir(to))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.err, d.Sync(), d.Close())
+}
+
+// A rename returns an error that passes, and is on disk. A crash then finds no snapshot whose cold
+// rows may have been removed, and the next snapshot is written.
+func TestRenameThatFails(t *testing.T) {
+	for _, injected := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		disk := vfs.NewCrashableMem()
+		fs := &lateFS{FS: disk}
+		s, err := openSnapshots(fs, "", 7, hclog.NewNullLogger(), noFatal(t))
+		mustDo(t, err)
+		mustSnapshot(t, s, 10, "first")
+		fs.err = injected
+		sink, err := s.Create(1, 11, 2, testServers, 1, nil)
+		mustDo(t, err)
+		if err := sink.Close(); !errors.Is(err, injected) {
+			t.Fatalf("finished with %v", err)
+		}
+		names, err := s.Names()
+		mustDo(t, err)
+		later, err := openSnapshots(disk.CrashClone(vfs.CrashCloneCfg{}), "", 7, hclog.NewNullLogger(), noFatal(t))
+		mustDo(t, err)
+		if newest := later.newest.Load(); newest == nil || !slices.Contains(names, newest.ID) {
+			t.Errorf("%v: the newest is %+v after a crash, and the cold rows of %v are kept", injected, newest, names)
+		}
+		fs.err = nil
+		mustSnapshot(t, s, 11, "second")
+	}
+}
+
 // openFiles counts the files that are open.
 type openFiles struct {
 	vfs.FS

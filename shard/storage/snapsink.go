@@ -21,6 +21,7 @@ type snapSink struct {
 	meta   *raft.SnapshotMeta // its Size is what was written of the state
 	file   vfs.File
 	dir    vfs.File // held open, so that Close needs no file descriptor
+	named  bool     // the file may have its last name
 	out    *bufio.Writer
 	sum    hash.Hash64
 	err    error // the first failure
@@ -114,6 +115,7 @@ func (k *snapSink) complete() error {
 	if err != nil {
 		return err
 	}
+	k.named = true
 	return k.store.fs.Rename(k.tmp(), k.store.path(k.name))
 }
 
@@ -127,20 +129,24 @@ func (k *snapSink) Cancel() error {
 	return nil
 }
 
-// discard removes what was written. What cannot be removed is at the next start.
+// discard removes what was written. If it cannot, the next start does, and Names has the snapshot
+// until then: a crash may leave it as the newest.
 func (k *snapSink) discard() {
 	var errs []error
 	if k.file != nil {
 		errs = append(errs, k.file.Close())
-	}
-	if k.dir != nil {
-		errs = append(errs, k.dir.Close())
 	}
 	// Under its last name too: a file system may have renamed it and returned an error.
 	for _, path := range []string{k.tmp(), k.store.path(k.name)} {
 		if err := k.store.fs.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
+	}
+	if k.named {
+		errs = append(errs, k.dir.Sync())
+	}
+	if k.dir != nil {
+		errs = append(errs, k.dir.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		k.store.logger.Error("cannot remove an unfinished snapshot", "file", k.tmp(), "error", err)
