@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/keyspace"
@@ -156,7 +157,7 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 // that they cannot in time must not read as if nothing had been done.
 func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace, error) {
 	err := n.follow()
-	if errors.Is(err, ErrDraining) {
+	if errors.Is(err, ErrDraining) || scarce.Is(err) {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	if err != nil {

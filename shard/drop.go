@@ -103,8 +103,8 @@ func (n *Node) removeDropped(view *catalog.View) {
 		return
 	}
 	n.running.Go(func() { // ends with the replicas
-		defer n.wakeReconcile()
-		defer n.removing.Store(false)
+		again := n.wakeReconcile // at once, but not for what the machine lacks
+		defer func() { n.removing.Store(false); again() }()
 		errs := make([]error, len(dropped))
 		var wg sync.WaitGroup
 		for i, g := range dropped {
@@ -119,7 +119,10 @@ func (n *Node) removeDropped(view *catalog.View) {
 			}
 		}
 		if err != nil {
-			n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
+			again = func() {}
+			if !n.lacks(err) {
+				n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
+			}
 			return
 		}
 		for _, g := range dropped {

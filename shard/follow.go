@@ -94,6 +94,9 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	if number, here := n.registry.dirs.Number(group); here {
 		return number, true
 	}
+	if n.registry.dirs.Unfinished(group) {
+		return 0, false
+	}
 	placement := view.Groups[group]
 	if placement.Numbered() {
 		if number, ok = placement.Number(n.cfg.NodeKey); !ok {
@@ -178,6 +181,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
 	if r.group, err = n.registry.dirs.Open(cfg); err != nil {
+		r.fsm.Close()
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
 	if r.tier != nil {

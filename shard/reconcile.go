@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -33,7 +34,11 @@ func (n *Node) runReconcile() {
 }
 
 func (n *Node) reconcile() {
-	if err := n.follow(); err != nil && !errors.Is(err, ErrDraining) {
+	if err := n.follow(); err != nil && !errors.Is(err, ErrDraining) && !n.lacks(err) {
+		n.fatal(err)
+		return
+	}
+	if err := n.registry.dirs.Finish(); err != nil && !n.lacks(err) {
 		n.fatal(err)
 		return
 	}
@@ -44,7 +49,7 @@ func (n *Node) reconcile() {
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if r != nil && r.mustReopen.Load() {
-			_ = n.reopen(g, r) // which has ended the process if it failed
+			_ = n.reopen(g, r) // which has ended the process, or follow opens it
 			r = g.replica.Load()
 		}
 		if r == nil {
@@ -69,9 +74,19 @@ func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.Vie
 	if !n.membership.WasRemoved(g.number, r.group.Number(), g.leader(), view) {
 		return
 	}
-	if err := n.dropReplica(g, r); err != nil {
+	if err := n.dropReplica(g, r); err != nil && !n.lacks(err) {
 		n.fatal(err)
 	}
+}
+
+// lacks reports whether an error in opening or deleting replicas passes once the machine has disk
+// and file descriptors. What failed is then left to the next reconcile, and logged.
+func (n *Node) lacks(err error) bool {
+	if !scarce.Is(err) {
+		return false
+	}
+	n.mux.Limited().Warn("the machine lacks disk or file descriptors for a replica: it is tried again", "err", err)
+	return true
 }
 
 // wakeReconcile has runReconcile look again at once.

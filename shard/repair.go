@@ -162,7 +162,7 @@ func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	if err == nil {
 		err = n.openReplica(g, r.group.Number(), n.catalog.View())
 	}
-	if err != nil {
+	if err != nil && !n.lacks(err) {
 		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))
 	}
 	return err

@@ -417,8 +417,8 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}
-	if unfinished, err := n.registry.dirs.Load(); err != nil || len(unfinished) > 0 {
-		t.Errorf("the next start finds %v, %v", unfinished, err)
+	if err := n.registry.dirs.Load(); err != nil || n.registry.dirs.Unfinished(deleted.number) {
+		t.Errorf("the next start loads with %v, and finds a replica half deleted: %v", err, n.registry.dirs.Unfinished(deleted.number))
 	}
 }
 

@@ -36,8 +36,13 @@ import (
 // snapshot may still name a replica whose votes this node has forgotten. So a number
 // that was deleted is never begun again.
 //
+// A replica is deleted in two parts: its directory gets its other name (moveAside), and then all
+// that the node has of it is removed (Finish). If the machine lacks disk or file descriptors for the
+// second, it is tried again, and until then no other replica of the group begins: what is
+// removed goes by the group's number.
+//
 // mu guards the maps and what is renamed, made or removed in path; no replica is opened or
-// closed under it.
+// closed under it. finishing is held by Finish, and acquired before mu.
 type Dirs struct {
 	Path     string
 	Opened   Opened         // the durable record; nil for none
@@ -46,26 +51,29 @@ type Dirs struct {
 	Members  *members.Store // likewise
 	OnlyNode func() bool    // this node is known to be the only one of its cluster
 
+	finishing sync.Mutex
+
 	mu struct {
 		sync.Mutex
-		here    map[uint32]uint64 // by group: the number of the replica
-		deleted map[uint32]uint64 // by group: the highest number of those deleted
-		refused map[uint32]bool   // by group: whether MayBegin reported false last
+		here       map[uint32]uint64                // by group: the number of the replica
+		deleted    map[uint32]uint64                // by group: the highest number of those deleted
+		refused    map[uint32]bool                  // by group: whether MayBegin reported false last
+		unfinished map[raftstore.ReplicaID]struct{} // moved aside, and not finished
 	}
 }
 
 // RemovedSuffix marks the directory of a replica that was deleted, or is to be.
 const RemovedSuffix = ".removed"
 
-// Load reads which directories are there. It returns those that a crash left
-// half deleted.
-func (d *Dirs) Load() (unfinished []raftstore.ReplicaID, err error) {
+// Load reads which directories are there. What a crash left half deleted is for Finish.
+func (d *Dirs) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.here, d.mu.deleted, d.mu.refused = map[uint32]uint64{}, map[uint32]uint64{}, map[uint32]bool{}
+	d.mu.unfinished = map[raftstore.ReplicaID]struct{}{}
 	entries, err := os.ReadDir(d.Path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, e := range entries {
 		name, removed := strings.CutSuffix(e.Name(), RemovedSuffix)
@@ -78,12 +86,12 @@ func (d *Dirs) Load() (unfinished []raftstore.ReplicaID, err error) {
 				d.mu.deleted[r.Group] = r.Number
 			}
 			if left, err := os.ReadDir(filepath.Join(d.Path, e.Name())); err != nil || len(left) > 0 {
-				unfinished = append(unfinished, r)
+				d.mu.unfinished[r] = struct{}{}
 			}
 			continue
 		}
 		if other, has := d.mu.here[r.Group]; has {
-			return nil, fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
+			return fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
 				storage.ErrDamaged, d.Dir(r.Group, other), d.Dir(r.Group, r.Number), r.Group)
 		}
 		d.mu.here[r.Group] = r.Number
@@ -91,11 +99,11 @@ func (d *Dirs) Load() (unfinished []raftstore.ReplicaID, err error) {
 	for group, number := range d.mu.here {
 		deleted, has := d.mu.deleted[group]
 		if has && number <= deleted {
-			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
+			return fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
 				storage.ErrDamaged, number, group, d.Dir(group, number))
 		}
 	}
-	return unfinished, nil
+	return nil
 }
 
 // Dir returns the directory of a replica.
@@ -180,25 +188,49 @@ func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	return may, firstNo
 }
 
-// noteBegun notes a replica whose directory is being made.
+// noteBegun notes a replica whose directory is being made, and unnoteBegun one whose directory
+// could not be made.
 func (d *Dirs) noteBegun(group uint32, number uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.here[group] = number
 }
 
-// moveAside gives the directory of a closed replica its other name, durably. After a
-// crash either all of it is there or it is among the unfinished of load.
+func (d *Dirs) unnoteBegun(group uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mu.here, group)
+}
+
+// moveAside gives the directory of a closed replica its other name. Finish makes that durable.
+// After an error the directory is as it was.
 func (d *Dirs) moveAside(group uint32, number uint64) error {
 	dir := d.Dir(group, number)
-	if err := errors.Join(os.RemoveAll(dir+RemovedSuffix), os.Rename(dir, dir+RemovedSuffix), atomicfile.SyncDir(d.Path)); err != nil {
+	if err := os.RemoveAll(dir + RemovedSuffix); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := os.Rename(dir, dir+RemovedSuffix); err != nil {
+		return err
+	}
 	delete(d.mu.here, group)
 	d.mu.deleted[group] = number
+	d.mu.unfinished[raftstore.ReplicaID{Group: group, Number: number}] = struct{}{}
 	return nil
+}
+
+// Unfinished reports whether a replica of the group was moved aside, and Finish has not removed
+// all of it. No other replica of the group may begin until then.
+func (d *Dirs) Unfinished(group uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r := range d.mu.unfinished {
+		if r.Group == group {
+			return true
+		}
+	}
+	return false
 }
 
 // clear deletes what moveAside moved, and leaves the empty directory.

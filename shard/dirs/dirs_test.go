@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -71,7 +73,7 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 			for _, dir := range dirs {
 				must.Do(t, os.Mkdir(filepath.Join(d.Path, dir), 0o750))
 			}
-			if _, err := d.Load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
+			if err := d.Load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
 				t.Errorf("loaded with %v", err)
 			}
 		})
@@ -83,9 +85,7 @@ func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	d := Dirs{Path: filepath.Join(t.TempDir(), "a[*")}
 	for _, number := range []uint64{3, 4} {
 		must.Do(t, os.MkdirAll(filepath.Join(d.Dir(5, number), "snapshots"), 0o750))
-		if _, err := d.Load(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d.Load())
 		must.Do(t, d.moveAside(5, number))
 		must.Do(t, d.clear(5, number))
 	}
@@ -100,3 +100,40 @@ type memoryRecord map[uint32]bool
 func (m memoryRecord) WasOpened(group uint32) bool     { return m[group] }
 func (m memoryRecord) GroupOpened(group uint32) error  { m[group] = true; return nil }
 func (m memoryRecord) GroupRemoved(group uint32) error { delete(m, group); return nil }
+
+// fullRecord is a record on a disk that is full.
+type fullRecord struct{ memoryRecord }
+
+func (fullRecord) GroupRemoved(uint32) error { return syscall.ENOSPC }
+
+// What cannot be removed for want of disk is removed later, and no other replica of the group begins
+// before.
+func TestDeletionOnAFullDisk(t *testing.T) {
+	record := memoryRecord{5: true, 6: true}
+	d := Dirs{Path: t.TempDir(), Opened: fullRecord{record}}
+	for _, group := range []uint32{5, 6} {
+		must.Do(t, os.MkdirAll(filepath.Join(d.Dir(group, 1), "snapshots"), 0o750))
+	}
+	must.Do(t, d.Load())
+	for range 2 {
+		for _, group := range []uint32{5, 6} {
+			if _, here := d.Number(group); !here {
+				continue
+			}
+			if err := d.GiveUp(group, 1); !scarce.Is(err) {
+				t.Fatalf("deleted with %v", err)
+			}
+		}
+		if _, here := d.Number(5); here || !d.Unfinished(5) || !d.Unfinished(6) {
+			t.Fatalf("here %v, unfinished %v and %v", here, d.Unfinished(5), d.Unfinished(6))
+		}
+	}
+	d.Opened = record
+	must.Do(t, d.Finish())
+	if may, _ := d.MayBegin(5, 2); !may || d.Unfinished(5) || d.Unfinished(6) || len(record) > 0 {
+		t.Errorf("may begin %v, unfinished %v and %v, recorded %v", may, d.Unfinished(5), d.Unfinished(6), record)
+	}
+	if left, err := filepath.Glob(filepath.Join(d.Path, "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}

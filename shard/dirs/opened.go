@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
+	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
@@ -43,7 +46,11 @@ func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	if record := d.Opened; record != nil {
 		cfg.Begun = func() error { return record.GroupOpened(cfg.Group) }
 	}
-	return replica.Open(cfg)
+	r, err := replica.Open(cfg)
+	if _, none := os.Stat(cfg.Dir); err != nil && errors.Is(none, os.ErrNotExist) {
+		d.unnoteBegun(cfg.Group)
+	}
+	return r, err
 }
 
 // checkBlank returns ErrDamaged for a replica whose log is blank and was not. It
@@ -114,17 +121,40 @@ func isBlank(cfg *replica.Config) (bool, error) {
 }
 
 // GiveUp deletes a closed replica's files. A crash leaves all of them or what
-// FinishGivenUp deletes.
+// FinishGivenUp deletes. After an error that passes (scarce.Is) they are as they were, or Finish
+// deletes them.
 func (d *Dirs) GiveUp(group uint32, number uint64) error {
 	if err := d.moveAside(group, number); err != nil {
 		return err
 	}
-	return d.finishGivingUp(group, number)
+	return d.Finish()
 }
 
-// finishGivingUp takes the group out of the record, and deletes what GiveUp moved
-// aside.
-func (d *Dirs) finishGivingUp(group uint32, number uint64) error {
+// Finish deletes all that was moved aside.
+func (d *Dirs) Finish() error {
+	d.finishing.Lock()
+	defer d.finishing.Unlock()
+	d.mu.Lock()
+	unfinished := slices.Collect(maps.Keys(d.mu.unfinished))
+	d.mu.Unlock()
+	for _, r := range unfinished {
+		if err := d.finish(r.Group, r.Number); err != nil {
+			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.Number, r.Group, err)
+		}
+		d.mu.Lock()
+		delete(d.mu.unfinished, r)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// finish takes the group out of the record, and deletes what GiveUp moved aside. Its name must be
+// durable before that, also if an earlier process gave it: a crash that brought the old name back,
+// without record and log, would let the replica begin again.
+func (d *Dirs) finish(group uint32, number uint64) error {
+	if err := atomicfile.SyncDir(d.Path); err != nil {
+		return err
+	}
 	if d.Opened != nil {
 		if err := d.Opened.GroupRemoved(group); err != nil {
 			return err
@@ -151,14 +181,8 @@ func (d *Dirs) finishGivingUp(group uint32, number uint64) error {
 // FinishGivenUp finds the replicas that are here, and ends what a crash cut short of
 // GiveUp.
 func (d *Dirs) FinishGivenUp() error {
-	unfinished, err := d.Load()
-	if err != nil {
+	if err := d.Load(); err != nil {
 		return err
 	}
-	for _, r := range unfinished {
-		if err := d.finishGivingUp(r.Group, r.Number); err != nil {
-			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.Number, r.Group, err)
-		}
-	}
-	return nil
+	return d.Finish()
 }

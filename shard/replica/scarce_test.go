@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/raftstore"
 )
 
@@ -123,5 +124,26 @@ func TestCloseOnAFullDisk(t *testing.T) {
 	case err := <-told:
 		t.Error(err)
 	default:
+	}
+}
+
+// A replica that is opened while its log has no file is refused at once, and opens later: whoever
+// opens it holds locks.
+func TestOpenWithoutAFile(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Initial = aloneIn(cfg)
+	cfg, err := cfg.withDefaults()
+	mustDo(t, err)
+	stores := &faultyStores{InmemStore: raft.NewInmemStore()}
+	for range 2 {
+		stores.set(nil, errNoFile)
+		if _, err := startGroup(cfg, stores); !scarce.Is(err) {
+			t.Fatalf("opened with %v", err)
+		}
+		stores.set(nil, nil) // the second time it fails when it raises its term
+		g, err := startGroup(cfg, stores)
+		mustDo(t, err)
+		mustBeReady(t, g)
+		mustClose(t, g)
 	}
 }

@@ -27,8 +27,9 @@ type FailStop struct {
 
 	mu struct {
 		sync.Mutex
-		err   error
-		armed bool // the group is open: failures go to notify
+		err    error
+		armed  bool // failures go to notify
+		opened bool // Arm has succeeded
 	}
 }
 
@@ -59,8 +60,15 @@ func (f *FailStop) Usable() error {
 
 // wait waits before a call that failed with err is made again. It returns an error if it is not to
 // be. If Interrupt ended it, the group has failed with that: raft goes on as if what waited had been
-// stored, or restored, and answers nobody who waits for its main goroutine if that ends.
+// stored, or restored, and answers nobody who waits for its main goroutine if that ends. Before Arm
+// nothing waits, and the opening fails with err: its caller tries again, and holds locks meanwhile.
 func (f *FailStop) wait(err error) error {
+	f.mu.Lock()
+	opened := f.mu.opened
+	f.mu.Unlock()
+	if !opened {
+		return f.Fail(err)
+	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
 	f.waits(err)
@@ -115,6 +123,7 @@ func (f *FailStop) Arm() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.armed = f.mu.err == nil
+	f.mu.opened = f.mu.armed
 	return f.mu.err
 }
 

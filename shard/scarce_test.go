@@ -1,0 +1,69 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/storage"
+)
+
+func (m *memoryRecord) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+// A keyspace is created, a replica opened again, and a keyspace dropped, while the disk is full or
+// no file descriptor is left. The node goes on, and does each once it has what it lacked.
+func TestReplicasOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"disk": syscall.ENOSPC, "descriptors": syscall.EMFILE} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lacking := &fs.PathError{Op: "open", Path: "groups.json.tmp", Err: failure}
+			record := newMemoryRecord()
+			n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record) // it fails the test if the process would end
+			mustDo(t, err)
+
+			record.fail(lacking)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if _, err := n.CreateKeyspace(ctx, Keyspace{Name: "later", Columns: []string{"likes"}, Shards: 1}); !errors.Is(err, errs.ErrOutcomeUnknown) {
+				t.Fatalf("created with %v", err)
+			}
+			time.Sleep(2 * reconcileTick)
+			record.fail(nil)
+			ks := n.Keyspace("later")
+			g := n.registry.shardOf(ks.FirstGroup)
+			serves := func() bool { r := g.replica.Load(); return r != nil && r.group.Ready() == nil }
+			eventually(t, "the keyspace is served", serves)
+			mustWrite(t, n, ks, addTo(7, 0, 41))
+
+			r := g.replica.Load()
+			mustDo(t, record.GroupRemoved(ks.FirstGroup)) // so that opening it writes the record
+			record.fail(lacking)
+			if err := n.reopen(g, r); !errors.Is(err, failure) {
+				t.Fatalf("opened again with %v", err)
+			}
+			time.Sleep(2 * reconcileTick)
+			record.fail(nil)
+			eventually(t, "the keyspace is served again", serves)
+			if got := mustGet(t, n, ks, ReadOptions{}, 7); got[0] != 41 {
+				t.Errorf("the count is %d", got[0])
+			}
+
+			record.fail(lacking)
+			mustDrop(t, n, "later")
+			time.Sleep(2 * reconcileTick)
+			record.fail(nil)
+			eventually(t, "the replica is deleted", func() bool {
+				return isDeleted(t, n, ks.FirstGroup, 1) && !record.WasOpened(ks.FirstGroup) && !n.registry.dirs.Unfinished(ks.FirstGroup)
+			})
+		})
+	}
+}
