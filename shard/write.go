@@ -150,8 +150,8 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	return ps.gather(w, groups)
 }
 
-// explained adds to the refusal of a key that its time is ahead, which to its
-// client is no age at all.
+// explained adds to the refusal of a key that its time is ahead: its client would not expect
+// ErrExpired for that.
 func explained(err error, w *Write) error {
 	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
 		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
@@ -159,8 +159,7 @@ func explained(err error, w *Write) error {
 	return err
 }
 
-// judge gives the shard that judges the key something to propose, with ops or
-// without.
+// judge makes sure that the shard that judges the key has a part, with ops or without.
 func (ps *parts) judge(w *Write, shards int) {
 	p := &ps.byShard[w.judgeSlot(shards)]
 	p.judges = true
@@ -199,7 +198,7 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 	return nil
 }
 
-// cancel gives the room of what was not proposed back.
+// cancel releases the room of the parts that were not proposed.
 func (ps *parts) cancel() {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
@@ -224,8 +223,7 @@ func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// carry completes the parts of a write whose key is judged: each states the use that the
-// judge has accepted.
+// carry writes the use that the judge has accepted into the parts for the other shards.
 func (ps *parts) carry(use dedup.Use) {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used && !p.judges {
@@ -238,8 +236,9 @@ func (ps *parts) carry(use dedup.Use) {
 // hardly be answered, and an outcome that is known would become unknown.
 const lastTryMin = 50 * time.Millisecond
 
-// settle proposes the parts that are not settled, all at once, and waits until
-// they are. What found no leader is proposed again until the deadline.
+// settle proposes the parts that are not settled, all at once, and waits for them. Until the
+// deadline it proposes a part again that found no leader or, if the write has an identity,
+// has an unknown outcome.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
 		if err := w.Permitted(); err != nil {
@@ -290,9 +289,9 @@ func forbid(ps []part, err error) {
 	}
 }
 
-// fate is what is known of the part after a try that ended with err. That this
-// one was not proposed says nothing of those before it, and a last try for which
-// no time was left, less than what kept the one before.
+// fate returns what is known of the part after a try that ended with err. If an earlier try
+// has an unknown outcome, so has the part, also if this one was not proposed. A last try that
+// had no time left returns the error of the try before it, which says more.
 func (p *part) fate(err error) error {
 	if errors.Is(err, ErrTooLate) && p.err != nil {
 		return p.err
@@ -315,9 +314,8 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	}
 }
 
-// release gives the scratch memory back. It lets go of sections and results,
-// which are not scratch: a section whose write was given up is still its
-// proposer's.
+// release returns the scratch memory to the pool. It drops sections and results, which are
+// not scratch: the proposer of a write that was given up may still use its section.
 func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
@@ -326,8 +324,8 @@ func (ps *parts) release() {
 	partsPool.Put(ps)
 }
 
-// split writes each shard's section of the request. The sections are given to
-// the proposers, so their memory is new; the rest is used again.
+// split writes each shard's section of the request. The memory of the sections is new,
+// because their proposers own it.
 func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	ps.route = groups[0].route
 	shards := len(groups)

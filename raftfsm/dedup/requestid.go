@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The bounds of what tells requests apart.
+// The bounds of the names of producers and of keys.
 const (
 	ProducerBytesMax = 64
 	KeyBytesMax      = 128
@@ -23,9 +23,8 @@ const (
 	restoreSize = 8
 )
 
-// RequestID identifies a request among all of its keyspace, so that it is applied once.
-// The zero RequestID marks a request without an identity, for which there is no such
-// promise.
+// RequestID identifies a request among all requests of its keyspace, so that it is applied
+// once. The zero RequestID marks a request without an identity, which may be applied again.
 type RequestID struct {
 	kind     idKind
 	producer []byte // 1…ProducerBytesMax bytes, owned by the caller
@@ -132,9 +131,9 @@ func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
 
-// 32 hexadecimal digits are a UUID of version 7 only if its time lies here, 2022
-// to 2039: else one of 64 hashes in that form, which clients use as keys too,
-// would be refused for a time that it does not tell. It is one of 32,768.
+// 32 hexadecimal digits are a UUID of version 7 only if its time is within these bounds,
+// 2022 to 2039. Clients also use hashes of this form as keys, which contain no time. One of
+// 64 hashes looks like version 7, and one of 32,768 does so within the bounds.
 const (
 	bareBornMin = 0x0180_00000000 // Unix milliseconds; version 7 is from that year
 	bareBornMax = 0x0200_00000000
@@ -164,7 +163,7 @@ func bornAt(key []byte) int64 {
 	if !hyphens && (ms < bareBornMin || ms >= bareBornMax) {
 		return 0
 	}
-	return max(ms, 1) // 0 is for no time; the first of all is too old as well
+	return max(ms, 1) // 0 means that there is no time
 }
 
 // Hash returns the hash of the key, or of producer and number. It is zero for a request

@@ -14,7 +14,7 @@ import (
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
-//	gone:       hash of the name (8) | high (8) …                        by when they went
+//	gone:       hash of the name (8) | high (8) …                        in the order in which they were forgotten
 //	keys:       judges (4) | by group of a judge, ascending: group (4), highest dropped met (8) |
 //	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
 //	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log,
