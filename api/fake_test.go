@@ -81,7 +81,7 @@ func (n *fakeNode) setFault(name string) {
 // trouble returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "", "repeated_in_part", "node_behind":
+	case "", "repeated_in_part", "node_behind", "shards_unreadable", "shards_crowd":
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
@@ -206,6 +206,9 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	}
 	n.mu.keyspaces[k.Name] = &k
 	n.mu.rows[k.Name] = map[uint64][]int64{}
+	if n.mu.fault == "shards_crowd" {
+		k.Warning = "2 shards by modulo spread ids of layout weibo by their lowest bits, which are often zeros"
+	}
 	return &k, nil
 }
 
@@ -445,7 +448,7 @@ func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, 
 
 func (n *fakeNode) Status() shard.Status {
 	return shard.Status{
-		ClusterID: "b6d3a1f0", Node: "n1",
+		ClusterID: "b6d3a1f0", ClusterName: "likes", Node: "n1",
 		Nodes: []shard.NodeStatus{{
 			ID: "n1", Key: "n1.5f3a9c01", State: "alive", Version: "1.2.3",
 			HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402",

@@ -33,19 +33,20 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 		return nil, err
 	}
 	return &admin.View{
-		ClusterID: "b6d3a1f0",
+		ClusterID: "b6d3a1f0", ClusterName: "likes",
 		Nodes: []admin.Node{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
-				Leads: 2, Replicas: 2, HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
+				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"},
+				HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
 				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},
 		},
 		Groups: []admin.Group{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
-			Rows: 3, Bytes: 8192, Replicas: []admin.Replica{
+			Misfit: &tiering.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []admin.Replica{
 				{Node: "n1", Replica: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}},
 					Entries: []shard.EntryMark{{Index: 127, Term: 2, CRC: 0xc0ffee}, {Index: 128, Term: 2, CRC: 0x1234abcd}}},
-				{Node: "n2", Replica: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
+				{Node: "n2", Replica: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
 			},
 		}},
 		Version: admin.Version{Version: 1, Max: 2, Held: true},
@@ -59,6 +60,8 @@ func (n *fakeNode) Plan(context.Context) ([]admin.Step, error) {
 	group := uint32(1)
 	return []admin.Step{
 		{Step: "place", Group: &group, Name: "posts/0", Add: []string{"n3"}, Remove: []string{"n2"}, Reason: "n2 is leaving"},
+		{Step: "transfer", Group: &group, Name: "posts/0", From: "n1", To: "n3", Reason: "n1 leads more than its share"},
+		{Step: "set_node_state", Node: "n2", State: "leaving", Reason: "n2 was lost"},
 		{Step: "raise_version", Raise: 2, Reason: "all 2 nodes speak it"},
 	}, nil
 }
@@ -109,7 +112,7 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 			Keyspaces: []tiering.ColdKeyspace{
 				{Keyspace: "posts", Rows: 10_400_000, MemoryBytes: 8_000_000, ColdRows: 10_000_000, ColdBytes: 45_000_000, Generations: 1000, DueRows: 30_000},
 			},
-			Work: &tiering.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: tiering.ColdMigrate, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
+			Work: &tiering.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: tiering.ColdMigrate, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000, Failed: "posts/3 has no leader"},
 		}},
 		{Node: "n2"},
 	}, nil
@@ -135,6 +138,7 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*admi
 	ordered := &admin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []admin.ColdOrderedNode{n1, {Node: "n2"}}}
 	if order.DryRun {
 		ordered.ID = ""
+		ordered.Nodes[1] = admin.ColdOrderedNode{Node: "n2", Answers: true, ColdAnswer: tiering.ColdAnswer{Refused: "another job is running", Never: true}}
 	}
 	return ordered, nil
 }
@@ -171,5 +175,9 @@ func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reade
 	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:
 		return raftfsm.SnapshotFacts{}, shard.ErrBadSnapshot
 	}
-	return fakeFacts, nil
+	facts := fakeFacts
+	if o.Force {
+		facts.CursorsSetBack = 2
+	}
+	return facts, nil
 }

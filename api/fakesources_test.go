@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/sources"
 )
@@ -41,7 +42,10 @@ func (f fakeSources) List(context.Context) ([]sources.Source, error) {
 	if err := f.node.trouble(); err != nil {
 		return nil, err
 	}
-	return []sources.Source{*f.source("running")}, nil
+	s := f.source("running")
+	s.Rejected, s.DeadLetters = 1, "likes.dead"
+	s.LastRejected = &catalog.Rejection{Position: sources.Position{Lo: 811}, Reason: "no such column"}
+	return []sources.Source{*s}, nil
 }
 
 func (f fakeSources) Get(_ context.Context, name string) (*sources.Source, error) {
@@ -60,7 +64,7 @@ func (f fakeSources) Save(context.Context) ([]sources.Saved, error) {
 		return nil, err
 	}
 	return []sources.Saved{{
-		Name: "likes", Number: "8589934593", Config: f.source("").Config,
+		Name: "likes", Number: "8589934593", Origin: "4294967297", Config: f.source("").Config,
 		Partitions: map[uint32]sources.SavedPartition{0: {Since: 1, Identity: "likes"}},
 	}}, nil
 }
@@ -92,7 +96,11 @@ func (f fakeSources) Past(_ context.Context, name, _ string, _ uint32, from stri
 		return nil, &shard.ArgumentError{Field: "from", Problem: "not a position"}
 	}
 	_, err := f.named(name, "")
-	return &sources.Past{Events: []sources.Event{{Position: sources.Position{Lo: 700}, ID: "1", Add: map[string]int64{"like": 1}}}, Next: sources.Position{Lo: 701}}, err
+	floor := int64(0)
+	return &sources.Past{Events: []sources.Event{
+		{Position: sources.Position{Lo: 700}, ID: "1", Add: map[string]int64{"like": -1}, Floor: &floor},
+		{Position: sources.Position{Lo: 701}, ID: "1", Set: map[string]int64{"view": 5}},
+	}, Next: sources.Position{Lo: 702}}, err
 }
 
 func (f fakeSources) Rows(_ context.Context, name, _ string, _ []uint64) (*sources.Rows, error) {

@@ -67,6 +67,9 @@ func (f fakeTimelines) Newest(_ *shard.Keyspace, q *shard.NewestPosts, _ *shard.
 			dst = append(dst, p)
 		}
 	}
+	if f.mu.fault == "shards_unreadable" {
+		return dst, []int{3}, nil
+	}
 	return dst, nil, f.troubleLocked()
 }
 

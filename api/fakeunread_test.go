@@ -29,7 +29,7 @@ func newFakeShards() *fakeShards {
 
 func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 	clear(w.Rows)
-	for i, op := range w.Ops {
+	for i := range w.Ops {
 		row := w.Rows[i*w.Width : (i+1)*w.Width]
 		switch ks.Kind {
 		case shard.KindFeed:
@@ -38,12 +38,13 @@ func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 		case shard.KindBoard:
 			f.writeBoard(w, row)
 		default:
-			f.writeUser(op, w.Table, row)
+			f.writeUser(w, i, row)
 		}
 	}
 }
 
-func (f *fakeShards) writeUser(op engine.Op, table shard.Table, answer []int64) {
+func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
+	op, table := w.Ops[i], w.Table
 	rows := f.counts
 	if table == raftfsm.TableCursors {
 		rows = f.cursors
@@ -51,6 +52,15 @@ func (f *fakeShards) writeUser(op engine.Op, table shard.Table, answer []int64) 
 	row := make([]int64, engine.ColumnsMax)
 	copy(row, rows[op.ID])
 	was := slices.Clone(row)
+	if op.Kind == engine.OpAdd && table == raftfsm.TableCounts {
+		column, ok := applied(row, op)
+		if !ok {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+			return
+		}
+		w.Cuts = append(w.Cuts, cutShort(row, op, i)...)
+		op.Cells = nil
+	}
 	for _, c := range op.Cells {
 		switch {
 		case table == raftfsm.TableCursors:
@@ -60,8 +70,6 @@ func (f *fakeShards) writeUser(op engine.Op, table shard.Table, answer []int64) 
 			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
 		case op.Kind == engine.OpSet:
 			row[c.Column] = c.Value
-		default:
-			row[c.Column] += c.Value
 		}
 	}
 	rows[op.ID] = row

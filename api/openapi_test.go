@@ -434,8 +434,10 @@ func (l *live) setUp(trouble string) (end func()) {
 		l.do("POST", "/v1/keyspaces", `{"name":"songs","columns":["play","like"],"shards":1}`)
 		return func() {}
 	}
-	if users := l.setUpUsers(trouble); users {
+	if users := l.setUpUsers(trouble); users && trouble != "web_behind" {
 		return func() {}
+	} else if users {
+		trouble = "node_behind"
 	}
 	l.node.setFault(trouble)
 	return func() { l.node.setFault("") }
@@ -445,7 +447,7 @@ func (l *live) setUp(trouble string) (end func()) {
 func (l *live) setUpUsers(trouble string) bool {
 	switch trouble {
 	case "enforce", "audit":
-	case "web", "many_tokens":
+	case "web", "many_tokens", "web_behind":
 		l.do("PUT", "/v1/users/web", `{"grants":[{"role":"writer","keyspaces":["posts","unread"]}]}`)
 		l.do("POST", "/v1/users/web/tokens", "")
 		for n := 1; trouble == "many_tokens" && n < catalog.UserTokensMax; n++ {

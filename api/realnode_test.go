@@ -24,7 +24,7 @@ import (
 func openReal(t *testing.T, dir string) *shard.Node {
 	t.Helper()
 	n, err := shard.Open(shard.Config{
-		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterName: "likes", Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
 		Cold:   tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{shard.KeyspacePosts: tiering.LayoutWeibo}},
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
