@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -96,7 +96,7 @@ func TestCloseBesideABackup(t *testing.T) {
 	s, err := n.OpenSnapshot(t.Context(), ks.FirstGroup)
 	mustDo(t, err)
 	mustStop(t, n)
-	if _, err := io.Copy(io.Discard, s); !errors.Is(err, members.ErrClosed) {
+	if _, err := io.Copy(io.Discard, s); !errors.Is(err, pebbledb.ErrClosed) {
 		t.Errorf("the backup ends with %v", err)
 	}
 	mustDo(t, s.Close())

@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // stackError prints a stack but for its Error, as errors of Pebble do.
@@ -18,18 +21,16 @@ func (stackError) Format(s fmt.State, _ rune) { fmt.Fprint(s, "checksum mismatch
 // However often a file is found damaged, the log has a line a minute, without a stack.
 func TestDamageIsToldOnceAMinute(t *testing.T) {
 	var log bytes.Buffer
-	s := &Store{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	s, err := Open(Config{Dir: "cold", FS: vfs.NewMem(), Logger: slog.New(slog.NewTextHandler(&log, nil)), Fatal: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	log.Reset()
 	for range 500 {
-		s.tellDamage("000004.sst", stackError{})
+		s.noteDamage(pebble.DataCorruptionInfo{Path: "000004.sst", Details: stackError{}})
 	}
 	if text := log.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, "main.go") {
 		t.Errorf("told %q", text)
-	}
-	log.Reset()
-	for range 500 {
-		pebbleLogger{s}.Errorf("background error: %v", stackError{})
-	}
-	if text := log.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, "main.go") {
-		t.Errorf("Pebble's own words are %q", text)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Group owns the generations of one shard.
@@ -35,7 +36,7 @@ var _ engine.Cold = (*Group)(nil)
 // Group returns the generations of a group. Sweep removes those of an earlier process
 // that nobody has opened by then.
 func (s *Store) Group(number uint32) (*Group, error) {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1
 // each calls fn with all keys of a kind, without their kind and group.
 func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	prefix := groupKey(kind, g.number)
-	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
 	if err != nil {
 		return err
 	}
@@ -109,20 +110,10 @@ func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// after returns the least key above all keys with the prefix, which must not be all FF.
-func after(prefix []byte) []byte {
-	b := append([]byte(nil), prefix...)
-	for i := len(b) - 1; ; i-- {
-		if b[i]++; b[i] != 0 {
-			return b
-		}
-	}
-}
-
 // Open returns the generation that a snapshot names by number and sum. The caller
 // releases it. ErrDamaged means that the generation no longer exists, or is another.
 func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +180,7 @@ func (g *Group) opened(made []*Generation) {
 // unneeded removes a generation that nobody retains, unless it was opened again or a
 // snapshot names it. If it cannot be removed now, the next Sweep removes it.
 func (g *Group) unneeded(n *Generation) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return // Sweep removes it after the next start
 	}
@@ -201,7 +192,7 @@ func (g *Group) unneeded(n *Generation) {
 	}
 	delete(g.mu.open, n.number)
 	if err := g.removeLocked(n.number); err != nil {
-		g.store.limited().Warn("cannot remove unneeded cold rows; the next sweep retries", "group", g.number, "generation", n.number, "err", err)
+		g.store.db.Limited().Warn("cannot remove unneeded cold rows; the next sweep retries", "group", g.number, "generation", n.number, "err", err)
 	}
 }
 
@@ -215,7 +206,7 @@ func (g *Group) removeLocked(number uint64) error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
 	first := generationKey(keyBlock, g.number, number)
-	err := batch.DeleteRange(first, after(first), nil)
+	err := batch.DeleteRange(first, pebbledb.After(first), nil)
 	if err == nil {
 		err = batch.Delete(generationKey(keyGeneration, g.number, number), nil)
 	}
@@ -245,7 +236,7 @@ func (g *Group) Hold() (release func()) {
 
 // Drop removes all that a group has on disk. Nothing of the group may be retained.
 func (s *Store) Drop(number uint32) error {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return err
 	}
@@ -264,7 +255,7 @@ func (s *Store) Drop(number uint32) error {
 	defer batch.Close()
 	for _, kind := range []byte{keyBlock, keyGeneration, keyPin, keyRecord} {
 		first := groupKey(kind, number)
-		if err := batch.DeleteRange(first, after(first), nil); err != nil {
+		if err := batch.DeleteRange(first, pebbledb.After(first), nil); err != nil {
 			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // Pin durably stores which generations a snapshot names. The caller retains them until
 // Pin returns.
 func (g *Group) Pin(snapshot string, generations []uint64) error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func parsePin(value []byte) ([]uint64, error) {
 // generations in use must have been opened before the first Sweep that follows
 // Store.Group.
 func (g *Group) Sweep(kept func() ([]string, error)) error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (s *Store) readOnce(key blockKey) ([]byte, error) {
 // fetch reads a block from disk, bypassing the cache, and verifies it. A missing or
 // unreadable block is damaged: the disk lost it.
 func (s *Store) fetch(key blockKey) ([]byte, error) {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return nil, err
 	}

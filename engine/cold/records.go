@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Records is what a shard stores outside of memory besides rows: byte bodies, each under
@@ -28,7 +30,6 @@ import (
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
-// with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
 // with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
 // Records: no two that a store ever opened share a number. The version is the owner's: a
 // reader says which version it expects, so a replaced body is refused like a damaged one.
@@ -102,7 +103,7 @@ func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
 // Write replaces the records under their keys: all of them or, on an error, none. It does
 // not retain its argument. ErrFull means that the disk is full now.
 func (r *Records) Write(records []Record) error {
-	done, err := r.store.use()
+	done, err := r.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -152,12 +153,12 @@ func (r *Records) Remove() error {
 		return nil
 	}
 	return r.change(func(batch *pebble.Batch) error {
-		return batch.DeleteRange(r.prefix(), after(r.prefix()), nil)
+		return batch.DeleteRange(r.prefix(), pebbledb.After(r.prefix()), nil)
 	})
 }
 
 func (r *Records) change(fill func(*pebble.Batch) error) error {
-	done, err := r.store.use()
+	done, err := r.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte,
 // blocks others.
 func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	s := r.store
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +215,7 @@ func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 // Capture returns a view of the records as they are now. The caller closes it.
 func (r *Records) Capture() *RecordsView {
 	v := &RecordsView{records: r}
-	if done, err := r.store.use(); err == nil {
+	if done, err := r.store.db.Use(); err == nil {
 		v.mu.at = r.store.db.NewSnapshot()
 		done()
 	}
@@ -235,7 +236,7 @@ type RecordsView struct {
 // Get appends the verified body of a key and version to dst. Ascending keys are fastest.
 // It returns the errors of Read.
 func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error) {
-	done, err := v.records.store.use()
+	done, err := v.records.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -243,11 +244,11 @@ func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.mu.at == nil {
-		return nil, ErrClosed
+		return nil, pebbledb.ErrClosed
 	}
 	if v.mu.it == nil {
 		prefix := v.records.prefix()
-		if v.mu.it, err = v.mu.at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)}); err != nil {
+		if v.mu.it, err = v.mu.at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)}); err != nil {
 			return nil, fmt.Errorf("%w: records of group %d: %w", ErrDamaged, v.records.group, err)
 		}
 	}

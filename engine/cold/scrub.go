@@ -41,7 +41,7 @@ func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool,
 }
 
 func (g *Group) scrubIndex(number uint64) (index, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return index{}, err
 	}
@@ -59,7 +59,7 @@ func (g *Group) scrubIndex(number uint64) (index, error) {
 }
 
 func (g *Group) scrubBlock(key blockKey, sum uint32, dst []byte) ([]byte, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}

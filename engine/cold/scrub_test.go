@@ -6,6 +6,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // scrubAll scrubs what a group has on disk. It returns the generations that are damaged
@@ -125,7 +127,7 @@ func TestScrubBesideRemoval(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Scrub(1, func(int) error { return nil }); !errors.Is(err, ErrClosed) {
+	if _, err := g.Scrub(1, func(int) error { return nil }); !errors.Is(err, pebbledb.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +14,7 @@ import (
 	"github.com/maypok86/otter/v2"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Config configures Open.
@@ -51,9 +48,6 @@ const (
 	removedWithin = 10 * time.Second
 )
 
-// ErrClosed is returned after Close.
-var ErrClosed = errors.New("the store of cold rows is closed")
-
 // ErrBusy is returned for a read when too many wait already.
 var ErrBusy = errors.New("too many reads of cold rows are waiting")
 
@@ -61,25 +55,15 @@ var ErrBusy = errors.New("too many reads of cold rows are waiting")
 // for concurrent use.
 type Store struct {
 	cfg   Config
-	db    *pebble.DB
+	db    *pebbledb.DB
 	cache *otter.Cache[blockKey, []byte]
 	index *indexCache
-
-	// gate is held for reading while Pebble is in use and for writing to close it. It is
-	// acquired before all other locks of the store, so a caller that waits for it behind
-	// Close holds none.
-	gate    sync.RWMutex
-	closed  bool
-	closing chan struct{} // closed when Close begins
-	once    sync.Once
-	opened  atomic.Bool // set once Open is done
 
 	flights singleflight.Group // one read of a block for all concurrent callers
 	readers chan struct{}      // one token per read under way
 	waiting atomic.Int64
 	stats   storeStats
 	sets    atomic.Uint32 // how many Records were opened
-	limit   lograte.Limiter
 
 	mu struct {
 		sync.Mutex
@@ -164,89 +148,37 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the cache of cold rows: %w", err)
 	}
-	s := &Store{cfg: cfg, cache: cache, index: newIndexCache(), readers: make(chan struct{}, readersMax), closing: make(chan struct{})}
+	s := &Store{cfg: cfg, cache: cache, index: newIndexCache(), readers: make(chan struct{}, readersMax)}
 	s.mu.groups = map[uint32]*Group{}
-	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
-		s.index.close()
-		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
+	o := &pebble.Options{Cache: s.index.pebble, MemTableSize: pebbleMemtableBytes, FlushDelayDeleteRange: removedWithin}
+	// Blocks are packed already: compression would take time and gain nothing.
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	s.db = pebbledb.New(pebbledb.Config{
+		Dir: cfg.Dir, Holds: "cold rows", FS: cfg.FS, Logger: cfg.Logger, Fatal: cfg.Fatal, Damaged: s.noteDamage,
+	})
+	o.FS = s.db.Waiting()
+	if err := s.db.Open(o); err != nil {
+		return nil, err
 	}
 	if err := s.removeRecords(); err != nil {
-		defer s.index.close()
-		return nil, errors.Join(err, s.db.Close())
+		return nil, errors.Join(err, s.Close())
 	}
+	s.db.Started.Store(true)
 	s.index.fit(s.filesBytes())
-	s.opened.Store(true)
 	return s, nil
 }
 
 // blockOverhead is about what the cache takes for a block besides its bytes.
 const blockOverhead = 200
 
-func (s *Store) options() *pebble.Options {
-	waiting := scarce.Wait{Dir: s.cfg.Dir, What: "cold rows", Logger: s.cfg.Logger, Started: &s.opened, Closing: s.closing}
-	o := &pebble.Options{
-		FS: waiting.Over(s.cfg.FS), Logger: pebbleLogger{s},
-		FormatMajorVersion: pebble.FormatNewest,
-		Cache:              s.index.pebble, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: scarce.TableFiles(),
-		FlushDelayDeleteRange: removedWithin,
-	}
-	o.EventListener = &pebble.EventListener{
-		// By default Pebble ends the process when a file is damaged. Readers of the file
-		// get an error, which is enough.
-		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			s.tellDamage(info.Path, info.Details)
-		},
-		// By default Pebble retries a failed flush without end or pause.
-		FlushEnd: func(info pebble.FlushInfo) {
-			var file *fs.PathError
-			if errors.As(info.Err, &file) && !scarce.Is(info.Err) {
-				s.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %w", s.cfg.Dir, info.Err))
-			}
-		},
-	}
-	// Blocks are packed already: compression would take time and gain nothing.
-	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
-	return o
+// noteDamage logs that a Pebble file is damaged. It logs the error's words alone because the
+// other formats of Pebble's errors include a stack.
+func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
+	s.db.Limited().Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details.Error())
 }
 
-// limited returns a logger for messages that many readers or writers would repeat.
-func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
-
-// tellDamage logs that a Pebble file is damaged. It logs err.Error() because other
-// formats of Pebble's errors include a stack.
-func (s *Store) tellDamage(file string, err error) {
-	s.limited().Error("cold rows are damaged on disk", "file", file, "err", err.Error())
-}
-
-// Close closes the store. Later calls of other methods get ErrClosed.
-func (s *Store) Close() error {
-	s.once.Do(func() { close(s.closing) })
-	s.gate.Lock()
-	defer s.gate.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	defer s.index.close()
-	switch err := s.db.Close(); {
-	case scarce.NoRoom(err):
-		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
-		s.cfg.Logger.Warn("the disk is full: the log of cold rows is closed as after a crash", "dir", s.cfg.Dir, "err", err)
-	case err != nil:
-		return fmt.Errorf("cannot close cold rows: %w", err)
-	}
-	return nil
-}
-
-// use keeps the store open until the caller calls done.
-func (s *Store) use() (done func(), err error) {
-	s.gate.RLock()
-	if s.closed {
-		s.gate.RUnlock()
-		return nil, ErrClosed
-	}
-	return s.gate.RUnlock, nil
-}
+// Close closes the store. Later calls of other methods get pebbledb.ErrClosed.
+func (s *Store) Close() error { return s.db.Close(func() {}) }
 
 // commit writes a batch. The caller has the store in use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
@@ -260,7 +192,7 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 
 // DiskBytes returns the size of the store's files, 0 after Close.
 func (s *Store) DiskBytes() uint64 {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return 0
 	}
@@ -280,26 +212,4 @@ func (s *Store) Stats() Stats {
 		CacheBytes:  s.cache.WeightedSize(),
 		RecordReads: s.stats.records.Load(), RecordSeconds: float64(s.stats.recordNanos.Load()) / 1e9,
 	}
-}
-
-// pebbleLogger forwards Pebble's messages. Fatalf must not return to Pebble, so it ends
-// the goroutine after Fatal.
-type pebbleLogger struct{ store *Store }
-
-func (l pebbleLogger) Infof(format string, args ...any) {
-	l.store.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
-}
-
-func (l pebbleLogger) Errorf(format string, args ...any) {
-	for i, arg := range args {
-		if err, is := arg.(error); is { // its other formats include a stack
-			args[i] = err.Error()
-		}
-	}
-	l.store.limited().Warn("pebble: " + fmt.Sprintf(format, args...))
-}
-
-func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.store.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %s", l.store.cfg.Dir, fmt.Sprintf(format, args...)))
-	runtime.Goexit()
 }

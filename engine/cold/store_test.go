@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 func openStore(t testing.TB, fs vfs.FS) *Store {
@@ -256,7 +257,7 @@ func TestCloseBesideReleases(t *testing.T) {
 		s := openStore(t, vfs.NewMem())
 		g := mustGroup(t, s, 1)
 		n := mustWrite(t, g, syntheticRows(10))[0]
-		done, err := s.use()
+		done, err := s.db.Use()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,10 +267,8 @@ func TestCloseBesideReleases(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for s.gate.TryRLock() { // Close waits
-			s.gate.RUnlock()
-			runtime.Gosched()
-		}
+		<-s.db.Stopping.Done()
+		time.Sleep(time.Millisecond) // Close waits
 		others.Go(n.Release)
 		for range 100 {
 			runtime.Gosched()
@@ -282,7 +281,7 @@ func TestCloseBesideReleases(t *testing.T) {
 			t.Errorf("%d holds", held)
 		}
 		others.Wait()
-		if _, err := s.Group(2); !errors.Is(err, ErrClosed) {
+		if _, err := s.Group(2); !errors.Is(err, pebbledb.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	}

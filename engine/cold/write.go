@@ -31,7 +31,7 @@ func (g *Group) Write(pages []*engine.Page) ([]engine.Generation, error) {
 
 // write writes pages; each generation has one reference.
 func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 const (
@@ -87,7 +89,7 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 		}
 		return b, nil
 	}
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +133,7 @@ func (b *Batch) Read() error {
 	if len(b.touched) == 0 || b.group.state.Pairs == 0 {
 		return nil
 	}
-	done, err := b.group.store.use()
+	done, err := b.group.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -214,13 +216,13 @@ func sortedRows(rows map[uint64]Stamp) []uint64 {
 // firstOf returns the first n pairs of a row with stamps up to a bound, and whether there are
 // more.
 func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bool, err error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, false, err
 	}
 	defer done()
 	from := g.at.number(keyTime, row)
-	it, err := g.store.iterate(from, after(from), false)
+	it, err := g.store.iterate(from, pebbledb.After(from), false)
 	if err != nil {
 		return nil, false, damaged(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Commit writes the entry's changes to the store, and returns the state after the entry. If it
@@ -14,7 +16,7 @@ func (b *Batch) Commit() (State, error) {
 	if b.replayed {
 		return b.outcome.after, nil
 	}
-	done, err := b.group.store.use()
+	done, err := b.group.store.db.Use()
 	if err != nil {
 		return State{}, err
 	}
@@ -66,7 +68,7 @@ func (w *write) clear() (err error) {
 	w.after.Digest, w.after.Pairs = 0, 0
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead} {
 		from := w.at.kind(kind)
-		err = errors.Join(err, w.to.DeleteRange(from, after(from), nil))
+		err = errors.Join(err, w.to.DeleteRange(from, pebbledb.After(from), nil))
 	}
 	return err
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Pebble never lets go of a damaged file on its own: it cannot merge it with others, and a read
@@ -60,7 +62,7 @@ func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
 // Discard removes the damaged files that were met since its last attempt, if what is in use of
 // them can be read.
 func (s *Store) Discard() {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return
 	}
@@ -189,7 +191,7 @@ func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 // cutAround returns the least span with the keys from first to last at whose ends Pebble can cut
 // files.
 func cutAround(first, last []byte) pebble.KeyRange {
-	return pebble.KeyRange{Start: cut(first), End: after(cut(last))}
+	return pebble.KeyRange{Start: cut(first), End: pebbledb.After(cut(last))}
 }
 
 // within reports whether the keys from first to last are in a span.
@@ -483,7 +485,7 @@ func (r *rewriting) state(h holder) error {
 
 // prefix copies the keys with a prefix that are in the span.
 func (r *rewriting) prefix(prefix []byte) error {
-	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{after(prefix), r.span.End}, bytes.Compare)
+	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{pebbledb.After(prefix), r.span.End}, bytes.Compare)
 	if bytes.Compare(from, to) >= 0 {
 		return nil
 	}

@@ -106,30 +106,22 @@ type stored struct {
 // smallFilesOf opens a store whose files and blocks have few pairs, and which compacts only
 // when it is told to.
 func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer, set ...func(*pebble.Options)) *Store {
-	s := &Store{cfg: Config{
+	s, err := open(Config{
 		Dir: "members", FS: fs, MemoryBytes: MemoryBytesMin,
 		Logger: slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Groups: func() []uint32 { return []uint32{0, 1, 2} }, Fatal: func(err error) { panic(err) },
-	}, cache: pebble.NewCache(MemoryBytesMin)}
-	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
-	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	_ = fs.Remove(fs.PathJoin(s.cfg.Dir, rewrittenName))
-	o := s.options()
-	o.DisableAutomaticCompactions, o.DisableTableStats, o.L0StopWritesThreshold = true, true, 1000
-	for i := range o.Levels {
-		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize, o.TargetFileSizes[i] = 100, 200, 1000
-	}
-	for _, fn := range set {
-		fn(o)
-	}
-	err := checkManifest(fs, s.cfg.Dir)
-	if err == nil {
-		s.db, err = pebble.Open(s.cfg.Dir, o)
-	}
+	}, func(o *pebble.Options) {
+		o.DisableAutomaticCompactions, o.DisableTableStats, o.L0StopWritesThreshold = true, true, 1000
+		for i := range o.Levels {
+			o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize, o.TargetFileSizes[i] = 100, 200, 1000
+		}
+		for _, fn := range set {
+			fn(o)
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	go s.fillFilters()
 	return s
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // State is what a group's sets are after an entry.
@@ -82,7 +84,7 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	if before != nil {
 		before.group.Close()
 	}
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	if err != nil {
 		// The rows are served although the sets cannot be read. The number of the next load is
 		// above that of each earlier one, as these count up from 1.
-		s.limited().Error("the members of a group cannot be read", "group", number, "err", err)
+		s.db.Limited().Error("the members of a group cannot be read", "group", number, "err", err)
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
 	}
@@ -142,7 +144,7 @@ func (g *Group) removeOthers() error {
 	var errs []error
 	for _, kind := range generationKinds {
 		own, all := g.at.kind(kind), groupPrefix(kind, g.number)
-		for _, others := range [...][2][]byte{{all, own}, {after(own), after(all)}} {
+		for _, others := range [...][2][]byte{{all, own}, {pebbledb.After(own), pebbledb.After(all)}} {
 			errs = append(errs, eachFrom(g.store.present(), others[0], others[1], func(_, _ []byte) (bool, error) {
 				return false, batch.DeleteRange(others[0], others[1], nil)
 			}))
@@ -185,7 +187,7 @@ func readDead(from reader, at prefix) (map[uint64]Stamp, error) {
 
 // each calls fn with the keys that have a prefix, until it returns false or an error.
 func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
-	return eachFrom(from, prefix, after(prefix), fn)
+	return eachFrom(from, prefix, pebbledb.After(prefix), fn)
 }
 
 // eachFrom calls fn with the keys from first to below end.
@@ -216,7 +218,7 @@ func (g *Group) DiskBytes() (total uint64) {
 	defer done()
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
 		prefix := g.at.kind(kind)
-		bytes, err := g.store.db.EstimateDiskUsage(prefix, after(prefix))
+		bytes, err := g.store.db.EstimateDiskUsage(prefix, pebbledb.After(prefix))
 		if err == nil { // a damaged file is found when it is read
 			total += bytes
 		}
@@ -245,7 +247,7 @@ func (at prefix) setState(batch *pebble.Batch, s State) error {
 
 // Sync makes all entries that were committed durable.
 func (g *Group) Sync() error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -259,7 +261,7 @@ func (g *Group) Sync() error {
 // Trim removes the outcomes of entries up to index: a snapshot that no restart is earlier
 // than contains these entries.
 func (g *Group) Trim(index uint64) error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -296,13 +298,13 @@ func (g *Group) Adopts(generation uint32, s State) error {
 // follows returns an ErrDamaged unless the store has the outcome of the first entry behind a
 // state: without it a replay would take the entry for one that changed nothing.
 func (g *Group) follows(s State) error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
 	found := false
-	err = eachFrom(g.store.present(), g.at.number(keyOutcome, s.Index+1), after(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
+	err = eachFrom(g.store.present(), g.at.number(keyOutcome, s.Index+1), pebbledb.After(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		found = err == nil && o.previous == s.Index
 		return false, err

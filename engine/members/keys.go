@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Keys of Pebble, integers big-endian, each filled up to keyBytes with zeros, see columns.go. A
@@ -59,7 +61,7 @@ var comparer = func() *pebble.Comparer {
 		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
 			return append(dst, longer...)
 		}
-		return append(dst, bytes.TrimRight(after(prefix), "\x00")...)
+		return append(dst, bytes.TrimRight(pebbledb.After(prefix), "\x00")...)
 	}
 	return &c
 }()
@@ -137,16 +139,6 @@ func parseLine(key []byte) (of uint64, column uint8, line Entry, err error) {
 	}
 	line = Entry{ID: binary.BigEndian.Uint64(key[listBytes+stampBytes:]), At: ^stampAt(key[listBytes:]) & stampMax}
 	return binary.BigEndian.Uint64(key[prefixBytes:]), key[prefixBytes+8], line, nil
-}
-
-// after returns the least key above all keys with the prefix, which must not be all FF.
-func after(prefix []byte) []byte {
-	b := append([]byte(nil), prefix...)
-	for i := len(b) - 1; ; i-- {
-		if b[i]++; b[i] != 0 {
-			return b
-		}
-	}
 }
 
 // hash mixes a pair with its stamp into 64 bits.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // A group knows in memory, by a filter, of nearly every absent pair that it is absent. Few of
@@ -93,7 +95,6 @@ func (f *filter) bits() uint64 { return uint64(len(f.lines)) * lineBits }
 // filters are those of all groups of a store.
 type filters struct {
 	look  chan struct{} // fillFilters has to look at all groups
-	end   chan struct{} // closed by Close
 	ended chan struct{}
 
 	one      sync.Mutex    // held to fill one, as one at a time is enough
@@ -236,15 +237,15 @@ func (s *Store) fillFilters() {
 	for {
 		select {
 		case <-s.filters.look:
-		case <-s.filters.end:
+		case <-s.db.Stopping.Done():
 			return
 		}
 		for _, g := range s.groups() {
 			if !g.known.wanted.Swap(false) && !g.retries() {
 				continue
 			}
-			if err := g.fillFilter(); err != nil && !errors.Is(err, ErrClosed) {
-				s.limited().Warn("members of a group are looked up on disk, which takes longer", "group", g.number, "err", err.Error())
+			if err := g.fillFilter(); err != nil && !errors.Is(err, pebbledb.ErrClosed) {
+				s.db.Limited().Warn("members of a group are looked up on disk, which takes longer", "group", g.number, "err", err.Error())
 			}
 		}
 	}
@@ -352,13 +353,13 @@ func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	}
 	defer done()
 	g.known.mu.Lock()
-	wanted := g.known.filling == f && !g.store.closing.Load()
+	wanted := g.known.filling == f && g.store.db.Stopping.Err() == nil
 	g.known.mu.Unlock()
 	if !wanted {
-		return nil, ErrClosed
+		return nil, pebbledb.ErrClosed
 	}
 	first := g.at.kind(keyMember)
-	end := after(first)
+	end := pebbledb.After(first)
 	if behind != nil {
 		first = append(behind, 0)
 	}

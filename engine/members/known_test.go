@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/internal/must"
 )
 
@@ -145,7 +146,7 @@ func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	if err == nil {
 		err = l.Switch(State{})
 	}
-	if _, ended := d.group.fillPart(f, nil); !errors.Is(ended, ErrClosed) {
+	if _, ended := d.group.fillPart(f, nil); !errors.Is(ended, pebbledb.ErrClosed) {
 		t.Errorf("the filter is filled further: %v", ended)
 	}
 	if err != nil || d.group.known.now.Load() != nil || d.store.filters.bytes != 0 {

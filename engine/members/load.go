@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Load replaces the sets of a group by those of another replica, block by block. Readers see
@@ -21,7 +23,7 @@ type Load struct {
 // Load begins to replace the sets. The caller ends it with Switch, or lets it go: its pairs
 // are removed by the next Load.
 func (g *Group) Load() (*Load, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func (l *Load) removeAll(at prefix) error {
 	var errs []error
 	for _, kind := range generationKinds {
 		from := at.kind(kind)
-		errs = append(errs, batch.DeleteRange(from, after(from), nil))
+		errs = append(errs, batch.DeleteRange(from, pebbledb.After(from), nil))
 	}
 	if err := errors.Join(append(errs, l.group.store.commit(batch, pebble.NoSync))...); err != nil {
 		return fmt.Errorf("cannot remove members: %w", err)
@@ -75,7 +77,7 @@ func (l *Load) removeAll(at prefix) error {
 
 // Block adds a block of a view. ErrDamaged means that it is none.
 func (l *Load) Block(block []byte) error {
-	done, err := l.group.store.use()
+	done, err := l.group.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func (l *Load) Switch(s State) error {
 		return err
 	}
 	g := l.group
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Whatever Pebble does with its files, its iterators and lookups find the keys that a map has:
@@ -140,11 +142,11 @@ func (m *pebbleModel) removeAll(t *rapid.T) {
 	switch rapid.IntRange(0, 2).Draw(t, "what") {
 	case 0:
 		for _, kind := range generationKinds {
-			remove(at.kind(kind), after(at.kind(kind)))
+			remove(at.kind(kind), pebbledb.After(at.kind(kind)))
 		}
 	case 1:
 		for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
-			remove(groupPrefix(kind, at.group), after(groupPrefix(kind, at.group)))
+			remove(groupPrefix(kind, at.group), pebbledb.After(groupPrefix(kind, at.group)))
 		}
 	case 2:
 		remove(at.kind(keyOutcome), at.number(keyOutcome, rapid.Uint64Range(0, 300).Draw(t, "to")))
@@ -226,7 +228,7 @@ func (m *pebbleModel) check(t *rapid.T, from reader, keys map[[keyBytes]byte]byt
 	}
 	at := drawPrefix(t)
 	for _, bound := range [][]byte{at.kind(keyMember), at.kind(keyTime), at.kind(keyOf), at.kind(keyOutcome)} {
-		it, err := from.NewIter(&pebble.IterOptions{LowerBound: bound, UpperBound: after(bound)})
+		it, err := from.NewIter(&pebble.IterOptions{LowerBound: bound, UpperBound: pebbledb.After(bound)})
 		if err != nil {
 			t.Fatal(err)
 		}

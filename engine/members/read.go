@@ -5,11 +5,13 @@ import (
 	"errors"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // begin keeps the store open and the group's generation on disk until the caller calls done.
 func (g *Group) begin() (done func(), err error) {
-	release, err := g.store.use()
+	release, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +35,7 @@ type lookup struct {
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
-	l.it, err = g.store.iterate(first, after(first), onDisk)
+	l.it, err = g.store.iterate(first, pebbledb.After(first), onDisk)
 	return l, damaged(err)
 }
 
@@ -117,7 +119,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 	g.at.put(start[:], kind)
 	binary.BigEndian.PutUint64(start[prefixBytes:], of)
 	start[prefixBytes+8] = column
-	first, end := start[:], after(start[:])
+	first, end := start[:], pebbledb.After(start[:])
 	if page.Continues {
 		key := g.at.byTime(kind, of, column, page.After)
 		if first = key[:]; kind == keyTime {

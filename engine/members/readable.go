@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Readable reads what Apply will read of the sets for joins and leaves of pairs, and for
@@ -50,7 +52,7 @@ func (g *Group) pairsReadable(pairs []Pair) error {
 
 func (g *Group) rowsReadable(rows []uint64) error {
 	all := g.at.kind(keyTime)
-	it, err := g.store.iterate(all, after(all), true)
+	it, err := g.store.iterate(all, pebbledb.After(all), true)
 	if err != nil {
 		return err
 	}

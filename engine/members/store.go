@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,8 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Config configures Open.
@@ -62,9 +59,6 @@ const (
 	level0Most = 8
 )
 
-// ErrClosed is returned after Close.
-var ErrClosed = errors.New("the store of members is closed")
-
 // ErrDamaged is returned for sets that cannot be read, or that are not what the log made of
 // them. Another replica has them.
 var ErrDamaged = errors.New("members are damaged on disk")
@@ -73,9 +67,8 @@ var ErrDamaged = errors.New("members are damaged on disk")
 // concurrent use.
 type Store struct {
 	cfg   Config
-	db    *pebble.DB
+	db    *pebbledb.DB
 	cache *pebble.Cache
-	limit lograte.Limiter
 	pairs atomic.Int64 // of the groups in use
 
 	filters filters
@@ -94,7 +87,7 @@ type Store struct {
 	}
 
 	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
-	// file. It is acquired before all locks but gate.
+	// file. It is acquired before all locks but that of pebbledb.DB.Use.
 	writes sync.RWMutex
 	// excising is held for writing while files are replaced, and for reading to find keys or to
 	// begin to, see present. While one has it, it acquires none but mu.
@@ -102,17 +95,13 @@ type Store struct {
 	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
 	// cutting are the paths of the files that stay whole while others are replaced; nil else.
 	cutting atomic.Pointer[map[string]bool]
-
-	// gate is held for reading while Pebble is in use, and for writing to close it. It is
-	// acquired before all other locks, and once.
-	gate    sync.RWMutex
-	closed  bool
-	closing atomic.Bool // set when Close begins
-	opened  atomic.Bool // set once Open is done
 }
 
 // Open opens the store, and creates it if it does not exist.
-func Open(cfg Config) (*Store, error) {
+func Open(cfg Config) (*Store, error) { return open(cfg, func(*pebble.Options) {}) }
+
+// open is Open with changed options, for tests.
+func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	if cfg.MemoryBytes == 0 {
 		cfg.MemoryBytes = MemoryBytesDefault
 	}
@@ -122,15 +111,20 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
-	s.filters.look, s.filters.end, s.filters.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	s.filters.look, s.filters.ended = make(chan struct{}, 1), make(chan struct{})
 	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
-	err := checkManifest(cfg.FS, cfg.Dir)
-	if err == nil {
-		s.db, err = pebble.Open(cfg.Dir, s.options())
-	}
-	if err != nil {
+	if err := checkManifest(cfg.FS, cfg.Dir); err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
+	}
+	s.db = pebbledb.New(pebbledb.Config{
+		Dir: cfg.Dir, Holds: "members", FS: cfg.FS, Logger: cfg.Logger, Fatal: cfg.Fatal, Damaged: s.noteDamage,
+	})
+	o := s.options()
+	o.FS = &tableFS{summingFS{s.db.Waiting()}, s.unreadable}
+	change(o)
+	if err := s.db.Open(o); err != nil {
+		return nil, err
 	}
 	_ = each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		if state, err := parseState(value[min(len(value), 4):]); err == nil { // else Group finds out
@@ -138,7 +132,7 @@ func Open(cfg Config) (*Store, error) {
 		}
 		return true, nil
 	})
-	s.opened.Store(true)
+	s.db.Started.Store(true)
 	go s.fillFilters()
 	return s, nil
 }
@@ -148,10 +142,8 @@ func Open(cfg Config) (*Store, error) {
 // pairs are merged.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
-	waiting := scarce.Wait{Dir: s.cfg.Dir, What: "members", Logger: s.cfg.Logger, Started: &s.opened, Closing: s.filters.end}
 	o := &pebble.Options{
-		FS: &tableFS{summingFS{waiting.Over(s.cfg.FS)}, s.unreadable}, Logger: pebbleLogger{s}, FormatMajorVersion: pebble.FormatNewest,
-		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache, MaxOpenFiles: scarce.TableFiles(),
+		Comparer: comparer, KeySchema: keys.Name, KeySchemas: sstable.MakeKeySchemas(keys), Cache: s.cache,
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
@@ -163,18 +155,6 @@ func (s *Store) options() *pebble.Options {
 	}
 	// What varies in a block are bytes that nothing makes much smaller, see columns.go.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
-	o.EventListener = &pebble.EventListener{
-		// By default Pebble ends the process when a file is damaged. Readers of the file
-		// get an error, which is enough.
-		DataCorruption: s.noteDamage,
-		// By default Pebble retries a failed flush without end or pause.
-		FlushEnd: func(info pebble.FlushInfo) {
-			var file *fs.PathError
-			if errors.As(info.Err, &file) && !scarce.Is(info.Err) && !s.closing.Load() {
-				s.cfg.Fatal(fmt.Errorf("cannot write members in %s: %w", s.cfg.Dir, info.Err))
-			}
-		},
-	}
 	return o
 }
 
@@ -212,19 +192,6 @@ func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error
 	return s.present().NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
 
-// limited returns a logger for messages that many readers or writers would repeat.
-func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
-
-// use keeps the store open until the caller calls done.
-func (s *Store) use() (done func(), err error) {
-	s.gate.RLock()
-	if s.closed {
-		s.gate.RUnlock()
-		return nil, ErrClosed
-	}
-	return s.gate.RUnlock, nil
-}
-
 // commit writes a batch. The caller has the store in use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	s.writes.RLock()
@@ -233,33 +200,18 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 }
 
 // Close closes the store and the ViewReaders that are open: a backup may still be read. The groups
-// must be closed. Later calls of other methods get ErrClosed.
+// must be closed. Later calls of other methods get pebbledb.ErrClosed.
 func (s *Store) Close() error {
-	if !s.closing.Swap(true) {
-		close(s.filters.end)
-	}
+	s.db.Stop()
 	<-s.filters.ended
-	s.gate.Lock()
-	defer s.gate.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	s.mu.Lock()
-	readers := slices.Collect(maps.Keys(s.mu.readers))
-	s.mu.Unlock()
-	for _, r := range readers {
-		r.close()
-	}
-	defer s.cache.Unref()
-	switch err := s.db.Close(); {
-	case scarce.NoRoom(err):
-		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
-		s.cfg.Logger.Warn("the disk is full: the log of members is closed as after a crash", "dir", s.cfg.Dir, "err", err)
-	case err != nil:
-		return fmt.Errorf("cannot close members: %w", err)
-	}
-	return nil
+	return s.db.Close(func() {
+		s.mu.Lock()
+		readers := slices.Collect(maps.Keys(s.mu.readers))
+		s.mu.Unlock()
+		for _, r := range readers {
+			r.close()
+		}
+	})
 }
 
 // Stats are numbers of a store for metrics. Those from Hits on count since Open.
@@ -275,7 +227,7 @@ type Stats struct {
 
 // Stats returns the numbers of the store, none after Close.
 func (s *Store) Stats() Stats {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return Stats{}
 	}
@@ -293,7 +245,7 @@ func (s *Store) Stats() Stats {
 
 // Drop removes the sets of a group. No Group of that number may be in use.
 func (s *Store) Drop(number uint32) error {
-	done, err := s.use()
+	done, err := s.db.Use()
 	if err != nil {
 		return err
 	}
@@ -302,7 +254,7 @@ func (s *Store) Drop(number uint32) error {
 	defer batch.Close()
 	for _, kind := range []byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
 		prefix := groupPrefix(kind, number)
-		if err := batch.DeleteRange(prefix, after(prefix), nil); err != nil {
+		if err := batch.DeleteRange(prefix, pebbledb.After(prefix), nil); err != nil {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 		}
 	}
@@ -322,30 +274,8 @@ func (s *Store) Drop(number uint32) error {
 
 // damaged returns an ErrDamaged for an error of Pebble while it reads.
 func damaged(err error) error {
-	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, ErrClosed) {
+	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, pebbledb.ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // its other formats include a stack
-}
-
-// pebbleLogger forwards Pebble's messages. Fatalf must not return to Pebble, so it ends
-// the goroutine after Fatal.
-type pebbleLogger struct{ store *Store }
-
-func (l pebbleLogger) Infof(format string, args ...any) {
-	l.store.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
-}
-
-func (l pebbleLogger) Errorf(format string, args ...any) {
-	for i, arg := range args {
-		if err, is := arg.(error); is { // its other formats include a stack
-			args[i] = err.Error()
-		}
-	}
-	l.store.limited().Warn("pebble: " + fmt.Sprintf(format, args...))
-}
-
-func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.store.cfg.Fatal(fmt.Errorf("cannot write members in %s: %s", l.store.cfg.Dir, fmt.Sprintf(format, args...)))
-	runtime.Goexit()
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Pebble meets damage where nobody reads a set, too: when it merges files. It names the file
@@ -50,7 +52,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	}
 	s.mu.Unlock()
 	slices.Sort(numbers)
-	s.limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
+	s.db.Limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
 }
 
 // knowsDamage reports whether a damaged file was met that is still there.
@@ -70,7 +72,7 @@ func (f *damagedFile) mayHold(number uint32) bool {
 func mayHold(first, last []byte, number uint32) bool {
 	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
 		prefix := groupPrefix(kind, number)
-		return bytes.Compare(first, after(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
+		return bytes.Compare(first, pebbledb.After(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
 	})
 }
 

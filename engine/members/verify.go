@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // scrubKeys is how many keys are read between two calls of the function that Scrub is given:
@@ -19,7 +21,7 @@ func (g *Group) Verify() error { return g.Scrub(func(int) error { return nil }) 
 // steps of a few blocks it calls read with the bytes of the last step, and returns the error
 // of that. What is removed during a Scrub stays on disk until its end.
 func (g *Group) Scrub(read func(bytes int) error) error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -71,11 +73,11 @@ func (g *Group) scrub(read func(bytes int) error) error {
 // sum returns number and digest of the pairs in one order.
 func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 	prefix := v.at.kind(kind)
-	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
 	if err != nil {
 		return s, damaged(err)
 	}
-	filters, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix), UseL6Filters: true})
+	filters, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix), UseL6Filters: true})
 	if err != nil {
 		return s, damaged(errors.Join(err, it.Close()))
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // A view travels as blocks, each of one kind of item:
@@ -65,7 +67,7 @@ type View struct {
 
 // Capture keeps the present sets for OpenView.
 func (g *Group) Capture() error {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (g *Group) HoldViews() (release func()) {
 // ReleaseViews releases the captured views from before a moment, unless HoldViews holds them.
 // While there is one, what any group of the store removes stays on disk. OpenView does without.
 func (g *Group) ReleaseViews(before time.Time) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return // Close has released them
 	}
@@ -151,7 +153,7 @@ func (g *Group) releaseLocked(which func(*View) bool) {
 
 // Close releases what the group keeps. The replica has stopped. Further calls do nothing.
 func (g *Group) Close() {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return // the store must not be closed before its groups
 	}
@@ -185,7 +187,7 @@ func (g *Group) OpenView(named State) (*ViewReader, error) {
 }
 
 func (g *Group) openView(named State) (*ViewReader, error) {
-	done, err := g.store.use()
+	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +253,7 @@ func (r *ViewReader) open(named State) error {
 		return nil
 	}
 	prefix := v.at.kind(keyMember)
-	r.mu.it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	r.mu.it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
 	if err != nil {
 		return damaged(err)
 	}
@@ -263,7 +265,7 @@ func (r *ViewReader) open(named State) error {
 // and none behind one that it leaves.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
-	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), after(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
+	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), pebbledb.After(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		if trimmed = err == nil && last == from && o.previous > from.Index; err != nil || trimmed {
 			return false, err
@@ -306,7 +308,7 @@ func (r *ViewReader) Size() (blocks int, bytes int64) {
 
 // Next appends the next block to dst. It returns io.EOF behind the last.
 func (r *ViewReader) Next(dst []byte) ([]byte, error) {
-	done, err := r.view.group.store.use()
+	done, err := r.view.group.store.db.Use()
 	if err != nil {
 		return dst, err
 	}
@@ -315,7 +317,7 @@ func (r *ViewReader) Next(dst []byte) ([]byte, error) {
 	defer r.mu.Unlock()
 	switch {
 	case r.mu.closed:
-		return dst, ErrClosed
+		return dst, pebbledb.ErrClosed
 	case len(r.first) > 0:
 		dst = append(dst, r.first[0]...)
 		r.first = r.first[1:]
@@ -354,7 +356,7 @@ func (r *ViewReader) pairsLocked(dst []byte) ([]byte, error) {
 
 // Close releases the view. Further calls do nothing.
 func (r *ViewReader) Close() {
-	done, err := r.view.group.store.use()
+	done, err := r.view.group.store.db.Use()
 	if err != nil {
 		return // Store.Close has closed it
 	}

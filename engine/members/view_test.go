@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/engine/pebbledb"
 )
 
 // Views are released only while nobody holds them, and the newest of them show the sets of
@@ -98,7 +100,7 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 
 // The store closes with what is open, as a backup may be read longer than the node runs: 1. Close
 // waits for no reader, and nothing is left open in Pebble, which Close would return; 2. a reader
-// gets ErrClosed, or had all before; 3. it is closed without harm, before or behind the store.
+// gets pebbledb.ErrClosed, or had all before; 3. it is closed without harm, before or behind the store.
 func TestCloseWithReaders(t *testing.T) {
 	d := diskOf(t)
 	for row := range uint64(20) {
@@ -135,7 +137,7 @@ func TestCloseWithReaders(t *testing.T) {
 		t.Error(err)
 	}
 	for range all[1:] {
-		if err := <-ended; !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) {
+		if err := <-ended; !errors.Is(err, pebbledb.ErrClosed) && !errors.Is(err, io.EOF) {
 			t.Errorf("a reader ends with %v", err)
 		}
 	}

@@ -31,10 +31,12 @@ const rule = `
 	internal/scarce:
 	# Files that appear whole or not at all.
 	internal/atomicfile:
+	# How the databases of rows and of members open, close and log.
+	engine/pebbledb: internal/lograte internal/scarce
 	# Old rows on disk, which the engine knows by interfaces of its own.
-	engine/cold: engine engine/golomb internal/lograte internal/scarce
+	engine/cold: engine engine/golomb engine/pebbledb internal/scarce
 	# Sets of members on disk.
-	engine/members: internal/lograte internal/scarce
+	engine/members: engine/pebbledb internal/scarce
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# The forms of names.
@@ -83,7 +85,7 @@ const rule = `
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members
+	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
 	# Which replicas have files here, and which were deleted.
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile internal/scarce
 	# Who is a member of groups led here, as the catalog wants it.
@@ -107,7 +109,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce
+	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
@@ -178,7 +180,7 @@ const rule = `
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold engine/members raftfsm raftfsm/spill shard/raftstore shard/storage internal/scarce: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members engine/pebbledb raftfsm raftfsm/spill shard/raftstore shard/storage internal/scarce: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

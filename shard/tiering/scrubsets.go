@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -64,7 +65,7 @@ func (s *Scrub) sets(l *Shard) error {
 			l.Damage.Note(err)
 		}
 		return nil
-	case errors.Is(err, members.ErrClosed):
+	case errors.Is(err, pebbledb.ErrClosed):
 		return errs.ErrDraining
 	}
 	return err

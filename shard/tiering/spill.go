@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
@@ -148,7 +149,7 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
-	if err != nil && !errors.Is(err, cold.ErrClosed) {
+	if err != nil && !errors.Is(err, pebbledb.ErrClosed) {
 		r.Logger.Warn(r.what()+" stay in memory, and it is tried again", "err", err)
 	}
 	if moved > 0 {
