@@ -40,9 +40,13 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	proposals := make([]*propose.Proposal, len(parts))
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
-		if p := wr.check(g, f, deadline); p.cold.none() {
+		p := wr.check(g, f, deadline)
+		switch q := wr.ofDeleted(f.Section, p.Ops); {
+		case p.err == nil && q != nil:
+			proposals[i] = q
+		case p.cold.none():
 			proposals[i] = p.propose(ctx, deadline)
-		} else {
+		default:
 			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
 		}
 	}

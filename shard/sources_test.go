@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source/sink"
@@ -429,4 +431,50 @@ func TestCheckOfPassedOps(t *testing.T) {
 	if len(rejected) != 3 || !rejected[0].Passed || rejected[1].Passed || rejected[2].Passed {
 		t.Errorf("%+v", rejected)
 	}
+}
+
+// No section of a deleted source is applied once the leader of the shard knows of the deletion, though
+// the shard was not told: it had no leader then, and a reader may know less.
+func TestDeletedIsFenced(t *testing.T) {
+	t.Parallel()
+	all, ctx := openMembers(t, 3), t.Context()
+	n := all[0]
+	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	mustDo(t, err)
+	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
+	s, err = n.Source("numbers")
+	mustDo(t, err)
+	r, err := n.Change(ctx, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
+	if err != nil || r.Missing || r.Exists {
+		t.Fatal(r, err)
+	}
+	for _, other := range all {
+		mustDo(t, other.CatchUp(ctx))
+	}
+	posts := n.Keyspace("posts")
+	for _, sender := range all[:2] { // of shards that it leads, and of others
+		for _, section := range []dedup.SourceSection{
+			{Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: 10}, Next: sink.Position{Lo: 20}},
+			{Mode: dedup.SectionBegin, Epoch: 1, Since: 1, Next: sink.Position{Lo: 10}},
+			{Mode: dedup.SectionRead},
+		} {
+			section.PositionKey = dedup.PositionKey{Source: s.Number}
+			w := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: slices.Repeat([]*dedup.SourceSection{&section}, posts.Shards)}
+			if section.Mode == dedup.SectionAdvance {
+				for _, op := range numbered(20).ops(10, 20) {
+					if op.Keyspace == "posts" {
+						w.Ops = append(w.Ops, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
+						w.In = append(w.In, 0)
+					}
+				}
+			}
+			nodeSources{sender}.Send(ctx, w)
+			for shard, a := range w.Answers {
+				if a.Err != nil || a.Outcome == dedup.Applied || !a.At.Deleted {
+					t.Errorf("shard %d answers %+v to a section of mode %d", shard, a, section.Mode)
+				}
+			}
+		}
+	}
+	numbered(10).wantCounts(t, n, func(uint64) int64 { return 1 })
 }

@@ -309,6 +309,9 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
 		p.proposal = wr.forward(g, p, w)
+	} else if q := wr.ofDeleted(p.writer.Section(), p.writer.Ops()); q != nil {
+		p.proposal.Cancel()
+		p.proposal = q
 	} else if err := p.proposal.Enqueue(); err != nil {
 		p.proposal = propose.Settled(err)
 	}

@@ -132,6 +132,9 @@ func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
 // IsSource reports whether the request is a section of a source.
 func (id *RequestID) IsSource() bool { return id.kind == bySource }
 
+// SourceSection returns what the request has a group do for a source, or nil for another request.
+func (id *RequestID) SourceSection() *SourceSection { return id.section }
+
 // MovesPositions reports whether the request reads or writes positions of sources.
 func (id *RequestID) MovesPositions() bool {
 	return id.kind == bySource || id.kind == byRestorePositions
