@@ -81,6 +81,11 @@ func (a *applyCall) run(ctx context.Context) error {
 	if a.partition, begun = found.Partitions[a.key.Partition]; !begun {
 		return sink.ErrMoved
 	}
+	// A seek drops the identity of the queue, and Start may have found the one from before in an older
+	// catalog. Messages count only under a recorded identity, so that no other queue takes its place.
+	if a.partition.Identity == "" && !a.strict {
+		return sink.ErrMoved
+	}
 	// A reader from before the pause may make checkpoints equal, at shards that the pause has
 	// not reached.
 	ends := found.Paused && a.reader.epoch >= a.partition.Since()
@@ -158,8 +163,8 @@ func (a *applyCall) behind() string {
 // has no message in this batch or after it that another shard has passed.
 //
 // A shard that does not answer may stay unknown if the batch has no op for it: no message for it is
-// passed then, whatever its checkpoint is. Once a batch has an op for it, it must have the checkpoint
-// at which this batch begins, or begin there; with another one the reader begins anew.
+// passed then, whatever its checkpoint is. Once a batch has an op for it, it must begin where this batch
+// begins, or have the checkpoint and the mark of another shard there. Otherwise the reader begins anew.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
 	unmet := false
@@ -285,10 +290,10 @@ func (a *applyCall) learn(w *Write, must bool) error {
 			if !p.known || at.At.Less(p.at) || p.through.Less(at.At) { // else it has no ops up to through still
 				p.through = at.At
 			}
-			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && at.At != a.batch.From {
+			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && !a.joins(at) {
 				moved = sink.ErrMoved
 			}
-			p.known, p.sure, p.late, p.at = true, true, false, at.At
+			p.known, p.sure, p.late, p.at, p.mark = true, true, false, at.At, at.Mark
 		}
 	}
 	for _, err := range []error{stopped, moved, closed, failed} {
@@ -297,6 +302,14 @@ func (a *applyCall) learn(w *Write, must bool) error {
 		}
 	}
 	return nil
+}
+
+// joins reports whether a late shard may go on from its checkpoint: it is where the batch begins, and its
+// mark is that of another shard there, which the reader has compared with the queue.
+func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
+	return at.At == a.batch.From && (!at.Mark.Exists() || slices.ContainsFunc(a.progress, func(p *progress) bool {
+		return p.known && p.sure && p.at == at.At && p.mark == at.Mark
+	}))
 }
 
 // chunk applies ops of whole messages below next, the first of which is op number first

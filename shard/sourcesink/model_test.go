@@ -672,6 +672,66 @@ func TestLeaderlessBehind(t *testing.T) {
 	}
 }
 
+// A shard that did not answer when its reader began goes on with the mark of the others alone: with
+// another one, the queue may have lost messages that the shard counted.
+func TestLateShardWithAMark(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"of the others": nil, "of another message": sink.ErrMoved} {
+		t.Run(name, func(t *testing.T) {
+			c := newSourceCluster(t)
+			c.create("extra", keyspace.KindCounters, 1)
+			extra := c.catalog.View().Keyspaces["extra"]
+			c.queue = []queued{{keyspace: "posts"}, {keyspace: "extra"}}
+			n, end := c.node(), sink.Position{Lo: 2}
+			c.readAll(n)
+			if want != nil {
+				c.apply(extra.FirstGroup, dedup.BySource(dedup.SourceSection{
+					PositionKey: dedup.PositionKey{Source: n.source}, Mode: dedup.SectionAdvance, Epoch: 1, Prev: end, Next: end,
+					Mark: sink.Mark{Position: sink.Position{Lo: 1}, Sum: 99},
+				}), nil)
+			}
+			c.down[extra.FirstGroup] = true
+			_, err := n.sink.Positions(context.Background(), n.source, 0)
+			must.Do(t, err)
+			c.down[extra.FirstGroup] = false
+			_, err = n.sink.Apply(context.Background(), &sink.Batch{Source: n.source, From: end, Next: sink.Position{Lo: 3}, Ops: []sink.Op{
+				{Position: end, Keyspace: "extra", ID: messageID + 2, Cells: []sink.Cell{{Column: "c0", Value: 1}}},
+			}})
+			if got := c.count(extra, messageID+2, 0); !errors.Is(err, want) || (got == 1) != (want == nil) {
+				t.Errorf("its message is counted %d times, %v", got, err)
+			}
+		})
+	}
+}
+
+// A reader whose node has yet to learn of a seek leaves the queue's identity to be recorded before it
+// counts: another queue in its place would be taken for it.
+func TestIdentityIsRecordedAfterASeek(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 3)
+	late := c.node()
+	late.step(1) // Start, at 0
+	late.begun = false
+	c.pause(true)
+	c.seek(c.fence(c.node(), 0))
+	c.pause(false)
+	late.step(1) // Start, with the identity from before
+	if !late.begun || c.source().Partitions[0].Identity != "" {
+		t.Fatal("it has learned of the seek")
+	}
+	for i := 0; i < 20 && !late.step(1); i++ {
+	}
+	if got := c.source().Partitions[0].Identity; got != "queue" {
+		t.Errorf("the queue is read, and its identity is %q", got)
+	}
+	for m := range c.queue {
+		if got := c.count(c.catalog.View().Keyspaces["posts"], messageID+uint64(m), c.ordinal(c.source().Number, c.source().Partitions[0].Epoch)); got != 1 {
+			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+}
+
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

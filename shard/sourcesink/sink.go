@@ -81,6 +81,7 @@ type progress struct {
 	late  bool          // it did not answer, and is asked again only for an op
 	sure  bool          // and no section without an answer may have moved it since
 	at    sink.Position // the checkpoint
+	mark  sink.Mark     // of it
 	// through is at, or a later position up to which the partition has no ops for the shard
 	// from at on, because it was seen whole.
 	through sink.Position
@@ -241,7 +242,7 @@ func (s *Sink) positions(ctx context.Context, source uint64, partition uint32, s
 			r.shards[shards[i].group] = &progress{late: true}
 		}
 		if p.Known {
-			r.shards[shards[i].group] = &progress{known: true, sure: true, at: p.Position, through: p.Position}
+			r.shards[shards[i].group] = &progress{known: true, sure: true, at: p.Position, mark: p.Mark, through: p.Position}
 		}
 	}
 	r.epoch, r.evened = epoch, time.Now()
