@@ -71,8 +71,8 @@ func (q denyingQueue) Bounds(ctx context.Context, partition uint32) (first, end 
 	return first, end, errors.Join(err, q.d.err("Bounds"))
 }
 
-func (q denyingQueue) Read(ctx context.Context, partition uint32, from Position) (Reader, error) {
-	r, err := q.fakeQueue.Read(ctx, partition, from)
+func (q denyingQueue) Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error) {
+	r, err := q.fakeQueue.Read(ctx, partition, from, found)
 	return denyingReader{r, q.d}, errors.Join(err, q.d.err("Read"))
 }
 

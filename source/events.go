@@ -21,7 +21,7 @@ type Past struct {
 // refused aside, and where the next ones begin: at from itself if there are none for a while.
 // It returns a *StalledError if the queue is another, or has lost messages.
 func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.Op, next Position, err error) {
-	reader, err := p.Broker.Read(ctx, p.Partition, from)
+	reader, err := p.Broker.Read(ctx, p.Partition, from, Mark{})
 	if err != nil {
 		return nil, from, wrap("read", err)
 	}

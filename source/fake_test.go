@@ -74,7 +74,7 @@ func (q *fakeQueue) Bounds(context.Context, uint32) (first, end Position, err er
 	return first, end, nil
 }
 
-func (q *fakeQueue) Read(_ context.Context, _ uint32, from Position) (Reader, error) {
+func (q *fakeQueue) Read(_ context.Context, _ uint32, from Position, _ Mark) (Reader, error) {
 	if q.reads != nil {
 		q.reads()
 	}

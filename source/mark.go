@@ -64,6 +64,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 				"seek to where it lost them, or below, to count what stands there, or to %s to go on without it", p.Mark.Position, p.Position, how, s.high)
 		}
 		if len(got.Messages) > 0 { // what is below is what was there, too
+			s.found = p.Mark
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position
 			}

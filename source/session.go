@@ -25,6 +25,7 @@ type session struct {
 	behind   string    // why not every shard is moved
 	met      time.Time // when the shards were last asked
 	last     sink.Mark // of the messages below at that the session has read, if it has read one
+	found    sink.Mark // of the shards, the highest that the queue has the message of
 
 	waiting      []Message
 	waitingBytes int
@@ -90,7 +91,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err := s.recall(there); err != nil {
 		return err
 	}
-	if s.reader, err = b.Read(ctx, partition, s.at); err != nil {
+	if s.reader, err = b.Read(ctx, partition, s.at, s.found); err != nil {
 		return s.brokerError("read", err)
 	}
 	// The reader reads the queue that there is now. No queue gets the identity of another.

@@ -345,8 +345,8 @@ func (w wide) Bounds(ctx context.Context, partition uint32) (first, end Position
 	return Position{Hi: 1, Lo: first.Lo}, Position{Hi: 1, Lo: end.Lo}, err
 }
 
-func (w wide) Read(ctx context.Context, partition uint32, from Position) (Reader, error) {
-	r, err := w.fakeQueue.Read(ctx, partition, from)
+func (w wide) Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error) {
+	r, err := w.fakeQueue.Read(ctx, partition, from, found)
 	return wideReader{r, w.fakeQueue}, err
 }
 

@@ -89,8 +89,8 @@ type Broker interface {
 	// the message that will be written next.
 	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
 	// Read returns a reader that begins at from. It returns a *StalledError if a message at or
-	// above from is gone.
-	Read(ctx context.Context, partition uint32, from Position) (Reader, error)
+	// above from is gone. The queue had the message of the mark found a moment ago, the zero Mark for none.
+	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
 	// Again reads what was read before: see Again.
 	Again(ctx context.Context, partition uint32, from, to Position) (Again, error)
 	// DeadLetter returns once the broker has acknowledged the letters.

@@ -141,7 +141,7 @@ func (b broker) Bounds(_ context.Context, partition uint32) (first, end source.P
 	return source.Position{Lo: b.first}, source.Position{Lo: uint64(len(b.partitions[partition]))}, b.down
 }
 
-func (b broker) Read(_ context.Context, partition uint32, from source.Position) (source.Reader, error) {
+func (b broker) Read(_ context.Context, partition uint32, from source.Position, _ source.Mark) (source.Reader, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if from.Lo < b.first {

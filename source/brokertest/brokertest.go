@@ -122,7 +122,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := b.Read(t.Context(), 0, first)
+	r, err := b.Read(t.Context(), 0, first, source.Mark{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -245,7 +245,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("partitions %v, %v", all, err)
 	}
 	for _, from := range []uint64{0, 4} {
-		if _, err := b.Read(ctx, 0, source.Position{Lo: from}); err == nil {
+		if _, err := b.Read(ctx, 0, source.Position{Lo: from}, source.Mark{}); err == nil {
 			t.Errorf("it reads from %d", from)
 		}
 	}
@@ -360,7 +360,7 @@ func TestOtherLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	r, err := b.Read(t.Context(), 0, source.Position{})
+	r, err := b.Read(t.Context(), 0, source.Position{}, source.Mark{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func TestOtherLeader(t *testing.T) {
 		return response, nil, true
 	})
 	q.Write(t, "d")
-	if r, err = b.Read(t.Context(), 0, source.Position{Lo: 3}); err != nil {
+	if r, err = b.Read(t.Context(), 0, source.Position{Lo: 3}, source.Mark{}); err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()

@@ -166,7 +166,7 @@ func TestOldKafka(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := b.Read(t.Context(), 0, source.Position{})
+			r, err := b.Read(t.Context(), 0, source.Position{}, source.Mark{})
 			if err != nil {
 				t.Fatal(err)
 			}

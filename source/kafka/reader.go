@@ -29,7 +29,7 @@ type reader struct {
 }
 
 // Read returns a reader. It stalls if messages at or above from are gone.
-func (b *Broker) Read(ctx context.Context, partition uint32, from source.Position) (source.Reader, error) {
+func (b *Broker) Read(ctx context.Context, partition uint32, from source.Position, _ source.Mark) (source.Reader, error) {
 	identity, err := b.Identity(ctx)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Po
 }
 
 func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Position, again *source.Again) error {
-	r, err := b.Read(ctx, partition, from)
+	r, err := b.Read(ctx, partition, from, source.Mark{})
 	if err != nil {
 		return err
 	}

@@ -294,7 +294,7 @@ func TestClosedConnection(t *testing.T) {
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
 	b := brokerOf(t, q.Config, source.Access{})
-	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1})
+	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1}, source.Mark{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ type reader struct {
 }
 
 // Read returns a reader. It stalls if messages at or above from are gone.
-func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ source.Mark) (source.Reader, error) {
 	stream, info, err := b.stream(ctx)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,8 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		control *pgconn.PgConn // for queries; nil before it is used
+		// connects counts the connections for queries, and compared is what it was when Again began last.
+		connects, compared uint64
 		// asked is the system that Identity found last. Queries go to no other: the addresses of a
 		// DSN are tried in turn, so that the next connection may be to another server.
 		asked string
@@ -132,6 +134,7 @@ func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
 		b.mu.control = nil
 		return "", err
 	}
+	b.mu.connects++
 	if system, err = identify(ctx, b.mu.control); err != nil {
 		_ = b.closeLocked() // err says more
 	}
@@ -180,6 +183,24 @@ func (b *Broker) publishedAt(from, end source.Position) source.Position {
 		b.mu.unpublished, b.mu.published = from, end
 	}
 	return b.mu.published
+}
+
+// setCompared notes the connection on which Again compares.
+func (b *Broker) setCompared() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.compared = b.mu.connects
+}
+
+// stillCompared returns an error if queries have gone over another connection since Again compared: the
+// server may have restarted between, without the end of its log.
+func (b *Broker) stillCompared() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.compared != b.mu.connects {
+		return errors.New("the server was connected to anew while its log was compared with what was counted")
+	}
+	return nil
 }
 
 // setRead sets the system whose log is read; empty for none.

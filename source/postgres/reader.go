@@ -51,14 +51,7 @@ type reader struct {
 }
 
 // Read returns a reader. It stalls if the slot has passed from.
-func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
-	confirmed, err := b.confirmed(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if from.Hi < confirmed.Hi {
-		return nil, source.Lost(confirmed, "slot %s was moved to %s, past position %s: messages between were not read", b.cfg.Slot, confirmed, from)
-	}
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
 	conn, err := pgconn.ConnectConfig(ctx, b.conn)
 	if err != nil {
 		return nil, err
@@ -66,6 +59,16 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 	system, err := identify(ctx, conn)
 	if err == nil {
 		err = startReplication(ctx, conn, b.cfg, from)
+	}
+	var confirmed source.Position
+	if err == nil { // the slot is this reader's now: nobody else moves it
+		confirmed, err = b.confirmed(ctx)
+	}
+	if err == nil && from.Hi < confirmed.Hi {
+		err = source.Lost(confirmed, "slot %s was moved to %s, past position %s: messages between were not read", b.cfg.Slot, confirmed, from)
+	}
+	if err == nil && found.Exists() {
+		err = b.stillCompared()
 	}
 	if err != nil {
 		_ = conn.Close(ctx) // err says more
@@ -93,6 +96,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (sour
 // has passed was confirmed. It returns once the slot is free again.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position) (source.Again, error) {
 	confirmed, err := b.confirmed(ctx)
+	b.setCompared()
 	again := source.Again{Whole: confirmed.Hi <= from.Hi}
 	if err != nil || !confirmed.Less(to) {
 		return again, err
@@ -100,7 +104,7 @@ func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Po
 	if !again.Whole {
 		from = confirmed
 	}
-	r, err := b.Read(ctx, partition, from)
+	r, err := b.Read(ctx, partition, from, source.Mark{})
 	if err != nil {
 		return again, err
 	}

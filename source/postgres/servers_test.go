@@ -55,7 +55,7 @@ func TestTwoServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := b.Read(t.Context(), 0, first)
+	r, err := b.Read(t.Context(), 0, first, source.Mark{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,5 +93,51 @@ func TestTwoServers(t *testing.T) {
 	}
 	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
 		t.Errorf("the bounds of the server that was identified: %v", err)
+	}
+}
+
+// A server that restarts between the comparison with what was counted and the stream may have lost the
+// end of its log by then: the comparison is made again.
+func TestRestartAfterComparing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	q := db.queue(t, "pub", "countd", outbox)
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg, source.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	first, _, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Write(t, brokertest.Like(1, 1))
+	_, end, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, restarts := range []bool{false, true} {
+		again, err := b.Again(t.Context(), 0, first, end)
+		if err != nil || len(again.Messages) != 1 {
+			t.Fatal(again, err)
+		}
+		if restarts {
+			db.Restart(t)
+			if _, _, err := b.Bounds(t.Context(), 0); err == nil {
+				t.Fatal("its connection is not noticed to be gone")
+			}
+			brokertest.Eventually(t, "it is there again", func() bool { _, _, err := b.Bounds(t.Context(), 0); return err == nil })
+		}
+		r, err := b.Read(t.Context(), 0, first, source.MarkOf(&again.Messages[0]))
+		if (err == nil) == restarts {
+			t.Errorf("restarted: %t, %v", restarts, err)
+		}
+		if err == nil {
+			r.Close()
+		}
 	}
 }

@@ -35,23 +35,22 @@ type reader struct {
 		counted bool
 		// count is how many entries have FetchBytesMax, if they are as those of the last fetch.
 		count int
-		// last is the last entry that was read. It is compared again when the client has made a
-		// connection since connects, perhaps to a server that has lost it.
+		// last is the highest entry that was there: read, or counted before. It is compared again when
+		// the client has made a connection since connects, perhaps to a server that has lost it.
 		last     source.Mark
 		connects uint64
 	}
 }
 
 // Read returns a reader. It stalls if entries at or above from may be gone.
-func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
 	group, err := b.Identity(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &reader{b: b, group: group}
-	r.mu.at, r.mu.count = from, countFirst
+	r.mu.at, r.mu.count, r.mu.last = from, countFirst, found
 	_, err = r.read(ctx, 0)
-	r.mu.connects = b.connects.Load()
 	return r, err
 }
 
@@ -237,15 +236,21 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 // is held.
 func (r *reader) compare(ctx context.Context) error {
 	connects := r.b.connects.Load() // before what follows makes another
-	if connects == r.mu.connects || !r.mu.last.Exists() {
+	if connects == r.mu.connects {
 		return nil
 	}
-	again, err := r.b.Again(ctx, 0, r.mu.last.Position, r.mu.at)
-	if err != nil {
-		return err
-	}
-	if how := again.Differs(r.mu.last); how != "" {
-		return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(r.mu.last.Position), how)
+	if last := r.mu.last; last.Exists() {
+		to := r.mu.at
+		if !last.Position.Less(to) { // a shard is ahead of at
+			to = after(last.Position)
+		}
+		again, err := r.b.Again(ctx, 0, last.Position, to)
+		if err != nil {
+			return err
+		}
+		if how := again.Differs(last); how != "" {
+			return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(last.Position), how)
+		}
 	}
 	r.mu.connects = connects
 	return nil
@@ -266,7 +271,9 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		r.mu.at = after(m.Position)
 	}
 	if n := len(entries); n > 0 {
-		r.mu.last = source.MarkOf(&got.Messages[n-1])
+		if last := source.MarkOf(&got.Messages[n-1]); r.mu.last.Position.Less(last.Position) {
+			r.mu.last = last
+		}
 		r.mu.count = max(1, n*source.FetchBytesMax/max(1, got.Bytes()))
 	}
 	r.mu.added += int64(len(entries))

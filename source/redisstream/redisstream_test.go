@@ -327,6 +327,54 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
+// TestRegrownWhileIdle: a reader that has read nothing yet compares what was counted before.
+func TestRegrownWhileIdle(t *testing.T) {
+	q, client := newQueue(t, "")
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg, source.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	like := brokertest.Like(1, 1)
+	q.Write(t, like)
+	if _, err := b.Identity(t.Context()); err != nil { // makes the group
+		t.Fatal(err)
+	}
+	saved := client.Dump(t.Context(), "likes").Val()
+	first, end, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Write(t, like)
+	again, err := b.Again(t.Context(), 0, end, source.Position{Hi: 1 << 62})
+	if err != nil || len(again.Messages) != 1 {
+		t.Fatal(again, err)
+	}
+	counted := &again.Messages[0]
+	now := client.Dump(t.Context(), "likes").Val()
+	for name, from := range map[string]source.Position{"at its position": after(counted.Position), "ahead of it": first} {
+		r, err := b.Read(t.Context(), 0, from, source.MarkOf(counted))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if err := client.RestoreReplace(t.Context(), "likes", 0, saved).Err(); err != nil {
+			t.Fatal(name, err)
+		}
+		q.Write(t, brokertest.Like(2, 1), brokertest.Like(2, 1), like)
+		b.connects.Add(1) // as the client does
+		if got, err := r.Next(t.Context(), 10); err == nil || !strings.Contains(err.Error(), "has others in their place") {
+			t.Errorf("%s: %d entries, %v", name, len(got.Messages), err)
+		}
+		if err := client.RestoreReplace(t.Context(), "likes", 0, now).Err(); err != nil {
+			t.Fatal(name, err)
+		}
+	}
+}
+
 // TestRegrownWhileRead: a reader whose connections were replaced, by others to a server that lost
 // entries and got as many, reads nothing of it.
 func TestRegrownWhileRead(t *testing.T) {
