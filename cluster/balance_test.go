@@ -247,21 +247,23 @@ func TestInitialLeavesNothingToDo(t *testing.T) {
 func TestInitialOnNodesThatTakeReplicas(t *testing.T) {
 	v := quiet([]string{"x", "y", "z", "x", "y"}, nil)
 	v.Dead["a"] = time.Second
-	for key, state := range map[string]catalog.NodeState{"b": catalog.NodeDraining, "c": catalog.NodeLeaving} {
-		node := v.Catalog.Nodes[key]
-		node.State = state
-		v.Catalog.Nodes[key] = node
-	}
-	got, err := Initial(v, 3)
-	if err != nil || len(got) != 3 {
-		t.Fatalf("%v, %v", got, err)
-	}
-	for _, keys := range got {
-		if !sameSet(keys, []string{"d", "e"}) {
-			t.Errorf("a shard at %v", keys)
+	setNode(&v, "b", in(catalog.NodeDraining))
+	setNode(&v, "c", in(catalog.NodeLeaving))
+	for replicas, want := range map[int][]string{2: {"d", "e"}, 3: {"a", "d", "e"}} { // a dead node may be back soon
+		v.Settings.Replicas = replicas
+		got, err := Initial(v, 3)
+		if err != nil || len(got) != 3 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		for _, keys := range got {
+			if !sameSet(keys, want) {
+				t.Errorf("a shard at %v, not %v", keys, want)
+			}
 		}
 	}
-	v.Dead["d"], v.Dead["e"] = time.Second, time.Second
+	for _, key := range []string{"a", "d", "e"} {
+		setNode(&v, key, in(catalog.NodeDraining))
+	}
 	if got, err := Initial(v, 3); err == nil {
 		t.Errorf("shards at %v, where nobody is", got)
 	}

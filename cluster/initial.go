@@ -9,10 +9,14 @@ import (
 var ErrNoNodes = errors.New("no node takes replicas")
 
 // Initial returns the nodes of each shard of a new keyspace, the intended leader first. It
-// makes the loads of all nodes as even as the new shards allow. It returns ErrNoNodes when
-// no node can hold them.
+// makes the loads of all nodes as even as the new shards allow. A dead node gets none if there are
+// Replicas others. It returns ErrNoNodes when no node can hold them.
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
+	if len(p.takers()) < view.Settings.Replicas {
+		view.Dead = nil // they may be back soon
+		p = newPlan(&view)
+	}
 	if len(p.takers()) == 0 {
 		return nil, ErrNoNodes
 	}

@@ -113,17 +113,22 @@ func (p *plan) want(g uint32) int {
 	return min(n, p.settings.Replicas)
 }
 
-// grow adds a voter.
+// grow adds a voter. A group of one gets all that it lacks at once: while it has two, the loss of either
+// stops it.
 func (p *plan) grow(g uint32) ([]string, Reason) {
-	target := p.targets[g]
-	if len(target) >= p.want(g) {
+	was := p.targets[g]
+	target := slices.Clone(was)
+	for len(target) < p.want(g) && (len(target) == len(was) || len(was) == 1) {
+		to := p.bestTaker(g, target)
+		if to == "" {
+			break
+		}
+		target = append(target, to)
+	}
+	if len(target) == len(was) {
 		return nil, ""
 	}
-	to := p.bestTaker(g, target)
-	if to == "" {
-		return nil, ""
-	}
-	return append(slices.Clone(target), to), reason("it has %d of %d voters", len(target), p.want(g))
+	return target, reason("it has %d of %d voters", len(was), p.want(g))
 }
 
 // shrink removes a voter: one that is draining, otherwise one that shares its zone or has

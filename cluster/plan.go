@@ -21,8 +21,9 @@ type View struct {
 	Settings PlanSettings
 }
 
-// PlanSettings configure plans. All must be set.
+// PlanSettings configure plans. All but NodesWanted must be set.
 type PlanSettings struct {
+	NodesWanted  int           // of a new cluster, for which its first plan waits; 0 for none
 	Replicas     int           // voters of a group if there are enough nodes; 1…raftfsm.ReplicasMax
 	ReplaceAfter time.Duration // a node dead for so long is replaced
 	MovesMax     int           // groups whose members change at a time: each copies a shard
@@ -53,12 +54,15 @@ func (s PlanSettings) Check() error {
 //     of all keyspaces as far as that allows.
 //   - Nodes that leave hold nothing, and are removed.
 //
-// A group never loses more than one of its voters at a time: a target changes by one member,
-// and only after the configuration has reached the previous target and most of its voters
+// A group never loses more than one of its voters at a time: a target changes by one member, but that of
+// a group with one voter, and only after the configuration has reached the previous target and most of its voters
 // are alive. Plan moves nothing to a dead node, and a voter off one only once it has been dead for
 // ReplaceAfter or an operator removes it. It moves nothing at all while most nodes are dead.
 func Plan(view View) []Step {
 	p := newPlan(&view)
+	if len(view.Catalog.Keyspaces) == 0 && len(p.nodes) < view.Settings.NodesWanted {
+		return nil
+	}
 	if !p.mostDead() {
 		p.declareLost()
 		p.removeEmpty()

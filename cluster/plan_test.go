@@ -114,6 +114,12 @@ func TestPlan(t *testing.T) {
 		}, nil},
 		{"two nodes become three", quiet([]string{"", "", ""}, [][]string{{"a", "b"}}), func(*View) {},
 			[]string{"place group 1 (k/0) +c: it has 2 of 3 voters"}},
+		{"one voter gets two others at once", abc(3, 1), func(v *View) { settle(v, 1, []string{"b"}, "b") },
+			[]string{"place group 1 (k/0) +a +c: it has 1 of 3 voters"}},
+		{"a new cluster waits for its nodes", abc(2, 1), func(v *View) {
+			settle(v, 1, []string{"b"}, "b")
+			v.Catalog.Keyspaces, v.Settings.NodesWanted = nil, 3
+		}, nil},
 		{"too many voters", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "c", "d"}}), func(*View) {},
 			[]string{"place group 1 (k/0) -d: it has 4 voters, 3 are wanted"}},
 		{"a crowded zone", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(*View) {},
@@ -299,7 +305,7 @@ func TestPlanSettings(t *testing.T) {
 		}
 	}
 	v := abc(1, 0)
-	v.Dead["a"] = time.Hour
+	setNode(&v, "a", in(catalog.NodeDraining))
 	if _, err := Initial(v, 1); !errors.Is(err, ErrNoNodes) {
 		t.Errorf("told %v", err)
 	}

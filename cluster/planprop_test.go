@@ -118,7 +118,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	group := s.groups[step.Group]
 	in := slices.DeleteFunc(slices.Clone(step.Target), func(key string) bool { return contains(step.Was, key) })
 	out := slices.DeleteFunc(slices.Clone(step.Was), func(key string) bool { return contains(step.Target, key) })
-	if len(in) > 1 || len(out) > 1 || len(in)+len(out) == 0 || len(step.Target) == 0 {
+	if len(in) > 1 && (len(step.Was) > 1 || len(out) > 0) || len(out) > 1 || len(in)+len(out) == 0 || len(step.Target) == 0 {
 		no("not a change of one member")
 	}
 	if !slices.Equal(step.Was, p.targets[step.Group]) {

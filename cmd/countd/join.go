@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -117,7 +118,9 @@ func (p *process) beginServing(c *config) error {
 	}
 	p.followUsers()
 	p.announceState(cluster.MemberServing)
-	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
+	placement := c.Placement
+	placement.NodesWanted = c.Expect
+	controller, err := cluster.StartController(p.node, p.gossip, placement, p.logger)
 	if err != nil {
 		return err
 	}
@@ -179,7 +182,13 @@ func (p *process) liveAddr(key string) string {
 // place chooses the nodes of a new keyspace's shards.
 func (p *process) place(settings cluster.PlanSettings) func(*catalog.View, int) [][]string {
 	return func(view *catalog.View, shards int) [][]string {
-		replicas, err := cluster.Initial(cluster.View{Catalog: view, Settings: settings}, shards)
+		dead := map[string]time.Duration{}
+		for key := range view.Nodes {
+			if m, heard := p.gossip.Member(key); heard && !m.Alive {
+				dead[key] = 0
+			}
+		}
+		replicas, err := cluster.Initial(cluster.View{Catalog: view, Settings: settings, Dead: dead}, shards)
 		if err != nil {
 			p.logger.Warn("cannot place a keyspace: this node holds all its shards", "err", err)
 			return slices.Repeat([][]string{{p.dir.Identity.Key()}}, shards)
