@@ -18,6 +18,9 @@ import (
 	"testing"
 )
 
+// logStoreEnv sets the log store of nodes whose test sets none (make e2e-boltdb).
+const logStoreEnv = "COUNTD_LOG_STORE"
+
 // Binaries holds the built programs.
 type Binaries struct {
 	Countd, Countctl string // absolute paths
@@ -75,11 +78,13 @@ func build(to string, packages ...string) (sources []string, err error) {
 	return slices.Compact(sources), nil
 }
 
-// note opens the sources of a program that the test runs. go test repeats a test whose result it
-// has cached only if a file changed that the test itself opened, or one in a directory that it
-// opened. What go build reads, or TestMain before the tests run, does not count.
+// note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
+// inherits. go test repeats a test whose result it has cached only if a variable changed that the
+// test itself read, a file that it opened, or one in a directory that it opened. What go build
+// reads, or TestMain before the tests run, does not count.
 func note(t testing.TB, sources []string) {
 	t.Helper()
+	_ = os.Getenv(logStoreEnv)
 	for _, source := range sources {
 		f, err := os.Open(source)
 		if err != nil {
