@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -52,28 +53,19 @@ func (a *Cluster) View(ctx context.Context) (*View, error) {
 }
 
 // Plan returns the next steps of the placement.
-func (a *Cluster) Plan(ctx context.Context) ([]Step, error) {
+func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
 	}
-	planned, err := askPlan(ctx, n)
-	if err != nil {
-		return nil, err
-	}
+	steps, err := askPlan(ctx, n)
 	name := Names(n.Catalog())
-	var steps []Step
-	for _, p := range planned {
-		s := Step{
-			Step: p.Kind, Name: p.Name, Add: name.all(p.Add), Remove: name.all(p.Remove),
-			From: name[p.From], To: name[p.To], Node: name[p.Node], State: p.State, Raise: p.Raise, Reason: name.in(p.Reason),
-		}
-		if p.Name != "" {
-			s.Group = &p.Group
-		}
-		steps = append(steps, s)
+	for i := range steps {
+		s := &steps[i]
+		s.Add, s.Remove = name.all(s.Add), name.all(s.Remove)
+		s.From, s.To, s.Node, s.Reason = name[s.From], name[s.To], name[s.Node], name.in(s.Reason)
 	}
-	return steps, nil
+	return steps, err
 }
 
 // OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when another node
@@ -116,7 +108,7 @@ func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Read
 
 // Change begins a change, or reports that there is nothing to do. It does not wait until
 // data is moved.
-func (a *Cluster) Change(ctx context.Context, change Change) (*Changed, error) {
+func (a *Cluster) Change(ctx context.Context, change Change) (*client.Changed, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err

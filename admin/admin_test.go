@@ -3,11 +3,13 @@ package admin
 import (
 	"context"
 	"errors"
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 )
 
 // exampleCatalog is a catalog of nodes n1 to n3, of two keys named n2 of which one is
@@ -83,10 +85,10 @@ func TestGather(t *testing.T) {
 	reports["n1.a"].Replicas[0].ColdDamaged = true
 	view := gather(exampleCatalog(), reports, "c1", func(key string) bool { return key == "n3.d" })
 
-	if view.ClusterID != "c1" || view.Version != (Version{Version: 1, Max: 1}) {
+	if view.ClusterID != "c1" || view.Version != (client.ClusterVersion{Version: 1, Max: 1}) {
 		t.Errorf("cluster %s, version %+v", view.ClusterID, view.Version)
 	}
-	nodes := map[string]Node{}
+	nodes := map[string]client.ClusterNode{}
 	for _, n := range view.Nodes {
 		nodes[n.ID] = n
 	}

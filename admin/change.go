@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 )
 
 // operation is one change that an operator requested.
@@ -69,7 +71,7 @@ func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	return node, err
 }
 
-func (o *operation) setState(ctx context.Context, c NodeChange) (*Changed, error) {
+func (o *operation) setState(ctx context.Context, c NodeChange) (*client.Changed, error) {
 	node, err := o.find(c.Node)
 	if err != nil {
 		return nil, err
@@ -86,9 +88,9 @@ func (o *operation) setState(ctx context.Context, c NodeChange) (*Changed, error
 	if err := o.command(ctx, &catalog.Command{SetNodeState: set}); err != nil {
 		return nil, err
 	}
-	return &Changed{
+	return &client.Changed{
 		Changed: node.State != c.State,
-		Node:    &ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
+		Node:    &client.ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
 	}, nil
 }
 
@@ -126,7 +128,7 @@ func (o *operation) facts(ctx context.Context, group uint32) (shard.LeaderView, 
 	return facts, placement.Target, nil
 }
 
-func (o *operation) transfer(ctx context.Context, c TransferChange) (*Changed, error) {
+func (o *operation) transfer(ctx context.Context, c TransferChange) (*client.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -158,12 +160,12 @@ func (o *operation) transfer(ctx context.Context, c TransferChange) (*Changed, e
 	return changed, nil
 }
 
-func (o *operation) changedGroup(number uint32, leader string, target []string) *Changed {
+func (o *operation) changedGroup(number uint32, leader string, target []string) *client.Changed {
 	name := Names(o.catalog)
-	return &Changed{Changed: true, Group: &ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
+	return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
 }
 
-func (o *operation) move(ctx context.Context, c MoveChange) (*Changed, error) {
+func (o *operation) move(ctx context.Context, c MoveChange) (*client.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -204,14 +206,14 @@ func (o *operation) move(ctx context.Context, c MoveChange) (*Changed, error) {
 	return o.changedGroup(c.Group, facts.Leader, next), nil
 }
 
-func (o *operation) hold(ctx context.Context, held bool) (*Changed, error) {
+func (o *operation) hold(ctx context.Context, held bool) (*client.Changed, error) {
 	if err := o.command(ctx, &catalog.Command{HoldVersion: &catalog.HoldVersionEntry{Held: held}}); err != nil {
 		return nil, err
 	}
 	return o.changedVersion(), nil
 }
 
-func (o *operation) finalize(ctx context.Context) (*Changed, error) {
+func (o *operation) finalize(ctx context.Context) (*client.Changed, error) {
 	if _, err := o.hold(ctx, false); err != nil {
 		return nil, err
 	}
@@ -227,10 +229,7 @@ func (o *operation) finalize(ctx context.Context) (*Changed, error) {
 	}
 }
 
-func (o *operation) changedVersion() *Changed {
-	now := o.node.Catalog()
-	return &Changed{
-		Changed: now.ClusterVersion != o.catalog.ClusterVersion || now.VersionHeld != o.catalog.VersionHeld,
-		Version: &Version{Version: now.ClusterVersion, Max: now.VersionMax(), Held: now.VersionHeld},
-	}
+func (o *operation) changedVersion() *client.Changed {
+	is, was := versionOf(o.node.Catalog()), versionOf(o.catalog)
+	return &client.Changed{Changed: is.Version != was.Version || is.Held != was.Held, Version: &is}
 }

@@ -1,23 +1,30 @@
 package admin
 
 import (
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
+	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 )
 
 // gather joins the catalog with the reports of the nodes.
 func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *View {
 	view := &View{
-		ClusterID: clusterID,
-		Version:   Version{Version: known.ClusterVersion, Max: known.VersionMax(), Held: known.VersionHeld},
+		ClusterNodes: client.ClusterNodes{ClusterID: clusterID, Nodes: []client.ClusterNode{}},
+		Groups:       []client.ClusterGroup{},
+		Digests:      []client.GroupDigests{},
+		Version:      versionOf(known),
 	}
 	name := Names(known)
 	leads, replicas := map[string]int{}, map[string]int{}
 	for _, number := range slices.Sorted(maps.Keys(known.Groups)) {
 		g := groupView{number: number, name: name, catalog: known, reports: reports}
-		view.Groups = append(view.Groups, g.show())
+		shown := g.show()
+		view.Groups = append(view.Groups, shown)
+		view.Digests = append(view.Digests, client.GroupDigests{ID: shown.ID, Keyspace: shown.Keyspace, Shard: shown.Shard, Replicas: g.digests()})
 		leads[g.leader()]++
 		for _, m := range g.members() {
 			replicas[m.Key]++
@@ -26,7 +33,7 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 	for _, key := range slices.Sorted(maps.Keys(known.Nodes)) {
 		node := known.Nodes[key]
 		report, answers := reports[key]
-		view.Nodes = append(view.Nodes, Node{
+		view.Nodes = append(view.Nodes, client.ClusterNode{
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
@@ -89,11 +96,11 @@ func (g *groupView) members() []shard.MemberStatus {
 	return furthest.Members
 }
 
-func (g *groupView) show() Group {
+func (g *groupView) show() client.ClusterGroup {
 	keyspace, shardNumber := groupOf(g.catalog, g.number)
-	shown := Group{
+	shown := client.ClusterGroup{
 		ID: g.number, Keyspace: keyspace, Shard: shardNumber, Target: g.name.all(g.catalog.Groups[g.number].Target),
-		Voters: []string{}, NonVoters: []string{}, Replicas: []Replica{},
+		Voters: []string{}, NonVoters: []string{}, Replicas: []client.Replica{},
 	}
 	var voters, others []string
 	for _, m := range g.members() {
@@ -110,21 +117,42 @@ func (g *groupView) show() Group {
 		shown.Leader, shown.Term = g.name[g.leader()], leader.Term
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
 		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
-		shown.Misfit = leader.Misfit
+		if m := leader.Misfit; m != nil {
+			shown.Misfit = &client.Misfit{ID: client.ID(m.ID), Layout: m.Layout, Fits: m.Fits, Rows: uint64(m.Rows)}
+		}
 		shown.SealedRows, shown.SealedBytes = leader.SealedRows, leader.SealedBytes
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]
-		replica := Replica{
-			Node: g.name[key], Replica: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks, Entries: r.Entries,
-			ColdDamaged: r.ColdDamaged,
-		}
+		replica := client.Replica{Node: g.name[key], ID: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, ColdDamaged: r.ColdDamaged}
 		if leader != nil {
 			replica.Lag = leader.AppliedIndex - min(leader.AppliedIndex, r.AppliedIndex)
 		}
 		shown.Replicas = append(shown.Replicas, replica)
 	}
 	return shown
+}
+
+// digests returns the digests that the group's replicas report.
+func (g *groupView) digests() []client.ReplicaDigest {
+	digests, all := []client.ReplicaDigest{}, g.replicas()
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		r := all[key]
+		d := client.ReplicaDigest{Node: g.name[key], AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: []client.DigestMark{}, Entries: []client.EntryMark{}}
+		for _, m := range r.Marks {
+			d.Marks = append(d.Marks, client.DigestMark{Index: m.Index, Digest: fmt.Sprintf("%016x", m.Digest)})
+		}
+		for _, e := range r.Entries {
+			d.Entries = append(d.Entries, client.EntryMark{Index: e.Index, Term: e.Term, CRC: fmt.Sprintf("%08x", e.CRC)})
+		}
+		digests = append(digests, d)
+	}
+	return digests
+}
+
+// versionOf returns the cluster version of a catalog.
+func versionOf(v *catalog.View) client.ClusterVersion {
+	return client.ClusterVersion{Version: v.ClusterVersion, Max: v.VersionMax(), Held: v.VersionHeld}
 }
 
 // groupOf returns the keyspace and the shard of a group.

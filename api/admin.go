@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
@@ -40,10 +41,10 @@ type Admin interface {
 	// View joins the catalog with the reports of the nodes that answer within a second.
 	View(ctx context.Context) (*admin.View, error)
 	// Plan returns the next steps of the placement.
-	Plan(ctx context.Context) ([]admin.Step, error)
+	Plan(ctx context.Context) ([]client.PlanStep, error)
 	// Change begins a change, or reports that there is nothing to do. It does not wait
 	// until data is moved.
-	Change(ctx context.Context, change admin.Change) (*admin.Changed, error)
+	Change(ctx context.Context, change admin.Change) (*client.Changed, error)
 	// Cold returns the reports about rows on disk of the nodes that answer within a second.
 	Cold(ctx context.Context) ([]admin.ColdNode, error)
 	// OrderCold starts a tiering order on all nodes, if every node that answers can run it.

@@ -2,170 +2,126 @@ package api
 
 import (
 	"context"
-
-	"github.com/valyala/fasthttp"
+	"fmt"
+	"time"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/tiering"
 )
 
-// until is a context that ends at the request's deadline. It is not fasthttp's,
-// which an Admin must not keep.
-func (r *request) until() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(context.Background(), r.deadline)
-}
-
-// adminView answers with the part of the current view that show returns.
-func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*admin.View) any) error {
-	until, cancel := r.until()
-	defer cancel()
-	view, err := s.cfg.Admin.View(until)
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, show(view))
-}
-
-func adminNodes(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *admin.View) any {
-		return struct {
-			ClusterID   string       `json:"cluster_id"`
-			ClusterName string       `json:"cluster_name,omitempty"`
-			Nodes       []admin.Node `json:"nodes"`
-		}{v.ClusterID, v.ClusterName, append([]admin.Node{}, v.Nodes...)}
-	})
-}
-
-func adminGroups(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *admin.View) any {
-		return struct {
-			Groups []admin.Group `json:"groups"`
-		}{append([]admin.Group{}, v.Groups...)}
-	})
-}
-
-// groupDigests is a group as adminDigests answers it.
-type groupDigests struct {
-	ID       uint32          `json:"id"`
-	Keyspace string          `json:"keyspace"`
-	Shard    int             `json:"shard"`
-	Replicas []replicaDigest `json:"replicas"`
-}
-
-type replicaDigest struct {
-	Node         string       `json:"node"`
-	AppliedIndex uint64       `json:"applied_index"`
-	Digest       string       `json:"digest"`
-	Marks        []markDigest `json:"marks"`
-	Entries      []entryMark  `json:"entries"`
-}
-
-type markDigest struct {
-	Index  uint64 `json:"index"`
-	Digest string `json:"digest"`
-}
-
-type entryMark struct {
-	Index uint64 `json:"index"`
-	Term  uint64 `json:"term"`
-	CRC   string `json:"crc"`
-}
-
-func adminDigests(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *admin.View) any {
-		groups := []groupDigests{}
-		for _, g := range v.Groups {
-			of := groupDigests{ID: g.ID, Keyspace: g.Keyspace, Shard: g.Shard, Replicas: []replicaDigest{}}
-			for _, replica := range g.Replicas {
-				d := replicaDigest{Node: replica.Node, AppliedIndex: replica.AppliedIndex, Digest: replica.Digest, Marks: []markDigest{}, Entries: []entryMark{}}
-				for _, m := range replica.Marks {
-					d.Marks = append(d.Marks, markDigest{m.Index, hex16(m.Digest)})
-				}
-				for _, e := range replica.Entries {
-					d.Entries = append(d.Entries, entryMark{e.Index, e.Term, hex16(uint64(e.CRC))[8:]})
-				}
-				of.Replicas = append(of.Replicas, d)
-			}
-			groups = append(groups, of)
+// viewed returns a call that answers with a part of the present view of the cluster.
+func viewed(part func(*admin.View) any) handler {
+	return rare(func(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
+		view, err := s.cfg.Admin.View(until)
+		if err != nil {
+			return nil, err
 		}
-		return struct {
-			Groups []groupDigests `json:"groups"`
-		}{groups}
+		return part(view), nil
 	})
 }
 
-// hex16 formats a digest.
-func hex16(digest uint64) string {
-	const digits = "0123456789abcdef"
-	var text [16]byte
-	for i := range text {
-		text[i] = digits[digest>>(60-4*i)&15]
-	}
-	return string(text[:])
-}
-
-func adminVersion(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *admin.View) any { return v.Version })
-}
-
-func adminPlan(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
+func adminPlan(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	steps, err := s.cfg.Admin.Plan(until)
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
-		Steps []admin.Step `json:"steps"`
-	}{append([]admin.Step{}, steps...)})
+	return map[string]any{"steps": steps}, err
 }
 
-// adminChange makes a change and answers with its result.
-func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change admin.Change) error {
-	until, cancel := r.until()
-	defer cancel()
-	changed, err := s.cfg.Admin.Change(until, change)
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, changed)
+// changes returns a call that makes a change of the cluster.
+func changes[B any](change func(*request, *B) (admin.Change, error), need ...string) handler {
+	return rare(func(until context.Context, s *Server, r *request, body *B) (*client.Changed, error) {
+		c, err := change(r, body)
+		if err != nil {
+			return nil, err
+		}
+		return s.cfg.Admin.Change(until, c)
+	}, need...)
 }
 
-func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state catalog.NodeState) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
-	}
-	return s.adminChange(ctx, r, admin.NodeChange{Node: string(r.name), State: state})
+// changeNode returns a change of the node in the path to a state.
+func changeNode(state catalog.NodeState) handler {
+	return changes(func(r *request, _ *nothing) (admin.Change, error) {
+		return admin.NodeChange{Node: string(r.name), State: state}, nil
+	})
 }
 
-func transferGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+func transferGroup(r *request, body *struct {
+	To string `json:"to"`
+}) (admin.Change, error) {
 	group, err := r.groupNumber()
-	if err != nil {
-		return err
+	if err == nil && body.To == "" {
+		err = invalid("to", "empty")
 	}
-	names, err := r.decodeNames(ctx.Request.Body(), "to")
-	if err != nil {
-		return err
-	}
-	return s.adminChange(ctx, r, admin.TransferChange{Group: group, To: names[0]})
+	return admin.TransferChange{Group: group, To: body.To}, err
 }
 
-func moveGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+func moveGroup(r *request, body *struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}) (admin.Change, error) {
 	group, err := r.groupNumber()
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+	case body.From == "":
+		err = invalid("from", "empty")
+	case body.To == "":
+		err = invalid("to", "empty")
 	}
-	names, err := r.decodeNames(ctx.Request.Body(), "from", "to")
-	if err != nil {
-		return err
-	}
-	return s.adminChange(ctx, r, admin.MoveChange{Group: group, From: names[0], To: names[1]})
+	return admin.MoveChange{Group: group, From: body.From, To: body.To}, err
 }
 
-func changeVersion(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	change, err := r.decodeVersionChange(ctx.Request.Body())
-	if err != nil {
-		return err
+func changeVersion(_ *request, body *struct {
+	Hold     *bool `json:"hold"`
+	Finalize *bool `json:"finalize"`
+}) (admin.Change, error) {
+	switch {
+	case (body.Hold == nil) == (body.Finalize == nil):
+		return nil, invalid("body", "one of hold and finalize")
+	case body.Hold != nil:
+		return admin.HoldChange{Held: *body.Hold}, nil
+	case !*body.Finalize:
+		return nil, invalid("finalize", "it can only be true")
 	}
-	return s.adminChange(ctx, r, change)
+	return admin.FinalizeChange{}, nil
+}
+
+func adminCold(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
+	nodes, err := s.cfg.Admin.Cold(until)
+	return map[string]any{"nodes": nodes}, err
+}
+
+// migrateCold has all nodes move old rows to disk.
+func migrateCold(until context.Context, s *Server, _ *request, body *struct {
+	Keyspace  *string    `json:"keyspace"`
+	DryRun    bool       `json:"dry_run"`
+	Before    *client.ID `json:"before"`
+	OlderThan *int64     `json:"older_than_seconds"`
+}) (*admin.ColdOrdered, error) {
+	const least, most = int64(tiering.ColdOlderMin / time.Second), int64(tiering.ColdOlderMax / time.Second)
+	order := tiering.TieringJob{Verb: tiering.ColdMigrate, DryRun: body.DryRun}
+	if body.Keyspace != nil {
+		if order.Keyspace = *body.Keyspace; order.Keyspace == "" {
+			return nil, invalid("keyspace", "empty")
+		}
+	}
+	if body.Before != nil {
+		if order.Before = uint64(*body.Before); order.Before == 0 {
+			return nil, invalid("before", "no id is below 0")
+		}
+	}
+	if body.OlderThan != nil {
+		switch seconds := *body.OlderThan; {
+		case body.Before != nil:
+			return nil, invalid("older_than_seconds", "before is given too")
+		case seconds < least || seconds > most:
+			return nil, invalid("older_than_seconds", fmt.Sprintf("not a whole number of %d…%d", least, most))
+		default:
+			order.OlderThan = time.Duration(seconds) * time.Second
+		}
+	}
+	return s.cfg.Admin.OrderCold(until, order)
+}
+
+func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*admin.ColdOrdered, error) {
+	return s.cfg.Admin.OrderCold(until, tiering.TieringJob{Verb: tiering.ColdStop})
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -26,7 +27,7 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	until, cancel := r.until()
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
 	snapshot, err := s.cfg.Admin.OpenSnapshot(until, group)
 	if elsewhere := (*admin.ElsewhereError)(nil); errors.As(err, &elsewhere) {
@@ -41,7 +42,7 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	h.SetContentType(contentTypeStream)
 	h.Set(headerIndex, strconv.FormatUint(snapshot.Index, 10))
 	h.Set(headerRows, strconv.FormatUint(snapshot.Rows, 10))
-	h.Set(headerDigest, hex16(snapshot.Digest))
+	h.Set(headerDigest, fmt.Sprintf("%016x", snapshot.Digest))
 	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout, permission: r.permission()}
 	ctx.SetBodyStream(out, int(snapshot.Bytes))
 	return nil
@@ -96,7 +97,7 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		Digest string `json:"digest"`
 
 		CursorsSetBack uint64 `json:"cursors_set_back,omitempty"`
-	}{group, facts.Rows, hex16(facts.Digest), facts.CursorsSetBack})
+	}{group, facts.Rows, fmt.Sprintf("%016x", facts.Digest), facts.CursorsSetBack})
 }
 
 // incoming is a request's body that has ReadTimeout for each piece, not for the whole. It

@@ -23,6 +23,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/auth/authtest"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -311,7 +312,7 @@ func TestRevokedTokens(t *testing.T) {
 	e := startEnforcing(t)
 	reader := `{"role":"reader","keyspaces":["*"]}`
 	first, second := e.token(t, "web", reader), e.token(t, "web", reader)
-	var user shownUser
+	var user client.User
 	if err := json.Unmarshal([]byte(e.as(rootToken, "GET", "/v1/users/web", "").body), &user); err != nil || len(user.Tokens) != 2 {
 		t.Fatalf("%+v, %v", user, err)
 	}

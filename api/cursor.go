@@ -9,6 +9,15 @@ import (
 // cursor parses a body. Its Err is a *strictjson.FieldError or a *fault.
 type cursor struct{ strictjson.Cursor }
 
+// boolean reads true or false.
+func (c *cursor) boolean(path string) bool {
+	value, ok := c.Bool()
+	if !ok {
+		c.Fail(path, notBool)
+	}
+	return value
+}
+
 // stop records a fault of the whole body. It replaces an earlier fault.
 func (c *cursor) stop(err error) {
 	c.Err, _ = faultOf(err)

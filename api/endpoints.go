@@ -4,11 +4,9 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/valyala/fasthttp"
-
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/tiering"
 )
 
 func newRoutes(m *metric.Metrics) *routes {
@@ -26,13 +24,13 @@ func newRoutes(m *metric.Metrics) *routes {
 		r.allow = strings.Join(names, ", ")
 		return r
 	}
-	post := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+	post := func(name string, takes takes, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"POST": {name: name, takes: takes | takesBody, call: call}})
 	}
-	get := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+	get := func(name string, takes takes, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"GET": {name: name, takes: takes, call: call}})
 	}
-	remove := func(name string, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+	remove := func(name string, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"DELETE": {name: name, takes: takesWrite | audited, call: call}})
 	}
 	t := &routes{
@@ -46,8 +44,8 @@ func newRoutes(m *metric.Metrics) *routes {
 			"/v1/version":   get("version", exempt, (*Server).version),
 			"/v1/cluster":   get("cluster", exempt, (*Server).cluster),
 			"/v1/keyspaces": resourceOf(map[string]*endpoint{
-				"GET":  {name: "keyspaces_list", takes: takesRead, call: (*Server).listKeyspaces},
-				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite | audited, call: (*Server).createKeyspace},
+				"GET":  {name: "keyspaces_list", takes: takesRead, call: rare(listKeyspaces)},
+				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite | audited, call: rare(createKeyspace, "name", "columns")},
 			}),
 		},
 		actions: map[string]*resource{
@@ -63,10 +61,10 @@ func newRoutes(m *metric.Metrics) *routes {
 			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
-		table:   remove("keyspaces_drop", (*Server).dropKeyspace),
-		column:  remove("keyspaces_drop_column", (*Server).dropColumn),
-		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
-		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
+		table:   remove("keyspaces_drop", rare(dropKeyspace)),
+		column:  remove("keyspaces_drop_column", rare(dropColumn)),
+		columns: post("keyspaces_columns", takesWrite|audited, rare(addColumns, "columns")),
+		spread:  post("keyspaces_everywhere", takesWrite|audited, rare(setEverywhere, "everywhere")),
 		members: newMemberPaths(resourceOf),
 		unread:  newUnreadPaths(resourceOf),
 		posts:   newTimelinePaths(resourceOf),
@@ -86,43 +84,37 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 	post := func(name string, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"POST": {name: "admin_" + name, takes: exempt | takesBody | takesChange | audited, call: call}})
 	}
-	nodeVerb := func(verb string, state catalog.NodeState) *resource {
-		return post("node_"+verb, func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.changeNode(ctx, r, state) })
-	}
-	coldVerb := func(verb tiering.ColdVerb) *resource {
-		return post("cold_"+string(verb), func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.orderCold(ctx, r, verb) })
-	}
 	return adminPaths{
 		fixed: map[string]*resource{
-			"/v1/admin/nodes":   get("nodes", adminNodes),
-			"/v1/admin/groups":  get("groups", adminGroups),
-			"/v1/admin/digests": get("digests", adminDigests),
-			"/v1/admin/plan":    get("plan", adminPlan),
-			"/v1/admin/cold":    get("cold", adminCold),
+			"/v1/admin/nodes":   get("nodes", viewed(func(v *admin.View) any { return v.ClusterNodes })),
+			"/v1/admin/groups":  get("groups", viewed(func(v *admin.View) any { return map[string]any{"groups": v.Groups} })),
+			"/v1/admin/digests": get("digests", viewed(func(v *admin.View) any { return map[string]any{"groups": v.Digests} })),
+			"/v1/admin/plan":    get("plan", rare(adminPlan)),
+			"/v1/admin/cold":    get("cold", rare(adminCold)),
 			"/v1/admin/audit": resourceOf(map[string]*endpoint{
 				"GET": {name: "admin_audit", takes: exempt | takesCursor, call: adminAudit},
 			}),
 
-			"/v1/admin/cold/migrate": coldVerb(tiering.ColdMigrate),
-			"/v1/admin/cold/stop":    coldVerb(tiering.ColdStop),
+			"/v1/admin/cold/migrate": post("cold_migrate", rare(migrateCold)),
+			"/v1/admin/cold/stop":    post("cold_stop", rare(stopCold)),
 
 			"/v1/admin/sources": resourceOf(map[string]*endpoint{
-				"GET":  {name: "admin_sources", takes: exempt, call: saveSources},
+				"GET":  {name: "admin_sources", takes: exempt, call: rare(saveSources)},
 				"POST": {name: "admin_source_restore", takes: exempt | takesBody | takesChange | takesSecret | audited, call: restoreSource},
 			}),
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
-				"GET":  {name: "admin_version", takes: exempt, call: adminVersion},
-				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: changeVersion},
+				"GET":  {name: "admin_version", takes: exempt, call: viewed(func(v *admin.View) any { return v.Version })},
+				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: changes(changeVersion)},
 			}),
 		},
 		nodes: map[string]*resource{
-			"drain":   nodeVerb("drain", catalog.NodeDraining),
-			"undrain": nodeVerb("undrain", catalog.NodeActive),
-			"remove":  nodeVerb("remove", catalog.NodeLeaving),
+			"drain":   post("node_drain", changeNode(catalog.NodeDraining)),
+			"undrain": post("node_undrain", changeNode(catalog.NodeActive)),
+			"remove":  post("node_remove", changeNode(catalog.NodeLeaving)),
 		},
 		groups: map[string]*resource{
-			"transfer": post("group_transfer", transferGroup),
-			"move":     post("group_move", moveGroup),
+			"transfer": post("group_transfer", changes(transferGroup, "to")),
+			"move":     post("group_move", changes(moveGroup, "from", "to")),
 			"snapshot": get("group_snapshot", snapshotGroup),
 			"restore": resourceOf(map[string]*endpoint{
 				"POST": {name: "admin_group_restore", takes: exempt | takesStream | audited, call: restoreGroup},
@@ -201,18 +193,18 @@ func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths
 		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: exempt | takesBody, call: call}})
 	}
 	return sourcePaths{
-		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: listSources}}),
+		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: rare(listSources)}}),
 		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "sources_get", takes: exempt, call: getSource},
+			"GET":    {name: "sources_get", takes: exempt, call: rare(getSource)},
 			"PUT":    {name: "sources_put", takes: change | takesBody | takesSecret, call: putSource},
-			"DELETE": {name: "sources_delete", takes: change, call: deleteSource},
+			"DELETE": {name: "sources_delete", takes: change, call: rare(deleteSource)},
 		}),
 		verbs: map[string]*resource{
-			"pause":  verb("pause", pauseSource),
-			"resume": verb("resume", resumeSource),
-			"seek":   verb("seek", seekSource),
-			"past":   look("past", pastOfSource),
-			"rows":   look("rows", rowsOfSource),
+			"pause":  verb("pause", rare(pauseSource)),
+			"resume": verb("resume", rare(resumeSource)),
+			"seek":   verb("seek", rare(seekSource, "positions")),
+			"past":   look("past", rare(pastOfSource, "keyspace", "partition", "from")),
+			"rows":   look("rows", rare(rowsOfSource, "keyspace", "ids")),
 		},
 	}
 }
@@ -220,14 +212,14 @@ func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths
 func newUserPaths(resourceOf func(map[string]*endpoint) *resource) userPaths {
 	const change = exempt | takesChange | audited
 	return userPaths{
-		all: resourceOf(map[string]*endpoint{"GET": {name: "users_list", takes: exempt, call: (*Server).listUsers}}),
+		all: resourceOf(map[string]*endpoint{"GET": {name: "users_list", takes: exempt, call: rare(listUsers)}}),
 		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "users_get", takes: exempt, call: getUser},
-			"PUT":    {name: "users_put", takes: change | takesBody, call: putUser},
-			"DELETE": {name: "users_delete", takes: change, call: deleteUser},
+			"GET":    {name: "users_get", takes: exempt, call: rare(getUser)},
+			"PUT":    {name: "users_put", takes: change | takesBody, call: rare(putUser, "grants")},
+			"DELETE": {name: "users_delete", takes: change, call: rare(deleteUser)},
 		}),
-		tokens: resourceOf(map[string]*endpoint{"POST": {name: "users_tokens_create", takes: change | takesBody, call: createToken}}),
-		token:  resourceOf(map[string]*endpoint{"DELETE": {name: "users_tokens_revoke", takes: change, call: revokeToken}}),
+		tokens: resourceOf(map[string]*endpoint{"POST": {name: "users_tokens_create", takes: change | takesBody, call: unstored(rare(createToken))}}),
+		token:  resourceOf(map[string]*endpoint{"DELETE": {name: "users_tokens_revoke", takes: change, call: rare(revokeToken)}}),
 	}
 }
 

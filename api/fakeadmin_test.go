@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -33,40 +34,43 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 		return nil, err
 	}
 	return &admin.View{
-		ClusterID: "b6d3a1f0", ClusterName: "likes",
-		Nodes: []admin.Node{
+		ClusterNodes: client.ClusterNodes{ClusterID: "b6d3a1f0", ClusterName: "likes", Nodes: []client.ClusterNode{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
 				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"},
 				HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
 				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},
-		},
-		Groups: []admin.Group{{
+		}},
+		Groups: []client.ClusterGroup{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
-			Misfit: &tiering.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []admin.Replica{
-				{Node: "n1", Replica: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}},
-					Entries: []shard.EntryMark{{Index: 127, Term: 2, CRC: 0xc0ffee}, {Index: 128, Term: 2, CRC: 0x1234abcd}}},
-				{Node: "n2", Replica: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
+			Misfit: &client.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []client.Replica{
+				{Node: "n1", ID: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128},
+				{Node: "n2", ID: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true},
 			},
 		}},
-		Version: admin.Version{Version: 1, Max: 2, Held: true},
+		Digests: []client.GroupDigests{{ID: 1, Keyspace: "posts", Replicas: []client.ReplicaDigest{
+			{Node: "n1", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []client.DigestMark{{Index: 64, Digest: "0000000000000001"}, {Index: 128, Digest: "00c0ffee00c0ffee"}},
+				Entries: []client.EntryMark{{Index: 127, Term: 2, CRC: "00c0ffee"}, {Index: 128, Term: 2, CRC: "1234abcd"}}},
+			{Node: "n2", AppliedIndex: 100, Digest: "0000000000000007", Marks: []client.DigestMark{{Index: 64, Digest: "0000000000000001"}}, Entries: []client.EntryMark{}},
+		}}},
+		Version: client.ClusterVersion{Version: 1, Max: 2, Held: true},
 	}, nil
 }
 
-func (n *fakeNode) Plan(context.Context) ([]admin.Step, error) {
+func (n *fakeNode) Plan(context.Context) ([]client.PlanStep, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
 	group := uint32(1)
-	return []admin.Step{
+	return []client.PlanStep{
 		{Step: "place", Group: &group, Name: "posts/0", Add: []string{"n3"}, Remove: []string{"n2"}, Reason: "n2 is leaving"},
 		{Step: "transfer", Group: &group, Name: "posts/0", From: "n1", To: "n3", Reason: "n1 leads more than its share"},
 		{Step: "set_node_state", Node: "n2", State: "leaving", Reason: "n2 was lost"},
-		{Step: "raise_version", Raise: 2, Reason: "all 2 nodes speak it"},
+		{Step: "raise_version", Version: 2, Reason: "all 2 nodes speak it"},
 	}, nil
 }
 
-func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Changed, error) {
+func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Changed, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -75,7 +79,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Change
 		if c.Node != "n2" {
 			return nil, fmt.Errorf("%w: %q", admin.ErrNoSuchNode, c.Node)
 		}
-		return &admin.Changed{Changed: c.State != catalog.NodeDraining, Node: &admin.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
+		return &client.Changed{Changed: c.State != catalog.NodeDraining, Node: &client.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
 	case admin.TransferChange:
 		if c.Group != 1 {
 			return nil, admin.ErrNoSuchGroup
@@ -83,7 +87,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Change
 		if c.To != "n2" {
 			return nil, &shard.ArgumentError{Field: "to", Problem: "no such node"}
 		}
-		return &admin.Changed{Changed: true, Group: &admin.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
+		return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
 	case admin.MoveChange:
 		if c.Group != 1 {
 			return nil, admin.ErrNoSuchGroup
@@ -91,11 +95,11 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Change
 		if c.From != "n2" {
 			return nil, &admin.RefusedError{Reason: fmt.Sprintf("group 1 is not to be on %s", c.From)}
 		}
-		return &admin.Changed{Changed: true, Group: &admin.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
+		return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
 	case admin.HoldChange:
-		return &admin.Changed{Changed: !c.Held, Version: &admin.Version{Version: 1, Max: 2, Held: c.Held}}, nil
+		return &client.Changed{Changed: !c.Held, Version: &client.ClusterVersion{Version: 1, Max: 2, Held: c.Held}}, nil
 	case admin.FinalizeChange:
-		return &admin.Changed{Changed: true, Version: &admin.Version{Version: 2, Max: 2}}, nil
+		return &client.Changed{Changed: true, Version: &client.ClusterVersion{Version: 2, Max: 2}}, nil
 	}
 	panic(fmt.Sprintf("no such change: %T", change))
 }

@@ -203,6 +203,7 @@ const (
 	notObject  = "not an object"
 	notArray   = "not an array"
 	notString  = "not a string"
+	notBool    = "neither true nor false"
 	missing    = "missing"
 	givenTwice = "given twice"
 	noSuchFld  = "no such field"

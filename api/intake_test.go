@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// client is a connection on which requests follow each other.
-type client struct {
+// slowCaller is a connection on which requests follow each other.
+type slowCaller struct {
 	t      *testing.T
 	conn   net.Conn
 	reader *bufio.Reader
 }
 
-func (l *live) dial(t *testing.T) *client {
+func (l *live) dial(t *testing.T) *slowCaller {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err == nil {
@@ -28,11 +28,11 @@ func (l *live) dial(t *testing.T) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &client{t, c, bufio.NewReader(c)}
+	return &slowCaller{t, c, bufio.NewReader(c)}
 }
 
 // post sends a body whole, or in chunks of at most chunk bytes.
-func (d *client) post(path, body string, chunk int, headers ...string) {
+func (d *slowCaller) post(path, body string, chunk int, headers ...string) {
 	d.t.Helper()
 	var text strings.Builder
 	fmt.Fprintf(&text, "POST %s HTTP/1.1\r\nHost: x\r\n", path)
@@ -55,7 +55,7 @@ func (d *client) post(path, body string, chunk int, headers ...string) {
 	}
 }
 
-func (d *client) answer() reply {
+func (d *slowCaller) answer() reply {
 	d.t.Helper()
 	response, err := http.ReadResponse(d.reader, nil)
 	if err != nil {

@@ -4,86 +4,96 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/valyala/fasthttp"
-
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
 
 // listKeyspaces answers from this node's copy of the catalog. For a linearizable read, or
 // one with a bound, it first waits until the copy is as new as the leader's.
-func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, r *request) error {
+func listKeyspaces(until context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	if r.read.Consistency == shard.Linearizable || r.read.MaxStaleness > 0 {
-		until, cancel := context.WithDeadline(context.Background(), r.deadline)
-		defer cancel()
 		if err := s.node().CatchUp(until); err != nil {
-			return fmt.Errorf("cannot list keyspaces: %w", err)
+			return nil, fmt.Errorf("cannot list keyspaces: %w", err)
 		}
 	}
-	list := struct {
-		Keyspaces []*shard.Keyspace `json:"keyspaces"`
-	}{append([]*shard.Keyspace{}, s.node().Keyspaces()...)}
-	return answerJSON(ctx, list)
+	return map[string]any{"keyspaces": append([]*shard.Keyspace{}, s.node().Keyspaces()...)}, nil
 }
 
-func (s *Server) createKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
-	want, err := r.decodeKeyspace(ctx.Request.Body())
+// createKeyspace makes a keyspace. The backend checks its names.
+func createKeyspace(until context.Context, s *Server, _ *request, body *struct {
+	Name     string          `json:"name"`
+	Columns  []client.Column `json:"columns"`
+	Shards   *int            `json:"shards"`
+	Sharding *string         `json:"sharding"`
+}) (*shard.Keyspace, error) {
+	ks := shard.Keyspace{Name: body.Name, Kind: shard.KindCounters}
+	columns, floors, err := columnsOf(body.Columns)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// The context of the request is fasthttp's, which the backend must not keep.
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	made, err := s.node().CreateKeyspace(until, want)
-	if err != nil {
-		return fmt.Errorf("cannot create keyspace: %w", err)
+	ks.Columns = columns
+	for column, floor := range floors {
+		if floor != nil {
+			if ks.Floors == nil {
+				ks.Floors = map[string]int64{}
+			}
+			ks.Floors[column] = *floor
+		}
 	}
-	return answerJSON(ctx, made)
+	if body.Shards != nil {
+		if ks.Shards = *body.Shards; ks.Shards < 1 || ks.Shards > shard.ShardsMax {
+			return nil, invalid("shards", fmt.Sprintf("not an integer from 1 to %d", shard.ShardsMax))
+		}
+	}
+	if body.Sharding != nil {
+		if ks.Sharding = *body.Sharding; ks.Sharding == "" {
+			return nil, invalid("sharding", "neither modulo nor hash")
+		}
+	}
+	return s.node().CreateKeyspace(until, ks)
 }
 
-func (s *Server) addColumns(ctx *fasthttp.RequestCtx, r *request) error {
-	columns, floors, err := r.decodeNewColumns(ctx.Request.Body())
+func addColumns(until context.Context, s *Server, r *request, body *struct {
+	Columns []client.Column `json:"columns"`
+}) (*shard.Keyspace, error) {
+	columns, floors, err := columnsOf(body.Columns)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	changed, err := s.node().AddColumns(until, string(r.name), columns, floors)
-	if err != nil {
-		return fmt.Errorf("cannot add columns: %w", err)
-	}
-	return answerJSON(ctx, changed)
+	return s.node().AddColumns(until, string(r.name), columns, floors)
 }
 
-func (s *Server) setEverywhere(ctx *fasthttp.RequestCtx, r *request) error {
-	everywhere, err := r.decodeFlag(ctx.Request.Body(), "everywhere")
-	if err != nil {
-		return err
+// columnsOf returns the names of columns, and the floors that were given, nil for none.
+func columnsOf(columns []client.Column) (names []string, floors map[string]*int64, err error) {
+	switch {
+	case len(columns) == 0:
+		return nil, nil, invalid("columns", oneColumn)
+	case len(columns) > engine.ColumnsMax:
+		return nil, nil, invalid("columns", fmt.Sprintf("more than %d", engine.ColumnsMax))
 	}
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	changed, err := s.node().SetEverywhere(until, string(r.name), everywhere)
-	if err != nil {
-		return fmt.Errorf("cannot say where a keyspace is: %w", err)
+	for _, c := range columns {
+		names = append(names, c.Name)
+		if c.Floor != nil || c.NoFloor {
+			if floors == nil {
+				floors = map[string]*int64{}
+			}
+			floors[c.Name] = c.Floor
+		}
 	}
-	return answerJSON(ctx, changed)
+	return names, floors, nil
 }
 
-func (s *Server) dropKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	dropped, err := s.node().DropKeyspace(until, string(r.name))
-	if err != nil {
-		return fmt.Errorf("cannot drop keyspace: %w", err)
-	}
-	return answerJSON(ctx, dropped)
+func setEverywhere(until context.Context, s *Server, r *request, body *struct {
+	Everywhere bool `json:"everywhere"`
+}) (*shard.Keyspace, error) {
+	return s.node().SetEverywhere(until, string(r.name), body.Everywhere)
 }
 
-func (s *Server) dropColumn(ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	changed, err := s.node().DropColumn(until, string(r.name), string(r.column))
-	if err != nil {
-		return fmt.Errorf("cannot drop column: %w", err)
-	}
-	return answerJSON(ctx, changed)
+func dropKeyspace(until context.Context, s *Server, r *request, _ *nothing) (*shard.Keyspace, error) {
+	return s.node().DropKeyspace(until, string(r.name))
+}
+
+func dropColumn(until context.Context, s *Server, r *request, _ *nothing) (*shard.Keyspace, error) {
+	return s.node().DropColumn(until, string(r.name), string(r.column))
 }

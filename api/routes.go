@@ -15,7 +15,7 @@ type endpoint struct {
 	name   string // label of its metrics
 	hashed []byte // of it, for keys; stored with each key, so it never changes
 	takes  takes
-	call   func(*Server, *fasthttp.RequestCtx, *request) error
+	call   handler
 	need   auth.Need // of the matrix
 
 	observers *metric.Observers

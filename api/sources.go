@@ -3,99 +3,72 @@ package api
 import (
 	"bytes"
 	"context"
-	"strconv"
+	"fmt"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/sources"
 )
 
-func listSources(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
+func listSources(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	all, err := s.cfg.Sources.List(until)
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
-		Sources []sources.Source `json:"sources"`
-	}{append([]sources.Source{}, all...)})
+	return map[string]any{"sources": append([]sources.Source{}, all...)}, err
 }
 
-// answerSource answers with the source that a call returns.
-func (s *Server) answerSource(ctx *fasthttp.RequestCtx, r *request, call func(ctx context.Context, name string) (*sources.Source, error)) error {
-	until, cancel := r.until()
+func getSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
+	return s.cfg.Sources.Get(until, string(r.name))
+}
+
+// putSource makes a source or changes it. Its body may be YAML.
+func putSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	text := bytes.Clone(ctx.Request.Body())
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	of, err := call(until, string(r.name))
+	of, err := s.cfg.Sources.Put(until, string(r.name), text)
 	if err != nil {
 		return err
 	}
 	return answerJSON(ctx, of)
 }
 
-func getSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	return s.answerSource(ctx, r, s.cfg.Sources.Get)
+func pauseSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
+	return s.cfg.Sources.Pause(until, string(r.name))
 }
 
-func putSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	text := bytes.Clone(ctx.Request.Body())
-	return s.answerSource(ctx, r, func(until context.Context, name string) (*sources.Source, error) {
-		return s.cfg.Sources.Put(until, name, text)
-	})
+func resumeSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
+	return s.cfg.Sources.Resume(until, string(r.name))
 }
 
-func pauseSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
+func seekSource(until context.Context, s *Server, r *request, body *struct {
+	Positions map[uint32]position `json:"positions"`
+}) (*sources.Source, error) {
+	to := map[uint32]string{}
+	for partition, at := range body.Positions {
+		to[partition] = string(at)
 	}
-	return s.answerSource(ctx, r, s.cfg.Sources.Pause)
+	if len(to) == 0 {
+		return nil, invalid("positions", "empty")
+	}
+	return s.cfg.Sources.Seek(until, string(r.name), to)
 }
 
-func resumeSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
-	}
-	return s.answerSource(ctx, r, s.cfg.Sources.Resume)
-}
-
-func seekSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	to, err := r.decodePositions(ctx.Request.Body())
-	if err != nil {
-		return err
-	}
-	return s.answerSource(ctx, r, func(until context.Context, name string) (*sources.Source, error) {
-		return s.cfg.Sources.Seek(until, name, to)
-	})
-}
-
-func deleteSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
-	if err := s.cfg.Sources.Delete(until, string(r.name)); err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
+func deleteSource(until context.Context, s *Server, r *request, _ *nothing) (any, error) {
+	err := s.cfg.Sources.Delete(until, string(r.name))
+	return struct {
 		Name    string `json:"name"`
 		Deleted bool   `json:"deleted"`
-	}{string(r.name), true})
+	}{string(r.name), true}, err
 }
 
-// saveSources serves GET /v1/admin/sources.
-func saveSources(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
+func saveSources(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	all, err := s.cfg.Sources.Save(until)
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
-		Sources []sources.Saved `json:"sources"`
-	}{all})
+	return map[string]any{"sources": all}, err
 }
 
-// restoreSource serves POST /v1/admin/sources.
+// restoreSource makes a source of a backup. Package sources reads the body.
 func restoreSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
 	of, err := s.cfg.Sources.RestoreSaved(until, ctx.Request.Body())
 	if err != nil {
@@ -104,31 +77,41 @@ func restoreSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, of)
 }
 
-// decodePositions reads {"positions":{"0":700}}: the texts of positions by partition.
-func (r *request) decodePositions(body []byte) (map[uint32]string, error) {
-	to := map[uint32]string{}
-	err := r.allMembers(body, []string{"positions"}, func(c *cursor, _ int) { c.positions(to) })
-	if err == nil && len(to) == 0 {
-		err = invalid("positions", "empty")
-	}
-	return to, err
+// The calls below serve those who compare counts with a truth of their own: what a source has
+// counted, rows with where their shards were, and corrections.
+
+func pastOfSource(until context.Context, s *Server, r *request, body *struct {
+	Keyspace  string   `json:"keyspace"`
+	Partition uint32   `json:"partition"`
+	From      position `json:"from"`
+}) (*sources.Past, error) {
+	return s.cfg.Sources.Past(until, string(r.name), body.Keyspace, body.Partition, string(body.From))
 }
 
-// positions reads an object of positions by partition: numbers or strings.
-func (c *cursor) positions(to map[uint32]string) {
-	if !c.Begin('{') {
-		c.Fail("positions", "not an object of positions by partition")
-		return
+// sourceIDsMax bounds the ids of one rowsOfSource: it costs two log entries in each shard, however
+// many rows it reads.
+const sourceIDsMax = 10_000
+
+func rowsOfSource(until context.Context, s *Server, r *request, body *struct {
+	Keyspace string      `json:"keyspace"`
+	IDs      []client.ID `json:"ids"`
+}) (*sources.Rows, error) {
+	if len(body.IDs) > sourceIDsMax {
+		return nil, invalid("ids", fmt.Sprintf("more than %d", sourceIDsMax))
 	}
-	for n := 0; c.Next(n, '}'); n++ {
-		key := c.Key()
-		field := "positions." + shown(key)
-		partition, err := strconv.ParseUint(string(key), 10, 32)
-		if _, twice := to[uint32(partition)]; err != nil {
-			c.Fail(field, "not the number of a partition")
-		} else if twice {
-			c.Fail(field, givenTwice)
-		}
-		to[uint32(partition)] = c.position(field)
+	for _, id := range body.IDs {
+		r.ids = append(r.ids, uint64(id))
 	}
+	return s.cfg.Sources.Rows(until, string(r.name), body.Keyspace, r.ids)
+}
+
+// correct serves POST /v1/counters/{keyspace}/correct: incr, counted as a correction.
+func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := s.change(ctx, r, changeAdd); err != nil {
+		return err
+	}
+	if !r.write.Duplicate {
+		s.metrics.Corrected(&r.write, r.keyspace.Name)
+	}
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 func TestSeekBodies(t *testing.T) {
 	l := startLive(t, nil)
 	for body, field := range map[string]string{
-		``:                                     "body",
+		``:                                     "positions",
 		`{}`:                                   "positions",
 		`{"positions":{}}`:                     "positions",
 		`{"positions":[1]}`:                    "positions",

@@ -11,11 +11,8 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// The faults of values of unread numbers.
-const (
-	notCount = "not an integer from 0 to 9223372036854775807"
-	notBool  = "neither true nor false"
-)
+// notCount is the fault of a value of unread numbers.
+const notCount = "not an integer from 0 to 9223372036854775807"
 
 // The bounds of a page of followees.
 const (
@@ -188,6 +185,12 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 		err = invalid("since", "a read goes up to a notice or begins behind one, not both")
 	}
 	return values[0], values[1], err
+}
+
+// decodeNothing parses {} or an empty body.
+func (r *request) decodeNothing(body []byte) error {
+	_, err := r.members(optional(body), nil, func(*cursor, int) {})
+	return err
 }
 
 // decodeFlag reads {"name":true or false}.

@@ -1,42 +1,23 @@
 package api
 
 import (
+	"context"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// shownUser is a user as the API answers it.
-type shownUser struct {
-	Name   string          `json:"name"`
-	Grants []catalog.Grant `json:"grants"`
-	Limits *shownLimits    `json:"limits,omitempty"`
-	Tokens []shownToken    `json:"tokens"`
-	Behind []string        `json:"nodes_behind,omitempty"`
-}
-
-type shownLimits struct {
-	Requests    int64 `json:"requests_per_second"`
-	Ops         int64 `json:"ops_per_second"`
-	Connections int64 `json:"connections_per_second"`
-}
-
-// shownToken is a token without its secret, or, as it is made, with it.
-type shownToken struct {
-	ID      string   `json:"id"`
-	Token   string   `json:"token,omitempty"`
-	Created string   `json:"created_at"`
-	Expires string   `json:"expires_at,omitempty"`
-	Behind  []string `json:"nodes_behind,omitempty"`
-}
-
-func showUser(u *catalog.User) shownUser {
-	shown := shownUser{Name: u.Name, Grants: u.Grants, Tokens: []shownToken{}}
-	if l := u.Limits; l != (catalog.UserLimits{}) {
-		shown.Limits = &shownLimits{l.Requests, l.Ops, l.Connections}
+func showUser(u *catalog.User, behind []string) client.User {
+	shown := client.User{Name: u.Name, Grants: []client.Grant{}, Tokens: []client.UserToken{}, NodesBehind: behind}
+	for _, g := range u.Grants {
+		shown.Grants = append(shown.Grants, client.Grant(g))
+	}
+	if l := client.UserLimits(u.Limits); l != (client.UserLimits{}) {
+		shown.Limits = &l
 	}
 	for i := range u.Tokens {
 		shown.Tokens = append(shown.Tokens, showToken(&u.Tokens[i]))
@@ -44,90 +25,82 @@ func showUser(u *catalog.User) shownUser {
 	return shown
 }
 
-func showToken(t *catalog.Token) shownToken {
+func showToken(t *catalog.Token) client.UserToken {
 	at := func(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.RFC3339) }
-	shown := shownToken{ID: t.ID(), Created: at(t.Created)}
+	shown := client.UserToken{ID: t.ID(), Created: at(t.Created)}
 	if t.Expires != 0 {
 		shown.Expires = at(t.Expires)
 	}
 	return shown
 }
 
-func (s *Server) listUsers(ctx *fasthttp.RequestCtx, _ *request) error {
+func listUsers(_ context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	users, err := auth.Users(s.node())
-	if err != nil {
-		return err
-	}
-	list := struct {
-		Users []shownUser `json:"users"`
-	}{[]shownUser{}}
+	list := []client.User{}
 	for i := range users {
-		list.Users = append(list.Users, showUser(&users[i]))
+		list = append(list, showUser(&users[i], nil))
 	}
-	return answerJSON(ctx, list)
+	return map[string]any{"users": list}, err
 }
 
-func getUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+func getUser(_ context.Context, s *Server, r *request, _ *nothing) (client.User, error) {
 	u, err := auth.User(s.node(), string(r.name))
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, showUser(&u))
+	return showUser(&u, nil), err
 }
 
-func putUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	rights, was, err := r.decodeUser(ctx.Request.Body())
-	if err != nil {
-		return err
+// rightsOf returns the rights that a body gives. Package auth checks them.
+func rightsOf(rights client.UserRights) (r catalog.UserRights) {
+	for _, g := range rights.Grants {
+		r.Grants = append(r.Grants, catalog.Grant(g))
 	}
-	until, cancel := r.until()
-	defer cancel()
-	u, behind, err := auth.PutUser(until, s.node(), string(r.name), rights, was)
-	return answerUser(ctx, &u, behind, err)
+	if rights.Limits != nil {
+		r.Limits = catalog.UserLimits(*rights.Limits)
+	}
+	return r
 }
 
-func deleteUser(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
+func putUser(until context.Context, s *Server, r *request, body *client.UserChange) (client.User, error) {
+	var was *catalog.UserRights
+	if body.Was != nil {
+		if body.Was.Grants == nil {
+			return client.User{}, invalid("was.grants", missing)
+		}
+		was = new(rightsOf(*body.Was))
+	}
+	u, behind, err := auth.PutUser(until, s.node(), string(r.name), rightsOf(body.UserRights), was)
+	return showUser(&u, behind), err
+}
+
+func deleteUser(until context.Context, s *Server, r *request, _ *nothing) (client.User, error) {
 	u, behind, err := auth.DeleteUser(until, s.node(), string(r.name))
-	return answerUser(ctx, &u, behind, err)
+	return showUser(&u, behind), err
 }
 
-func answerUser(ctx *fasthttp.RequestCtx, u *catalog.User, behind []string, err error) error {
-	if err != nil {
-		return err
+// unstored returns a call whose answer no cache may keep.
+func unstored(call handler) handler {
+	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+		ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
+		return call(s, ctx, r)
 	}
-	shown := showUser(u)
-	shown.Behind = behind
-	return answerJSON(ctx, shown)
 }
 
-func createToken(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	expiresIn, err := r.decodeToken(ctx.Request.Body())
-	if err != nil {
-		return err
+func createToken(until context.Context, s *Server, r *request, body *struct {
+	ExpiresIn *string `json:"expires_in"`
+}) (client.UserToken, error) {
+	expiresIn := time.Duration(0)
+	if body.ExpiresIn != nil {
+		var err error
+		if expiresIn, err = time.ParseDuration(*body.ExpiresIn); err != nil || expiresIn <= 0 || expiresIn > auth.ExpiresInMax {
+			return client.UserToken{}, invalid("expires_in", auth.ExpiresInRule)
+		}
 	}
-	until, cancel := r.until()
-	defer cancel()
 	t, text, behind, err := auth.AddToken(until, s.node(), string(r.name), expiresIn)
-	if err != nil {
-		return err
-	}
 	shown := showToken(&t)
-	shown.Token, shown.Behind = text, behind
-	ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
-	return answerJSON(ctx, shown)
+	shown.Token, shown.NodesBehind = text, behind
+	return shown, err
 }
 
-func revokeToken(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := r.until()
-	defer cancel()
+func revokeToken(until context.Context, s *Server, r *request, _ *nothing) (client.UserToken, error) {
 	behind, err := auth.RemoveToken(until, s.node(), string(r.name), string(r.column))
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
-		ID     string   `json:"id"`
-		Behind []string `json:"nodes_behind,omitempty"`
-	}{string(r.column), behind})
+	return client.UserToken{ID: string(r.column), NodesBehind: behind}, err
 }

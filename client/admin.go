@@ -74,8 +74,8 @@ type Replica struct {
 	ID           string `json:"replica"` // its Raft id, which no other replica of the group ever had
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
-	Lag          uint64 `json:"lag"`          // entries that the leader has applied and it has not
-	ColdDamaged  bool   `json:"cold_damaged"` // some of its rows on disk cannot be read
+	Lag          uint64 `json:"lag"`                    // entries that the leader has applied and it has not
+	ColdDamaged  bool   `json:"cold_damaged,omitempty"` // some of its rows on disk cannot be read
 }
 
 // GroupDigests holds the digests of the replicas of a group, for comparison.
@@ -92,7 +92,7 @@ type ReplicaDigest struct {
 	AppliedIndex uint64       `json:"applied_index"`
 	Digest       string       `json:"digest"` // 16 hex digits
 	Marks        []DigestMark `json:"marks"`
-	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index; an older program sends none
+	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index
 }
 
 // DigestMark is a replica's digest at an index.
@@ -110,9 +110,9 @@ type EntryMark struct {
 
 // PlanStep is one of the next steps of the placement.
 type PlanStep struct {
-	Step    string   `json:"step"` // place, transfer, set_node_state, remove_node or raise_version
-	Group   *uint32  `json:"group,omitempty"`
-	Name    string   `json:"name,omitempty"` // of the group, such as posts/3
+	Step    string   `json:"step"`            // place, transfer, set_node_state, remove_node or raise_version
+	Group   *uint32  `json:"group,omitempty"` // of place and transfer
+	Name    string   `json:"name,omitempty"`  // of the group, such as posts/3
 	Add     []string `json:"add,omitempty"`
 	Remove  []string `json:"remove,omitempty"`
 	From    string   `json:"from,omitempty"`

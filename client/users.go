@@ -59,12 +59,12 @@ func (a Admin) User(ctx context.Context, name string) (User, error) {
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
 func (a Admin) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	return a.putUser(ctx, name, userRights{grants, limits}, nil)
+	return a.putUser(ctx, name, UserRights{grants, limits}, nil)
 }
 
 // CreateUser makes a user. It fails with a conflict, 409, if there is another one of the name.
 func (a Admin) CreateUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	return a.putUser(ctx, name, userRights{grants, limits}, &userRights{Grants: []Grant{}})
+	return a.putUser(ctx, name, UserRights{grants, limits}, &UserRights{Grants: []Grant{}})
 }
 
 // ChangeUser has change change the grants and limits of a user. If somebody else changes the
@@ -75,12 +75,12 @@ func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) 
 		if err != nil {
 			return User{}, err
 		}
-		was := userRights{slices.Clone(u.Grants), u.Limits}
+		was := UserRights{slices.Clone(u.Grants), u.Limits}
 		if was.Limits != nil {
 			was.Limits = new(*u.Limits)
 		}
 		change(&u)
-		u, err = a.putUser(ctx, name, userRights{u.Grants, u.Limits}, &was)
+		u, err = a.putUser(ctx, name, UserRights{u.Grants, u.Limits}, &was)
 		var refused *Error
 		if changed := errors.As(err, &refused) && refused.Status == http.StatusConflict && refused.Field == "was"; !changed || try == changeUserTriesMax {
 			return u, err
@@ -92,19 +92,22 @@ func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) 
 // succeeds, and people change users.
 const changeUserTriesMax = 16
 
-// userRights are the grants and limits of a user, nil for none. Without grants they stand for
+// UserRights are the grants and limits of a user, nil for none. Without grants they stand for
 // no user.
-type userRights struct {
+type UserRights struct {
 	Grants []Grant     `json:"grants"`
 	Limits *UserLimits `json:"limits,omitempty"`
 }
 
+// UserChange is the body of PutUser. If Was is given, the user must have those rights.
+type UserChange struct {
+	UserRights
+	Was *UserRights `json:"was,omitempty"`
+}
+
 // putUser stores a user; if was is not nil, only while the user has those rights.
-func (a Admin) putUser(ctx context.Context, name string, rights userRights, was *userRights) (User, error) {
-	request := struct {
-		userRights
-		Was *userRights `json:"was,omitempty"`
-	}{rights, was}
+func (a Admin) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
+	request := UserChange{rights, was}
 	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
 }
 

@@ -4,37 +4,37 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/countd/countd/admin"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/shard"
 )
 
 // Next returns the steps that this node, as the leader of the catalog, would take next. It
 // changes nothing. On any other node it returns shard.ErrNoLeader.
-func (c *Controller) Next(ctx context.Context) ([]admin.PlannedStep, error) {
+func (c *Controller) Next(ctx context.Context) ([]client.PlanStep, error) {
 	if !c.node.LeadsCatalog() {
 		return nil, shard.ErrNoLeader
 	}
-	steps := []admin.PlannedStep{}
+	steps := []client.PlanStep{}
 	for _, step := range Plan(c.Look(ctx)) {
 		steps = append(steps, planned(step))
 	}
 	return steps, nil
 }
 
-func planned(step Step) admin.PlannedStep {
-	p := admin.PlannedStep{Reason: step.Why()}
+func planned(step Step) client.PlanStep {
+	p := client.PlanStep{Reason: step.Why()}
 	switch s := step.(type) {
 	case Place:
-		p.Kind, p.Group, p.Name = "place", s.Group, s.Name
+		p.Step, p.Group, p.Name = "place", &s.Group, s.Name
 		p.Add, p.Remove = missing(s.Target, s.Was), missing(s.Was, s.Target)
 	case Transfer:
-		p.Kind, p.Group, p.Name, p.From, p.To = "transfer", s.Group, s.Name, s.From, s.To
+		p.Step, p.Group, p.Name, p.From, p.To = "transfer", &s.Group, s.Name, s.From, s.To
 	case SetNodeState:
-		p.Kind, p.Node, p.State = "set_node_state", s.Node, string(s.State)
+		p.Step, p.Node, p.State = "set_node_state", s.Node, string(s.State)
 	case RemoveNode:
-		p.Kind, p.Node = "remove_node", s.Node
+		p.Step, p.Node = "remove_node", s.Node
 	case RaiseVersion:
-		p.Kind, p.Raise = "raise_version", s.Version
+		p.Step, p.Version = "raise_version", s.Version
 	}
 	return p
 }
