@@ -5,7 +5,7 @@ import "testing"
 // TestAdminCallsNeedNoBody: where a body need not say anything it may be left out, and
 // where it must, the error names what is missing.
 func TestAdminCallsNeedNoBody(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {
 		without, with := l.do("POST", "/v1/admin/"+path, ""), l.do("POST", "/v1/admin/"+path, "{}")
 		if without.status != 200 || without.body != with.body {

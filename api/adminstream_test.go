@@ -34,7 +34,7 @@ func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Read
 func (w *withSnapshots) config(c *Config) { c.Admin = w }
 
 func TestSnapshotIsStreamed(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	got := l.do("GET", "/v1/admin/groups/1/snapshot", "")
 	if got.status != 200 || got.body != fakeSnapshot || got.header.Get("Countd-Index") != "40" ||
 		got.header.Get("Countd-Rows") != "3" || got.header.Get("Countd-Digest") != "00c0ffee00c0ffee" {
@@ -81,7 +81,7 @@ func TestSnapshotIsClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := &closing{test.body, make(chan struct{})}
 			n := &withSnapshots{open: func() (*shard.Snapshot, error) { return &shard.Snapshot{ReadCloser: c, Bytes: test.bytes}, nil }}
-			l := startLive(t, n.config)
+			l := startFakeServer(t, n.config)
 			request, err := http.NewRequest(test.method, "http://"+l.server.Addr().String()+"/v1/admin/groups/1/snapshot", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 		read, err := io.Copy(io.Discard, in)
 		return raftfsm.SnapshotFacts{Rows: uint64(read)}, err
 	}}
-	l := startLive(t, func(c *Config) {
+	l := startFakeServer(t, func(c *Config) {
 		n.config(c)
 		c.BodyBytesMax, c.ReadTimeout = 1<<20, timeout
 	})
@@ -163,7 +163,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 		failed <- err
 		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
 	}}
-	l := startLive(t, func(c *Config) { n.config(c); c.ReadTimeout = 500 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { n.config(c); c.ReadTimeout = 500 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)

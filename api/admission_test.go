@@ -185,7 +185,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 // Who waits at the door is let in once there is room. Its deadline is the one that
 // it came with.
 func TestTheDoorOpens(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	lane := &l.server.admission.small
 	l.server.crowd(lane, time.Second)
 	ration := int64(time.Since(l.server.admission.started) + refusalDelayMax*9/10)
@@ -211,7 +211,7 @@ func TestTheDoorOpens(t *testing.T) {
 // A write that would come too late is refused: by its own deadline, not another's;
 // in its own lane; before its body is looked at. Reads are not.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const incr = "/v1/counters/posts/incr"
 	l.server.crowd(&l.server.admission.small, 10*time.Second)
 	defer l.server.uncrowd(&l.server.admission.small)
@@ -238,7 +238,7 @@ func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 }
 
 func TestWritesLeaveTheirLane(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
 	l.do("POST", "/v1/counters/posts/incr", manyOps(1000))
 	l.do("POST", "/v1/counters/posts/incr", "{")
@@ -257,7 +257,7 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 // What a full queue refuses has been decoded: it is held back by its size, and
 // answered by its deadline.
 func TestFullQueuesHoldBack(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.node.setFault("overloaded")
 	a := l.server.admission
 	a.nextRefusal.Store(int64(time.Since(a.started)))

@@ -42,7 +42,7 @@ func (quietMembers) Check(_ *shard.Keyspace, _ int, _ uint64, _ []uint64, _ *sha
 // TestServeAllocates holds what a request may allocate from its handler's entry
 // to its answer: the name of the keyspace.
 func TestServeAllocates(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
+	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	for _, c := range []struct{ name, method, path, body string }{
 		{"one row", "GET", "/v1/counters/posts/4467107636950632", ""},
 		{"a page", "POST", "/v1/counters/posts/get", `{"ids":["1","2","3"],"columns":["like"]}`},
@@ -70,7 +70,7 @@ func TestServeAllocates(t *testing.T) {
 
 // TestPollAllocates holds what a poll may allocate, reads of the shards included.
 func TestPollAllocates(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	l.ok(`{"seq":1,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/notices/news", "")
 	l.ok(`{"unread":0,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/feed/7/reset", `{"followees":["1","2","3","4","5","6","7","8"]}`)
 	for _, c := range []struct {
@@ -106,7 +106,7 @@ func manyUsers(n int) string {
 
 // TestRefusalDoesNotAllocate: under overload most of the work is refusing.
 func TestRefusalDoesNotAllocate(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
+	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	l.server.crowd(&l.server.admission.small, timeoutDefault)
 	ctx := newCall("POST", "/v1/counters/posts/incr", string(hundredOps()))
 	n := testing.AllocsPerRun(100, func() { l.server.serve(ctx) })
@@ -117,7 +117,7 @@ func TestRefusalDoesNotAllocate(t *testing.T) {
 
 // What a connection keeps between requests does not grow with them.
 func TestConnectionsKeepLittle(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(10_000))
 	l.server.serve(ctx)
 	if kept := cap(ctx.Response.SwapBody(nil)); ctx.Response.StatusCode() != 200 || kept > keptAnswerBytesMax {
@@ -127,7 +127,7 @@ func TestConnectionsKeepLittle(t *testing.T) {
 
 // What is done before a body is read allocates nothing.
 func TestAwaitBodyDoesNotAllocate(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(1))
 	ctx.Request.Header.SetContentLength(100)
 	ctx.Request.Header.Set(headerTimeout, "500ms")

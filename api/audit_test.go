@@ -7,7 +7,7 @@ import (
 
 // Each endpoint that changes the cluster or a keyspace is logged with its caller.
 func TestEveryAdminChangeIsAudited(t *testing.T) {
-	r := newRoutes(startLive(t, nil).server.metrics)
+	r := newRoutes(startFakeServer(t, nil).server.metrics)
 	check := func(path string, to *resource) {
 		for method, e := range to.methods {
 			if method != "GET" && method != "HEAD" && e.takes&audited == 0 {
@@ -35,7 +35,7 @@ func TestEveryAdminChangeIsAudited(t *testing.T) {
 // A line names the caller, the request and the answer. Lines for refused calls are
 // limited, because anybody can send many.
 func TestAdminActionsAreLogged(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)
 	l.do("POST", "/v1/keyspaces/shop/columns", `{"columns":["look"]}`)
 	l.do("POST", "/v1/admin/nodes/n2/drain", `{}`)
@@ -78,7 +78,7 @@ func TestAdminActionsAreLogged(t *testing.T) {
 }
 
 func TestAuditedTextIsBounded(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/admin/nodes/"+strings.Repeat("n", 3000)+"/drain", `{"`+strings.Repeat("x", 100_000)+`":1}`)
 	if n := len(l.log.String()); n > 2000 {
 		t.Errorf("%d bytes are logged", n)
@@ -87,7 +87,7 @@ func TestAuditedTextIsBounded(t *testing.T) {
 
 // TestSecretsAreNotLogged: the body of a source, which may have a secret by mistake, is in no line.
 func TestSecretsAreNotLogged(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/admin/sources", `{"name":"likes","config":{"password":"AQEBAQ"}}`)
 	if !l.log.Has("admin_source_restore") || l.log.Has("AQEBAQ") {
 		t.Error(l.log.String())

@@ -32,7 +32,7 @@ const rootToken = "root-token-of-the-tests-0123456789"
 
 // enforcing is a server that knows its callers.
 type enforcing struct {
-	*live
+	*fakeServer
 	auth     *auth.Authorizer
 	registry *prometheus.Registry
 	auditLog string
@@ -58,7 +58,7 @@ func startAuth(t testing.TB, mode auth.Mode, change func(*Config)) *enforcing {
 		t.Fatal(err)
 	}
 	var cluster auth.Cluster
-	e.live = startLive(t, func(c *Config) {
+	e.fakeServer = startFakeServer(t, func(c *Config) {
 		c.Auth, c.Audit, c.Registry = e.auth, log, e.registry
 		if change != nil {
 			change(c)

@@ -15,12 +15,12 @@ func BenchmarkServeWithToken(b *testing.B) {
 	quiet := func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} }
 	for _, one := range []struct {
 		name  string
-		start func() (*live, string)
+		start func() (*fakeServer, string)
 	}{
-		{"off", func() (*live, string) { return startLive(b, quiet), "" }},
-		{"enforce", func() (*live, string) {
+		{"off", func() (*fakeServer, string) { return startFakeServer(b, quiet), "" }},
+		{"enforce", func() (*fakeServer, string) {
 			e := startAuth(b, auth.Enforce, quiet)
-			return e.live, e.token(b, "web", `{"role":"writer","keyspaces":["posts"]}`)
+			return e.fakeServer, e.token(b, "web", `{"role":"writer","keyspaces":["posts"]}`)
 		}},
 	} {
 		b.Run(one.name, func(b *testing.B) {

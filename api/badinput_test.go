@@ -34,7 +34,7 @@ func manyOps(n int) string {
 }
 
 func TestBadBodies(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const incr, get = "/v1/counters/posts/incr", "/v1/counters/posts/get"
 	for _, c := range []struct{ name, path, body, field string }{
 		{"empty", incr, ``, "body"},
@@ -153,7 +153,7 @@ func TestBadBodies(t *testing.T) {
 // TestOneOfTwo checks the error for an op with two fields that exclude each other: it names both,
 // and does not say that one of them was given twice.
 func TestOneOfTwo(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for op, want := range map[string]string{
 		`{"keyspace":"posts","id":1,"user":1,"add":{"like":1}}`:         "ops[0].user: an op has an id or a user, not both",
 		`{"user":1,"id":1,"add":{"like":1}}`:                            "ops[0].id: an op has an id or a user, not both",
@@ -169,7 +169,7 @@ func TestOneOfTwo(t *testing.T) {
 }
 
 func TestBadIDs(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, id := range []string{
 		"-1", "-0", "18446744073709551616", "99999999999999999999", "1e3", "1.0", "01", "+1", "1-2",
 		"null", "true", "[]", "{}", `"abc"`, `""`, `"-1"`, `"1e3"`, `" 1"`, `"01"`, `"18446744073709551616"`,
@@ -196,7 +196,7 @@ func TestBadIDs(t *testing.T) {
 }
 
 func TestBadHeads(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const row, get = "/v1/counters/posts/1", "/v1/counters/posts/get"
 	const one = `{"ids":[1]}`
 	for _, c := range []struct {
@@ -266,7 +266,7 @@ func TestBadHeads(t *testing.T) {
 
 // TestBadHTTP sends what no HTTP client would.
 func TestBadHTTP(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct{ name, text, field string }{
 		{"no HTTP", "hello\r\n\r\n", "request"},
 		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "request"},
@@ -290,7 +290,7 @@ func TestBadHTTP(t *testing.T) {
 }
 
 // raw sends text as it is and reads one answer.
-func (l *live) raw(text string) reply {
+func (l *fakeServer) raw(text string) reply {
 	l.t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
@@ -319,7 +319,7 @@ func readReply(t testing.TB, c net.Conn) reply {
 }
 
 func TestHugeBodies(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const hundredMB = 100 << 20
 	for _, c := range []struct {
 		name, expect string
@@ -357,7 +357,7 @@ func TestHugeBodies(t *testing.T) {
 // A client that sends Expect: 100-continue learns whether to send its body: no 100
 // Continue for a body that is too large, and the answer is complete.
 func TestExpectedBodies(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct {
 		name, path string
 		bytes      int
@@ -396,7 +396,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestSlowRequests(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 	for name, text := range map[string]string{
 		"body":   head + `{"ops":[`,

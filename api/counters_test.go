@@ -14,7 +14,7 @@ type step struct {
 	want                     string
 }
 
-func runSteps(t *testing.T, l *live, steps []step) {
+func runSteps(t *testing.T, l *fakeServer, steps []step) {
 	t.Helper()
 	for _, c := range steps {
 		t.Run(c.name, func(t *testing.T) {
@@ -29,7 +29,7 @@ func runSteps(t *testing.T, l *live, steps []step) {
 func TestCounters(t *testing.T) {
 	const posts = "/v1/counters/posts/"
 	// Tokens below name group 1 and the number of the write.
-	runSteps(t, startLive(t, nil), []step{
+	runSteps(t, startFakeServer(t, nil), []step{
 		{"a row never written", "GET", posts + "5", "", 200,
 			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0}}`},
 		{"increments in order, ids of both forms", "POST", posts + "incr",
@@ -84,7 +84,7 @@ func TestCounters(t *testing.T) {
 }
 
 func TestKeyspaces(t *testing.T) {
-	runSteps(t, startLive(t, nil), []step{
+	runSteps(t, startFakeServer(t, nil), []step{
 		{"create", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"]}`, 200,
 			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
 		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":7}`, 200,
@@ -123,7 +123,7 @@ func TestKeyspaces(t *testing.T) {
 
 // TestReadOptions checks what of headers and query reaches the backend.
 func TestReadOptions(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	made := shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: 77}}}
 	token := string(made.AppendText(nil))
 	for _, c := range []struct {

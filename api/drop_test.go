@@ -46,7 +46,7 @@ func TestDropped(t *testing.T) {
 }
 
 // addedToUnread adds a column to the keyspace of unread numbers, and returns ops for it.
-func addedToUnread(l *live) string {
+func addedToUnread(l *fakeServer) string {
 	l.do("POST", "/v1/keyspaces/unread/columns", `{"columns":["save"]}`)
 	return `{"ops":[{"user":"9","add":{"save":2}}]}`
 }

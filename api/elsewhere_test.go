@@ -15,7 +15,7 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	hearts := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
 	wider := *likes
 	wider.Columns = []string{"up", "down", "side"}
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct {
 		name, fault  string
 		elsewhere    *shard.Keyspace

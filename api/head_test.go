@@ -13,7 +13,7 @@ import (
 
 // TestDoubledHeaders: of two values of a header none is the one that counts.
 func TestDoubledHeaders(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct{ method, header, first, second, others string }{
 		{"DELETE", "Idempotency-Key", "a", "b", ""},
 		{"DELETE", "Idempotency-Key", "a", "a", ""},
@@ -44,7 +44,7 @@ func TestDoubledHeaders(t *testing.T) {
 // TestProbesBringWhatTheyLike: what a probe sends besides its path changes
 // nothing, and its connection goes on.
 func TestProbesBringWhatTheyLike(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		for name, rest := range map[string]string{
 			"a query":          "?name[]=up&name[]=go_info&%zz HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -89,7 +89,7 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 // TestPagesOfOtherSites: a write may have any Content-Type, unless it has an Origin,
 // which a browser sends for a page.
 func TestPagesOfOtherSites(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct {
 		typ  string
 		json bool
@@ -120,7 +120,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 // TestKeyIsOfTheCallNotItsSpelling: a key covers the requested call, however its path is
 // written, and nothing else of the request.
 func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	write := func(method, path, body string) reply {
 		return l.do(method, path, body, "Idempotency-Key", "k")
 	}
@@ -144,7 +144,7 @@ func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 
 // TestNumberZero: a producer may number from 0.
 func TestNumberZero(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	for n, want := range []string{`"like":1}`, `"like":1}`, `"like":2}`} {
 		seq := []string{"0", "0", "1"}[n]
 		got := l.do("POST", "/v1/counters/posts/incr", manyOps(1), "Countd-Producer", "p", "Countd-Seq", seq)

@@ -9,7 +9,7 @@ import (
 // A page of the web that leads its own name to a node's address is refused, whatever it
 // asks for.
 func TestHostIsChecked(t *testing.T) {
-	l := startLive(t, func(cfg *Config) { cfg.AllowedHosts = []string{"Counts.Example.com", "n1.lan:7400"} })
+	l := startFakeServer(t, func(cfg *Config) { cfg.AllowedHosts = []string{"Counts.Example.com", "n1.lan:7400"} })
 	for host, status := range map[string]int{
 		"127.0.0.1:7400": 200, "10.1.2.3": 200, "[::1]:7400": 200, "localhost:7400": 200, "LOCALHOST": 200,
 		"counts.example.com": 200, "counts.example.com.:80": 200, "n1.lan": 200,

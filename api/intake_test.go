@@ -18,7 +18,7 @@ type slowCaller struct {
 	reader *bufio.Reader
 }
 
-func (l *live) dial(t *testing.T) *slowCaller {
+func (l *fakeServer) dial(t *testing.T) *slowCaller {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err == nil {
@@ -75,7 +75,7 @@ func (d *slowCaller) answer() reply {
 // Bodies of all sizes, whole and in chunks, good and refused, follow each other
 // on one connection, and each answer is that of its request.
 func TestBodiesFollowEachOther(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	d := l.dial(t)
 	const incr = "/v1/counters/posts/incr"
 	for _, ops := range []int{1, 200, 230, 1000, 10_000, 1} { // 8 KiB are about 227
@@ -102,7 +102,7 @@ func TestBodiesFollowEachOther(t *testing.T) {
 // connection closed; 3. a small one is served; 4. the room comes back.
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
-	l := startLive(t, func(c *Config) { c.BodiesBytesMax = room })
+	l := startFakeServer(t, func(c *Config) { c.BodiesBytesMax = room })
 	const incr = "/v1/counters/posts/incr"
 	if !l.server.bodies.take(room - 1<<10) {
 		t.Fatal("the room is taken")
@@ -136,7 +136,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 
 // A client that goes away in the middle of a body leaves nothing behind.
 func TestBrokenBodies(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\n"
 	for name, text := range map[string]string{
 		"a large one cut off": head + "Content-Length: 100000\r\n\r\n{",
@@ -167,7 +167,7 @@ func TestBrokenBodies(t *testing.T) {
 // A body beyond the limit is refused as soon as its length is known, whether any of
 // it comes or not: each case ends long before the read timeout.
 func TestTooLargeIsToldAtOnce(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
+	l := startFakeServer(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
 	for _, c := range []struct{ name, target, body string }{
 		{"nothing of it comes", "/v1/counters/posts/incr", ""},
 		{"a part of it comes", "/v1/counters/posts/incr", "{}"},
@@ -212,7 +212,7 @@ func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			l := startLive(t, func(cfg *Config) { cfg.ReadTimeout = c.read })
+			l := startFakeServer(t, func(cfg *Config) { cfg.ReadTimeout = c.read })
 			d := l.dial(t)
 			body := map[bool]string{false: `{"ops":[`, true: "8\r\n{\"ops\":[\r\n"}[strings.Contains(c.head, "chunked")]
 			if strings.HasPrefix(c.name, "none") {
@@ -231,7 +231,7 @@ func TestBodiesComeWithinTheTimeout(t *testing.T) {
 
 // A request's timeout bounds that one alone: the next on its connection has its own.
 func TestTimeoutIsOfOneRequest(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	d := l.dial(t)
 	const call = "/v1/counters/posts/incr"
 	const timeout = 400 * time.Millisecond

@@ -26,7 +26,7 @@ func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 		{"the query goes first", "?consistency=stale", []string{"consistency", "linearizable"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := startLive(t, nil)
+			l := startFakeServer(t, nil)
 			l.node.mu.Lock()
 			l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: shard.KindCounters, Columns: []string{"a"}, Shards: 1}}
 			l.node.mu.Unlock()
@@ -42,7 +42,7 @@ func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 			}
 		})
 	}
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for query, field := range map[string]string{"consistency=strong": "consistency", "max_staleness=0s": "max_staleness", "since=1": "since", "consistency=stale&consistency=stale": "consistency"} {
 		wantFault(t, l.do("GET", "/v1/keyspaces?"+query, ""), 400, "invalid_argument", field)
 	}

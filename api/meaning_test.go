@@ -61,7 +61,7 @@ func TestMeaningNeverChanges(t *testing.T) {
 
 // TestKeyIsOfTheMeaning: a key covers what a body means, in whatever way it is written.
 func TestKeyIsOfTheMeaning(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	path, first := "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1,"view":2}},{"id":"2","add":{"like":1}}]}`
 	for n, body := range []string{
 		first, first,

@@ -20,9 +20,9 @@ func joined(id, member string, set bool) string {
 func opsOf(ops ...string) string { return `{"ops":[` + strings.Join(ops, ",") + `]}` }
 
 // A member counts once, whatever the order of ops of one request is.
-func TestMembers(t *testing.T) { testMembers(t, startLive(t, nil)) }
+func TestMembers(t *testing.T) { testMembers(t, startFakeServer(t, nil)) }
 
-func testMembers(t *testing.T, l *live) {
+func testMembers(t *testing.T, l *fakeServer) {
 	result := func(id, member string, changed bool, count int) string {
 		return fmt.Sprintf(`{"id":%q,"member":%q,"changed":%v,"count":%d}`, id, member, changed, count)
 	}
@@ -54,7 +54,7 @@ type memberPage struct {
 	Lag     *int `json:"lag_ms"`
 }
 
-func (l *live) page(path string) (p memberPage) {
+func (l *fakeServer) page(path string) (p memberPage) {
 	l.t.Helper()
 	got := l.do("GET", path, "")
 	if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != 200 {
@@ -65,9 +65,9 @@ func (l *live) page(path string) (p memberPage) {
 
 // Lists are newest first, and a cursor is stable: it continues behind its entry, whatever
 // joined and left in between.
-func TestMemberLists(t *testing.T) { testMemberLists(t, startLive(t, nil)) }
+func TestMemberLists(t *testing.T) { testMemberLists(t, startFakeServer(t, nil)) }
 
-func testMemberLists(t *testing.T, l *live) {
+func testMemberLists(t *testing.T, l *fakeServer) {
 	for member := range 7 { // all rows are of one shard, so its log orders them
 		l.do("POST", likes, opsOf(joined("1", strconv.Itoa(member), true), joined(strconv.Itoa(8+7*member), "3", true)))
 	}
@@ -101,9 +101,9 @@ func testMemberLists(t *testing.T, l *live) {
 }
 
 // The count is an ordinary counter: what was added without members stays in it.
-func TestMembersBesideCounts(t *testing.T) { testMembersBesideCounts(t, startLive(t, nil)) }
+func TestMembersBesideCounts(t *testing.T) { testMembersBesideCounts(t, startFakeServer(t, nil)) }
 
-func testMembersBesideCounts(t *testing.T, l *live) {
+func testMembersBesideCounts(t *testing.T, l *fakeServer) {
 	const posts = "/v1/counters/posts"
 	l.do("PUT", posts+"/1", `{"set":{"like":1000}}`)
 	l.want(200, `{"results":[{"id":"1","member":"7","changed":true,"count":1001}],"duplicate":false,"token":"TOKEN"}`, "POST", likes, opsOf(joined("1", "7", true)))
@@ -123,9 +123,9 @@ func testMembersBesideCounts(t *testing.T, l *live) {
 }
 
 // Ops with members are in the order of the other ops of a request.
-func TestMembersAmongOps(t *testing.T) { testMembersAmongOps(t, startLive(t, nil)) }
+func TestMembersAmongOps(t *testing.T) { testMembersAmongOps(t, startFakeServer(t, nil)) }
 
-func testMembersAmongOps(t *testing.T, l *live) {
+func testMembersAmongOps(t *testing.T, l *fakeServer) {
 	const row = `"counts":{"repost":0,"comment":0,"like":`
 	l.want(200, `{"results":[{"id":"1","member":"7","changed":true,"count":1},{"id":"1",`+row+`3,"view":0}},{"id":"1","member":"7","changed":false,"count":3},`+
 		`{"user":"9","counts":{"at":0,"comment":0,"like":1,"dm":0}},{"id":"1","member":"7","changed":true,"count":2}],"duplicate":false,"token":"TOKEN"}`,
@@ -136,7 +136,7 @@ func testMembersAmongOps(t *testing.T, l *live) {
 }
 
 func TestBadMembers(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const check, ops = likes + "/check", "/v1/ops"
 	many := func(n int) string {
 		return opsOf(strings.Repeat(joined("1", "7", true)+",", n-1) + joined("1", "7", true))
@@ -231,7 +231,7 @@ func TestBadMembers(t *testing.T) {
 
 // A page of counts with a member looks into a bounded number of sets.
 func TestLookupsAreBounded(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	columns, ids := []string{}, strings.Repeat("1,", 999)+"1"
 	for i := range 11 {
 		columns = append(columns, fmt.Sprintf("c%d", i))
@@ -247,7 +247,7 @@ func TestLookupsAreBounded(t *testing.T) {
 
 // A key is for one column.
 func TestMemberKeysAreOfTheirColumn(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	ids := map[string]string{}
 	for _, path := range []string{likes, "/v1/members/posts/view", "/v1/members/users/posts"} {
 		l.do("POST", path, opsOf(joined("1", "7", true)), "Idempotency-Key", "k")
@@ -260,7 +260,7 @@ func TestMemberKeysAreOfTheirColumn(t *testing.T) {
 }
 
 func TestUnavailableMembers(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for _, c := range []struct {
 		fault, suffix string
 		status        int

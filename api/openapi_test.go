@@ -309,17 +309,17 @@ func (e example) replayUnfinished(t *testing.T, r *http.Request) reply {
 // replayTarget is a backend that the contract is replayed against.
 type replayTarget interface {
 	// renew returns a server before a backend as good as new.
-	renew(t *testing.T) *live
+	renew(t *testing.T) *fakeServer
 	// has reports whether the example can be had here.
 	has(e example) bool
 }
 
 // fakeTarget is a fakeNode, which can have any trouble.
-type fakeTarget struct{ *live }
+type fakeTarget struct{ *fakeServer }
 
-func (f fakeTarget) renew(*testing.T) *live {
+func (f fakeTarget) renew(*testing.T) *fakeServer {
 	f.node.reset()
-	return f.live
+	return f.fakeServer
 }
 
 func (fakeTarget) has(e example) bool { return !e.Unfinished }
@@ -338,12 +338,12 @@ func TestOpenAPIExamples(t *testing.T) {
 		target func(*testing.T) replayTarget
 		least  int // examples; the contract had more
 	}{
-		{"fake", func(t *testing.T) replayTarget { return fakeTarget{startLive(t, nil)} }, 1200},
+		{"fake", func(t *testing.T) replayTarget { return fakeTarget{startFakeServer(t, nil)} }, 1200},
 		{"real", func(t *testing.T) replayTarget { return newRealTarget(t) }, 400},
 	} {
 		t.Run(backend.name, func(t *testing.T) {
 			target, replayed := backend.target(t), 0
-			var l *live
+			var l *fakeServer
 			seeded := ""
 			for _, e := range all {
 				if !target.has(e) {
@@ -372,7 +372,7 @@ func TestOpenAPIExamples(t *testing.T) {
 
 // testUnfinished replays all requests at once whose last byte never comes.
 func testUnfinished(t *testing.T, c *contract, all []example) {
-	l := startLive(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
 	all = slices.DeleteFunc(slices.Clone(all), func(e example) bool { return !e.Unfinished })
 	got := make([]reply, len(all))
 	var wg sync.WaitGroup
@@ -387,13 +387,13 @@ func testUnfinished(t *testing.T, c *contract, all []example) {
 }
 
 // mustHold replays the example.
-func (e example) mustHold(t *testing.T, c *contract, l *live) {
+func (e example) mustHold(t *testing.T, c *contract, l *fakeServer) {
 	t.Helper()
 	switch e.Setup {
 	case "enforce":
-		l = startEnforcing(t).live
+		l = startEnforcing(t).fakeServer
 	case "audit":
-		l = startAuth(t, auth.Permissive, nil).live
+		l = startAuth(t, auth.Permissive, nil).fakeServer
 	}
 	end := l.setUp(e.Setup)
 	defer end()
@@ -403,7 +403,7 @@ func (e example) mustHold(t *testing.T, c *contract, l *live) {
 
 // seed puts a new node into the state that examples begin with.
 // What is not of counters is left out unless it is asked for.
-func (l *live) seed(t *testing.T, requests []exampleCase, tags []string) {
+func (l *fakeServer) seed(t *testing.T, requests []exampleCase, tags []string) {
 	t.Helper()
 	for _, r := range requests {
 		tag := "unread"
@@ -424,7 +424,7 @@ func (l *live) seed(t *testing.T, requests []exampleCase, tags []string) {
 }
 
 // setUp brings trouble on until end is called.
-func (l *live) setUp(trouble string) (end func()) {
+func (l *fakeServer) setUp(trouble string) (end func()) {
 	if trouble == "in_flight" {
 		full := int64(l.server.cfg.InFlightMax)
 		l.server.inFlight.Add(full)
@@ -444,7 +444,7 @@ func (l *live) setUp(trouble string) (end func()) {
 }
 
 // setUpUsers makes the users that an example begins with, and reports whether it has any.
-func (l *live) setUpUsers(trouble string) bool {
+func (l *fakeServer) setUpUsers(trouble string) bool {
 	switch trouble {
 	case "enforce", "audit":
 	case "web", "many_tokens", "web_behind":
@@ -670,7 +670,7 @@ func answersOf(what takes) []int {
 // goes with GET.
 func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
-	routes := startLive(t, nil).server.routes
+	routes := startFakeServer(t, nil).server.routes
 	resources := map[string]*resource{
 		"/v1/counters/{keyspace}/{id}":              routes.row,
 		"/v1/keyspaces/{keyspace}":                  routes.table,

@@ -18,7 +18,7 @@ var (
 )
 
 // send answers what a request is answered; it may be called from any goroutine.
-func (l *live) send(method, path, body string) string {
+func (l *fakeServer) send(method, path, body string) string {
 	got, err := l.try(method, path, strings.NewReader(body))
 	if err != nil || got.status != 200 {
 		l.t.Errorf("%s %s: %v, %d %s", method, path, err, got.status, got.body)
@@ -27,7 +27,7 @@ func (l *live) send(method, path, body string) string {
 }
 
 // seedPolls makes what there is to poll for.
-func (l *live) seedPolls() {
+func (l *fakeServer) seedPolls() {
 	var posts []string
 	for user := range pollUsers {
 		l.send("POST", fmt.Sprintf("/v1/feed/%d/reset", user), `{"followees":[`+ids(user*5)+`]}`)

@@ -59,7 +59,7 @@ func before(n *shard.Node) func(*Config) { return func(c *Config) { c.Backend = 
 type realTarget struct {
 	node  *shard.Node
 	shape []shard.Keyspace
-	live  *live
+	live  *fakeServer
 }
 
 func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
@@ -70,12 +70,12 @@ func (*realTarget) has(e example) bool {
 	return !slices.Contains(beforeBackend, e.status) && (e.Setup == "" || e.Setup == "in_flight" || e.Setup == "songs")
 }
 
-func (r *realTarget) renew(t *testing.T) *live {
+func (r *realTarget) renew(t *testing.T) *fakeServer {
 	t.Helper()
 	if r.node == nil || !reflect.DeepEqual(shapes(r.node), r.shape) {
 		r.node = openReal(t, t.TempDir())
 		r.shape = shapes(r.node)
-		r.live = startLive(t, before(r.node))
+		r.live = startFakeServer(t, before(r.node))
 	}
 	for _, ks := range r.node.Keyspaces() {
 		deleteRows(t, r.node, ks)
@@ -130,7 +130,7 @@ func deleteRows(t *testing.T, n *shard.Node, ks *shard.Keyspace) {
 
 // want checks an answer by its body, with "TOKEN" for any token, and returns the
 // token.
-func (l *live) want(status int, body, method, path, request string, headers ...string) (token string) {
+func (l *fakeServer) want(status int, body, method, path, request string, headers ...string) (token string) {
 	l.t.Helper()
 	got := l.do(method, path, request, headers...)
 	var answer struct{ Token string }
@@ -147,7 +147,7 @@ func (l *live) want(status int, body, method, path, request string, headers ...s
 func TestRealCounters(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
-	l := startLive(t, before(n))
+	l := startFakeServer(t, before(n))
 	const posts = "/v1/counters/posts"
 	row := func(id string, repost, comment, like, view int64) string {
 		return fmt.Sprintf(`{"id":"%s","counts":{"repost":%d,"comment":%d,"like":%d,"view":%d}`, id, repost, comment, like, view)
@@ -190,14 +190,14 @@ func TestRealCounters(t *testing.T) {
 	if got := l.do("GET", posts+"/1", ""); got.status != 503 || !strings.Contains(got.body, `"draining"`) {
 		t.Errorf("of a node that has stopped: %d %s", got.status, got.body)
 	}
-	l = startLive(t, before(openReal(t, dir)))
+	l = startFakeServer(t, before(openReal(t, dir)))
 	l.want(200, `{"results":[{"id":"2","counts":{"repost":-1}},{"id":"1","counts":{"repost":0}},{"id":"2","counts":{"repost":-1}}]}`,
 		"POST", posts+"/get", `{"ids":["2",1,"2"],"columns":["repost"]}`)
 	page(`"after":"5",`, "3", last, `null`)
 }
 
 func TestRealKeyspaces(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const clips = `{"name":"clips","kind":"counters","columns":["play"],"shards":3}`
 	l.want(200, clips, "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":3}`)
 	l.want(200, clips, "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":3}`)
@@ -232,7 +232,7 @@ func TestRealKeyspaces(t *testing.T) {
 
 // Floors of ops and of columns over HTTP, on counters and unread numbers.
 func TestRealFloors(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	l.want(200, `{"name":"badges","kind":"counters","columns":["a","b"],"shards":2,"floors":{"b":0}}`,
 		"POST", "/v1/keyspaces", `{"name":"badges","columns":["a",{"name":"b","floor":0}],"shards":2}`)
 	const body = `{"ops":[{"id":"1","add":{"a":2,"b":2}},{"id":"2","add":{"b":-1}},{"id":"1","add":{"a":-3,"b":-3},"floor":-1},{"id":"1","add":{"a":-1},"floor":0}]}`
@@ -247,7 +247,7 @@ func TestRealFloors(t *testing.T) {
 
 // Ops on several keyspaces over HTTP: their members in any order, one key, one token.
 func TestRealOps(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const body = `{"ops":[{"keyspace":"posts","id":"1","add":{"like":2}},{"add":{"comment":1,"like":-1},"user":"7"},{"set":{"posts":5},"keyspace":"users","id":1},` +
 		`{"floor":0,"add":{"like":-3},"id":1,"keyspace":"posts"},{"keyspace":"unread","user":7,"add":{"comment":1}}]}`
 	results := `{"results":[{"id":"1","counts":{"repost":0,"comment":0,"like":2,"view":0}},{"user":"7","counts":{"at":0,"comment":1,"like":0,"dm":0},"added":{"like":0}},` +
@@ -268,7 +268,7 @@ func TestRealOps(t *testing.T) {
 // request, which no repeat cures.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
-	l := startLive(t, before(n))
+	l := startFakeServer(t, before(n))
 	var made struct{ Token string }
 	got := l.do("POST", "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1}}]}`)
 	if err := json.Unmarshal([]byte(got.body), &made); err != nil {
@@ -297,7 +297,7 @@ func TestRealBadTokens(t *testing.T) {
 // Increments of many clients at once: 1. none is lost or doubled; 2. each client
 // sees its row rise.
 func TestRealIncrementsAtOnce(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const clients, each = 12, 20
 	var wg sync.WaitGroup
 	for range clients {
@@ -332,7 +332,7 @@ func TestRealIncrementsAtOnce(t *testing.T) {
 func TestRealRepeatsOfOverflows(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
-	l := startLive(t, before(n))
+	l := startFakeServer(t, before(n))
 	const posts, full = "/v1/counters/posts", "9223372036854775807"
 	l.do("POST", posts+"/set", `{"ops":[{"id":"9","set":{"like":`+full+`}},{"id":"10","set":{"like":`+full+`}}]}`)
 	refused := func(op int, id string) string {
@@ -359,7 +359,7 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 	}
 	again()
 	closeReal(t, n)
-	l = startLive(t, before(openReal(t, dir)))
+	l = startFakeServer(t, before(openReal(t, dir)))
 	again()
 }
 
@@ -368,10 +368,10 @@ func TestRealMembers(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	for _, c := range []struct {
 		name string
-		run  func(*testing.T, *live)
+		run  func(*testing.T, *fakeServer)
 	}{{"members", testMembers}, {"lists", testMemberLists}, {"beside counts", testMembersBesideCounts}, {"among ops", testMembersAmongOps}} {
 		t.Run(c.name, func(t *testing.T) {
-			l := startLive(t, before(n))
+			l := startFakeServer(t, before(n))
 			for _, ks := range []string{"posts", "users", "unread"} {
 				deleteRows(t, n, n.Keyspace(ks))
 			}
@@ -384,7 +384,7 @@ func TestRealMembers(t *testing.T) {
 
 // A repeat changes no set, whatever became of the member since.
 func TestRealMembersOnce(t *testing.T) {
-	l := startLive(t, before(openReal(t, t.TempDir())))
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	body := opsOf(joined("1", "7", true), joined("2", "7", true))
 	result := func(changed bool, first, second int) string {
 		return fmt.Sprintf(`{"results":[{"id":"1","member":"7","changed":%v,"count":%d},{"id":"2","member":"7","changed":%v,"count":%d}],"duplicate":%v,"token":"TOKEN"}`,

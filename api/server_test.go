@@ -29,7 +29,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func TestPanicIsAnswered(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.node.setFault("panic")
 	for range 3 {
 		wantFault(t, l.do("GET", "/v1/counters/posts/1", ""), 500, "internal", "")
@@ -45,7 +45,7 @@ func TestPanicIsAnswered(t *testing.T) {
 }
 
 func TestInternalErrorIsLoggedNotTold(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.node.setFault("failure")
 	got := l.do("GET", "/v1/counters/posts/1", "")
 	wantFault(t, got, 500, "internal", "")
@@ -56,7 +56,7 @@ func TestInternalErrorIsLoggedNotTold(t *testing.T) {
 
 // TestBackendFaults checks each error of a node, on a write and on a read.
 func TestBackendFaults(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	const body = `{"ops":[{"id":"1","add":{"like":1}},{"id":"2","add":{"like":1}}]}`
 	for _, c := range []struct {
 		fault  string
@@ -116,7 +116,7 @@ func TestUnavailableWritesTellOutcomes(t *testing.T) {
 		{"keyspace", "no_quorum", "POST", "/v1/keyspaces", `{"name":"n","columns":["a"]}`, 503, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := startLive(t, nil)
+			l := startFakeServer(t, nil)
 			l.node.setFault(c.fault)
 			var got struct {
 				Error            struct{ Code string }
@@ -137,7 +137,7 @@ func TestUnavailableWritesTellOutcomes(t *testing.T) {
 // TestTooManyInFlight holds the only place and checks that the next request is
 // refused, that operators are still served, and that the place comes back.
 func TestTooManyInFlight(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.InFlightMax = 1 })
+	l := startFakeServer(t, func(c *Config) { c.InFlightMax = 1 })
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	held := make(chan reply)
 	go func() { // ends when it has its answer, received below
@@ -166,7 +166,7 @@ func TestTooManyInFlight(t *testing.T) {
 // TestTooManyConnections fills the cap and checks that the next connection gets
 // an answer, and that the cap frees up.
 func TestTooManyConnections(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.ConnsMax = 2 })
+	l := startFakeServer(t, func(c *Config) { c.ConnsMax = 2 })
 	var open [2]net.Conn
 	for i := range open {
 		c, err := net.Dial("tcp", l.server.Addr().String())
@@ -197,7 +197,7 @@ func TestTooManyConnections(t *testing.T) {
 // TestErrorAfterWriteTimeout checks that a fault on a kept connection is
 // answered even when the write timeout of the answer before has passed.
 func TestErrorAfterWriteTimeout(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.WriteTimeout = 200 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.WriteTimeout = 200 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestErrorAfterWriteTimeout(t *testing.T) {
 // TestShutdown checks that a request in flight is answered, that a new
 // connection is not taken, and that idle ones are closed.
 func TestShutdown(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	held := make(chan reply)
 	go func() { // ends when it has its answer, received below
@@ -260,7 +260,7 @@ func TestShutdown(t *testing.T) {
 // TestRetire checks that a server that retires answers, closes each connection with its answer,
 // and accepts new ones.
 func TestRetire(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestRetire(t *testing.T) {
 
 // TestShutdownIsBounded checks that a request that does not end is cut off.
 func TestShutdownIsBounded(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	failed := make(chan error)
 	go func() { // ends when its connection is cut, received below
@@ -301,7 +301,7 @@ func TestShutdownIsBounded(t *testing.T) {
 // TestPipelining checks that answers come in order on one connection, faults of
 // the API in between.
 func TestPipelining(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -330,7 +330,7 @@ func TestPipelining(t *testing.T) {
 }
 
 func TestHeadAnswersNoBody(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	get, head := l.do("GET", "/v1/counters/posts/1", ""), l.do("HEAD", "/v1/counters/posts/1", "")
 	if head.status != 200 || head.body != "" || head.header.Get("Content-Length") != fmt.Sprint(len(get.body)) {
 		t.Errorf("HEAD is answered %d %v %q", head.status, head.header, head.body)
@@ -341,7 +341,7 @@ func TestHeadAnswersNoBody(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
 	l.do("POST", "/v1/counters/posts/incr", `{`)
 	l.do("GET", "/nothing", "")
@@ -394,7 +394,7 @@ func TestAcceptFaultsAreSurvived(t *testing.T) {
 	}
 	failing := &failingListener{Listener: ln}
 	failing.failures.Store(3)
-	l := startLive(t, func(c *Config) { c.Listener = failing })
+	l := startFakeServer(t, func(c *Config) { c.Listener = failing })
 	l.wantGood()
 	if n := strings.Count(l.log.String(), "cannot accept a connection"); n != 1 {
 		t.Errorf("%d lines of faults, want 1", n)

@@ -7,7 +7,7 @@ import (
 
 // Each fault of a seek is named, and nothing is sought.
 func TestSeekBodies(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	for body, field := range map[string]string{
 		``:                                     "positions",
 		`{}`:                                   "positions",

@@ -78,7 +78,7 @@ func TestOutbox(t *testing.T) {
 }
 
 // timelineOf reads pages of a timeline until there are no more.
-func (l *live) timelineOf(path string, limit int) (posts []string) {
+func (l *fakeServer) timelineOf(path string, limit int) (posts []string) {
 	l.t.Helper()
 	for cursor := ""; ; {
 		url := fmt.Sprintf("%s%slimit=%d&consistency=linearizable", path, map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")], limit)

@@ -16,7 +16,7 @@ import (
 // TestTLSOnThePlainPort checks that a client that speaks TLS to a port without it fails at once,
 // with an error that says so, and that the log has the client's address.
 func TestTLSOnThePlainPort(t *testing.T) {
-	l := startLive(t, nil)
+	l := startFakeServer(t, nil)
 	_, err := http.Get("https://" + l.server.Addr().String())
 	if err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		t.Error(err)
@@ -66,7 +66,7 @@ func TestShutdownCutsOffBeneathTLS(t *testing.T) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Do(t, err)
 	closed := make(chan struct{})
-	l := startLive(t, func(c *Config) { c.Listener = deafListener{plain, closed} })
+	l := startFakeServer(t, func(c *Config) { c.Listener = deafListener{plain, closed} })
 	conn, err := net.Dial("tcp", l.server.Addr().String())
 	must.Do(t, err)
 	defer conn.Close()

@@ -7,19 +7,19 @@ import (
 )
 
 // startReal starts a server before a new node.
-func startReal(t *testing.T) *live {
+func startReal(t *testing.T) *fakeServer {
 	t.Helper()
-	return startLive(t, before(openReal(t, t.TempDir())))
+	return startFakeServer(t, before(openReal(t, t.TempDir())))
 }
 
 // ok checks the answer of a good request.
-func (l *live) ok(body, method, path, request string, headers ...string) (token string) {
+func (l *fakeServer) ok(body, method, path, request string, headers ...string) (token string) {
 	l.t.Helper()
 	return l.want(200, body, method, path, request, headers...)
 }
 
 // refused checks the answer of a bad request.
-func (l *live) refused(status int, code, field, method, path, request string, headers ...string) {
+func (l *fakeServer) refused(status int, code, field, method, path, request string, headers ...string) {
 	l.t.Helper()
 	got := l.do(method, path, request, headers...)
 	if got.status != status || !strings.Contains(got.body, fmt.Sprintf(`"code":%q`, code)) ||

@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// live is a server on loopback with a fakeNode behind it, or what change set as
+// fakeServer is a server on loopback with a fakeNode behind it, or what change set as
 // its Backend: then node is not asked.
-type live struct {
+type fakeServer struct {
 	t      testing.TB
 	node   *fakeNode
 	server *Server
@@ -26,10 +26,10 @@ type live struct {
 	served chan error
 }
 
-// startLive starts a server, which the test's cleanup shuts down.
-func startLive(t testing.TB, change func(*Config)) *live {
+// startFakeServer starts a server, which the test's cleanup shuts down.
+func startFakeServer(t testing.TB, change func(*Config)) *fakeServer {
 	t.Helper()
-	l := &live{t: t, node: newFakeNode(), log: &proctest.Buffer{}, served: make(chan error, 1)}
+	l := &fakeServer{t: t, node: newFakeNode(), log: &proctest.Buffer{}, served: make(chan error, 1)}
 	cfg := Config{
 		Backend:  l.node,
 		Admin:    l.node,
@@ -70,7 +70,7 @@ type reply struct {
 }
 
 // do sends one request on a connection of its own. Headers are name, value, ….
-func (l *live) do(method, path, body string, headers ...string) reply {
+func (l *fakeServer) do(method, path, body string, headers ...string) reply {
 	l.t.Helper()
 	got, err := l.try(method, path, strings.NewReader(body), headers...)
 	if err != nil {
@@ -79,7 +79,7 @@ func (l *live) do(method, path, body string, headers ...string) reply {
 	return got
 }
 
-func (l *live) try(method, path string, body io.Reader, headers ...string) (reply, error) {
+func (l *fakeServer) try(method, path string, body io.Reader, headers ...string) (reply, error) {
 	request, err := http.NewRequest(method, "http://"+l.server.Addr().String()+path, body)
 	if err != nil {
 		return reply{}, err
@@ -112,7 +112,7 @@ func newCall(method, path, body string) *fasthttp.RequestCtx {
 }
 
 // wantGood checks that the server still answers a good request.
-func (l *live) wantGood() {
+func (l *fakeServer) wantGood() {
 	l.t.Helper()
 	l.node.setFault("")
 	got := l.do("POST", "/v1/counters/posts/get", `{"ids":["987654321"],"columns":["like"]}`)
