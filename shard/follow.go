@@ -296,11 +296,7 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm gro
 		NodeLog:  n.log,
 		Room:     n.room.Take,
 		Hangs: func(hangs bool) {
-			if hangs {
-				n.headroom.DiskHangs.Add(1)
-			} else {
-				n.headroom.DiskHangs.Add(-1)
-			}
+			n.headroom.NoteHang(hangs)
 			n.wakeReconcile()
 		},
 	}

@@ -68,8 +68,9 @@ type Headroom struct {
 	MemoryTight atomic.Bool
 	MemoryOver  atomic.Uint64 // bytes of tables that were too many when it last was
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64 // groups led here that take no writes: too few voters have room, or this node has none
-	DiskHangs   atomic.Int64 // replicas here whose log takes entries no more
+	VotersFull  atomic.Int64              // groups led here that take no writes: too few voters have room, or this node has none
+	DiskHangs   atomic.Int64              // replicas here whose log takes entries no more
+	hungAt      atomic.Pointer[time.Time] // when one last took them again; nil for never
 
 	// What look found, for the metrics: a scrape does not wait for the disk.
 	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
@@ -172,17 +173,32 @@ func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
 	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
 }
 
-// Unfit returns why the node should lead nothing: its disk is full or hangs. It returns nil
-// otherwise.
+// hangKept is for how long a node whose disk hung leads nothing: groups that came back to it at once
+// would leave it again at the next hang.
+const hangKept = time.Minute
+
+// NoteHang notes that the log of one more replica here takes entries no more, or takes them again.
+func (h *Headroom) NoteHang(hangs bool) {
+	if hangs {
+		h.DiskHangs.Add(1)
+		return
+	}
+	now := time.Now()
+	h.hungAt.Store(&now)
+	h.DiskHangs.Add(-1)
+}
+
+// Unfit returns why the node should lead nothing: its disk is full, or hangs or hung within hangKept.
+// It returns nil otherwise.
 func (h *Headroom) Unfit() error {
-	if h.DiskHangs.Load() > 0 {
+	if at := h.hungAt.Load(); h.DiskHangs.Load() > 0 || at != nil && time.Since(*at) < hangKept {
 		return errDiskHangs
 	}
 	return h.DiskError()
 }
 
-// errDiskHangs is returned while the disk does not answer.
-var errDiskHangs = errors.New("the disk does not answer")
+// errDiskHangs is returned while the disk does not answer, and for hangKept after that.
+var errDiskHangs = errors.New("the disk does not answer, or did not a moment ago")
 
 // DiskError returns a *DiskFullError while the disk is full.
 func (h *Headroom) DiskError() error {

@@ -148,3 +148,19 @@ func TestDiskRoomIsGivenOnce(t *testing.T) {
 		t.Errorf("an unknown disk: %v", err)
 	}
 }
+func TestHungDiskIsUnfitForAWhile(t *testing.T) {
+	var h Headroom
+	h.NoteHang(true)
+	if h.Unfit() == nil {
+		t.Error("it may lead while its disk hangs")
+	}
+	h.NoteHang(false)
+	if h.Unfit() == nil {
+		t.Error("it may lead at once")
+	}
+	before := time.Now().Add(-hangKept)
+	h.hungAt.Store(&before)
+	if err := h.Unfit(); err != nil {
+		t.Errorf("it may not lead again: %v", err)
+	}
+}

@@ -8,8 +8,8 @@ import (
 )
 
 // candidateStagger is the pause between the campaigns of two voters that miss their leader.
-// A voter that still has a leader votes for nobody. So the first campaign only makes the
-// others drop the leader, and the second one wins; two at the same moment would split the vote.
+// A voter that still has a leader votes for nobody, and a campaign makes the candidate forget its own.
+// So the second candidate wins, by the vote of the first; two at the same moment would split the vote.
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader

@@ -17,10 +17,17 @@ import (
 // Both are safe at any time: Raft holds with any message lost, and with a campaign of anybody
 // at any moment. A leader whose vote the others need goes on: it would only be deposed once its
 // disk answers, and fail the writes that wait for it.
+//
+// Short hangs that come again do not move leaders to and fro:
+//
+//   - A leader goes on while a write takes less than twice as long as those that hung within the last
+//     minute (storage.WatchStalls). If all disks are slow, nobody could take its place: an election
+//     is four writes, one after the other, within 1 to 2 s.
+//   - A node whose disk hung is given no leads for a minute (headroom.Unfit).
 
-// noteHang takes note whether the log takes entries no more. One goroutine calls it, again
-// and again while the log hangs.
-func (g *Replica) noteHang(hangs bool) {
+// noteHang notes whether the log takes entries no more, and whether that is unusual. One goroutine
+// calls it, again and again while the log hangs.
+func (g *Replica) noteHang(hangs, unusual bool) {
 	if g.hangs.Swap(hangs) != hangs && g.cfg.Hangs != nil {
 		g.cfg.Hangs(hangs)
 	}
@@ -28,7 +35,7 @@ func (g *Replica) noteHang(hangs bool) {
 		g.muted.Store(false)
 		return
 	}
-	if g.muted.Load() || g.raft.State() != raft.Leader {
+	if !unusual || g.muted.Load() || g.raft.State() != raft.Leader {
 		return
 	}
 	if heir, suffice := g.heir(); suffice {

@@ -45,4 +45,36 @@ func TestStalledGauge(t *testing.T) {
 	}
 }
 
+// A disk that is slow hangs once, and again when a write takes twice as long, until it was well for a while.
+func TestSlowDisk(t *testing.T) {
+	var g stallGauge
+	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}}
+	write := func(ticks int) (hung, unusual bool) {
+		g.begin()
+		for range ticks {
+			h, u := w.hangs()
+			hung, unusual = hung || h, unusual || u
+		}
+		g.end()
+		w.hangs()
+		return hung, unusual
+	}
+	for i, c := range []struct {
+		ticks         int
+		hung, unusual bool
+	}{
+		{hangTicks, false, false}, {4, true, true}, {4, true, false}, {8, true, false}, {9, true, false}, {19, true, true}, {19, true, false},
+	} {
+		if hung, unusual := write(c.ticks); hung != c.hung || unusual != c.unusual {
+			t.Errorf("write %d, of %d ticks: hung %v, unusual %v", i, c.ticks, hung, unusual)
+		}
+	}
+	for range slowTicks {
+		write(1)
+	}
+	if _, unusual := write(4); !unusual {
+		t.Error("it is still called slow")
+	}
+}
+
 var mustDo, changed = must.Do, must.Flipped

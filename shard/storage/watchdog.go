@@ -17,6 +17,9 @@ const (
 	// hangTicks is likewise when a write of entries hangs: 1 to 1.5 s by DiskStallMax. A disk
 	// that is merely busy takes less.
 	hangTicks = 2
+	// slowTicks is for how long a disk is called slow after a write of entries that hung and ended:
+	// a minute by DiskStallMax.
+	slowTicks = 120
 )
 
 // tickOrigin is from when ticks are counted: those of all groups fall together, so that an
@@ -55,17 +58,40 @@ func (w *watchedGauge) stalled() bool {
 	return w.ticks > StallTicks
 }
 
+// hangGauge is a gauge of writes of entries.
+type hangGauge struct {
+	watchedGauge
+	slowest  int // ticks of the longest write that hung and ended within slowTicks
+	slowFrom int // ticks since the last such write
+}
+
+// hangs looks at the gauge once. It reports whether a write hangs, and whether for twice as long as those
+// that hung and ended not long ago. If all disks are slow, others would take as long, and an election
+// longer: the leader goes on.
+func (g *hangGauge) hangs() (hangs, unusual bool) {
+	was := g.ticks
+	g.stalled()
+	g.slowFrom++
+	if g.ticks < was && was > hangTicks {
+		g.slowest, g.slowFrom = max(g.slowest, was), 0
+	}
+	if g.slowFrom > slowTicks {
+		g.slowest = 0
+	}
+	return g.ticks > hangTicks, g.ticks > max(hangTicks, 2*g.slowest)
+}
+
 // WatchStalls fails stop when a write of the log or of votes runs for longer than
 // limit, which is StallTicks nanoseconds at least. It returns when done is closed or
 // after it has failed stop. Before that it calls hangs, at each tick, with whether the log
-// takes entries no more.
-func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(bool), done <-chan struct{}) {
+// takes entries no more, and whether that is unusual for its disk.
+func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(hangs, unusual bool), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
-	storing := watchedGauge{gauge: &log.storing}
+	storing := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}} // it may wait as long as it must
 	every := limit / StallTicks
 	for {
 		select {
@@ -79,7 +105,6 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, ha
 				return
 			}
 		}
-		storing.stalled() // it may wait as long as it must
-		hangs(storing.ticks > hangTicks)
+		hangs(storing.hangs())
 	}
 }
