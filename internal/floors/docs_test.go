@@ -44,7 +44,7 @@ func TestArchitectureIsShort(t *testing.T) {
 
 // documentBytesMax bounds documents that grow by what nobody reads: examples of errors belong in
 // api/testdata/contract.yaml, and former measurements in git.
-var documentBytesMax = map[string]int{"docs/openapi.yaml": 170_000}
+var documentBytesMax = map[string]int{"docs/openapi.yaml": 170_000, "docs/BENCHMARKS.md": 24_500}
 
 func TestDocumentsAreShort(t *testing.T) {
 	for name, most := range documentBytesMax {
