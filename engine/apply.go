@@ -111,7 +111,7 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 	if packed := at.s.cold.sealed(); slot < 0 && packed != nil && at.s.cold.mayHave(op.ID) {
 		slot = t.unsealLocked(op.ID, at, packed)
 	}
-	if slot >= 0 && op.Kind < OpDelete && t.applyWordLocked(op, at, slot) {
+	if slot >= 0 && (op.Kind == OpAdd || op.Kind == OpSet) && t.applyWordLocked(op, at, slot) {
 		at.s.load(slot, dst)
 		return 0, true
 	}

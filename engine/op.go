@@ -6,8 +6,7 @@ import "math"
 // slot of its segment, so wide rows pay for unused columns.
 const ColumnsMax = 64
 
-// OpKind selects what an Op does to its row. The values are part of the log format
-// (docs/FORMAT.md) and never change meaning.
+// OpKind selects what an Op does to its row.
 type OpKind uint8
 
 const (
@@ -25,8 +24,7 @@ const (
 	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member
 	// was not in the set. OpLeave removes a member, and subtracts 1 if the member was in the
 	// set. Each has one cell: the column, and the member's 64 bits as its value; Copy has another. Sets are not
-	// part of a Table: package raftfsm gives it an OpAdd in place of these, so their numbers
-	// are in no log entry.
+	// part of a Table: package raftfsm gives it an OpAdd in place of these.
 	OpJoin  OpKind = 5
 	OpLeave OpKind = 6
 	// OpClearMembers removes all members of the shard of its id, likewise.
@@ -89,6 +87,9 @@ func (op *Op) Copied() (stamp uint64, copied bool) {
 
 // OfMember reports whether the op is an OpJoin or OpLeave.
 func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
+
+// OfSets reports whether the op changes sets of members.
+func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
 // HasValue reports whether a cell, floors aside, has a value other than 0. Only such an
 // op can create a row.

@@ -8,13 +8,6 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The form of an op on a table, drawn in codec.
-const (
-	opSizeMin  = 9
-	opCellsMax = 64 // six bits hold cells-1
-	opKindBits = 3
-)
-
 // batch is the decoded table ops of one entry. It reuses its memory.
 type batch struct {
 	ops     []engine.Op
@@ -59,79 +52,82 @@ func (b *batch) void(n int) {
 	}
 }
 
-// opForm decodes one op and returns the remaining bytes.
-type opForm func(p []byte) (rest []byte, err error)
-
-// parseOps decodes the number of a request's ops and each op.
-func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
-	if len(p) < 4 {
-		return 0, fmt.Errorf("%w: request of %d bytes", codec.ErrEntry, len(p))
-	}
-	n := int(binary.LittleEndian.Uint32(p))
-	p = p[4:]
-	if n > len(p)/sizeMin {
-		return 0, fmt.Errorf("%w: %d ops in %d bytes", codec.ErrEntry, n, len(p))
-	}
-	for range n {
+// parseOps decodes the ops of a request, one after the other, and returns their number.
+func parseOps(p []byte, op func(p []byte) (rest []byte, err error)) (ops int, err error) {
+	for ; len(p) > 0; ops++ {
 		if p, err = op(p); err != nil {
 			return 0, err
 		}
 	}
-	if len(p) > 0 {
-		return 0, fmt.Errorf("%w: %d bytes after the last op", codec.ErrEntry, len(p))
-	}
-	return n, nil
+	return ops, nil
 }
 
 // op decodes an op of a counter shard.
 func (b *batch) op(p []byte) ([]byte, error) {
-	if len(p) > 0 && p[0]&opKindBits == 0 {
-		if p[0]&memberHead != 0 {
-			return b.memberOp(p)
-		}
+	switch opKind(p[0]) {
+	case opAdd, opSet, opDelete:
+		return b.tableOp(p)
+	case opJoin, opLeave, opCopy, opPurge, opClearMembers:
+		return b.memberOp(p)
+	case opPublish, opUnpublish, opPutOutbox, opClearOutboxes:
 		return b.outboxOp(p)
 	}
-	return b.tableOp(p)
+	return nil, errOp(p, codec.KindCounters)
 }
 
-// tableOp decodes an op of any kind on a table.
+// onTable returns the form that a table takes an op in.
+func (k opKind) onTable() engine.OpKind {
+	switch k {
+	case opSet, opPlace:
+		return engine.OpSet
+	case opDelete, opForget:
+		return engine.OpDelete
+	case opTake, opBegin:
+		return engine.OpTake
+	}
+	return engine.OpAdd
+}
+
+// tableOp decodes an op on a table.
 func (b *batch) tableOp(p []byte) ([]byte, error) {
 	if len(p) < opSizeMin {
 		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
-	op := engine.Op{Kind: engine.OpKind(p[0] & opKindBits), ID: binary.LittleEndian.Uint64(p[1:])}
-	cells := int(p[0]>>2) + 1
+	kind := opKind(p[0])
+	op := engine.Op{Kind: kind.onTable(), ID: binary.LittleEndian.Uint64(p[1:])}
 	p = p[opSizeMin:]
-	switch {
-	case op.Kind == 0:
-		op.Kind = engine.OpTake
-	case op.Kind == engine.OpDelete && cells == 1:
-		cells = 0
-	case op.Kind == engine.OpDelete:
-		return nil, fmt.Errorf("%w: op kind %d with %d cells", codec.ErrEntry, op.Kind, cells)
-	}
-	for range cells {
-		floored := len(p) > 0 && p[0]&engine.FloorMark != 0
-		if len(p) < 2 || p[0]&^engine.FloorMark >= engine.ColumnsMax || floored && op.Kind != engine.OpAdd {
-			return nil, fmt.Errorf("%w: cell % x", codec.ErrEntry, p[:min(len(p), 2)])
+	for more := op.Kind != engine.OpDelete; more; {
+		if len(p) < 2 {
+			return nil, fmt.Errorf("%w: cell % x", codec.ErrEntry, p)
 		}
+		mark, column := p[0], p[0]&columnNumber
+		more = mark&columnMore != 0
 		v, n := binary.Varint(p[1:])
-		if n <= 0 || op.Kind == engine.OpTake && v < 0 {
-			return nil, fmt.Errorf("%w: value of column %d", codec.ErrEntry, p[0])
+		if n <= 0 || kind == opTake && v < 0 {
+			return nil, fmt.Errorf("%w: value of column %d", codec.ErrEntry, column)
 		}
-		column := p[0] &^ engine.FloorMark
-		p = p[1+n:]
-		if floored {
-			floor, n := binary.Varint(p)
-			if n <= 0 || v >= 0 {
+		if p = p[1+n:]; mark&columnFloored != 0 {
+			if kind != opAdd || v >= 0 {
 				return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
 			}
-			b.cells = append(b.cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
-			p = p[n:]
+			var err error
+			if p, err = b.floor(p, column); err != nil {
+				return nil, err
+			}
 		}
 		b.cells = append(b.cells, engine.Cell{Column: column, Value: v})
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.cells))
 	return p, nil
+}
+
+// floor decodes the floor of a column.
+func (b *batch) floor(p []byte, column uint8) ([]byte, error) {
+	floor, n := binary.Varint(p)
+	if n <= 0 {
+		return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
+	}
+	b.cells = append(b.cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
+	return p[n:], nil
 }

@@ -63,7 +63,7 @@ func (b *board) begin() { b.ops = b.ops[:0] }
 
 func (b *board) decode(id *dedup.RequestID, p []byte, _ bool) (int, error) {
 	answer := answerID(id.Hash())
-	return parseOps(p, boardOpSizeMin, func(p []byte) ([]byte, error) {
+	return parseOps(p, func(p []byte) ([]byte, error) {
 		op, rest, err := parseBoardOp(p)
 		op.id, op.forget = answer, id.ForgetsClients()
 		b.ops = append(b.ops, op)

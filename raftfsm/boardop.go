@@ -8,8 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BoardOpKind selects what a BoardOp does. The values are part of the log format and
-// never change meaning.
+// BoardOpKind selects what a BoardOp does: its kind in log entries.
 type BoardOpKind uint8
 
 // The kinds of ops on the board. A result row has the number of the channel or dot, and
@@ -17,26 +16,22 @@ type BoardOpKind uint8
 // returns its first result. A refused op has a Refusal as the column of its
 // engine.Overflow; RepeatedRefusal returns the refusal of a repeat.
 const (
-	BoardPublish BoardOpKind = 1 // one more notice; makes the channel
-	BoardRetract BoardOpKind = 2 // takes back the notice Seq
-	BoardFire    BoardOpKind = 3 // makes the dot
-	BoardDot     BoardOpKind = 4 // sets NewUsers; makes the dot
+	BoardPublish = BoardOpKind(opPublishNotice) // one more notice; makes the channel
+	BoardRetract = BoardOpKind(opRetract)       // takes back the notice Seq
+	BoardFire    = BoardOpKind(opFire)          // makes the dot
+	BoardDot     = BoardOpKind(opSetDot)        // sets NewUsers; makes the dot
 
 	// The ops below restore what a snapshot has.
-	BoardPutChannel BoardOpKind = 5
-	BoardPutDot     BoardOpKind = 6
-	BoardClear      BoardOpKind = 7
+	BoardPutChannel = BoardOpKind(opPutChannel)
+	BoardPutDot     = BoardOpKind(opPutDot)
+	BoardClear      = BoardOpKind(opClearBoard)
 
 	// The ops below create what does not exist yet and change nothing else, so that a
 	// user can have a position in a channel before its first notice, or at a dot before
 	// it is fired.
-	BoardMakeChannel BoardOpKind = 8
-	BoardMakeDot     BoardOpKind = 9
+	BoardMakeChannel = BoardOpKind(opMakeChannel)
+	BoardMakeDot     = BoardOpKind(opMakeDot)
 )
-
-// Makes reports whether an op only creates a channel or dot, which needs
-// catalog.View.TakesMaking.
-func (k BoardOpKind) Makes() bool { return k == BoardMakeChannel || k == BoardMakeDot }
 
 // Refusal is why the board refused an op.
 type Refusal = uint8
@@ -125,7 +120,10 @@ func (op *BoardOp) appendTo(dst []byte) []byte {
 
 // parseBoardOp splits an op off.
 func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
-	bad := fmt.Errorf("%w: board op of %d bytes", codec.ErrEntry, len(p))
+	if k := BoardOpKind(p[0]); k < BoardPublish || k > BoardMakeDot {
+		return op, nil, errOp(p, codec.KindBoard)
+	}
+	bad := fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(p[0]), len(p))
 	if len(p) < boardOpSizeMin || len(p) < boardOpSizeMin+int(p[1]) {
 		return op, nil, bad
 	}

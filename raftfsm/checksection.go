@@ -34,11 +34,11 @@ func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) 
 	return v
 }
 
-// CheckSection returns the number of ops in a request's section for a shard of a kind,
-// and whether the leader's time must precede the section in an entry. It fails for a
+// CheckSection returns the number of ops in a request's section for a shard of a kind and a
+// route, and whether the leader's time must precede the section in an entry. It fails for a
 // section that no RequestWriter makes, because such a section in an entry would stop
-// every replica. It also returns the visitor's error.
-func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
+// every replica. It returns an ErrRoute for a section of another route, and the visitor's error.
+func CheckSection(kind codec.Kind, route codec.Route, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {
 		return 0, false, err
@@ -46,7 +46,11 @@ func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int,
 	if len(rest) > 0 {
 		return 0, false, fmt.Errorf("%w: %d bytes behind the section", codec.ErrEntry, len(rest))
 	}
-	id, payload, err := dedup.ParseIdentity(form, payload)
+	var id dedup.RequestID
+	to, payload, err := parseRequest(form, payload, &id)
+	if err == nil {
+		err = route.Check(to)
+	}
 	if err != nil {
 		return 0, false, err
 	}
@@ -65,7 +69,7 @@ func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int,
 
 func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	var b batch
-	if ops, err = parseOps(p, opSizeMin, b.op); err != nil {
+	if ops, err = parseOps(p, b.op); err != nil {
 		return ops, false, err
 	}
 	if err := b.visit(see.Op, func(int) Table { return TableCounts }); err != nil {

@@ -424,12 +424,12 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 	t.Run("visited", func(t *testing.T) {
 		rows := 0
-		facts, err := VisitSnapshot(bytes.NewReader(carried), codec.KindCounters,
+		facts, err := VisitSnapshot(bytes.NewReader(carried), codec.KindCounters, codectest.Whole,
 			SnapshotVisitor{Rows: func(p *engine.Page) error { rows += len(p.IDs); return nil }})
 		if err != nil || facts.Digest != want.Digest || uint64(rows) != want.Rows {
 			t.Errorf("%+v, %d rows, %v", facts, rows, err)
 		}
-		if _, err := VisitSnapshot(bytes.NewReader(named), codec.KindCounters, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+		if _, err := VisitSnapshot(bytes.NewReader(named), codec.KindCounters, codectest.Whole, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 			t.Errorf("one that names: %v", err)
 		}
 	})
@@ -493,7 +493,7 @@ func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
 	if err := codectest.Restore(New(kind), stream); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s restored: %v", kind, err)
 	}
-	if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+	if _, err := VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s visited: %v", kind, err)
 	}
 }
@@ -521,7 +521,7 @@ func FuzzReadCarried(f *testing.F) {
 		stream = append(stream, codectest.Framed(codec.StreamEnd, binary.LittleEndian.AppendUint32(end, 5))...)
 		c := newCounters(t)
 		err := codectest.Restore(c, stream)
-		facts, visited := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{})
+		facts, visited := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, SnapshotVisitor{})
 		if err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)

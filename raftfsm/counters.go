@@ -143,7 +143,7 @@ func (c *counts) begin() {
 
 func (c *counts) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
 	before := len(c.batch.members)
-	ops, err := parseOps(p, opSizeMin, c.batch.op)
+	ops, err := parseOps(p, c.batch.op)
 	if err == nil && len(c.batch.members) > before && !clocked {
 		err = fmt.Errorf("%w: an op on members before the clock", codec.ErrEntry)
 	}

@@ -133,7 +133,7 @@ type feed struct {
 func (f *feed) begin() { f.batch.begin() }
 
 func (f *feed) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
-	return parseOps(p, feedOpSizeMin, f.batch.op)
+	return parseOps(p, f.batch.op)
 }
 
 // void turns the last ops into reads, which change no feed.

@@ -11,29 +11,28 @@ import (
 // FolloweesMax bounds the followees of one user: a poll reads the posts of each.
 const FolloweesMax = 5000
 
-// FeedOpKind is what a FeedOp does. The values are part of the log format and never
-// change meaning.
+// FeedOpKind is what a FeedOp does: its kind in log entries.
 type FeedOpKind uint8
 
 // The kinds of ops on feeds.
 const (
 	// FeedReset replaces the user's followees.
-	FeedReset FeedOpKind = 1
+	FeedReset = FeedOpKind(opResetFeed)
 	// FeedFollow adds the followees that the user lacks. It is refused if the user
 	// would have more than FolloweesMax.
-	FeedFollow FeedOpKind = 2
+	FeedFollow = FeedOpKind(opFollow)
 	// FeedUnfollow removes followees.
-	FeedUnfollow FeedOpKind = 3
+	FeedUnfollow = FeedOpKind(opUnfollow)
 	// FeedRead sets the posts of the followees that the user has.
-	FeedRead FeedOpKind = 4
+	FeedRead = FeedOpKind(opReadFeed)
 	// FeedClear removes the feeds of all users of the shard. It has no followees.
-	FeedClear FeedOpKind = 5
+	FeedClear = FeedOpKind(opClearFeeds)
 	// FeedPutGroup makes a group of some of the user's followees, in place of one of that
 	// name. It is refused if the user does not follow one of them, or would have more than
 	// GroupsMax groups. Its row has the number of followees of the group.
-	FeedPutGroup FeedOpKind = 6
+	FeedPutGroup = FeedOpKind(opPutGroup)
 	// FeedDropGroup removes a group. Its row has 0.
-	FeedDropGroup FeedOpKind = 7
+	FeedDropGroup = FeedOpKind(opDropGroup)
 )
 
 // FeedOp is one change of one user's feed. Followees ascend by id without duplicates.
@@ -42,9 +41,10 @@ const (
 //
 // In an entry, with a shard's key in place of the user:
 //
-//	kind (1) | key (8) | followees (4) | id less the id before (uvarint), posts (varint) …
-//	if feedStamped is set in the number of followees:  Since (uvarint)
+//	kind (1) | key (8) | Since (uvarint) | followees
 //	and of an op on a group:  length of its name (1) | name
+//
+//	followees:  number (uvarint) | id less the id before (uvarint), posts (varint) …
 type FeedOp struct {
 	Kind      FeedOpKind
 	User      uint64
@@ -107,11 +107,6 @@ func (k FeedOpKind) takes(followees int) bool {
 	return k >= FeedReset && k <= FeedDropGroup && followees <= FolloweesMax
 }
 
-const (
-	feedOpSizeMin   = 13
-	followeeSizeMin = 2
-)
-
 func (op *FeedOp) check() error {
 	if !op.Kind.takes(len(op.Followees)) || op.Kind.OfGroup() && !ValidGroupName(op.Group) {
 		return fmt.Errorf("a feed op of kind %d with %d followees has no form in a log entry", op.Kind, len(op.Followees))
@@ -126,14 +121,7 @@ func (op *FeedOp) check() error {
 
 func (op *FeedOp) appendTo(dst []byte, key uint64) []byte {
 	dst = binary.LittleEndian.AppendUint64(append(dst, byte(op.Kind)), key)
-	n := uint32(len(op.Followees))
-	if op.Since > 0 {
-		n |= feedStamped
-	}
-	dst = appendFolloweeList(binary.LittleEndian.AppendUint32(dst, n), op.Followees)
-	if op.Since > 0 {
-		dst = binary.AppendUvarint(dst, op.Since)
-	}
+	dst = appendFolloweeList(binary.AppendUvarint(dst, op.Since), op.Followees)
 	if op.Kind.OfGroup() {
 		dst = append(append(dst, byte(len(op.Group))), op.Group...)
 	}
@@ -142,6 +130,7 @@ func (op *FeedOp) appendTo(dst []byte, key uint64) []byte {
 
 // appendFolloweeList appends followees in their form in entries and snapshots.
 func appendFolloweeList(dst []byte, followees []Followee) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(followees)))
 	last := uint64(0)
 	for _, f := range followees {
 		dst = binary.AppendVarint(binary.AppendUvarint(dst, f.ID-last), f.Posts)
@@ -150,9 +139,13 @@ func appendFolloweeList(dst []byte, followees []Followee) []byte {
 	return dst
 }
 
-// parseFolloweeList appends n followees to dst and returns the bytes behind them, or
-// false.
-func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, bool) {
+// parseFolloweeList appends followees to dst and returns the bytes behind them, or false.
+func parseFolloweeList(dst []Followee, p []byte) ([]Followee, []byte, bool) {
+	n, size := binary.Uvarint(p)
+	if size <= 0 || n > FolloweesMax {
+		return dst, nil, false
+	}
+	p = p[size:]
 	id := uint64(0)
 	for i := range n {
 		gap, size := binary.Uvarint(p)
@@ -168,18 +161,6 @@ func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, boo
 		p = p[size+m:]
 	}
 	return dst, p, true
-}
-
-// feedStamped, in a number of followees, says that a stamp follows them.
-const feedStamped = 1 << 30
-
-// parseStamp reads a stamp, which is not 0, and returns the bytes behind it.
-func parseStamp(p []byte) (stamp uint64, rest []byte, ok bool) {
-	stamp, size := binary.Uvarint(p)
-	if size <= 0 || stamp == 0 {
-		return 0, nil, false
-	}
-	return stamp, p[size:], true
 }
 
 // feedBatch holds the decoded ops of one entry and reuses its memory.
@@ -201,25 +182,23 @@ func (b *feedBatch) users(yield func(user uint64)) {
 }
 
 func (b *feedBatch) op(p []byte) ([]byte, error) {
-	if len(p) < feedOpSizeMin {
-		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
+	op := FeedOp{Kind: FeedOpKind(p[0])}
+	if op.Kind < FeedReset || op.Kind > FeedDropGroup {
+		return nil, errOp(p, codec.KindFeed)
 	}
-	op := FeedOp{Kind: FeedOpKind(p[0]), User: binary.LittleEndian.Uint64(p[1:])}
-	n := binary.LittleEndian.Uint32(p[9:])
-	stamped := n&feedStamped != 0
-	n &^= feedStamped
-	p = p[feedOpSizeMin:]
-	if n > FolloweesMax || !op.Kind.takes(int(n)) || int(n) > len(p)/followeeSizeMin {
-		return nil, fmt.Errorf("%w: feed op %d of %d followees", codec.ErrEntry, op.Kind, n)
+	bad := func() error { return fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(op.Kind), len(p)) }
+	if len(p) < opSizeMin {
+		return nil, bad()
 	}
-	var ok bool
-	if b.followees, p, ok = parseFolloweeList(b.followees, p, int(n)); !ok {
-		return nil, fmt.Errorf("%w: followees of a feed op", codec.ErrEntry)
+	op.User, p = binary.LittleEndian.Uint64(p[1:]), p[opSizeMin:]
+	since, size := binary.Uvarint(p)
+	first, ok := len(b.followees), size > 0
+	if ok {
+		op.Since = since
+		b.followees, p, ok = parseFolloweeList(b.followees, p[size:])
 	}
-	if stamped {
-		if op.Since, p, ok = parseStamp(p); !ok {
-			return nil, fmt.Errorf("%w: stamp of a feed op", codec.ErrEntry)
-		}
+	if !ok || !op.Kind.takes(len(b.followees)-first) {
+		return nil, bad()
 	}
 	if op.Kind.OfGroup() {
 		var err error

@@ -135,7 +135,7 @@ func checkSpilled(t rapid.TB, fsm *Feed) {
 
 func feedEntry(index uint64, ops ...FeedOp) *raft.Log {
 	var w RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for i := range ops {
 		w.Feed(ops[i].User, &ops[i])
 	}

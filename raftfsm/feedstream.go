@@ -10,12 +10,7 @@ import (
 
 // The body of a user in sections of feeds:
 //
-//	followees (4), followees as in an op
-//
-// If feedStamped is set in the number of followees, the stamp (uvarint) follows them. If
-// feedGroups is set, groups.go's form of the user's groups is last.
-const feedGroups = 1 << 31
-
+//	stamp, 0 for none (uvarint) | followees as in an op | groups as in groups.go, or 0 (1) for none
 func (f *feed) capture() captured { return &feedSnapshot{view: f.bodies.Capture(), sum: f.sum} }
 
 // feedSnapshot is a captured shard of feeds. A snapshot contains all feeds, including
@@ -32,18 +27,10 @@ func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 		var groups []byte
 		var stamp uint64
 		followees, stamp, groups = decodeFeed(followees[:0], body)
-		n := uint32(len(followees))
-		if len(groups) > 0 {
-			n |= feedGroups
+		if len(groups) == 0 {
+			groups = []byte{0}
 		}
-		if stamp > 0 {
-			n |= feedStamped
-		}
-		b = appendFolloweeList(binary.LittleEndian.AppendUint32(b, n), followees)
-		if stamp > 0 {
-			b = binary.AppendUvarint(b, stamp)
-		}
-		return append(b, groups...)
+		return append(appendFolloweeList(binary.AppendUvarint(b, stamp), followees), groups...)
 	})
 }
 
@@ -78,28 +65,22 @@ type feedReader struct {
 // section calls visit with each user of a section.
 func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee, groups []Group) error) error {
 	return r.bodyReader.section(p, func(user uint64, p []byte) ([]byte, error) {
-		if len(p) < 4 {
-			return nil, fmt.Errorf("%w: feed of %d bytes", codec.ErrSnapshot, len(p))
+		stamp, size := binary.Uvarint(p)
+		ok := size > 0
+		if r.stamp = stamp; ok {
+			r.followees, p, ok = parseFolloweeList(r.followees[:0], p[size:])
 		}
-		n := binary.LittleEndian.Uint32(p)
-		hasGroups, stamped := n&feedGroups != 0, n&feedStamped != 0
-		if n &^= feedGroups | feedStamped; n < 1 && stamped || n < 1 && !hasGroups || n > FolloweesMax {
-			return nil, fmt.Errorf("%w: feed of user %d with %d followees", codec.ErrSnapshot, user, n)
-		}
-		var ok bool
-		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[4:], int(n)); !ok {
+		if !ok || len(p) == 0 {
 			return nil, fmt.Errorf("%w: followees of user %d", codec.ErrSnapshot, user)
 		}
-		if r.stamp = 0; stamped {
-			if r.stamp, p, ok = parseStamp(p); !ok {
-				return nil, fmt.Errorf("%w: stamp of user %d", codec.ErrSnapshot, user)
-			}
-		}
 		var groups []Group
-		if hasGroups {
-			if groups, p, ok = parseGroups(p, r.followees); !ok {
-				return nil, fmt.Errorf("%w: groups of user %d", codec.ErrSnapshot, user)
-			}
+		if p[0] == 0 {
+			p = p[1:]
+		} else if groups, p, ok = parseGroups(p, r.followees); !ok {
+			return nil, fmt.Errorf("%w: groups of user %d", codec.ErrSnapshot, user)
+		}
+		if len(r.followees) == 0 && (stamp > 0 || len(groups) == 0) {
+			return nil, fmt.Errorf("%w: feed of user %d with no followees", codec.ErrSnapshot, user)
 		}
 		return p, visit(user, r.followees, groups)
 	})

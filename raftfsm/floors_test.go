@@ -39,7 +39,7 @@ func TestFloorsOfColumns(t *testing.T) {
 	floors := FloorsOf([]string{"a", "b", "c"}, map[string]int64{"b": 0, "c": -5})
 	write := func(f *Floors, ops ...engine.Op) (section []byte) {
 		var w RequestWriter
-		w.Reset(nil, &dedup.RequestID{})
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		w.SetFloors(f)
 		for i := range ops {
 			w.Op(ops[i].ID, &ops[i])
@@ -67,26 +67,27 @@ func TestFloorsOfColumns(t *testing.T) {
 		})
 	}
 	var w RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	w.SetFloors(floors)
 	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
-	if w.Reset(nil, &dedup.RequestID{}); w.floors != nil {
+	if w.Reset(nil, codectest.Whole, &dedup.RequestID{}); w.floors != nil {
 		t.Error("the next section has the floors of the one before")
 	}
 }
 
 func TestFloorsWithoutAForm(t *testing.T) {
 	sealed := func(cells string) []byte {
-		request := "\x01\x00\x00\x00" + cells
+		request := "\x01\x00" + cells // the route
 		return codec.AppendChecksum(append(append(codec.BeginEntry(nil, codec.KindCounters, 0), codec.SectionRequest, byte(len(request)), 0, 0, 0), request...))
 	}
 	key := "\x00\x00\x00\x00\x00\x00\x00\x00"
 	for name, entry := range map[string][]byte{
-		"of a set":         sealed("\x02" + key + "\x80\x01\x00"),
-		"of a delta above": sealed("\x01" + key + "\x80\x02\x00"),
-		"of no delta":      sealed("\x01" + key + "\x80\x00\x00"),
-		"cut":              sealed("\x01" + key + "\x80\x01"),
-		"of column 64":     sealed("\x01" + key + "\xc0\x01\x00"),
+		"of a set":         sealed("\x02" + key + "\x40\x01\x00"),
+		"of a delta above": sealed("\x01" + key + "\x40\x02\x00"),
+		"of no delta":      sealed("\x01" + key + "\x40\x00\x00"),
+		"cut":              sealed("\x01" + key + "\x40\x01"),
+		"of a take":        sealed("\x04" + key + "\x40\x01\x00"),
+		"more, and none":   sealed("\x01" + key + "\xc0\x01\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := codectest.ApplyError(newCounters(t), codectest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
@@ -94,7 +95,7 @@ func TestFloorsWithoutAForm(t *testing.T) {
 			}
 		})
 	}
-	if err := codectest.ApplyError(newCounters(t), codectest.Command(1, sealed("\x01"+key+"\x80\x01\x00"))); err != nil {
+	if err := codectest.ApplyError(newCounters(t), codectest.Command(1, sealed("\x01"+key+"\x40\x01\x00"))); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for name, op := range map[string]engine.Op{
@@ -115,7 +116,7 @@ func TestCutsOfRequests(t *testing.T) {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w RequestWriter
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	op := floored(7, 1, -3, 0)
 	w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}})
 	w.TableOp(TableCursors, 7, cursorOp(CursorRaise, 1, 13))

@@ -76,7 +76,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	f := NewFeed()
 	op := FeedOp{Kind: FeedReset, User: 7, Followees: randomFeed(rand.New(rand.NewPCG(1, 1)), 90)}
 	var w RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	w.Feed(7, &op)
 	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)

@@ -56,7 +56,7 @@ func goldenRequest(kind codec.Kind, w *RequestWriter) {
 func goldenSections(kind codec.Kind) []byte {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w RequestWriter
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	goldenRequest(kind, &w)
 	return append(dedup.AppendClock(nil, time.UnixMilli(20_000*dayMillis), testLimits), w.Section()...)
 }
@@ -83,7 +83,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 			if err := codectest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
-			facts, err := VisitSnapshot(bytes.NewReader(snapshot), kind, SnapshotVisitor{})
+			facts, err := VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, SnapshotVisitor{})
 			if s := m.State(); err != nil || facts != (SnapshotFacts{Index: s.Index, Rows: s.Rows, Digest: s.Digest}) {
 				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
 			}
@@ -118,10 +118,10 @@ func TestCheckSectionOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		id := dedup.ByProducer([]byte("p"), 1)
 		var w RequestWriter
-		w.Reset(nil, &id)
+		w.Reset(nil, codectest.Whole, &id)
 		goldenRequest(kind, &w)
 		seen := 0
-		ops, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{
+		ops, clocked, err := CheckSection(kind, codectest.Whole, w.Section(), SectionVisitor{
 			Op:   func(Table, uint64, *engine.Op) error { seen++; return nil },
 			Feed: func(uint64, *FeedOp) error { seen++; return nil },
 		})
@@ -129,13 +129,13 @@ func TestCheckSectionOfKinds(t *testing.T) {
 			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
 		}
 		for _, other := range append(shardKinds, codec.KindCounters) {
-			if _, _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, codec.ErrEntry) {
+			if _, _, err := CheckSection(other, codectest.Whole, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
 			}
 		}
-		w.Reset(nil, &dedup.RequestID{})
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		goldenRequest(kind, &w)
-		if _, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{}); err != nil || clocked != (kind == codec.KindUnread) {
+		if _, clocked, err := CheckSection(kind, codectest.Whole, w.Section(), SectionVisitor{}); err != nil || clocked != (kind == codec.KindUnread) {
 			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestCursorsNeedAClock(t *testing.T) {
 		"raise": func() { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, 1, 1)) },
 		"sweep": func() { w.Sweep(CursorIdleMin, 1) },
 	} {
-		w.Reset(nil, &dedup.RequestID{})
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		fill()
 		entry := codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindUnread, 0), w.Section()...))
 		if err := codectest.ApplyError(NewUnread(), codectest.Command(1, entry)); err == nil {
@@ -225,7 +225,7 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 			}
 			return
 		}
-		if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); err != nil {
+		if _, err := VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, SnapshotVisitor{}); err != nil {
 			t.Fatalf("restored, and not visited: %v", err)
 		}
 		again := New(kind)
@@ -246,7 +246,7 @@ func boardOf(t *testing.T, ops ...BoardOp) (*Board, []*Result) {
 
 func applyBoard(b *Board, id dedup.RequestID, op *BoardOp) *Result {
 	var w RequestWriter
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	w.Board(op)
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindBoard, 2), time.UnixMilli(1000), testLimits)
 	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)
@@ -374,7 +374,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 		t.Errorf("restored %+v", restored.View())
 	}
 	var w RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for i := range making {
 		w.Board(&making[i])
 	}
@@ -421,7 +421,7 @@ func TestFolloweesAreBounded(t *testing.T) {
 			op.Followees = append(op.Followees, Followee{uint64(from + i), 0})
 		}
 		var w RequestWriter
-		w.Reset(nil, &id)
+		w.Reset(nil, codectest.Whole, &id)
 		w.Feed(1, &op)
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindFeed, 1), time.UnixMilli(1000), testLimits)
 		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)

@@ -48,6 +48,10 @@ type Machine interface {
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
+	// SetRoute sets which shard of how many the machine is, before its first entry or snapshot.
+	// Before that it is the only one. Restore refuses a snapshot of another route.
+	SetRoute(route codec.Route)
+	Route() codec.Route
 }
 
 // State summarises a shard's contents at an index.
@@ -67,6 +71,7 @@ var ErrStuck = errors.New("the replica applies no more entries")
 // request memory, and the order of decoding, judging and applying.
 type machine struct {
 	kind  codec.Kind
+	route codec.Route     // of the shard; set before the first entry
 	fresh func() contents // returns empty contents
 	show  func(contents)  // publishes contents to readers
 
@@ -101,7 +106,7 @@ type machine struct {
 }
 
 func (m *machine) init(kind codec.Kind, fresh func() contents, show func(contents)) {
-	m.kind, m.fresh, m.show = kind, fresh, show
+	m.kind, m.route, m.fresh, m.show = kind, codec.Route{Modulus: 1}, fresh, show
 	m.memory, m.contents = dedup.New(), fresh()
 	show(m.contents)
 }
@@ -180,6 +185,12 @@ func (m *machine) TableOf(Table) *engine.Table { return nil }
 
 // Close implements Machine for the kinds with nothing on disk.
 func (m *machine) Close() {}
+
+// SetRoute implements Machine.
+func (m *machine) SetRoute(route codec.Route) { m.route = route }
+
+// Route implements Machine.
+func (m *machine) Route() codec.Route { return m.route }
 
 // Stuck implements Machine.
 func (m *machine) Stuck() error {
@@ -295,7 +306,7 @@ func (m *machine) apply(entry *raft.Log) any {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
 	if err == nil {
-		err = m.requests.decode(sections, m.memory, m.contents)
+		err = m.requests.decode(sections, m.route, m.memory, m.contents)
 	}
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
@@ -333,7 +344,7 @@ func (m *machine) apply(entry *raft.Log) any {
 	return r
 }
 
-// Table is which table of a shard an op changes.
+// Table is which table of a shard an op changes, and calls between nodes name it.
 type Table uint8
 
 // The tables of a shard of the keyspace of unread numbers. A shard of counters has
@@ -342,6 +353,6 @@ const (
 	TableCounts  Table = 0
 	TableCursors Table = 1
 
-	// tableSweep in an entry precedes a step of the sweep: sweep.go.
+	// tableSweep stands for a step of the sweep: sweep.go.
 	tableSweep Table = 2
 )

@@ -17,11 +17,12 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
 	}
-	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.capture()}, nil
+	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.capture()}, nil
 }
 
 type machineSnapshot struct {
 	kind     codec.Kind
+	route    codec.Route
 	index    uint64
 	memory   *dedup.View
 	contents captured
@@ -31,7 +32,7 @@ type machineSnapshot struct {
 // Persist pins them for as long as a snapshot of the sink's name exists. On an error
 // the caller cancels the sink, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeShard(sink, s.kind, s.index, s.contents, s.memory); err != nil {
+	if err := writeShard(sink, s.kind, s.route, s.index, s.contents, s.memory); err != nil {
 		return err
 	}
 	if err := s.contents.keep(sink.ID()); err != nil {
@@ -48,7 +49,7 @@ func (s *machineSnapshot) Release() { s.contents.release() }
 func (m *machine) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	held := m.fresh()
-	index, once, err := readShard(snapshot, m.kind, held)
+	index, once, err := readShard(snapshot, m.kind, m.route, held)
 	if err != nil {
 		held.dispose()
 		err = fmt.Errorf("cannot restore %s: %w", m.kind, err)

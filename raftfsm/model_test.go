@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -76,7 +77,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 		kind := rapid.SampledFrom([]engine.OpKind{engine.OpAdd, engine.OpAdd, engine.OpSet, engine.OpDelete}).Draw(t, "kind")
 		op := engine.Op{ID: id.Draw(t, "id"), Kind: kind}
 		if kind != engine.OpDelete {
-			op.Cells = rapid.SliceOfN(cell, 1, opCellsMax).Draw(t, "cells")
+			op.Cells = rapid.SliceOfN(cell, 1, 64).Draw(t, "cells")
 		}
 		return op
 	})
@@ -86,7 +87,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 // appendRequest appends a section of ops to an entry.
 func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for i := range ops {
 		w.Op(ops[i].ID, &ops[i])
 	}

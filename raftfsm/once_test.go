@@ -25,7 +25,7 @@ var testLimits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, Produce
 func limitedEntry(index uint64, now int64, limits dedup.Limits, id dedup.RequestID) *raft.Log {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), limits)
 	var w RequestWriter
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}
 }
@@ -69,7 +69,7 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), h.limits)
 	for _, r := range requests {
 		var w RequestWriter
-		w.Reset(nil, &r.id)
+		w.Reset(nil, codectest.Whole, &r.id)
 		for _, delta := range r.deltas {
 			w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}})
 		}
@@ -118,7 +118,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		e := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(0), testLimits)
 		for i, id := range ids {
 			var w RequestWriter
-			w.Reset(nil, &id)
+			w.Reset(nil, codectest.Whole, &id)
 			add(&w, 1, math.MaxInt64)
 			if i == 0 {
 				add(&w, 2, 1) // of the first, one op is applied
@@ -175,7 +175,7 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 		var w RequestWriter
 		id := keyed("k", "body")
 		id = id.JudgedBy(7, dedup.Use{})
-		w.Reset(nil, &id)
+		w.Reset(nil, codectest.Whole, &id)
 		w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}})
 		w.SetUse(dedup.Use{Met: 5, Floor: floor})
 		return w.Section()
@@ -316,11 +316,11 @@ func (h *history) reopen(t rapid.TB) {
 	var b bytes.Buffer
 	table := h.c.contents.capture()
 	defer table.release()
-	if err := writeShard(&b, codec.KindCounters, h.index, table, h.c.memory.Capture()); err != nil {
+	if err := writeShard(&b, codec.KindCounters, codectest.Whole, h.index, table, h.c.memory.Capture()); err != nil {
 		t.Fatal(err)
 	}
 	h.c = NewCounters()
-	index, once, err := readShard(&b, codec.KindCounters, h.c.contents)
+	index, once, err := readShard(&b, codec.KindCounters, codectest.Whole, h.c.contents)
 	if err != nil || index != h.index {
 		t.Fatalf("index %d: %v", index, err)
 	}
@@ -332,19 +332,19 @@ func (h *history) reopen(t rapid.TB) {
 func TestSectionOfARestore(t *testing.T) {
 	id := dedup.ByRestore(1<<60, true)
 	var w RequestWriter
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	w.Op(0, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{}}})
 	kind, payload, _, err := codec.NextSection(w.Section())
 	if err != nil || kind != codec.SectionRestore {
 		t.Fatalf("section %d, %v", kind, err)
 	}
-	if got, _, err := dedup.ParseIdentity(kind, payload); err != nil || !got.ForgetsClients() || !reflect.DeepEqual(got, id) {
+	if got, _, err := dedup.ParseIdentity(kind, payload[2:]); err != nil || !got.ForgetsClients() || !reflect.DeepEqual(got, id) {
 		t.Errorf("read %+v, %v", got, err)
 	}
-	if _, _, err := dedup.ParseIdentity(kind, payload[:7]); !errors.Is(err, codec.ErrEntry) {
+	if _, _, err := dedup.ParseIdentity(kind, payload[2:9]); !errors.Is(err, codec.ErrEntry) {
 		t.Errorf("a number that is cut: %v", err)
 	}
-	if ops, _, err := CheckSection(codec.KindCounters, w.Section(), SectionVisitor{}); err != nil || ops != 1 {
+	if ops, _, err := CheckSection(codec.KindCounters, codectest.Whole, w.Section(), SectionVisitor{}); err != nil || ops != 1 {
 		t.Errorf("%d ops, %v", ops, err)
 	}
 }

@@ -80,15 +80,15 @@ func (b *batch) outboxKeys(yield func(author uint64)) {
 // outboxOp decodes an op on an outbox. For the table it is one that adds 1 to the posts, or
 // takes 1 away; a judge corrects that.
 func (b *batch) outboxOp(p []byte) ([]byte, error) {
-	kind, ok := outbox.KindOf(p[0])
-	if !ok || len(p) < opSizeMin {
-		return nil, fmt.Errorf("%w: op of head %#x and %d bytes", codec.ErrEntry, p[0], len(p))
+	kind := outbox.Kind(p[0])
+	if len(p) < opSizeMin {
+		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
 	key := binary.LittleEndian.Uint64(p[1:])
 	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.ops), cell: -1}
 	rest, ok := o.Parse(p[opSizeMin:])
 	if !ok {
-		return nil, fmt.Errorf("%w: op %d on an outbox", codec.ErrEntry, kind)
+		return nil, fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(kind), len(p))
 	}
 	switch kind {
 	case outbox.Publish:

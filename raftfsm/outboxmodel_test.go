@@ -92,7 +92,7 @@ type outboxAct struct {
 
 func outboxSection(id *dedup.RequestID, floors *Floors, acts ...outboxAct) []byte {
 	var w RequestWriter
-	w.Reset(nil, id)
+	w.Reset(nil, codectest.Whole, id)
 	w.SetFloors(floors)
 	for i := range acts {
 		if acts[i].table != nil {
@@ -515,7 +515,7 @@ func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 
 func visitOutboxes(t *rapid.T, stream []byte, want map[uint64]*modelAuthor) {
 	found := 0
-	_, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{
+	_, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, SnapshotVisitor{
 		Outbox: func(key uint64, box *outbox.Outbox) error {
 			found++
 			if m := want[key]; m == nil || !slices.Equal(box.IDs, m.descending()) || box.Trimmed != m.trimmed {

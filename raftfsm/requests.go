@@ -32,9 +32,9 @@ func (b *requests) ops() int {
 	return b.all[len(b.all)-1].end
 }
 
-// decode passes all ops of an entry to the contents, in order, and lets the request
-// memory judge each request. It voids the ops of requests that must not be applied.
-func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) error {
+// decode passes all ops of an entry to the contents of the shard of a route, in order, and lets
+// the request memory judge each request. It voids the ops of requests that must not be applied.
+func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held contents) error {
 	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
 	held.begin()
@@ -56,7 +56,7 @@ func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) er
 			once.Tick(now, limits)
 			clocked = true
 		default:
-			err = b.request(kind, payload, once, held, clocked)
+			err = b.request(kind, payload, route, once, held, clocked)
 		}
 		if err != nil {
 			return err
@@ -66,31 +66,49 @@ func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) er
 	return nil
 }
 
-// request decodes one request and judges it.
-func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held contents, clocked bool) error {
-	id, p, err := dedup.ParseIdentity(kind, p)
+// request decodes one request and judges it. It judges no request of another route, which so
+// leaves nothing in the request memory.
+func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held contents, clocked bool) error {
+	b.all = append(b.all, request{})
+	r := &b.all[len(b.all)-1]
+	of, p, err := parseRequest(kind, p, &r.id)
 	if err != nil {
 		return err
 	}
-	if id.Exists() && !clocked {
+	if r.id.Exists() && !clocked {
 		return fmt.Errorf("%w: a request with an identity before the clock", codec.ErrEntry)
 	}
-	ops, err := held.decode(&id, p, clocked)
+	ops, err := held.decode(&r.id, p, clocked)
 	if err != nil {
 		return err
 	}
-	outcome := once.Judge(&id)
-	b.all = append(b.all, request{id, b.ops() + ops})
+	if r.end = ops; len(b.all) > 1 {
+		r.end += b.all[len(b.all)-2].end
+	}
+	outcome := dedup.Misrouted
+	if of == route {
+		outcome = once.Judge(&r.id)
+	}
 	b.outcomes = append(b.outcomes, outcome)
-	b.met = append(b.met, once.Met(&id, outcome))
-	if id.IsSource() {
+	b.met = append(b.met, once.Met(&r.id, outcome))
+	if r.id.IsSource() {
 		b.positions = append(b.positions, make([]dedup.PositionAnswer, len(b.all)-len(b.positions))...)
-		b.positions[len(b.all)-1] = once.Position(&id)
+		b.positions[len(b.all)-1] = once.Position(&r.id)
 	}
 	if outcome != dedup.Applied {
 		held.void(ops)
 	}
 	return nil
+}
+
+// parseRequest splits the route and the identity off a request.
+func parseRequest(kind byte, p []byte, id *dedup.RequestID) (of codec.Route, ops []byte, err error) {
+	of, ops, ok := codec.ParseRoute(p)
+	if !ok {
+		return of, nil, fmt.Errorf("%w: section kind %d without a route", codec.ErrEntry, kind)
+	}
+	*id, ops, err = dedup.ParseIdentity(kind, ops)
+	return of, ops, err
 }
 
 // noteRefused records in the request memory which requests of the entry had some or all ops

@@ -14,18 +14,17 @@ import (
 // Section returns it.
 type RequestWriter struct {
 	buf       []byte
-	opsAt     int // where the number of ops is stored
-	ops       uint32
+	opsAt     int // where the ops begin
+	ops       int
 	floors    *Floors
 	ofMembers bool
 }
 
-// Reset starts a section in buf, overwriting its contents. Like Op, it panics on an
-// identity that the format cannot express.
-func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
-	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
+// Reset starts a section for the shard of a route in buf, overwriting its contents. Like Op, it
+// panics on an identity or a route that the format cannot express.
+func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID) {
+	w.buf = id.AppendTo(route.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0)))
 	w.opsAt, w.ops = len(w.buf), 0
-	w.buf = append(w.buf, 0, 0, 0, 0)
 	w.floors, w.ofMembers = nil, false
 }
 
@@ -33,76 +32,105 @@ func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 // no delta can reach is left out.
 func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
 
-// Op appends an op under key, which replaces the op's id. It panics on an op that the
-// format cannot express: an entry that cannot be applied stops every replica, so it must
+// Op appends an op of counters under key, which replaces the op's id. It panics on an op that
+// the format cannot express: an entry that cannot be applied stops every replica, so it must
 // not be proposed.
 func (w *RequestWriter) Op(key uint64, op *engine.Op) {
-	if op.Kind == engine.OpTake || !writable(op) {
-		panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
-	}
-	switch {
-	case op.OfMember():
-		w.member(key, op)
-		return
-	case op.Kind == engine.OpClearMembers:
-		w.ClearMembers()
-		return
-	}
-	w.op(key, op)
-}
-
-// TableOp is Op for a shard of unread numbers, whose ops state their table.
-func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
-	if !writable(op) || op.OfMember() || op.Kind == engine.OpClearMembers || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
-		panic(fmt.Sprintf("an op of kind %d with %d cells on table %d has no form in a log entry", op.Kind, len(op.Cells), table))
-	}
-	w.buf = append(w.buf, byte(table))
-	w.op(key, op)
-}
-
-func (w *RequestWriter) op(key uint64, op *engine.Op) {
-	head := byte(op.Kind) & opKindBits
-	if n := cellsOf(op.Cells); n > 0 {
-		head |= byte(n-1) << 2
-	}
-	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, head), key)
-	for i := range op.Cells {
-		switch c := &op.Cells[i]; {
-		case c.Column&engine.FloorMark != 0:
-		case c.Value < 0 && op.Kind == engine.OpAdd:
-			w.decrement(op.Cells, i)
-		default:
-			w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
+	switch op.Kind {
+	case engine.OpAdd:
+		w.onTable(opAdd, key, op)
+	case engine.OpSet:
+		w.onTable(opSet, key, op)
+	case engine.OpDelete:
+		w.onTable(opDelete, key, op)
+	case engine.OpJoin:
+		if _, copied := op.Copied(); copied {
+			w.ofSet(opCopy, 2, key, op)
+		} else {
+			w.ofSet(opJoin, 1, key, op)
 		}
+	case engine.OpLeave:
+		w.ofSet(opLeave, 1, key, op)
+	case engine.OpClearMembers:
+		w.ClearMembers()
+	default:
+		panicOn(op)
 	}
+}
+
+// TableOp is Op for a shard of unread numbers, whose ops are on a table of two.
+func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
+	if op.Kind == 0 || op.Kind > engine.OpTake || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
+		panicOn(op)
+	}
+	kind := [...][engine.OpTake + 1]opKind{
+		TableCounts:  {engine.OpAdd: opAdd, engine.OpSet: opSet, engine.OpDelete: opDelete, engine.OpTake: opTake},
+		TableCursors: {CursorRaise: opRaise, engine.OpSet: opPlace, engine.OpDelete: opForget, CursorBegin: opBegin},
+	}[table][op.Kind]
+	w.onTable(kind, key, op)
+}
+
+// panicOn panics on an op that has no form.
+func panicOn(op *engine.Op) {
+	panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
+}
+
+// begin appends the kind and the key of an op.
+func (w *RequestWriter) begin(kind opKind, key uint64) {
+	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, byte(kind)), key)
 	w.ops++
 }
 
-// decrement appends a negative delta with a floor: the higher of its own, which is the
-// previous cell, and the column's.
-func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
-	c := &cells[i]
-	floor, has := w.floors.Of(c.Column)
-	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {
-		floor, has = cells[i-1].Value, true
+func (w *RequestWriter) onTable(kind opKind, key uint64, op *engine.Op) {
+	if !writable(kind, op) {
+		panicOn(op)
 	}
-	if !has {
-		w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
-		return
-	}
-	w.buf = binary.AppendVarint(append(w.buf, engine.FloorMark|c.Column), c.Value)
-	w.buf = binary.AppendVarint(w.buf, floor)
-}
-
-// cellsOf returns the number of cells that are not floors.
-func cellsOf(cells []engine.Cell) int {
-	n := len(cells)
-	for i := range cells {
-		if cells[i].Column&engine.FloorMark != 0 {
-			n--
+	w.begin(kind, key)
+	last := len(op.Cells) - 1
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		if c.Column&engine.FloorMark != 0 {
+			continue
+		}
+		mark := c.Column
+		if i < last {
+			mark |= columnMore
+		}
+		floor, floored := int64(0), false
+		if kind == opAdd && c.Value < 0 {
+			if floor, floored = w.floorOf(op.Cells, i); floored {
+				mark |= columnFloored
+			}
+		}
+		if w.buf = binary.AppendVarint(append(w.buf, mark), c.Value); floored {
+			w.buf = binary.AppendVarint(w.buf, floor)
 		}
 	}
-	return n
+}
+
+// floorOf returns the floor of a cell: the higher of its own, which is the previous cell, and
+// the column's.
+func (w *RequestWriter) floorOf(cells []engine.Cell, i int) (floor int64, has bool) {
+	floor, has = w.floors.Of(cells[i].Column)
+	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {
+		return cells[i-1].Value, true
+	}
+	return floor, has
+}
+
+// writable reports whether tableOp can read the op back.
+func writable(kind opKind, op *engine.Op) bool {
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		if c.Column&engine.FloorMark != 0 {
+			if kind != opAdd || i+1 == len(op.Cells) || op.Cells[i+1].Column != c.Column&^engine.FloorMark {
+				return false
+			}
+		} else if c.Column >= engine.ColumnsMax || kind == opTake && c.Value < 0 {
+			return false
+		}
+	}
+	return (len(op.Cells) == 0) == (op.Kind == engine.OpDelete)
 }
 
 // Outbox appends an op on the outbox of an author under key, with the floor of the posts.
@@ -115,8 +143,8 @@ func (w *RequestWriter) Outbox(key uint64, op *outbox.Op) {
 	if o.Kind == outbox.Remove {
 		o.Floor, o.HasFloor = w.floors.Of(PostsColumn)
 	}
-	w.buf = o.AppendTo(binary.LittleEndian.AppendUint64(append(w.buf, o.Kind.Head()), key))
-	w.ops++
+	w.begin(opKind(o.Kind), key)
+	w.buf = o.AppendTo(w.buf)
 }
 
 // Feed appends an op on a feed under key, which replaces the op's user. Like Op, it
@@ -139,41 +167,14 @@ func (w *RequestWriter) Board(op *BoardOp) {
 	w.ops++
 }
 
-// writable reports whether tableOp can read the op back.
-func writable(op *engine.Op) bool {
-	if op.OfMember() {
-		_, copied := op.Copied()
-		return len(op.Cells) == 1 || copied && len(op.Cells) == 2 && op.Cells[0].Column < engine.ColumnsMax
-	}
-	for i := range op.Cells {
-		c := &op.Cells[i]
-		if c.Column&engine.FloorMark != 0 {
-			if op.Kind != engine.OpAdd || i+1 == len(op.Cells) || op.Cells[i+1].Column != c.Column&^engine.FloorMark {
-				return false
-			}
-		} else if c.Column >= engine.ColumnsMax || op.Kind == engine.OpTake && c.Value < 0 {
-			return false
-		}
-	}
-	switch op.Kind {
-	case engine.OpAdd, engine.OpSet, engine.OpTake:
-		n := cellsOf(op.Cells)
-		return n >= 1 && n <= opCellsMax
-	case engine.OpDelete, engine.OpClearMembers:
-		return len(op.Cells) == 0
-	}
-	return false
-}
-
 // SetUse completes a section whose identity RequestID.JudgedBy made.
-func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf, use) }
+func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.
-func (w *RequestWriter) Ops() int { return int(w.ops) }
+func (w *RequestWriter) Ops() int { return w.ops }
 
 // Section returns the finished section, which may be appended to an entry.
 func (w *RequestWriter) Section() []byte {
 	binary.LittleEndian.PutUint32(w.buf[1:], uint32(len(w.buf)-codec.SectionHeadSize))
-	binary.LittleEndian.PutUint32(w.buf[w.opsAt:], w.ops)
 	return w.buf
 }

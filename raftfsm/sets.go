@@ -47,7 +47,7 @@ func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error
 		switch o := &b.members[i]; {
 		case o.ofPair():
 			s.batch.Touch(o.pair)
-		case o.form == memberPurge:
+		case o.kind == opPurge:
 			err = s.batch.TouchDead(o.pairs)
 		}
 		if err != nil {
@@ -77,15 +77,15 @@ func (b *batch) deletes() bool {
 // apply judges one op on sets, and corrects the change of its count.
 func (s *sets) apply(b *batch, o *memberOp) {
 	changes := false
-	switch o.form {
-	case memberJoin:
+	switch o.kind {
+	case opJoin, opCopy:
 		changes = s.batch.Join(o.pair, o.stamp)
-	case memberLeave:
+	case opLeave:
 		changes = s.batch.Leave(o.pair)
-	case memberPurge:
+	case opPurge:
 		s.batch.Purge()
 		return
-	case memberClear:
+	case opClearMembers:
 		s.batch.Clear()
 		return
 	}

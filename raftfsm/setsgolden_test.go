@@ -32,7 +32,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 
 	entry := func(write func(w *RequestWriter)) []byte {
 		var w RequestWriter
-		w.Reset(nil, &dedup.RequestID{})
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		w.SetFloors(FloorsOf([]string{"repost", "comment", "like"}, map[string]int64{"like": 0}))
 		write(&w)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 3), time.UnixMilli(1_790_000_000_000), testLimits)

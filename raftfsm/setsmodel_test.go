@@ -126,7 +126,7 @@ func (r *setsReplica) receive(t *rapid.T, from *setsReplica) {
 	if err != nil || int64(len(b)) != int64(len(from.snapshot))+carried.Added() {
 		t.Fatalf("%d bytes, %v, want %d and %d", len(b), err, len(from.snapshot), carried.Added())
 	}
-	if _, err := VisitSnapshot(bytes.NewReader(b), codec.KindCounters, SnapshotVisitor{}); err != nil {
+	if _, err := VisitSnapshot(bytes.NewReader(b), codec.KindCounters, codectest.Whole, SnapshotVisitor{}); err != nil {
 		t.Fatal(err)
 	}
 	r.snapshot, r.stored = b, from.stored
@@ -259,7 +259,7 @@ func TestSetsModel(t *testing.T) {
 		floors := FloorsOf([]string{"x", "y"}, map[string]int64{"y": 0})
 		entry := func(t *rapid.T, id dedup.RequestID, ops []engine.Op) {
 			var req RequestWriter
-			req.Reset(nil, &id)
+			req.Reset(nil, codectest.Whole, &id)
 			req.SetFloors(floors)
 			for i := range ops {
 				req.Op(ops[i].ID, &ops[i])

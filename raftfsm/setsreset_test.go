@@ -21,7 +21,7 @@ import (
 func TestSnapshotWithoutSets(t *testing.T) {
 	entryOf := func(op engine.Op) []byte {
 		var req RequestWriter
-		req.Reset(nil, &dedup.RequestID{})
+		req.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		req.Op(op.ID, &op)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(20_000*dayMillis), testLimits)
 		return codec.AppendChecksum(append(data, req.Section()...))

@@ -12,9 +12,9 @@ import (
 
 // writeShard streams a shard's contents and its request memory to w. It names cold rows
 // and does not read them.
-func writeShard(w io.Writer, kind codec.Kind, index uint64, held captured, once *dedup.View) error {
+func writeShard(w io.Writer, kind codec.Kind, route codec.Route, index uint64, held captured, once *dedup.View) error {
 	s := codec.NewStreamWriter(w)
-	if err := s.Head(kind, index, held.carried()); err != nil {
+	if err := s.Head(kind, route, index, held.carried()); err != nil {
 		return err
 	}
 	if err := held.write(s); err != nil {
@@ -37,7 +37,7 @@ func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 
 // readShard reads what writeShard wrote, with or without carried blocks, into empty
 // contents. On an error the caller disposes of them.
-func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once *dedup.Memory, err error) {
+func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (index uint64, once *dedup.Memory, err error) {
 	once = dedup.New()
 	take := func(s *codec.StreamReader, section, last byte, p []byte) error {
 		if dedup.IsSection(section) {
@@ -45,7 +45,11 @@ func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once 
 		}
 		return held.load(s, section, last, p)
 	}
-	err = readSections(r, kind, &index, take, func(told streamTotals) (streamTotals, error) {
+	s := codec.NewStreamReader(r)
+	if index, err = s.Head(kind, route); err != nil {
+		return 0, nil, err
+	}
+	err = readSections(s, take, func(told streamTotals) (streamTotals, error) {
 		told.digest -= once.PositionsDigest()
 		err := held.loaded(told)
 		return streamTotals{held.stats().Rows, held.digest() + once.PositionsDigest()}, err
@@ -56,16 +60,12 @@ func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once 
 // streamTotals is what the end of a stream states.
 type streamTotals struct{ rows, digest uint64 }
 
-// readSections reads a stream to its end and calls take with each section between head
-// and end. The request memory must follow all other sections. A section of cold rows
+// readSections reads a stream behind its head to its end and calls take with each section
+// before the end. The request memory must follow all other sections. A section of cold rows
 // counts as one of rows for the order. found returns the totals that the end must
 // state, given those that it does state.
-func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *codec.StreamReader, section, last byte, p []byte) error,
-	found func(told streamTotals) (streamTotals, error)) (err error) {
-	s := codec.NewStreamReader(r)
-	if *index, err = s.Head(kind); err != nil {
-		return err
-	}
+func readSections(s *codec.StreamReader, take func(s *codec.StreamReader, section, last byte, p []byte) error,
+	found func(told streamTotals) (streamTotals, error)) error {
 	for last := byte(codec.StreamHead); ; {
 		section, payload, err := s.Next()
 		if err != nil {

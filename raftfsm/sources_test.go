@@ -23,7 +23,7 @@ func sourceEntry(kind codec.Kind, requests ...sums) []byte {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(1), testLimits)
 	for _, r := range requests {
 		var w RequestWriter
-		w.Reset(nil, &r.id)
+		w.Reset(nil, codectest.Whole, &r.id)
 		for _, delta := range r.deltas {
 			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}}
 			if kind == codec.KindUnread {
@@ -261,7 +261,7 @@ func TestPositionsModel(t *testing.T) {
 			}
 			return nil
 		}}
-		if _, err := VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, visit); err != nil {
+		if _, err := VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, codectest.Whole, visit); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, model.checkpoints) {
@@ -309,11 +309,11 @@ func TestSectionWithOpsMoves(t *testing.T) {
 	}{{5, 0, true}, {6, 1, true}, {5, 1, false}, {4, 0, false}} {
 		var w RequestWriter
 		id := section(dedup.SectionAdvance, 1, 1, 5, tt.next)
-		w.Reset(nil, &id)
+		w.Reset(nil, codectest.Whole, &id)
 		for range tt.ops {
 			w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 		}
-		if _, _, err := CheckSection(codec.KindCounters, w.Section(), SectionVisitor{}); (err == nil) != tt.want {
+		if _, _, err := CheckSection(codec.KindCounters, codectest.Whole, w.Section(), SectionVisitor{}); (err == nil) != tt.want {
 			t.Errorf("from 5 to %d with %d ops: %v", tt.next, tt.ops, err)
 		}
 	}
@@ -323,9 +323,9 @@ func TestSectionWithOpsMoves(t *testing.T) {
 func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	for kind, want := range map[codec.Kind]bool{codec.KindCounters: true, codec.KindUnread: true, codec.KindFeed: false, codec.KindBoard: false} {
-		_, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{})
+		_, clocked, err := CheckSection(kind, codectest.Whole, w.Section(), SectionVisitor{})
 		if (err == nil) != want || want && !clocked {
 			t.Errorf("%s: clocked %v, %v", kind, clocked, err)
 		}

@@ -193,7 +193,7 @@ func FuzzReadCounters(f *testing.F) {
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
 	f.Add(uint64(3), uint8(codec.StreamRows), rows, uint8(codec.StreamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		if _, _, err := readShard(bytes.NewReader(one), codec.KindCounters, newCounts(Tiers{}, newOutboxBodies(spill.Place{}).New())); !errors.Is(err, codec.ErrSnapshot) && len(one) < 33 {
+		if _, _, err := readShard(bytes.NewReader(one), codec.KindCounters, codectest.Whole, newCounts(Tiers{}, newOutboxBodies(spill.Place{}).New())); !errors.Is(err, codec.ErrSnapshot) && len(one) < 33 {
 			t.Fatalf("a stream of %d bytes: %v", len(one), err)
 		}
 		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {

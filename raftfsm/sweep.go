@@ -12,9 +12,7 @@ import (
 
 // The sweep drops rows of cursors that have long been idle. It visits the table in steps,
 // by ascending keys, and then starts again. A step is an op of an entry, without a result
-// row:
-//
-//	2 (1) | idle time in milliseconds (8) | rows to check (4)
+// row.
 //
 // A snapshot stores its progress:
 //
@@ -23,7 +21,6 @@ import (
 // A round drops rows that were last moved before the round's day. Rows that are moved
 // meanwhile have a later day, so after a complete round no row is idle for longer.
 const (
-	sweepSize      = 12
 	sweepStateSize = 17
 
 	// SweepRowsMax bounds the rows of one step, and so the delay of the entries behind
@@ -69,8 +66,8 @@ func (w *RequestWriter) Sweep(idle time.Duration, rows int) {
 	if !step.fits() {
 		panic(fmt.Sprintf("a sweep of %d rows, idle for %v, has no form in a log entry", rows, idle))
 	}
-	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, byte(tableSweep)), uint64(step.idle))
-	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(rows))
+	w.buf = binary.AppendUvarint(append(w.buf, byte(opSweep)), uint64(step.idle))
+	w.buf = binary.AppendUvarint(w.buf, uint64(rows))
 	w.ops++
 }
 
@@ -80,17 +77,16 @@ func (s sweepStep) fits() bool {
 
 // sweepOp decodes a step, and adds an op without effect in its place.
 func (u *unread) sweepOp(p []byte) ([]byte, error) {
-	if len(p) < sweepSize {
-		return nil, fmt.Errorf("%w: sweep of %d bytes", codec.ErrEntry, len(p))
-	}
-	step := sweepStep{int64(binary.LittleEndian.Uint64(p)), int(binary.LittleEndian.Uint32(p[8:]))}
-	if !step.fits() {
+	idle, n := binary.Uvarint(p[1:])
+	rows, m := binary.Uvarint(p[1+max(n, 0):])
+	step := sweepStep{int64(idle), int(rows)}
+	if n <= 0 || m <= 0 || !step.fits() {
 		return nil, fmt.Errorf("%w: sweep of %d rows, idle for %d ms", codec.ErrEntry, step.rows, step.idle)
 	}
 	u.sweeps = append(u.sweeps, step)
 	u.batch.ops = append(u.batch.ops, engine.Op{Kind: engine.OpAdd})
 	u.batch.ends = append(u.batch.ends, len(u.batch.cells))
-	return p[sweepSize:], nil
+	return p[1+n+m:], nil
 }
 
 // skipSweeps turns the sweeps of an entry into ops without effect. While a shard is restored, its

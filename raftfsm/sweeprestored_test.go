@@ -22,7 +22,7 @@ func TestSweepOfAShardThatIsRestored(t *testing.T) {
 		for _, section := range sections {
 			var w RequestWriter
 			id := section(nil)
-			w.Reset(nil, id)
+			w.Reset(nil, codectest.Whole, id)
 			section(&w)
 			e = append(e, w.Section()...)
 		}

@@ -98,31 +98,33 @@ func (u *unread) begin() {
 }
 
 func (u *unread) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
-	return parseOps(p, 1+opSizeMin, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
+	return parseOps(p, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
 }
 
-// op decodes a table and an op on it.
+// op decodes an op on one of the tables, or a step of the sweep.
 func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
-	if len(p) < 1 || p[0] > byte(tableSweep) {
-		return nil, fmt.Errorf("%w: table % x", codec.ErrEntry, p[:min(len(p), 1)])
+	table, first := TableCounts, len(u.batch.cells)
+	switch opKind(p[0]) {
+	case opAdd, opSet, opDelete, opTake:
+	case opRaise, opBegin, opPlace, opForget:
+		table = TableCursors
+	case opSweep:
+		table = tableSweep
+	default:
+		return nil, errOp(p, codec.KindUnread)
 	}
-	table, first := Table(p[0]), len(u.batch.cells)
 	if table != TableCounts && !clocked {
 		return nil, fmt.Errorf("%w: a cursor before the clock", codec.ErrEntry)
 	}
 	u.tables = append(u.tables, table)
 	if table == tableSweep {
-		return u.sweepOp(p[1:])
+		return u.sweepOp(p)
 	}
-	p, err := u.batch.tableOp(p[1:])
-	if err != nil || table == TableCounts {
-		return p, err
+	rest, err := u.batch.tableOp(p)
+	if err == nil && table == TableCursors && !isCursorOp(opKind(p[0]).onTable(), u.batch.cells[first:]) {
+		err = fmt.Errorf("%w: %s with such values", codec.ErrEntry, opKind(p[0]))
 	}
-	op := &u.batch.ops[len(u.batch.ops)-1]
-	if !isCursorOp(op.Kind, u.batch.cells[first:]) {
-		return nil, fmt.Errorf("%w: op kind %d on cursors", codec.ErrEntry, op.Kind)
-	}
-	return p, nil
+	return rest, err
 }
 
 // isCursorOp reports whether cells can belong to an op on cursors: no value is

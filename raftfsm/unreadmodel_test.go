@@ -156,7 +156,7 @@ func (m *machines) apply(fsm Machine, kind codec.Kind, fill func(*RequestWriter)
 	m.key++
 	var w RequestWriter
 	id := dedup.ByKey([]byte(fmt.Sprint("key", m.key)), []byte("body"))
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	fill(&w)
 	apply := func() *Result {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 16), m.now, dedup.Limits{KeyHorizon: time.Hour, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 10})

@@ -43,18 +43,42 @@ type SnapshotVisitor struct {
 	Positions func(all []dedup.PositionRecord, digest uint64) error
 }
 
-// VisitSnapshot reads a whole snapshot of a shard, which must not name cold rows but
-// may carry them, and calls the visitor with its contents. It verifies checksums and
-// structure. It cannot verify the digest: only a shard with the same contents can. It
-// returns an error of the visitor as it is; any other error refuses the stream.
-func VisitSnapshot(r io.Reader, kind codec.Kind, v SnapshotVisitor) (SnapshotFacts, error) {
-	var facts SnapshotFacts
-	of, known := formOf(kind)
+// SnapshotReader is a snapshot whose head was read.
+type SnapshotReader struct {
+	stream *codec.StreamReader
+	form   kindForm
+	index  uint64
+}
+
+// OpenSnapshot reads the head of a snapshot of a shard of a kind and a route, and refuses any
+// other.
+func OpenSnapshot(r io.Reader, kind codec.Kind, route codec.Route) (*SnapshotReader, error) {
+	form, known := formOf(kind)
 	if !known {
-		return facts, fmt.Errorf("%w: a shard of %s", codec.ErrSnapshot, kind)
+		return nil, fmt.Errorf("%w: a shard of %s", codec.ErrSnapshot, kind)
 	}
-	walk := snapshotWalk{visitor: v, visit: of.section}
-	err := readSections(r, kind, &facts.Index, walk.section, func(told streamTotals) (streamTotals, error) {
+	s := codec.NewStreamReader(r)
+	index, err := s.Head(kind, route)
+	return &SnapshotReader{s, form, index}, err
+}
+
+// VisitSnapshot is OpenSnapshot and Visit.
+func VisitSnapshot(r io.Reader, kind codec.Kind, route codec.Route, v SnapshotVisitor) (SnapshotFacts, error) {
+	s, err := OpenSnapshot(r, kind, route)
+	if err != nil {
+		return SnapshotFacts{}, err
+	}
+	return s.Visit(v)
+}
+
+// Visit reads the rest of the snapshot, which must not name cold rows but may carry them, and
+// calls the visitor with its contents. It verifies checksums and structure. It cannot verify
+// the digest: only a shard with the same contents can. It returns an error of the visitor as it
+// is; any other error refuses the stream.
+func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
+	facts := SnapshotFacts{Index: s.index}
+	walk := snapshotWalk{visitor: v, visit: s.form.section}
+	err := readSections(s.stream, walk.section, func(told streamTotals) (streamTotals, error) {
 		facts.Rows, facts.Digest, facts.MembersLater, facts.MembersGone = walk.rows, told.digest, walk.later, walk.gone
 		return streamTotals{walk.rows, told.digest}, nil
 	})

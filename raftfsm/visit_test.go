@@ -13,7 +13,7 @@ import (
 // rebuilt is the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, SnapshotFacts, error) {
 	table := engine.New()
-	facts, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{Rows: table.Load})
+	facts, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, SnapshotVisitor{Rows: table.Load})
 	return table, facts, err
 }
 
@@ -39,7 +39,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 		flipped := bytes.Clone(snapshot)
 		flipped[i] ^= 1 << (i % 8)
 		for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-			if _, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+			if _, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("%s at %d: %v", name, i, err)
 			}
 		}
@@ -48,7 +48,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 
 func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	enough := errors.New("enough")
-	_, err := VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters,
+	_, err := VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters, codectest.Whole,
 		SnapshotVisitor{Rows: func(*engine.Page) error { return enough }})
 	if !errors.Is(err, enough) || errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("got %v", err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/retry"
@@ -47,7 +46,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 		if err != nil {
 			return nil, rpc.ErrLedBy(g.leader())
 		}
-		s, err := n.openProved(ctx, r.group, g.kind)
+		s, err := n.openProved(ctx, r.group, g)
 		if err == nil {
 			return s, nil
 		}
@@ -63,9 +62,9 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 
 // openProved takes a snapshot of a group that this node leads, and proves then that
 // no later leader had acknowledged anything before.
-func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Kind) (*replica.Snapshot, error) {
-	term := g.ReadyTerm()
-	s, err := g.OpenSnapshot(ctx, kind)
+func (n *Node) openProved(ctx context.Context, r *replica.Replica, g *shardReplica) (*replica.Snapshot, error) {
+	term := r.ReadyTerm()
+	s, err := r.OpenSnapshot(ctx, g.kind, g.of())
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +74,7 @@ func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Ki
 		return nil, errors.Join(ErrDraining, s.Close())
 	}
 	defer n.asking.Done()
-	if err := n.prover.ProveTerm(ctx, g, term); err != nil {
+	if err := n.prover.ProveTerm(ctx, r, term); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

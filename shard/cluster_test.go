@@ -1,13 +1,13 @@
 package shard
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/raftstore"
@@ -335,8 +336,8 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 }
 
 func FuzzCallMessages(f *testing.F) {
-	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, readQuery: readQuery{width: 4}, keys: []uint64{1, 2}}))
-	f.Add(forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Clocked: true}))
+	f.Add(appendRead(nil, &remoteRead{group: 7, route: codec.Route{Modulus: 200, Residue: 199}, consistency: Linearizable, staleness: time.Second, index: 9, readQuery: readQuery{width: 4}, keys: []uint64{1, 2}}))
+	f.Add(forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Judges: true}))
 	f.Add(membership.AppendReplicas(nil, []raftstore.ReplicaID{{Group: 1, Number: 7}, {Group: 64, Number: 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if replicas, err := membership.ParseReplicas(b); err == nil {
@@ -347,14 +348,14 @@ func FuzzCallMessages(f *testing.F) {
 		r := wire.Reader{Rest: b}
 		if q := parseRead(&r); r.End() == nil {
 			s := wire.Reader{Rest: appendRead(nil, q)}
-			if again := parseRead(&s); s.End() != nil || !slices.Equal(again.keys, q.keys) {
+			if again := parseRead(&s); s.End() != nil || !reflect.DeepEqual(again, q) {
 				t.Fatalf("%+v became %+v, %v", q, again, s.Err)
 			}
 		}
 		r = wire.Reader{Rest: b}
 		if p := forward.Parse(&r); r.End() == nil {
 			s := wire.Reader{Rest: forward.Append(nil, p)}
-			if again := forward.Parse(&s); s.End() != nil || !bytes.Equal(again.Section, p.Section) {
+			if again := forward.Parse(&s); s.End() != nil || !reflect.DeepEqual(again, p) {
 				t.Fatalf("%+v became %+v, %v", p, again, s.Err)
 			}
 		}

@@ -242,7 +242,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := raftfsm.VisitSnapshot(snapshot, codec.KindCounters, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(snapshot, codec.KindCounters, n.registry.shardOf(r.group.Group()).of(), raftfsm.SnapshotVisitor{})
 	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 	}
@@ -262,7 +262,7 @@ func TestColdRowsOfANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := raftfsm.VisitSnapshot(backup, g.kind, raftfsm.SnapshotVisitor{})
+		facts, err := raftfsm.VisitSnapshot(backup, g.kind, g.of(), raftfsm.SnapshotVisitor{})
 		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %s: %+v, %v, of %+v", g.kind, facts, err, state)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/rpc"
@@ -262,7 +263,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	old := mustMake(t, all[0], "songs", 1, "plays")
 	number := old.FirstGroup
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, codectest.Whole, &RequestID{})
 	op := addTo(1, 0, 1)
 	w.Op(1, &op)
 	mustDrop(t, all[0], "songs")
@@ -277,7 +278,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	q := &remoteRead{group: number, readQuery: readQuery{width: 1}, keys: []uint64{1}}
+	q := &remoteRead{group: number, route: codectest.Whole, readQuery: readQuery{width: 1}, keys: []uint64{1}}
 	if _, err := all[0].reader.readAt(ctx, other, q); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}

@@ -141,7 +141,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		r := g.replica.Load().feed
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
-		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, raftfsm.SnapshotVisitor{})
+		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, g.of(), raftfsm.SnapshotVisitor{})
 		if state := r.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 		}

@@ -162,6 +162,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	if err != nil {
 		return err
 	}
+	r.fsm.SetRoute(g.of())
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
 	switch {

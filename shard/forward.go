@@ -28,8 +28,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 	}
 	q := propose.Pending()
 	f := &forward.Part{
-		Section: p.writer.Section(), Width: w.Width, Clocked: w.clocked() || p.writer.OfMembers(), Ops: p.writer.Ops(),
-		Judges: p.judges && w.ID.IsJudged(),
+		Section: p.writer.Section(), Width: w.Width, Ops: p.writer.Ops(), Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
 	go func() { // ends at the deadline
@@ -181,11 +180,7 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	q := propose.Settled(nil)
 	q.Width = width
 	index := r.Uint()
-	flagged := r.Uint()
-	outcome := dedup.Outcome(flagged &^ (settledCuts | settledChanged))
-	if uint64(outcome) > uint64(dedup.Moved) {
-		r.Fail(fmt.Sprintf("outcome %d", flagged))
-	}
+	outcome := dedup.Outcome(r.UintTo(uint64(dedup.Misrouted)))
 	q.Ops = int(r.UintTo(propose.QueueOpsMax))
 	if q.Ops*width > len(r.Rest) {
 		r.Fail(fmt.Sprintf("%d rows", q.Ops))
@@ -200,12 +195,7 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 		refused = append(refused, engine.Overflow{Op: int(r.UintTo(uint64(q.Ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1))})
 	}
 	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
-	if flagged&settledCuts != 0 {
-		q.Result.Cuts = forward.ParseCuts(r, q.Ops)
-	}
-	if flagged&settledChanged != 0 {
-		q.Result.Changed = forward.ParseChanged(r, q.Ops)
-	}
+	q.Result.Cuts, q.Result.Changed = forward.ParseCuts(r, q.Ops), forward.ParseChanged(r, q.Ops)
 	return q
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -40,7 +41,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	leader := "b"
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, codectest.Whole, &RequestID{})
 	w.Op(1, &op)
 	part := &forward.Part{Section: w.Section(), Width: 4, Ops: w.Ops()}
 	for name, c := range map[string]struct {
@@ -52,7 +53,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 		"of one part":        {answer: one},
 		"cut":                {answer: two[:len(two)-1]},
 		"something behind":   {answer: append(append([]byte(nil), two...), 0)},
-		"an unknown outcome": {answer: append(append([]byte(nil), one...), settled(1, dedup.PartlyRefused+1)...)},
+		"an unknown outcome": {answer: append(append([]byte(nil), one...), settled(1, dedup.Misrouted+1)...)},
 		"fewer ops":          {answer: append(append([]byte(nil), one...), settled(0, dedup.Applied)...)},
 		"more ops":           {answer: append(append([]byte(nil), one...), settled(2, dedup.Applied)...)},
 	} {
@@ -101,7 +102,7 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	t.Cleanup(g.forward.Close)
 	p := &part{}
 	op := addTo(1, 0, 1)
-	p.writer.Reset(nil, &RequestID{})
+	p.writer.Reset(nil, codectest.Whole, &RequestID{})
 	p.writer.Op(1, &op)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
@@ -144,7 +145,7 @@ func TestForwardBesideClose(t *testing.T) {
 		for range count {
 			requests.Go(func() {
 				p, op := &part{}, addTo(1, 0, 1)
-				p.writer.Reset(nil, &RequestID{})
+				p.writer.Reset(nil, codectest.Whole, &RequestID{})
 				p.writer.Op(1, &op)
 				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
 				case errors.Is(err, ErrDraining):

@@ -3,12 +3,14 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
@@ -67,6 +69,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 type checkedPart struct {
 	*forward.Part
 	replica *localReplica // leads here
+	clocked bool          // as of a proposal
 	cold    coldKeys      // what it needs from disk first
 	sets    setReads      // likewise
 	err     error         // why it is refused
@@ -90,9 +93,10 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 	if g.kind == codec.KindCounters {
 		visitor = p.sets.visitor(visitor)
 	}
-	// What the peer says of the clock is not trusted: an entry without the time that its
-	// sections need would end every replica.
-	p.Ops, p.Clocked, p.err = raftfsm.CheckSection(g.kind, f.Section, p.replica.findCold(visitor, &p.cold))
+	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, p.replica.findCold(visitor, &p.cold))
+	if errors.Is(p.err, codec.ErrRoute) {
+		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)
+	}
 	return p
 }
 
@@ -113,37 +117,25 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 	if err != nil {
 		return propose.Settled(err)
 	}
-	q, err := p.replica.proposer.Load().Submit(p.Section, p.Ops, p.Clocked, p.Width)
+	q, err := p.replica.proposer.Load().Submit(p.Section, p.Ops, p.clocked, p.Width)
 	if err != nil {
 		return propose.Settled(err)
 	}
 	return q
 }
 
-// settledCuts, in the number of an outcome, says that cuts follow the refused ops. Only
-// sections with floors have any, which every node that sends them knows.
-const settledCuts = 1 << 3
-
-// settledChanged, likewise, says that behind the cuts follow the ops that changed a set of
-// members. Only sections with such ops have any, which every node that sends them knows.
-const settledChanged = 1 << 4
-
-// appendSettled appends what became of a part: the error, or index, outcome, rows,
-// refused ops, cuts and changed sets.
+// appendSettled appends what became of a part: the error, or
+//
+//	index | outcome | ops | rows (varints) | refused ops | cuts | ops that changed a set of members
+//
+// Each list follows its length, and numbers are uvarints. The use of a key, or the position of
+// a source, follows for a part that has one.
 func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	if dst = rpc.AppendError(dst, err); err != nil {
 		return dst
 	}
 	dst = binary.AppendUvarint(dst, q.Result.Index)
-	outcome, cuts := uint64(q.Outcome()), q.Cuts()
-	if len(cuts) > 0 {
-		outcome |= settledCuts
-	}
-	changed := q.Changed()
-	if len(changed) > 0 {
-		outcome |= settledChanged
-	}
-	dst = binary.AppendUvarint(dst, outcome)
+	dst = binary.AppendUvarint(dst, uint64(q.Outcome()))
 	dst = binary.AppendUvarint(dst, uint64(q.Ops))
 	if q.Width > 0 {
 		for i := range q.Ops {
@@ -158,7 +150,7 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(o.Column))
 	}
-	return forward.AppendChanged(forward.AppendCuts(dst, cuts, q.First), changed, q.First)
+	return forward.AppendChanged(forward.AppendCuts(dst, q.Cuts(), q.First), q.Changed(), q.First)
 }
 
 // serveRelay hands parts of a node's writes to the node that leads their group.

@@ -11,8 +11,7 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// A peer that says of a part with an identity that it needs no time is not believed: an
-// entry without it would end every replica.
+// A part with an identity gets the leader's time: an entry without it would end every replica.
 func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
@@ -21,13 +20,13 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	eventually(t, "the shard is led", func() bool { _, err := groups[0].led(); return err == nil })
 	ctx, cancel := context.WithDeadline(t.Context(), soon())
 	defer cancel()
-	for number, clocked := range []bool{false, true, false} {
+	for number := range 3 {
 		var w raftfsm.RequestWriter
 		id := ByProducer([]byte("p"), uint64(number+1))
-		w.Reset(nil, &id)
+		w.Reset(nil, groups[0].of(), &id)
 		w.Op(1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
-		answer, err := n.writer.serveParts(ctx, forward.Append(request, &forward.Part{Section: w.Section(), Width: 1, Clocked: clocked}))
+		answer, err := n.writer.serveParts(ctx, forward.Append(request, &forward.Part{Section: w.Section(), Width: 1}))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
 		q := parseSettled(&r, 1)

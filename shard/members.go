@@ -252,13 +252,6 @@ func (a *memberAnswer) appendTo(dst []byte, q *memberRead) []byte {
 	return dst
 }
 
-func bit(set bool) byte {
-	if set {
-		return 1
-	}
-	return 0
-}
-
 // parse reads what memberAnswer.appendTo wrote.
 func (q *memberRead) parse(answer []byte, a *memberAnswer) error {
 	r := wire.Reader{Rest: answer}

@@ -265,10 +265,11 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 			}
 		}
 	})
+	of := n.registry.shardOf(r.group.Group()).of()
 	for range 20 {
-		s, err := r.group.OpenSnapshot(t.Context(), codec.KindCounters)
+		s, err := r.group.OpenSnapshot(t.Context(), codec.KindCounters, of)
 		mustDo(t, err)
-		facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, raftfsm.SnapshotVisitor{})
+		facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, of, raftfsm.SnapshotVisitor{})
 		mustDo(t, errors.Join(err, s.Close()))
 		if facts.MembersLater {
 			t.Error("a backup has members of a later entry")

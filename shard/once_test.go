@@ -143,7 +143,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 		mustDo(t, behind.group.Apply(codec.AppendChecksum(append(entry, section...))).Error())
 	}
 	var earlier raftfsm.RequestWriter
-	earlier.Reset(nil, &key)
+	earlier.Reset(nil, n.registry.groups.Load().byFirst[ks.FirstGroup][1].of(), &key)
 	op := addTo(1, 0, 1)
 	earlier.Op(0, &op)
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
@@ -184,9 +184,9 @@ func TestUsesTravel(t *testing.T) {
 	var first dedup.Use
 	for round, asks := range []bool{true, true, false} {
 		var writer raftfsm.RequestWriter
-		writer.Reset(nil, &id)
+		writer.Reset(nil, g.of(), &id)
 		writer.Op(1, &op)
-		f := &forward.Part{Section: writer.Section(), Clocked: true, Judges: asks, Ops: 1}
+		f := &forward.Part{Section: writer.Section(), Judges: asks, Ops: 1}
 		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Judges != asks {
 			t.Errorf("round %d: %+v", round, got)
 		}

@@ -133,7 +133,7 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		found := uint64(0)
-		facts, err := raftfsm.VisitSnapshot(backup, codec.KindCounters, raftfsm.SnapshotVisitor{Outbox: func(author uint64, box *outbox.Outbox) error {
+		facts, err := raftfsm.VisitSnapshot(backup, codec.KindCounters, g.of(), raftfsm.SnapshotVisitor{Outbox: func(author uint64, box *outbox.Outbox) error {
 			found++
 			if !slices.Equal(box.IDs, m.posts[author]) {
 				t.Errorf("the backup has %v of author %d, want %v", box.IDs, author, m.posts[author])

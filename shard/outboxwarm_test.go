@@ -14,7 +14,7 @@ import (
 func mustForward(t *testing.T, n *Node, ks *Keyspace, key uint64, add func(*raftfsm.RequestWriter)) {
 	t.Helper()
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
 	add(&w)
 	part := &forward.Part{Section: w.Section(), Ops: 1}
 	q := n.writer.check(n.registry.shardOf(ks.FirstGroup), part, soon()).propose(t.Context(), soon())

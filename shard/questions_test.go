@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
@@ -58,7 +59,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	t.Cleanup(streams.Close)
 	read := func(of readOf, keys int) func() error {
 		return func() error {
-			q := &remoteRead{consistency: Linearizable, readQuery: readQuery{of: of, width: 1}, keys: make([]uint64, keys)}
+			q := &remoteRead{route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: of, width: 1}, keys: make([]uint64, keys)}
 			answers, err := n.reader.sendReads("b")(within10s(t), []*remoteRead{q})
 			if err == nil {
 				err = answers[0].err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
@@ -39,6 +40,7 @@ const (
 type remoteRead struct {
 	readQuery
 	group       uint32
+	route       codec.Route
 	consistency Consistency
 	staleness   time.Duration
 	index       uint64 // of the token
@@ -65,11 +67,6 @@ const (
 	readPosts readOf = 3
 	// readGroups reads the groups of users, as appendGroupsRow has them.
 	readGroups readOf = 4
-
-	// readOfShift is where its bits stand beside the consistency in a call.
-	readOfShift = 2
-	// readColdBit of the same says that the read waits for cold rows.
-	readColdBit = 1 << 5
 )
 
 // isTable reports whether rows of a table are read.
@@ -97,7 +94,7 @@ type readAnswer struct {
 
 // newRemoteRead returns the question of a read to other nodes, without keys.
 func newRemoteRead(g *shardReplica, opt *ReadOptions) *remoteRead {
-	return &remoteRead{group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness, index: opt.Token.Index(g.number)}
+	return &remoteRead{group: g.number, route: g.of(), consistency: opt.Consistency, staleness: opt.MaxStaleness, index: opt.Token.Index(g.number)}
 }
 
 // size is about what a read takes with its answer.
@@ -231,13 +228,15 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 	return rd.calls.Call(ctx, via, methodRelayRead, append(relayed, request...))
 }
 
+// appendRead appends a read:
+//
+//	group | route | of (1) | consistency (1) | 1 if it waits for cold rows (1) | nanoseconds of staleness
+//	| index of the token | columns | of readPosts: last (8), below, limit | number of keys | keys (8)
+//
+// Numbers without a size are uvarints, the others little-endian.
 func appendRead(dst []byte, q *remoteRead) []byte {
-	dst = binary.AppendUvarint(dst, uint64(q.group))
-	how := byte(q.consistency) | byte(q.of)<<readOfShift
-	if q.cold {
-		how |= readColdBit
-	}
-	dst = append(dst, how)
+	dst = q.route.AppendTo(binary.AppendUvarint(dst, uint64(q.group)))
+	dst = append(dst, byte(q.of), byte(q.consistency), bit(q.cold))
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
@@ -252,20 +251,22 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 	return dst
 }
 
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
 func parseRead(r *wire.Reader) *remoteRead {
-	group := uint32(r.UintTo(1<<32 - 1))
-	how := r.UintTo(2*readColdBit - 1)
-	q := &remoteRead{
-		group:       group,
-		consistency: Consistency(how & (1<<readOfShift - 1)),
-		cold:        how&readColdBit != 0,
-		staleness:   time.Duration(r.UintTo(1<<63 - 1)),
-		index:       r.Uint(),
+	q := &remoteRead{group: uint32(r.UintTo(1<<32 - 1))}
+	var ok bool
+	if q.route, r.Rest, ok = codec.ParseRoute(r.Rest); !ok {
+		r.Fail("a read without a route")
 	}
-	q.of, q.width = readOf(how&(readColdBit-1)>>readOfShift), int(r.UintTo(engine.ColumnsMax))
-	if q.consistency > Linearizable || q.of > readGroups {
-		r.Fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
-	}
+	q.of, q.consistency, q.cold = readOf(r.UintTo(uint64(readGroups))), Consistency(r.UintTo(uint64(Linearizable))), r.UintTo(1) == 1
+	q.staleness, q.index = time.Duration(r.UintTo(1<<63-1)), r.Uint()
+	q.width = int(r.UintTo(engine.ColumnsMax))
 	if q.of == readPosts {
 		q.posts = raftfsm.NewestPosts{Last: r.Fixed64(), Below: int(r.UintTo(readKeysMax)), Limit: int(r.UintTo(PostsMax))}
 		if q.posts.Limit == 0 {

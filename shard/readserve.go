@@ -19,7 +19,7 @@ import (
 // serveReads answers the reads of another node from the replicas here.
 func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
-	reads := make([]*remoteRead, r.Count(6))
+	reads := make([]*remoteRead, r.Count(10))
 	for i := range reads {
 		reads[i] = parseRead(&r)
 	}
@@ -138,6 +138,9 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 	g := rd.registry.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
 		return nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
+	}
+	if err := g.of().Check(q.route); err != nil {
+		return nil, fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, q.group, err)
 	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {

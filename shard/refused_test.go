@@ -176,13 +176,13 @@ func TestOutcomesTravel(t *testing.T) {
 		q.Ops, q.Result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)
 		return q
 	}
-	for outcome := dedup.Applied; outcome <= dedup.Moved; outcome++ {
+	for outcome := dedup.Applied; outcome <= dedup.Misrouted; outcome++ {
 		r := wire.Reader{Rest: appendSettled(nil, settled(outcome), nil)}
 		if q := parseSettled(&r, 0); r.End() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
 			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.Err)
 		}
 	}
-	r := wire.Reader{Rest: appendSettled(nil, settled(dedup.Moved+1), nil)}
+	r := wire.Reader{Rest: appendSettled(nil, settled(dedup.Misrouted+1), nil)}
 	if parseSettled(&r, 0); r.End() == nil {
 		t.Error("an outcome that there is none is taken")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/wire"
 )
@@ -382,7 +383,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		t.Errorf("a scan gives %d rows", n)
 	}
 	r := all[0].here()
-	q := &remoteRead{group: r.group.Group(), readQuery: readQuery{width: 4}, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	q := &remoteRead{group: r.group.Group(), route: all[0].registry.shardOf(r.group.Group()).of(), readQuery: readQuery{width: 4}, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
 	if rows, err := r.rows(q, q.cold, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", rows, err)
 	}
@@ -394,7 +395,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	if rows, err := r.rows(q, q.cold, soon()); err != nil || rows[0] != 1 {
 		t.Errorf("one of memory: %v, %v", rows, err)
 	}
-	for _, want := range []*remoteRead{q, {group: 7, consistency: Linearizable, readQuery: readQuery{of: readFeeds}, cold: true, keys: []uint64{1}}} {
+	for _, want := range []*remoteRead{q, {group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: readFeeds}, cold: true, keys: []uint64{1}}} {
 		got := parseRead(&wire.Reader{Rest: appendRead(nil, want)})
 		if got.cold != want.cold || got.of != want.of || got.consistency != want.consistency {
 			t.Errorf("%+v became %+v", want, got)

@@ -59,6 +59,11 @@ type localReplica struct {
 	repairAt   time.Time       // no repair begins earlier: runReconcile's
 }
 
+// of returns the route of the shard, as sections, reads and snapshots name it.
+func (g *shardReplica) of() codec.Route {
+	return codec.Route{Modulus: uint32(g.route.Shards), Residue: uint32(g.shard)}
+}
+
 // led returns the replica if this node leads the group and may serve.
 func (g *shardReplica) led() (*localReplica, error) {
 	r := g.replica.Load()

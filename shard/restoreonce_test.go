@@ -226,7 +226,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	ks := n.Keyspace("posts")
 	var writer raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	writer.Reset(nil, &RequestID{})
+	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
 	writer.Op(1, &op)
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
 	request = forward.Append(request, &forward.Part{Section: writer.Section()})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/countd/countd/engine"
@@ -13,14 +12,14 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// whenRead is a stream that does something before it is read.
+// whenRead is a stream that does something before its end is read.
 type whenRead struct {
 	*bytes.Reader
 	do func()
 }
 
 func (r *whenRead) Read(p []byte) (int, error) {
-	if r.do != nil {
+	if r.do != nil && r.Len() == 0 {
 		r.do()
 		r.do = nil
 	}
@@ -65,16 +64,23 @@ func TestRestoreClosesPositions(t *testing.T) {
 	}
 
 	g, deletes := n.registry.shardOf(number), false
-	_, err = restore.Shard(ctx, restore.Config{
+	cfg := restore.Config{
 		Keyspace: ks, Shard: g.shard, Kind: g.kind, Catalog: n.catalog, CatchUp: n.CatchUp, Draining: &n.draining,
 		Node: watched{restoring{n, ks, g}, func() {
 			if deletes = true; !closed() {
 				t.Error("the shard takes sections of sources while its rows are deleted")
 			}
 		}},
-	}, strings.NewReader("no snapshot"), RestoreOptions{Force: true})
+	}
+	other, _ := taken(t, []*Node{n}, ks.FirstGroup)
+	for name, stream := range map[string][]byte{"no snapshot": []byte("no snapshot"), "a snapshot of another shard": other} {
+		if _, err = restore.Shard(ctx, cfg, bytes.NewReader(stream), RestoreOptions{Force: true}); deletes || !errors.Is(err, ErrBadSnapshot) || closed() {
+			t.Errorf("a restore of %s: %v; it deletes rows: %v, closed: %v", name, err, deletes, closed())
+		}
+	}
+	_, err = restore.Shard(ctx, cfg, bytes.NewReader(backup[:len(backup)-1]), RestoreOptions{Force: true})
 	if !deletes || !errors.Is(err, ErrBadSnapshot) || !closed() {
-		t.Errorf("a restore of no snapshot: %v; it deletes rows: %v", err, deletes)
+		t.Errorf("a restore of a snapshot that is cut: %v; it deletes rows: %v", err, deletes)
 	}
 	_, err = n.RestoreShard(ctx, number, &whenRead{bytes.NewReader(backup), func() {
 		mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{addTo(n.registry.shardOf(number).route.IDOf(1, 1000), uint8(ks.Column("like")), 1)}, Deadline: soon()})))

@@ -5,9 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -94,4 +102,69 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	if _, err := n.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(streams[1]), RestoreOptions{Force: true}); !errors.Is(err, ErrBadSnapshot) {
 		t.Errorf("a shard from another one's snapshot: %v", err)
 	}
+}
+
+// A node refuses writes and reads that another node routed over another number of shards, says
+// so, and changes nothing. The refusal promises that, so that the sender may route anew.
+func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
+	t.Parallel()
+	all := openMembers(t, 2)
+	ks := mustMake(t, all[0], "songs", 2, "plays")
+	eventually(t, "all know the keyspace", func() bool { return all[0].Keyspace("songs") != nil && all[1].Keyspace("songs") != nil })
+	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 5)}, Deadline: soon()}))
+	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: ks.FirstGroup, Shards: 6}, 1) // id 1 is in shard 1 of either
+	g.number = ks.FirstGroup + 1
+	var w raftfsm.RequestWriter
+	id := ByProducer([]byte("p"), 1)
+	w.Reset(nil, g.of(), &id)
+	op := addTo(1, 0, 1)
+	w.Op(0, &op)
+	for _, n := range all {
+		ctx, cancel := context.WithDeadline(t.Context(), soon())
+		defer cancel()
+		led := n.registry.shardOf(g.number)
+		if _, err := led.led(); err != nil {
+			continue
+		}
+		from := all[0]
+		if n == from {
+			from = all[1]
+		}
+		for _, method := range []string{methodPropose, methodRelay} {
+			settled, err := from.writer.sendParts(ctx, g, n.cfg.NodeKey, method, []*forward.Part{{Section: w.Section(), Ops: 1}})
+			if err == nil {
+				err = settled[0].Err
+			}
+			if !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "shard 1 of 6, and the replica is of shard 1 of 2") || !mayTryAgain(rpc.Fate(err), false) {
+				t.Errorf("%s: %v", method, err)
+			}
+		}
+		q := newRemoteRead(g, &ReadOptions{})
+		q.width, q.keys = 1, []uint64{0}
+		if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*remoteRead{q}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
+			t.Errorf("a read: %v, %v", answers, err)
+		}
+		s := scan{reader: &from.reader, opt: &ReadOptions{}, width: 1, chunk: 10}
+		if err := s.fillAt(ctx, n.cfg.NodeKey, &run{group: g}); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("a scan: %v", err)
+		}
+		sets := memberRead{form: membersList}
+		if _, err := from.calls.Call(ctx, n.cfg.NodeKey, methodMembers, sets.appendTo(appendRead(nil, newRemoteRead(g, &ReadOptions{})))); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("a list of members: %v", err)
+		}
+		// An entry of a leader that had checked nothing, as the log may have one.
+		q2, err := led.replica.Load().proposer.Load().Submit(w.Section(), 1, true, 1)
+		mustDo(t, err)
+		if err := q2.Wait(time.NewTimer(eventuallyMax)); !errors.Is(err, errs.ErrMisrouted) {
+			t.Errorf("an entry: %v", err)
+		}
+		w.Reset(nil, led.of(), &id)
+		w.Op(0, &op)
+		settled, err := from.writer.sendParts(ctx, led, n.cfg.NodeKey, methodPropose, []*forward.Part{{Section: w.Section(), Ops: 1, Width: 1}})
+		if err != nil || settled[0].Err != nil || settled[0].Outcome() != dedup.Applied || settled[0].Row(0, 1)[0] != 6 {
+			t.Errorf("by its own route: %+v, %v", settled, err)
+		}
+		return
+	}
+	t.Error("nobody leads the shard")
 }

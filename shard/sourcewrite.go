@@ -23,10 +23,10 @@ func (w *Write) idOf(slot int) *RequestID {
 }
 
 // addSections gives the shards that have a section and no op a part.
-func (ps *parts) addSections(w *Write) {
+func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 	for s, id := range w.sections {
 		if p := &ps.byShard[s]; id != nil && !p.used {
-			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), id)
+			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), groups[s].of(), id)
 			p.used = true
 		}
 	}

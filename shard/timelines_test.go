@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
@@ -233,7 +234,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 // are refused.
 func TestTimelineAnswers(t *testing.T) {
 	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
-	q := &remoteRead{readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
+	q := &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
 	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, posts))}, q)}
 	var merged outbox.Newest
 	merged.Reset(3)
@@ -251,7 +252,7 @@ func TestTimelineAnswers(t *testing.T) {
 		}
 	}
 	all := [][]raftfsm.Group{{{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, {}}
-	q = &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1, 2}}
+	q = &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readGroups}, keys: []uint64{1, 2}}
 	var rows []int64
 	for _, groups := range all {
 		rows = appendGroupsRow(rows, groups)
@@ -276,7 +277,7 @@ func TestTimelineAnswers(t *testing.T) {
 	}
 	var again []uint64
 	for _, of := range []readOf{readCounts, readCursors, readFeeds, readPosts, readGroups} {
-		q := &remoteRead{group: 7, consistency: Linearizable, readQuery: readQuery{of: of, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, cold: of > 1, keys: []uint64{1, 2}}
+		q := &remoteRead{group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: of, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, cold: of > 1, keys: []uint64{1, 2}}
 		if of != readPosts {
 			q.posts = raftfsm.NewestPosts{}
 		}

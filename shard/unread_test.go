@@ -206,7 +206,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	fsm := r.fsm.(*raftfsm.Unread)
 	later := time.Now().Add(CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, n.registry.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).of(), &RequestID{})
 	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 0), later, LimitsDefault)
 	mustDo(t, r.group.Apply(codec.AppendChecksum(append(entry, w.Section()...))).Error())

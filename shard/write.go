@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -132,11 +131,11 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, ks, groups)
-	ps.addSections(w)
+	ps.addSections(w, groups)
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
-		ps.judge(w, len(groups))
+		ps.judge(w, groups)
 	}
 	if err := ps.reserve(w, groups); err != nil {
 		return err
@@ -160,11 +159,12 @@ func explained(err error, w *Write) error {
 }
 
 // judge makes sure that the shard that judges the key has a part, with ops or without.
-func (ps *parts) judge(w *Write, shards int) {
-	p := &ps.byShard[w.judgeSlot(shards)]
+func (ps *parts) judge(w *Write, groups []*shardReplica) {
+	s := w.judgeSlot(len(groups))
+	p := &ps.byShard[s]
 	p.judges = true
 	if !p.used {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), groups[s].of(), &w.ID)
 		p.used = true
 	}
 }
@@ -352,7 +352,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 			if judge >= 0 && s != judge {
 				id = &ps.judged
 			}
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), id)
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), groups[s].of(), id)
 			if len(w.Spaces) == 0 {
 				p.writer.SetFloors(ks.FloorsByNumber)
 			} else {
@@ -368,7 +368,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 // takesMembers returns an error for an op with a member that its keyspace does not take.
 func takesMembers(w *Write, groups []*shardReplica) error {
 	for i := range w.Ops {
-		if w.Ops[i].Kind < engine.OpJoin {
+		if !w.Ops[i].OfSets() {
 			continue
 		}
 		if s, _ := w.slot(i, groups[0].route); groups[s].kind != codec.KindCounters {

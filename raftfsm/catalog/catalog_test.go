@@ -132,7 +132,7 @@ func TestCatalogBounds(t *testing.T) {
 
 func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 	sealed := func(body string) []byte {
-		dst := []byte{1, byte(codec.KindCatalog), 0, 0, codec.SectionCatalog, byte(len(body)), 0, 0, 0}
+		dst := []byte{1, byte(codec.KindCatalog), 0, codec.SectionCatalog, byte(len(body)), 0, 0, 0}
 		return codec.AppendChecksum(append(dst, body...))
 	}
 	for name, entry := range map[string][]byte{
@@ -144,7 +144,7 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 		"more behind":    sealed(`{"create":{"name":"a"}}{}`),
 		"counter ops": codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 0),
 			codec.SectionRequest, 15, 0, 0, 0, 1, 0, 0, 0, byte(engine.OpAdd), 1, 0, 0, 0, 0, 0, 0, 0, 0, 2)),
-		"no section": codec.AppendChecksum([]byte{1, byte(codec.KindCatalog), 0, 0}),
+		"no section": codec.AppendChecksum([]byte{1, byte(codec.KindCatalog), 0}),
 		"empty":      nil,
 	} {
 		t.Run(name, func(t *testing.T) {

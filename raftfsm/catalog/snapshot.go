@@ -23,7 +23,7 @@ type snapshot struct{ view *View }
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
 	w := codec.NewStreamWriter(sink)
-	if err := w.Head(codec.KindCatalog, s.view.Applied, -1); err != nil {
+	if err := w.Head(codec.KindCatalog, codec.Route{Modulus: 1}, s.view.Applied, -1); err != nil {
 		return err
 	}
 	if err := w.Section(codec.StreamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {
@@ -51,7 +51,7 @@ func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 
 func readCatalog(r io.Reader) (*View, error) {
 	s := codec.NewStreamReader(r)
-	index, err := s.Head(codec.KindCatalog)
+	index, err := s.Head(codec.KindCatalog, codec.Route{Modulus: 1})
 	if err != nil {
 		return nil, err
 	}

@@ -187,7 +187,7 @@ func FuzzCatalogEntry(f *testing.F) {
 		f.Add(entry[9 : len(entry)-codec.ChecksumSize])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		entry := append([]byte{1, byte(codec.KindCatalog), 0, 0, codec.SectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{1, byte(codec.KindCatalog), 0, codec.SectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		command, err := parseEntry(codec.AppendChecksum(append(entry, body...)))
 		if err != nil {
 			if !errors.Is(err, codec.ErrEntry) {
@@ -217,7 +217,7 @@ func FuzzCatalogCommands(f *testing.F) {
 		f.Add(uint8(3), entry[9:len(entry)-codec.ChecksumSize])
 	}
 	f.Fuzz(func(t *testing.T, behind uint8, body []byte) {
-		entry := append([]byte{1, byte(codec.KindCatalog), 0, 0, codec.SectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{1, byte(codec.KindCatalog), 0, codec.SectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		entry = codec.AppendChecksum(append(entry, body...))
 		if _, err := parseEntry(entry); err != nil {
 			return

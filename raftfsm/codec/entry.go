@@ -12,49 +12,48 @@ import (
 // A log entry. Integers are little-endian; uvarint and varint (zigzag) are
 // those of encoding/binary.
 //
-//	 0      1      2      3      4                            n-4       n
-//	+------+------+------+------+----------------------------+---------+
-//	|  1   | kind |width |  0   | sections …                 | CRC32C  |
-//	+------+------+------+------+----------------------------+---------+
-//	 version       columns of a result row; the CRC is of all before it
+//	 0         1      2       3                            n-4       n
+//	+---------+------+-------+----------------------------+---------+
+//	| version | kind | width | sections …                 | CRC32C  |
+//	|    1    |      |       |                            |         |
+//	+---------+------+-------+----------------------------+---------+
 //
-//	section:  kind (1) | length of payload (4) | payload
-//	request:  ops (4) | op …                   one client's request without an identity
-//	clock:    leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
-//	          times in milliseconds; before the first request with an identity
-//	producer: length of name (1) | name | number (8) | as request
-//	keyed:    key (16) | body (16) | made at (8) | as request
-//	judged:   key (16) | body (16) | group of the judge (4) | met (8) | floor (8) | as request
-//	          what another shard judged by its key: dedup.Use
-//	restore:  number (8) | as request          the first write of a restore: forgets the requests of clients
+// width is the number of columns of a result row. The CRC is of all bytes before it.
+//
+//	section:   kind (1) | length of payload (4) | payload
+//	catalog:   one JSON command
+//	clock:     leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
+//	           times in milliseconds; before the first request with an identity
+//
+// All other sections are requests. Ops fill the rest of the section.
+//
+//	request:   route | identity | op …
+//	identity:  nothing                       of SectionRequest
+//	producer:  length of name (1) | name | number (8)
+//	keyed:     key (16) | body (16) | made at (8)
+//	judged:    key (16) | body (16) | group of the judge (4) | met (8) | floor (8)
+//	           what another shard judged by its key: dedup.Use
+//	restore:   number (8)                    the first write of a restore: forgets the requests of clients
 //	source, positions: dedup/positions.go
-//	op:       head (1) | key (8) | cell …
-//	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
-//	          of counters with bits 0–1 of 0: bits 2–7 are the kind of an op on an outbox,
-//	          which follows in place of cells (outbox/op.go)
-//	          or, with bit 6, that of an op on members (memberop.go), likewise
-//	cell:     column (1) | delta or value (varint)
-//	          or, of an add on counts with a floor:
-//	          column + 128 (1) | delta (varint) | floor (varint)
-//	catalog:  one JSON command
+//	op:        kind (1) | what the kind has: raftfsm/opkind.go
 //
-// Unknown versions, kinds and set zero bytes are refused: what they would mean
-// is decided by the version that introduces them.
+// Unknown versions and kinds are refused: what they would mean is decided by the version
+// that introduces them.
 const (
 	entryVersion    = 1
-	entryHeadSize   = 4
+	entryHeadSize   = 3
 	ChecksumSize    = 4
 	SectionHeadSize = 5
 
-	SectionRequest   = 1
-	SectionCatalog   = 2
-	SectionClock     = 3
-	SectionProducer  = 16
-	SectionKeyed     = 17
-	SectionRestore   = 18
-	SectionSource    = 19
-	SectionPositions = 20
-	SectionJudged    = 21
+	SectionCatalog   = 1
+	SectionClock     = 2
+	SectionRequest   = 3
+	SectionProducer  = 4
+	SectionKeyed     = 5
+	SectionJudged    = 6
+	SectionSource    = 7
+	SectionRestore   = 8
+	SectionPositions = 9
 
 	ClockSize = 32
 )
@@ -83,7 +82,7 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // BeginEntry appends the head of a log entry to dst. The result row of each op will
 // have width columns, or none if width is 0.
 func BeginEntry(dst []byte, kind Kind, width int) []byte {
-	return append(dst, entryVersion, byte(kind), byte(width), 0)
+	return append(dst, entryVersion, byte(kind), byte(width))
 }
 
 // AppendChecksum completes an entry, which must begin with its head.
@@ -100,7 +99,7 @@ func OpenEntry(entry []byte) (kind byte, width int, sections []byte, err error) 
 	if got := crc32.Checksum(body, castagnoli); got != crc {
 		return 0, 0, nil, fmt.Errorf("%w: checksum %08x, want %08x", ErrEntry, got, crc)
 	}
-	if body[0] != entryVersion || body[2] > engine.ColumnsMax || body[3] != 0 {
+	if body[0] != entryVersion || body[2] > engine.ColumnsMax {
 		return 0, 0, nil, fmt.Errorf("%w: head % x", ErrEntry, body[:entryHeadSize])
 	}
 	return body[1], int(body[2]), body[entryHeadSize:], nil

@@ -10,56 +10,61 @@ import (
 )
 
 // A snapshot. It is a stream of sections, each with its own checksum, that
-// begins with a head and ends with an end.
+// begins with a head and ends with an end. Integers are little-endian.
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
-//	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
-//	          versions 2 and 3 have cold rows: then the bytes of all sections of blocks,
-//	          which are there in version 3, carried to another node (8)
+//	head:     "countd snapshot" | version 1 (1) | state kind (1) | cold rows (1) | applied index (8)
+//	          | bytes of all sections of blocks (8) | route
+//	          cold rows: 0 none, 1 named, 2 carried, as to another node; the bytes of blocks are
+//	          those of the carried form, 0 for none. A catalog is shard 0 of 1
+//	catalog:  JSON
 //	rows:     streamrows.go; ascending over the whole stream
 //	cold, block: streamcold.go; among the rows of counters
-//	members: streamsets.go; at most once, before the rows of counters
 //	outboxes: bodystream.go; behind the rows of counters, none if there are no outboxes
+//	members:  streamsets.go; at most once, before the rows of counters
 //	cursors:  as rows, behind them
 //	sweep:    sweep.go; once, behind the cursors
 //	feeds:    bodystream.go, feedstream.go
 //	board:    JSON; once
 //	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
 //	positions: dedup/positions.go; at most once, behind the keys
-//	catalog:  JSON
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
 // The state kind is that of the entries. A reader takes nothing for granted: a
 // stream that is cut, or has anything behind its end, is refused.
 const (
-	streamVersion        = 1
-	streamVersionCold    = 2
-	streamVersionCarried = 3
-	streamMagic          = "countd"
+	streamMagic      = "countd snapshot"
+	streamVersion    = 1
+	streamUnreleased = "countd" // began the heads of development, with a version from 1 to 3 behind it
+	streamHeadSize   = len(streamMagic) + 3 + 8 + 8
+
+	coldNone    = 0
+	coldNamed   = 1
+	coldCarried = 2
 
 	StreamHead    = 1
-	StreamRows    = 2
-	StreamCatalog = 3
+	StreamCatalog = 2
+	StreamRows    = 3
 
-	StreamProducers = 4 // these three: dedup/state.go
-	StreamForgotten = 5
-	StreamKeys      = 6
+	StreamCold    = 4 // these three: streamcold.go
+	StreamCarried = 5
+	StreamBlock   = 6
 
-	StreamCursors = 7 // unread.go
-	StreamSweep   = 8
-	StreamFeeds   = 9  // feedstream.go
-	StreamBoard   = 10 // board.go
+	StreamOutboxes = 7 // outboxes.go
 
-	StreamCold    = 11 // these three: streamcold.go
-	StreamCarried = 12
-	StreamBlock   = 13
+	StreamMembers        = 8 // these three: streamsets.go
+	StreamCarriedMembers = 9
+	StreamMemberBlock    = 10
 
-	StreamPositions = 14 // dedup/positions.go
+	StreamCursors = 11 // unread.go
+	StreamSweep   = 12
+	StreamFeeds   = 13 // feedstream.go
+	StreamBoard   = 14 // board.go
 
-	StreamOutboxes       = 15 // outboxes.go
-	StreamMembers        = 16 // these three: streamsets.go
-	StreamCarriedMembers = 17
-	StreamMemberBlock    = 18
+	StreamProducers = 15 // these three: dedup/state.go
+	StreamForgotten = 16
+	StreamKeys      = 17
+	StreamPositions = 18 // dedup/positions.go
 
 	StreamEnd = 255
 
@@ -105,13 +110,15 @@ func FinishSection(section []byte) []byte {
 
 // Head writes the head. blocks is how many bytes the stream grows by when it carries
 // its cold rows, -1 for a stream without cold rows.
-func (s *StreamWriter) Head(state Kind, index uint64, blocks int64) error {
+func (s *StreamWriter) Head(state Kind, route Route, index uint64, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
+		cold := byte(coldNamed)
 		if blocks < 0 {
-			return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, byte(state)), index)
+			cold, blocks = coldNone, 0
 		}
-		b = binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersionCold, byte(state)), index)
-		return binary.LittleEndian.AppendUint64(b, uint64(blocks))
+		b = append(append(b, streamMagic...), streamVersion, byte(state), cold)
+		b = binary.LittleEndian.AppendUint64(b, index)
+		return route.AppendTo(binary.LittleEndian.AppendUint64(b, uint64(blocks)))
 	})
 }
 

@@ -3,16 +3,18 @@ package codec
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"strings"
 )
 
 // StreamReader reads the frames of a snapshot.
 type StreamReader struct {
 	r        *bufio.Reader
 	buf      []byte
-	version  byte   // of the head, once that was read
+	cold     byte   // of the head, once that was read
 	sections uint32 // blocks aside
 }
 
@@ -21,10 +23,10 @@ func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// Allows returns an error for a section kind that a stream of this version cannot have.
+// Allows returns an error for a section kind that a stream of this head cannot have.
 func (s *StreamReader) Allows(kind byte) error {
-	if kind == StreamCold && s.version != streamVersionCold || kind == StreamCarried && s.version != streamVersionCarried {
-		return fmt.Errorf("%w: section kind %d in version %d", ErrSnapshot, kind, s.version)
+	if kind == StreamCold && s.cold != coldNamed || kind == StreamCarried && s.cold != coldCarried {
+		return fmt.Errorf("%w: section kind %d behind a head with cold rows %d", ErrSnapshot, kind, s.cold)
 	}
 	return nil
 }
@@ -57,54 +59,79 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
-// Head reads the head of a snapshot of the kind state and returns its index.
-func (s *StreamReader) Head(state Kind) (index uint64, err error) {
-	kind, p, err := s.Next()
+// Head reads the head of a snapshot and returns its index. It returns an ErrRoute for a
+// snapshot of another route.
+func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
+	h, _, err := s.head(state)
 	if err != nil {
 		return 0, err
 	}
-	if index, _, err = parseHead(kind, p, state); err == nil {
-		s.version = p[len(streamMagic)]
+	if err := route.Check(h.route); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
-	return index, err
+	return h.index, nil
 }
 
 // CarriedHead reads the head of a snapshot and returns the head of the same snapshot
 // with its cold rows carried, and how many bytes they add. The head is valid until the
 // next call.
-func (s *StreamReader) CarriedHead(state Kind) (head []byte, blocks int64, err error) {
-	kind, head, err := s.Next()
+func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, err error) {
+	h, payload, err := s.head(state)
 	if err != nil {
 		return nil, 0, err
 	}
-	if _, blocks, err = parseHead(kind, head, state); err != nil {
-		return nil, 0, err
+	if h.cold == coldNamed {
+		payload[len(streamMagic)+2] = coldCarried
+		return payload, h.blocks, nil
 	}
-	const at = len(streamMagic)
-	if s.version = head[at]; s.version == streamVersionCold {
-		head[at] = streamVersionCarried
-	}
-	return head, blocks, nil
+	return payload, 0, nil
 }
 
-// parseHead returns the index of a head, and how many bytes the stream grows by when it
-// carries its cold rows.
-func parseHead(kind byte, p []byte, state Kind) (index uint64, blocks int64, err error) {
-	const at = len(streamMagic) + 2
-	bad := kind != StreamHead || len(p) < at+8 || string(p[:at-2]) != streamMagic || p[at-1] != byte(state)
+// streamHead is what a head states of its stream.
+type streamHead struct {
+	cold   byte
+	index  uint64
+	blocks int64
+	route  Route
+}
+
+// head reads the head of a snapshot of the kind state.
+func (s *StreamReader) head(state Kind) (h streamHead, payload []byte, err error) {
+	kind, p, err := s.Next()
+	if err != nil {
+		return h, nil, err
+	}
+	if h, err = parseHead(kind, p, state); err != nil {
+		return h, nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	s.cold = h.cold
+	return h, p, nil
+}
+
+func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
+	magic := string(p[:min(len(p), len(streamMagic))])
 	switch {
-	case !bad && p[at-2] == streamVersion && len(p) == at+8:
-	case !bad && p[at-2] == streamVersionCold && len(p) == at+16 && state == KindCounters:
-		blocks = int64(binary.LittleEndian.Uint64(p[at+8:]))
-		bad = blocks < 0
-	case !bad && p[at-2] == streamVersionCarried && len(p) == at+16 && state == KindCounters:
-	default:
-		bad = true
+	case kind == StreamHead && magic != streamMagic && strings.HasPrefix(magic, streamUnreleased):
+		return h, errors.New("it is of a version of countd that was never released")
+	case kind != StreamHead || magic != streamMagic || len(p) < streamHeadSize:
+		return h, fmt.Errorf("head %d %q", kind, magic)
 	}
-	if bad {
-		return 0, 0, fmt.Errorf("%w: head %d %q", ErrSnapshot, kind, p[:min(len(p), at)])
+	at := p[len(streamMagic):]
+	if at[0] != streamVersion {
+		return h, fmt.Errorf("version %d, this program knows %d", at[0], streamVersion)
 	}
-	return binary.LittleEndian.Uint64(p[at:]), blocks, nil
+	if at[1] != byte(state) {
+		return h, fmt.Errorf("it is of %s, not of %s", Kind(at[1]), state)
+	}
+	h.cold, h.index, h.blocks = at[2], binary.LittleEndian.Uint64(at[3:]), int64(binary.LittleEndian.Uint64(at[11:]))
+	rest, ok := []byte(nil), false
+	if h.route, rest, ok = ParseRoute(p[streamHeadSize:]); !ok || len(rest) > 0 {
+		return h, fmt.Errorf("route % x", p[streamHeadSize:])
+	}
+	if h.cold > coldCarried || h.blocks < 0 || h.cold == coldNone && h.blocks > 0 || h.cold != coldNone && state != KindCounters {
+		return h, fmt.Errorf("cold rows %d of %d bytes", h.cold, h.blocks)
+	}
+	return h, nil
 }
 
 // End verifies the payload of the end section, and that nothing follows it.

@@ -25,6 +25,8 @@ const (
 	// Moved: a section of a source does not fit the position of its partition, or only
 	// reads it. Nothing was applied.
 	Moved
+	// Misrouted: the request names another route than that of the shard. Nothing was judged.
+	Misrouted
 )
 
 const (

@@ -339,7 +339,7 @@ func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 		Prev: parsePosition(p[17:]), Next: parsePosition(p[33:]),
 	}
 	rest = p[sourceSize:]
-	empty, good := isEmptyRequest(rest), false
+	empty, good := len(rest) == 0, false
 	var marked bool
 	s.Mark, marked = parseMark(p[49:], s.Next)
 	switch s.Mode {
@@ -354,9 +354,6 @@ func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 	}
 	return BySource(s), rest, nil
 }
-
-// isEmptyRequest reports whether a request has no ops.
-func isEmptyRequest(p []byte) bool { return len(p) == 4 && binary.LittleEndian.Uint32(p) == 0 }
 
 func appendRecords(dst []byte, all []PositionRecord) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(all)))
@@ -412,7 +409,7 @@ func parseRestorePositions(p []byte) (id RequestID, rest []byte, err error) {
 		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
 	}
 	all, rest, ok := parseRecords(p[9:])
-	if !ok || !isEmptyRequest(rest) {
+	if !ok || len(rest) > 0 {
 		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
 	}
 	return ByRestorePositions(binary.LittleEndian.Uint64(p), RestoredPositions{Closed: p[8] == 1, All: all}), rest, nil

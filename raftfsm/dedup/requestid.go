@@ -19,7 +19,8 @@ const (
 // The sizes of identities in a log entry.
 const (
 	keyedSize   = 40
-	judgedSize  = 52
+	judgedSize  = 36 + useSize
+	useSize     = 16
 	restoreSize = 8
 )
 
@@ -185,10 +186,10 @@ func (id *RequestID) Hash() (sum [16]byte) {
 // clients.
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
-// SetUse writes a use into the section of an identity that JudgedBy made. The section's
-// length does not change.
-func SetUse(section []byte, use Use) {
-	at := section[codec.SectionHeadSize+judgedSize-16:]
+// SetUse writes a use into the head of a section, up to its ops, whose identity JudgedBy made.
+// Its length does not change.
+func SetUse(head []byte, use Use) {
+	at := head[len(head)-useSize:]
 	binary.LittleEndian.PutUint64(at, uint64(use.Met))
 	binary.LittleEndian.PutUint64(at[8:], uint64(use.Floor))
 }

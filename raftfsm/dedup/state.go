@@ -77,20 +77,15 @@ func (v *View) Write(w *codec.StreamWriter) error {
 // SectionFollows reports whether the sections of the memory are in order: all behind
 // every other section, each once.
 func SectionFollows(section, last byte) bool {
-	switch {
-	case last == codec.StreamKeys:
-		return section == codec.StreamPositions
-	case IsSection(last):
-		return section <= codec.StreamKeys && section == last+1
-	case IsSection(section):
-		return section == codec.StreamProducers
+	if IsSection(last) {
+		return section == last+1 && IsSection(section)
 	}
-	return true
+	return !IsSection(section) || section == codec.StreamProducers
 }
 
 // IsSection reports whether a section belongs to the memory.
 func IsSection(section byte) bool {
-	return section >= codec.StreamProducers && section <= codec.StreamKeys || section == codec.StreamPositions
+	return section >= codec.StreamProducers && section <= codec.StreamPositions
 }
 
 // Ends reports whether the end of a snapshot may follow a section.

@@ -5,33 +5,30 @@ import (
 	"errors"
 )
 
-// Kind is what an op on an outbox does. The values are part of the log format and never
-// change meaning.
+// Kind is what an op on an outbox does: its kind in log entries.
 type Kind uint8
 
 const (
 	// Publish adds a post and counts it.
-	Publish Kind = 1
+	Publish Kind = 16
 	// Remove removes a post and takes it from the count.
-	Remove Kind = 2
+	Remove Kind = 17
 	// Put replaces an outbox and counts nothing: a restore.
-	Put Kind = 3
+	Put Kind = 18
 	// Clear removes all outboxes of the shard and counts nothing: a restore.
-	Clear Kind = 4
+	Clear Kind = 19
 )
 
 // Op is one change of one outbox. The key of the author, which is that of the row that
 // counts the posts, is beside it.
 //
-// In an entry, behind the head and the key of an op of a counter shard:
+// In an entry, behind the kind and the key:
 //
 //	publish:  id (8) | posts (uvarint) | keep (uvarint), and if that is not 0:
 //	          shift (1) | unit in microseconds (uvarint) | epoch (varint) | first id (uvarint)
 //	remove:   id (8) | 0, or 1 and the floor of the count (varint)
 //	put:      trimmed (8) | ids (4) | newest id (8), gaps (uvarint) …
 //	clear:    nothing
-//
-// The head is the kind shifted left by two: the kind of a table's op is 0.
 type Op struct {
 	Kind   Kind
 	ID     uint64 // of the post
@@ -41,15 +38,6 @@ type Op struct {
 	Floor    int64
 
 	Outbox Outbox // of Put
-}
-
-// Head returns the first byte of an op in an entry.
-func (k Kind) Head() byte { return byte(k) << 2 }
-
-// KindOf returns the kind of an op by its first byte in an entry, or false.
-func KindOf(head byte) (Kind, bool) {
-	k := Kind(head >> 2)
-	return k, head&3 == 0 && k >= Publish && k <= Clear
 }
 
 var errForm = errors.New("an op on an outbox that has no form in a log entry")
@@ -74,7 +62,7 @@ func (o *Outbox) valid() bool {
 	return len(o.IDs) <= PostsMax
 }
 
-// AppendTo appends what follows head and key.
+// AppendTo appends what follows kind and key.
 func (op *Op) AppendTo(dst []byte) []byte {
 	switch op.Kind {
 	case Publish:
@@ -97,7 +85,7 @@ func (op *Op) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse reads what follows head and key, and returns the bytes behind it. It returns false
+// Parse reads what follows kind and key, and returns the bytes behind it. It returns false
 // if no AppendTo wrote them.
 func (op *Op) Parse(p []byte) (rest []byte, ok bool) {
 	r := reader{p: p}

@@ -66,6 +66,10 @@ var (
 // and another may.
 var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
+// ErrMisrouted is returned for a write or read that was routed over another number of shards
+// than the keyspace has where it arrived: one of the two nodes has an older catalog.
+var ErrMisrouted = fmt.Errorf("%w for requests of another number of shards", ErrNoLeader)
+
 // ErrGroupClosed is returned for a proposal to a group that is closing, and by reads and writes of
 // its snapshots.
 var ErrGroupClosed = errors.New("the group is closing")

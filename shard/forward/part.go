@@ -18,16 +18,9 @@ import (
 type Part struct {
 	Section []byte
 	Width   int
-	Clocked bool // as of a proposal; a leader of today's program finds it out by itself
 	Judges  bool // the answer has the use of the request's key
-	Ops     int  // in the section
+	Ops     int  // in the section; the leader counts them itself
 }
-
-// The flags of a part on its way.
-const (
-	flagClocked = 1
-	flagJudges  = 2
-)
 
 // SettledMax bounds the bytes that say what became of the part: of each op a row and a
 // refusal, of each two bytes of the section at most one cut, and an error.
@@ -38,26 +31,21 @@ func (f *Part) SettledMax() int {
 // SizeMin is a part of a section of one byte.
 const SizeMin = 4
 
-// Append appends a part.
+// Append appends a part:
+//
+//	1 if the answer has the use of the request's key (1) | columns of a result row (uvarint) | length of section (uvarint) | section
 func Append(dst []byte, f *Part) []byte {
-	flags := uint64(0)
-	if f.Clocked {
-		flags |= flagClocked
-	}
+	judges := byte(0)
 	if f.Judges {
-		flags |= flagJudges
+		judges = 1
 	}
-	dst = binary.AppendUvarint(dst, flags)
-	dst = binary.AppendUvarint(dst, uint64(f.Width))
+	dst = binary.AppendUvarint(append(dst, judges), uint64(f.Width))
 	return wire.AppendBytes(dst, f.Section)
 }
 
 // Parse reads what Append wrote.
 func Parse(r *wire.Reader) *Part {
-	flags := r.UintTo(flagClocked | flagJudges)
-	f := &Part{Clocked: flags&flagClocked != 0, Judges: flags&flagJudges != 0, Width: int(r.UintTo(engine.ColumnsMax))}
-	f.Section = r.Bytes()
-	return f
+	return &Part{Judges: r.UintTo(1) == 1, Width: int(r.UintTo(engine.ColumnsMax)), Section: r.Bytes()}
 }
 
 // OfSource reports whether the part is a section of a source, whose answer has a position.

@@ -8,12 +8,8 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// AppendCuts appends the cuts of a part whose first op has the number first, or nothing if
-// there are none.
+// AppendCuts appends the cuts of a part whose first op has the number first.
 func AppendCuts(dst []byte, cuts []engine.Cut, first int) []byte {
-	if len(cuts) == 0 {
-		return dst
-	}
 	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
 	for _, c := range cuts {
 		dst = binary.AppendUvarint(dst, uint64(c.Op-first))
@@ -38,11 +34,8 @@ func ParseCuts(r *wire.Reader, ops int) []engine.Cut {
 }
 
 // AppendChanged appends the ops of a part that changed a set, each as the distance from the
-// one before, or nothing if there are none.
+// one before.
 func AppendChanged(dst []byte, changed []int, first int) []byte {
-	if len(changed) == 0 {
-		return dst
-	}
 	dst = binary.AppendUvarint(dst, uint64(len(changed)))
 	next := first
 	for _, op := range changed {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -22,7 +23,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 			t.Helper()
 			var w raftfsm.RequestWriter
 			id := dedup.ByKey([]byte{byte(key)})
-			w.Reset(nil, &id)
+			w.Reset(nil, codectest.Whole, &id)
 			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
 			w.Op(1, &op)
 			q, err := p.Submit(w.Section(), w.Ops(), true, 0)

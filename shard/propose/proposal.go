@@ -79,6 +79,8 @@ func (q *Proposal) answer() error {
 		return errs.ErrConflict
 	case dedup.Expired:
 		return errs.ErrExpired
+	case dedup.Misrouted:
+		return errs.ErrMisrouted
 	case dedup.Full:
 		return fmt.Errorf("%w: the key cannot be remembered now", errs.ErrOverloaded)
 	}

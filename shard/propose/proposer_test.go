@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
@@ -124,7 +125,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 // sectionOf is a request of ops that add 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &dedup.RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for range ops {
 		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 	}

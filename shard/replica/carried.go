@@ -24,12 +24,12 @@ type Snapshot struct {
 
 // OpenSnapshot takes a snapshot, opens it, and checks it whole. ctx bounds the wait until it may
 // begin. Then it takes as long as the disk does, for a large shard minutes, and Close ends it.
-func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
+func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := raftfsm.VisitSnapshot(untilClosing{checked, g}, kind, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(untilClosing{checked, g}, kind, route, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.MembersLater {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
@@ -233,7 +233,7 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 // Receive makes a snapshot of another replica the newest of this one, whose log and vote
 // stay. fetch asks node for one that is of entry from or a later one. Receive reads it whole,
 // and leaves everything as it was if it is not.
-func (g *Replica) Receive(node string, kind codec.Kind, fetch func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
+func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
 	g.snapshotting.Lock() // by none of its own, which would be of an earlier moment
 	defer g.snapshotting.Unlock()
 	if g.Closed() { // its directory may be deleted, and raft's store would make it again
@@ -260,7 +260,7 @@ func (g *Replica) Receive(node string, kind codec.Kind, fetch func(from uint64) 
 	if err != nil {
 		return err
 	}
-	facts, err := raftfsm.VisitSnapshot(io.TeeReader(state, sink), kind, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(io.TeeReader(state, sink), kind, route, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.Index > meta.Index {
 		err = fmt.Errorf("%w: its state is of entry %d, it says %d", rpc.ErrBadAnswer, facts.Index, meta.Index)
 	}

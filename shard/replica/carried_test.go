@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -96,16 +97,16 @@ func (w *withMembers) joinMany(n uint64) {
 }
 
 // joinEntry returns an entry by which members, n from first on, join a set: a clock
-// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/memberop.go).
+// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/opkind.go).
 func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	b = le.AppendUint64(b, uint64(now.UnixMilli()))
 	b = le.AppendUint64(le.AppendUint64(b, minute), minute) // horizon of keys, of producers
 	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // keys, producers
-	const join, row, column, opBytes = 1<<6 | 1<<2, 1, 0, 1 + 8 + 1 + 8
-	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(4+n*opBytes))
-	b = le.AppendUint32(b, uint32(n))
+	const join, row, column, opBytes = 8, 1, 0, 1 + 8 + 1 + 8
+	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(2+n*opBytes))
+	b = codectest.Whole.AppendTo(b)
 	for member := first; member < first+n; member++ {
 		b = le.AppendUint64(append(b, join), row)
 		b = le.AppendUint64(append(b, column), member)
@@ -116,7 +117,7 @@ func joinEntry(now time.Time, first, n uint64) []byte {
 // visit reads a snapshot to its end.
 func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 	w.Helper()
-	facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})
 	mustDo(w.T, errors.Join(err, s.Close()))
 	return facts
 }
@@ -149,7 +150,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
 	for range 3 {
-		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters)
+		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.MembersLater || facts != s.SnapshotFacts {
@@ -164,7 +165,7 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
 		"for a backup": func(w *withMembers, ctx context.Context) error {
-			_, err := w.OpenSnapshot(ctx, codec.KindCounters)
+			_, err := w.OpenSnapshot(ctx, codec.KindCounters, codectest.Whole)
 			return err
 		},
 		"for a repair": func(w *withMembers, ctx context.Context) error {
@@ -221,7 +222,7 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := w.OpenSnapshot(leaving{ctx, cancel}, codec.KindCounters)
+	s, err := w.OpenSnapshot(leaving{ctx, cancel}, codec.KindCounters, codectest.Whole)
 	mustDo(t, err)
 	if ctx.Err() == nil {
 		t.Error("the deadline has not passed")
@@ -243,7 +244,7 @@ func TestCloseEndsABackup(t *testing.T) {
 		}
 		return stored(id)
 	}
-	if s, err := w.OpenSnapshot(t.Context(), codec.KindCounters); !errors.Is(err, errs.ErrGroupClosed) {
+	if s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the backup is %v, %v", s, err)
 	}
 	mustClose(t, w.Replica)
@@ -425,7 +426,7 @@ func TestBackupLeavesNothing(t *testing.T) {
 			w := openWithMembers(t, func(*withMembers) {})
 			stored := w.openStored
 			tc.cause(w)
-			s, err := w.OpenSnapshot(t.Context(), codec.KindCounters)
+			s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole)
 			if (err != nil) != tc.fails {
 				t.Fatalf("opened with %v", err)
 			}

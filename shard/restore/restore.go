@@ -148,10 +148,14 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	if r.places, err = placesOf(r.cfg.Keyspace, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
+	snapshot, err := raftfsm.OpenSnapshot(stream, r.cfg.Kind, codec.Route{Modulus: uint32(r.route.Shards), Residue: uint32(r.cfg.Shard)})
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	}
 	if err := r.empty(o.Force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	facts, err := raftfsm.VisitSnapshot(stream, r.cfg.Kind, raftfsm.SnapshotVisitor{
+	facts, err := snapshot.Visit(raftfsm.SnapshotVisitor{
 		Members: r.member,
 		Rows:    r.counts,
 		Cursors: r.cursors,

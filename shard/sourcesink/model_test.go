@@ -241,7 +241,7 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	}
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &id)
+	w.Reset(nil, codectest.Whole, &id)
 	for i := range ops {
 		if kind == codec.KindUnread {
 			w.TableOp(raftfsm.TableCounts, ops[i].ID, &ops[i])
@@ -332,7 +332,7 @@ func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64]
 		kind = codec.KindUnread
 	}
 	all = map[uint64][]int64{}
-	_, err := raftfsm.VisitSnapshot(bytes.NewReader(snapshot), kind, raftfsm.SnapshotVisitor{
+	_, err := raftfsm.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{
 		Rows: func(p *engine.Page) error {
 			for i, key := range p.IDs {
 				all[key] = slices.Clone(p.Row(i))

@@ -141,7 +141,7 @@ func (u *Upkeep) ForgetSources() {
 // propose proposes a request and waits for its entry.
 func (s *Shard) propose(id *dedup.RequestID, write func(*raftfsm.RequestWriter)) error {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, id)
+	w.Reset(nil, s.Machine.Route(), id)
 	write(&w)
 	q, err := s.Proposer.Submit(w.Section(), w.Ops(), true, 0)
 	if err != nil {

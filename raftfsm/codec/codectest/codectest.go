@@ -24,6 +24,9 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
+// Whole is the route of the only shard of a keyspace. It is read only.
+var Whole = codec.Route{Modulus: 1}
+
 var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
 
 // Golden compares bytes of a format with those that are on disks already.
@@ -123,7 +126,7 @@ type Part struct {
 func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
-	_ = w.Head(state, index, -1) // a Buffer takes everything
+	_ = w.Head(state, Whole, index, -1) // a Buffer takes everything
 	for _, p := range parts {
 		_ = w.Section(p.Kind, func(b []byte) []byte { return append(b, p.Payload...) })
 	}

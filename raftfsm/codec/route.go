@@ -1,0 +1,55 @@
+package codec
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Route names one shard of a keyspace: the shard of the ids whose number is Residue modulo
+// Modulus, the number of shards. It is in the head of each section of a request, each read and
+// each snapshot of a shard:
+//
+//	route:  modulus (uvarint) | residue (uvarint)
+//
+// A replica of another route refuses such a section, read or snapshot whole, and changes
+// nothing: its keys name other ids there.
+type Route struct {
+	Modulus uint32 // at least 1
+	Residue uint32 // below Modulus
+}
+
+// ErrRoute is returned for a section, read or snapshot of another route than the replica's.
+var ErrRoute = errors.New("it is of another number of shards or of another shard")
+
+func (r Route) String() string { return fmt.Sprintf("shard %d of %d", r.Residue, r.Modulus) }
+
+// AppendTo appends the route. It panics on one that names no shard.
+func (r Route) AppendTo(dst []byte) []byte {
+	if r.Residue >= r.Modulus {
+		panic(r.String() + " has no form in a log entry")
+	}
+	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(r.Modulus)), uint64(r.Residue))
+}
+
+// ParseRoute splits a route off. It returns false if there is none.
+func ParseRoute(p []byte) (r Route, rest []byte, ok bool) {
+	modulus, n := binary.Uvarint(p)
+	if n <= 0 || modulus > 1<<32-1 {
+		return r, nil, false
+	}
+	residue, m := binary.Uvarint(p[n:])
+	if m <= 0 || residue >= modulus {
+		return r, nil, false
+	}
+	return Route{uint32(modulus), uint32(residue)}, p[n+m:], true
+}
+
+// Check returns an ErrRoute if a section, read or snapshot is of another route than the
+// replica's.
+func (r Route) Check(of Route) error {
+	if r == of {
+		return nil
+	}
+	return fmt.Errorf("%w: %s, and the replica is of %s", ErrRoute, of, r)
+}

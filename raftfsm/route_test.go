@@ -1,0 +1,149 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+var allKinds = append([]codec.Kind{codec.KindCounters}, shardKinds...)
+
+// routed returns a section of a shard with one op of a kind, or without ops for a source.
+func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
+	var w RequestWriter
+	w.Reset(nil, route, &id)
+	switch {
+	case id.IsSource():
+	case kind == codec.KindCounters:
+		w.Op(7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}}})
+	default:
+		goldenRequest(kind, &w)
+	}
+	return w.Section()
+}
+
+// A replica refuses a section of another route whole, changes nothing, and does not remember
+// the request:
+//
+//  1. the digest, the rows and the request memory are as before;
+//  2. the request, sent anew by the right route, is applied and no duplicate;
+//  3. other sections of the same entry are applied.
+func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
+	mine := codec.Route{Modulus: 7, Residue: 3}
+	source := dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: 9}, Mode: dedup.SectionBegin, Epoch: 1})
+	for _, kind := range allKinds {
+		ids := map[string]dedup.RequestID{
+			"no identity": {}, "a producer": dedup.ByProducer([]byte("p"), 1), "a key": dedup.ByKey([]byte("k"), []byte("body")),
+			"a restore": dedup.ByRestore(5, true),
+		}
+		if kind == codec.KindCounters || kind == codec.KindUnread {
+			ids["a source"] = source
+		}
+		for name, id := range ids {
+			for _, other := range []codec.Route{{Modulus: 21, Residue: 3}, {Modulus: 7, Residue: 4}, {Modulus: 1}} {
+				t.Run(fmt.Sprintf("%s by %s of %s", kind, name, other), func(t *testing.T) {
+					m := New(kind)
+					m.SetRoute(mine)
+					apply := func(sections ...[]byte) *Result {
+						entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(20_000*dayMillis), testLimits)
+						return m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, bytes.Join(sections, nil)...)))).(*Result)
+					}
+					apply(routed(kind, mine, dedup.RequestID{}))
+					apply() // the time alone
+					before, snapshot := m.State(), codectest.Persisted(t, m)
+					if r := apply(routed(kind, other, id)); r.Outcome(0) != dedup.Misrouted || len(r.Overflows)+len(r.Cuts)+len(r.Changed) > 0 {
+						t.Errorf("outcome %d, %+v", r.Outcome(0), r)
+					}
+					keys, producers := m.Remembered()
+					if after := m.State(); after.Digest != before.Digest || after.Rows != before.Rows || keys+producers != 0 || len(m.Sources()) != 0 {
+						t.Errorf("%+v, %d keys, %d producers, sources %v; before, %+v", after, keys, producers, m.Sources(), before)
+					}
+					after := codectest.SectionsOf(t, codectest.Persisted(t, m))
+					for i, section := range codectest.SectionsOf(t, snapshot)[1:] { // the head has the index
+						if !bytes.Equal(after[i+1], section) {
+							t.Errorf("section %d of the snapshot is % x, it was % x", i+1, after[i+1], section)
+						}
+					}
+					r := apply(routed(kind, other, id), routed(kind, mine, id))
+					if r.Outcome(0) != dedup.Misrouted || r.Outcome(1) != dedup.Applied {
+						t.Errorf("outcomes %d and %d", r.Outcome(0), r.Outcome(1))
+					}
+					if _, _, err := CheckSection(kind, mine, routed(kind, other, id), SectionVisitor{}); !errors.Is(err, codec.ErrRoute) || !strings.Contains(err.Error(), other.String()) {
+						t.Errorf("checked: %v", err)
+					}
+					if ops, _, err := CheckSection(kind, mine, routed(kind, mine, id), SectionVisitor{}); err != nil || ops == 0 != id.IsSource() {
+						t.Errorf("of its own route: %d ops, %v", ops, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A replica refuses a snapshot of another route, and changes nothing.
+func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
+	for _, kind := range allKinds {
+		m := New(kind)
+		m.SetRoute(codec.Route{Modulus: 7, Residue: 3})
+		m.Apply(codectest.Next(m, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(dayMillis), testLimits),
+			routed(kind, codec.Route{Modulus: 7, Residue: 3}, dedup.RequestID{})...))))
+		before := m.State()
+		for _, other := range []codec.Route{{Modulus: 21, Residue: 3}, {Modulus: 7, Residue: 4}} {
+			from := New(kind)
+			from.SetRoute(other)
+			stream := codectest.Persisted(t, from)
+			if err := codectest.Restore(m, stream); !errors.Is(err, codec.ErrSnapshot) || !errors.Is(err, codec.ErrRoute) || m.State() != before {
+				t.Errorf("%s of %s: %v", kind, other, err)
+			}
+			if _, err := OpenSnapshot(bytes.NewReader(stream), kind, codec.Route{Modulus: 7, Residue: 3}); !errors.Is(err, codec.ErrRoute) {
+				t.Errorf("%s of %s: opened with %v", kind, other, err)
+			}
+			again := New(kind)
+			again.SetRoute(other)
+			if err := codectest.Restore(again, stream); err != nil {
+				t.Errorf("%s of its own route: %v", kind, err)
+			}
+		}
+	}
+}
+
+// An op of a kind that shards of a kind do not have is refused by name, also if another kind of
+// shard has it.
+func TestUnknownOpsAreRefusedByName(t *testing.T) {
+	for _, kind := range allKinds {
+		known := 0
+		for op := range 256 {
+			section := append([]byte{codec.SectionRequest, 3, 0, 0, 0, 1, 0}, byte(op))
+			_, _, err := CheckSection(kind, codectest.Whole, section, SectionVisitor{})
+			refused := err != nil && strings.Contains(err.Error(), fmt.Sprintf(" in a shard of %s", kind))
+			named := int(op) < len(opNames) && opNames[op] != ""
+			if !refused {
+				known++
+			}
+			if !refused && !named || refused && named && !strings.Contains(err.Error(), "("+opNames[op]+")") || refused && !named && !strings.Contains(err.Error(), "does not know") {
+				t.Errorf("%s: op %d: %v", kind, op, err)
+			}
+		}
+		if want := map[codec.Kind]int{codec.KindCounters: 12, codec.KindUnread: 9, codec.KindFeed: 7, codec.KindBoard: 9}[kind]; known != want {
+			t.Errorf("%s has %d kinds of ops, not %d", kind, known, want)
+		}
+	}
+}
+
+// A snapshot of the development is refused and called so.
+func TestSnapshotsOfDevelopmentAreNamed(t *testing.T) {
+	for _, version := range []byte{1, 2, 3} {
+		head := codectest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))
+		if err := codectest.Restore(NewCounters(), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+}
