@@ -149,7 +149,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *
 		})
 	}
 	held := of
-	if !stays {
+	if !of.Paused { // a pause that another change has made serves: of two, one is done first
 		meet(ctx, n, of)
 		var err error
 		if held, err = n.SetPaused(ctx, of, true, true); err != nil {
@@ -157,13 +157,10 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *
 		}
 	}
 	now, err := s.setMeaning(ctx, n, held, before, cfg, stays)
-	if err == nil || stays || errors.Is(err, shard.ErrSourceChanged) {
+	if err == nil || of.Paused || errors.Is(err, shard.ErrSourceChanged) {
 		return now, err
 	}
 	return of, undo(ctx, err, func(ctx context.Context) error {
-		if unbegun(held) {
-			return nil // it waits for its beginning
-		}
 		_, err := n.SetPaused(ctx, held, false, false)
 		return err
 	})
@@ -176,6 +173,9 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of shard.Source
 		return of, err
 	}
 	settled, err := n.SettleSource(ctx, of)
+	if errors.Is(err, sink.ErrStopped) { // its number is gone: it means something else by now, or was deleted
+		err = shard.ErrSourceChanged
+	}
 	if err != nil {
 		return of, err
 	}

@@ -105,6 +105,26 @@ func TestChangeWhileBeginning(t *testing.T) {
 	}
 }
 
+// Of changes at once to several meanings, all are made, one after another.
+func TestConcurrentMeanings(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1))
+	must(st.put(likesBy(1)))(t)
+	st.eventually("it is read", through(1))
+	for round := range 5 {
+		var changes sync.WaitGroup
+		for n := range 3 {
+			changes.Go(func() {
+				if _, err := st.put(likesBy(10*round + n + 2)); err != nil {
+					t.Errorf("change %d of round %d: %v", n, round, err)
+				}
+			})
+		}
+		changes.Wait()
+	}
+	st.eventually("it is read on", through(1))
+}
+
 // An operator's pause outlasts a change that was under way, and the change is made.
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()

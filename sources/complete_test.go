@@ -2,11 +2,13 @@ package sources
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -138,4 +140,31 @@ func TestCountedByAllNodes(t *testing.T) {
 	if c.keep([]shard.Source{{Number: 2}}); len(c.load()) != 1 {
 		t.Errorf("there are %v", c.load())
 	}
+}
+
+// A source that no node reads, though one should, does not run for long.
+func TestReadByNobody(t *testing.T) {
+	st := start(t, 1)
+	st.unread = 300 * time.Millisecond
+	st.queue.add(0, like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(1))
+	number := must(st.node.Source("likes"))(t).Number
+	other := "n2"
+	for n := 2; weight(number, 0, other) < weight(number, 0, "n1"); n++ {
+		other = fmt.Sprint("n", n)
+	}
+	node := st.node.Catalog().Nodes["n1"]
+	node.Key, node.Name, node.ClusterAddr, node.HTTPAddr, node.GossipAddr = other, other, "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+	if r, err := st.node.Change(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node}}); err != nil || r.Refused != "" {
+		t.Fatal(r, err)
+	}
+	st.eventually("it is stalled", func(of *Source) bool {
+		return of.State == source.StateStalled && of.Reason == "no node reads it at the moment"
+	})
+	drain := &catalog.SetNodeStateEntry{Key: other, State: catalog.NodeDraining}
+	if r, err := st.node.Change(t.Context(), &catalog.Command{SetNodeState: drain}); err != nil || r.Refused != "" {
+		t.Fatal(r, err)
+	}
+	st.eventually("it is read again", through(1))
 }

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -217,7 +218,12 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, r
 			}
 		}
 	}
-	unread := Partition{State: source.StateRunning, Reason: "no node reads it at the moment"}
+	unread := Partition{State: source.StateRunning, Reason: cmp.Or(out.Reason, "no node reads it at the moment")}
+	if s.isLate(of.Number) {
+		if unread.State = source.StateStalled; len(found)+len(of.Partitions) == 0 {
+			found[0] = unread // every queue has it
+		}
+	}
 	if of.Paused {
 		out.State, out.Reason = source.StatePaused, ""
 		if of.Changing {

@@ -31,6 +31,9 @@ const (
 	// openEnding is how long a reader that is to end waits for its broker to be open. Only a file
 	// system that hangs takes longer.
 	openEnding = time.Second
+	// unreadMax is how long no node may read a partition before the source is stalled: longer than another
+	// node needs to take it over.
+	unreadMax = 15 * time.Second
 	// connectCallsMax bounds the calls that open the broker of one configuration at once. While a file
 	// system hangs, each of them keeps a thread.
 	connectCallsMax = 16
@@ -62,6 +65,7 @@ type Sources struct {
 	stopped  chan struct{} // nil before Start
 	counts   counts
 	every    time.Duration // openEvery; tests shorten it
+	unread   time.Duration // unreadMax, likewise
 
 	filesState func(*source.Config) string // Secrets.State; a test has it hang
 
@@ -69,13 +73,18 @@ type Sources struct {
 		sync.Mutex
 		readers    map[uint64]*reader // by the source's number
 		connecting map[string]int     // calls that open a broker, by the source's configuration
+		// alive are the nodes that may read, with their states, and since says since when. runs says since
+		// when each source runs, by its number. All is as this node has seen it.
+		alive string
+		since time.Time
+		runs  map[uint64]time.Time
 	}
 }
 
 // New returns the sources of a node. Before Start it reads none.
 func New(cfg Config) *Sources {
 	secrets := source.Secrets{Dir: cfg.SecretsDir}
-	s := &Sources{cfg: cfg, secrets: secrets, stopping: make(chan struct{}), every: openEvery, filesState: secrets.State}
+	s := &Sources{cfg: cfg, secrets: secrets, stopping: make(chan struct{}), every: openEvery, unread: unreadMax, filesState: secrets.State}
 	s.running, s.abandon = context.WithCancel(context.Background())
 	s.mu.readers, s.mu.connecting = map[uint64]*reader{}, map[string]int{}
 	return s
@@ -131,6 +140,7 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.keep(all)
+	s.noteLocked(n.Catalog(), wanted)
 	for number, r := range s.mu.readers {
 		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale.Load() {
 			if r.end(); r.hasEnded() { // until then it still reports
@@ -144,6 +154,37 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 		}
 	}
 }
+
+// noteLocked notes which nodes live and which sources run, and since when.
+func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]shard.Source) {
+	alive := ""
+	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
+		if s.alive(key) {
+			alive += key + " " + string(view.Nodes[key].State) + "\n"
+		}
+	}
+	if s.mu.alive != alive {
+		s.mu.alive, s.mu.since = alive, time.Now()
+	}
+	runs := make(map[uint64]time.Time, len(wanted))
+	for number := range wanted {
+		if runs[number] = s.mu.runs[number]; runs[number].IsZero() {
+			runs[number] = time.Now()
+		}
+	}
+	s.mu.runs = runs
+}
+
+// isLate reports whether each partition of a source should have been read for unreadMax: all that
+// decides which node reads it has been as it is for so long.
+func (s *Sources) isLate(number uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	runs := s.mu.runs[number]
+	return !runs.IsZero() && time.Since(runs) > s.unread && time.Since(s.mu.since) > s.unread
+}
+
+func (s *Sources) alive(key string) bool { return key == s.cfg.Self || s.cfg.Alive(key) }
 
 // endAll ends all readers and waits for them.
 func (s *Sources) endAll() {
@@ -164,7 +205,7 @@ func (s *Sources) endAll() {
 func (s *Sources) owner(view *catalog.View, number uint64, partition uint32) string {
 	best, top, active := "", uint64(0), false
 	for key, node := range view.Nodes {
-		if key != s.cfg.Self && !s.cfg.Alive(key) {
+		if !s.alive(key) {
 			continue
 		}
 		is := node.State == catalog.NodeActive
