@@ -60,6 +60,10 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if meant := recorded.MeantFrom(); at.Less(meant) {
 		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
+	// Another source of the name may have counted what is below, in its own way.
+	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
+		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
+	}
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
 		return nil, &RefusedError{err.Error()}

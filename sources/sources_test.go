@@ -637,3 +637,25 @@ func TestPastHasFloorsOfColumns(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// A source that does not begin at the first messages decodes none from before its beginning for a
+// reconciliation: one that had its name may have counted those, by another map.
+func TestPastBeforeTheBeginning(t *testing.T) {
+	st, ctx := start(t, 1), t.Context()
+	st.queue.add(0, like(1), like(1))
+	must(st.put(""))(t)
+	st.eventually("it is read", through(2))
+	if err := st.Delete(ctx, "likes"); err != nil {
+		t.Fatal(err)
+	}
+	must(st.put(`,"start":"latest"` + likesBy(3)))(t)
+	st.queue.add(0, like(1))
+	st.eventually("another of the name is read", through(3))
+	var refused *RefusedError
+	if past, err := st.Past(ctx, "likes", "posts", 0, "0"); !errors.As(err, &refused) {
+		t.Errorf("from before it began: %+v, %v", past, err)
+	}
+	if past := must(st.Past(ctx, "likes", "posts", 0, "2"))(t); len(past.Events) != 1 {
+		t.Errorf("from where it began: %+v", past)
+	}
+}

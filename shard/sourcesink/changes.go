@@ -300,12 +300,16 @@ func (c *Changes) RecordRejected(ctx context.Context, source uint64, partition u
 			return nil
 		}
 		last := all[len(all)-1]
+		to := last.Position
+		if to.Lo++; to.Lo == 0 {
+			to.Hi++
+		}
 		reason := last.Reason
 		if len(reason) > catalog.ReasonBytesMax {
 			reason = strings.ToValidUTF8(reason[:catalog.ReasonBytesMax-len("…")], "") + "…"
 		}
 		r, err := c.world.Change(ctx, &catalog.Command{RejectSource: &catalog.RejectSourceEntry{
-			Number: source, Was: was, To: sink.Position{Hi: last.Position.Hi, Lo: last.Position.Lo + 1}, Rejected: uint64(len(all)),
+			Number: source, Was: was, To: to, Rejected: uint64(len(all)),
 			Last: catalog.Rejection{Partition: partition, Position: last.Position, Reason: reason},
 		}})
 		switch {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -729,6 +730,23 @@ func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 		if got := c.count(c.catalog.View().Keyspaces["posts"], messageID+uint64(m), c.ordinal(c.source().Number, c.source().Partitions[0].Epoch)); got != 1 {
 			t.Errorf("message %d is counted %d times", m, got)
 		}
+	}
+}
+
+// An entry of Redis may have the highest second half of an id. That it was refused is counted, too.
+func TestRecordRejectedAtTheHighest(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	n := c.node()
+	n.step(1) // Start
+	highest := []sink.Refusal{{Position: sink.Position{Hi: 5, Lo: math.MaxUint64}}}
+	for range 2 {
+		if err := NewChanges(n.sink, nil, 1).RecordRejected(context.Background(), n.source, 0, highest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := c.source().Partitions[0]; p.Rejected != 1 || p.RejectedTo != (sink.Position{Hi: 6}) {
+		t.Errorf("it has %+v", p)
 	}
 }
 

@@ -82,6 +82,7 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	}
 	conn.RuntimeParams["replication"] = "database"
 	conn.RuntimeParams["application_name"] = "countd " + cfg.Name
+	conn.RuntimeParams["client_min_messages"] = "warning" // see noticed; a role may have another setting
 	return &Broker{cfg: cfg, conn: conn}, nil
 }
 

@@ -174,6 +174,8 @@ func (r *reader) receive(life context.Context) {
 			err = r.received(life, m.Data)
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.NoticeResponse:
+			err = r.noticed(m)
 		case *pgproto3.CopyDone:
 			err = errors.New("the server ended the stream")
 		}
@@ -182,6 +184,19 @@ func (r *reader) receive(life context.Context) {
 			return
 		}
 	}
+}
+
+// errSkipped is of a server that leaves out the changes of tables, because the publication is not there.
+var errSkipped = errors.New("the server skips changes: the publication was not there")
+
+// noticed returns errSkipped for the warning that PostgreSQL 18 sends in place of an error. In the stream
+// it sends no other of this class.
+func (r *reader) noticed(m *pgproto3.NoticeResponse) error {
+	const notInPrerequisiteState = "55000"
+	if m.Code == notInPrerequisiteState && r.dec.prefix == "" {
+		return errSkipped
+	}
+	return nil
 }
 
 // received decodes one message of the stream:
@@ -279,7 +294,7 @@ func (r *reader) Commit(_ context.Context, p source.Position) error { return r.c
 // of the log that it decodes, not as of now.
 func (r *reader) explain(ctx context.Context, err error) error {
 	const undefinedObject = "42704"
-	if of, is := errors.AsType[*pgconn.PgError](err); !is || of.Code != undefinedObject {
+	if of, is := errors.AsType[*pgconn.PgError](err); !errors.Is(err, errSkipped) && (!is || of.Code != undefinedObject) {
 		return err
 	}
 	if err := r.b.published(ctx); err != nil {

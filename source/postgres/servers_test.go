@@ -2,9 +2,13 @@ package postgres
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -139,5 +143,53 @@ func TestRestartAfterComparing(t *testing.T) {
 		if err == nil {
 			r.Close()
 		}
+	}
+}
+
+// PostgreSQL 18 warns that a publication is not there, and goes on without the changes of its tables. The
+// source stalls at what was there before, as it does with older servers.
+func TestSkippedPublication(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	q := db.queue(t, "pub", "countd", table)
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(cfg, source.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for prefix, stalls := range map[string]bool{"": true, "likes": false} {
+		here, there := net.Pipe()
+		conn, err := pgconn.Construct(&pgconn.HijackedConn{Conn: here, Config: b.conn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &reader{
+			conn: conn, dec: decoder{prefix: prefix}, items: make(chan item, 10), holds: source.NewBuffered(), ended: make(chan struct{}), b: b,
+			from: source.Position{Hi: 1}, next: source.Position{Hi: 1},
+		}
+		go r.receive(t.Context())
+		keepalive := func(end byte) *pgproto3.CopyData {
+			return &pgproto3.CopyData{Data: append([]byte{'k', 0, 0, 0, 0, 0, 0, 0, end}, make([]byte, 9)...)}
+		}
+		server := pgproto3.NewBackend(there, there)
+		server.Send(keepalive(5))
+		server.Send(&pgproto3.NoticeResponse{Severity: "WARNING", Code: "01000", Message: "another"})
+		server.Send(&pgproto3.NoticeResponse{Severity: "WARNING", Code: "55000", Message: `skipped loading publication "countd"`})
+		server.Send(keepalive(9))
+		go server.Flush() // until the reader has ended
+		var got source.Fetched
+		for err == nil && got.Next.Hi < 9 {
+			got, err = r.Next(t.Context(), 10)
+		}
+		stalled, is := errors.AsType[*source.StalledError](err)
+		if is != stalls || stalls && (stalled.Next == (source.Position{}) || r.next.Hi != 5) {
+			t.Errorf("with prefix %q it came to %v, %v", prefix, r.next, err)
+		}
+		there.Close()
+		<-r.ended
 	}
 }
