@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // boltDeleteMax bounds the entries that one transaction takes from the front of
@@ -24,11 +28,17 @@ const boltLockTimeout = time.Second
 // errInUse is returned for a log that another process has open.
 var errInUse = errors.New("another process has the file open")
 
-// boltFile is one group's bolt database. It adds nothing to raft-boltdb but
-// that bolt's panics, and faults in its memory map, come back as errors.
+// boltFile is one group's bolt database. It adds to raft-boltdb that bolt's panics, and faults in
+// its memory map, come back as errors, and that a full disk is raftstore.ErrNoSegment.
+//
+// A transaction writes and syncs its pages, none of which the transaction before uses, and then its
+// meta page, which makes it the newest. So if the disk is full and the file has the meta page of
+// before, nothing was stored, and the change may be made again.
 type boltFile struct {
-	path  string
-	store *raftboltdb.BoltStore
+	path   string
+	store  *raftboltdb.BoltStore
+	file   *os.File   // bolt's
+	writes sync.Mutex // held by a transaction that writes
 }
 
 // openBoltFile opens or creates the database at path. A file that is not whole
@@ -38,7 +48,6 @@ func openBoltFile(path string) (*boltFile, error) {
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
 	}
 	b := &boltFile{path: path}
-	var file *os.File
 	err := guardBolt(func() (err error) {
 		b.store, err = raftboltdb.New(raftboltdb.Options{
 			Path: path,
@@ -49,8 +58,8 @@ func openBoltFile(path string) (*boltFile, error) {
 				NoFreelistSync: true,
 				FreelistType:   bbolt.FreelistMapType,
 				OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
-					file, err = os.OpenFile(name, flag, mode)
-					return file, err
+					b.file, err = os.OpenFile(name, flag, mode)
+					return b.file, err
 				},
 			},
 			MsgpackUseNewTimeFormat: true,
@@ -61,8 +70,8 @@ func openBoltFile(path string) (*boltFile, error) {
 		err = errInUse
 	}
 	if err != nil {
-		if file != nil {
-			file.Close() // bolt keeps it, and the lock, when it panics
+		if b.file != nil {
+			b.file.Close() // bolt keeps it, and the lock, when it panics
 		}
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
 	}
@@ -78,6 +87,33 @@ func guardBolt(call func() error) (err error) {
 		}
 	}()
 	return call()
+}
+
+// change runs a transaction that writes. An error of a full disk that stored nothing is
+// raftstore.ErrNoSegment.
+func (b *boltFile) change(write func() error) error {
+	b.writes.Lock()
+	defer b.writes.Unlock()
+	before, err := b.newest()
+	if err == nil {
+		err = guardBolt(write)
+	}
+	if scarce.NoRoom(err) {
+		if after, unread := b.newest(); unread == nil && after == before {
+			return raftstore.NoSegment(err)
+		}
+	}
+	return err
+}
+
+// newest returns the newest transaction in the file.
+func (b *boltFile) newest() (uint64, error) {
+	info, err := b.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	meta, err := readBoltMetas(b.file, info.Size())
+	return meta.txid, err
 }
 
 func (b *boltFile) FirstIndex() (index uint64, err error) {
@@ -101,11 +137,11 @@ func (b *boltFile) GetLog(index uint64, entry *raft.Log) error {
 }
 
 func (b *boltFile) StoreLog(entry *raft.Log) error {
-	return guardBolt(func() error { return b.store.StoreLog(entry) })
+	return b.change(func() error { return b.store.StoreLog(entry) })
 }
 
 func (b *boltFile) StoreLogs(entries []*raft.Log) error {
-	return guardBolt(func() error { return b.store.StoreLogs(entries) })
+	return b.change(func() error { return b.store.StoreLogs(entries) })
 }
 
 // DeleteRange is raft.LogStore's. What goes before entries that stay, which a
@@ -132,11 +168,11 @@ func (b *boltFile) DeleteRange(first, last uint64) error {
 }
 
 func (b *boltFile) deleteAtOnce(first, last uint64) error {
-	return guardBolt(func() error { return b.store.DeleteRange(first, last) })
+	return b.change(func() error { return b.store.DeleteRange(first, last) })
 }
 
 func (b *boltFile) Set(key, value []byte) error {
-	return guardBolt(func() error { return b.store.Set(key, value) })
+	return b.change(func() error { return b.store.Set(key, value) })
 }
 
 func (b *boltFile) Get(key []byte) (value []byte, err error) {
