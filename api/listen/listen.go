@@ -7,6 +7,7 @@
 package listen
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net"
@@ -66,9 +67,6 @@ type Listener struct {
 // New returns a listener over another. It limits the messages of the logger.
 func New(cfg Config) *Listener {
 	cfg.Logger = new(lograte.Limiter).Logger(cfg.Logger)
-	if cfg.DescriptorsMax == 0 {
-		cfg.DescriptorsMax, _ = scarce.Bounds()
-	}
 	l := &Listener{Listener: cfg.Listener, cfg: cfg, done: make(chan struct{})}
 	l.mu.conns = make(map[*Conn]struct{})
 	return l
@@ -103,9 +101,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit returns the connection if it is within the cap; otherwise it refuses the connection
 // and returns nil.
 func (l *Listener) admit(raw net.Conn) *Conn {
-	c, kept := &Conn{Conn: raw, listener: l}, scarce.Descriptor(raw) >= l.cfg.DescriptorsMax
+	clients, _ := scarce.Bounds()
+	clients = cmp.Or(l.cfg.DescriptorsMax, clients)
+	c, kept := &Conn{Conn: raw, listener: l}, scarce.Descriptor(raw) >= clients
 	if kept {
-		l.cfg.Logger.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "http", "descriptors_for_clients", l.cfg.DescriptorsMax)
+		l.cfg.Logger.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "http", "descriptors_for_clients", clients)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

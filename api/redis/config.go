@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures a Server. A zero bound or timeout means its default.
@@ -98,8 +97,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.OutputBytesMax = cmp.Or(c.OutputBytesMax, outputBytesMaxDefault)
 	c.LargeBytesMax = cmp.Or(c.LargeBytesMax, largeBytesMaxDefault)
 	c.ConnsMax = cmp.Or(c.ConnsMax, connsMaxDefault)
-	clients, _ := scarce.Bounds()
-	c.DescriptorsMax = cmp.Or(c.DescriptorsMax, clients)
 	if c.CommandBytesMax < readBytesFirst {
 		return c, fmt.Errorf("config: CommandBytesMax is %d, at least %d is needed", c.CommandBytesMax, readBytesFirst)
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,9 +74,11 @@ const refusalTimeout = 100 * time.Millisecond
 // admit starts to serve a connection, or refuses it beyond ConnsMax, or if its file descriptor is
 // kept for the node itself.
 func (s *Server) admit(raw net.Conn) {
-	kept := scarce.Descriptor(raw) >= s.cfg.DescriptorsMax
+	clients, _ := scarce.Bounds()
+	clients = cmp.Or(s.cfg.DescriptorsMax, clients)
+	kept := scarce.Descriptor(raw) >= clients
 	if kept {
-		s.limited.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "redis", "descriptors_for_clients", s.cfg.DescriptorsMax)
+		s.limited.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "redis", "descriptors_for_clients", clients)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,8 @@ func FileLimit() (Files, error) {
 // own is how many descriptors clients leave to the node.
 func (f Files) own() Files { return min(f/2, filesOwnMax) }
 
-// Bounds returns ForClients and ForPeers of this process's limit. If that is unknown, they bound
-// nothing.
+// Bounds returns ForClients and ForPeers of this process's limit as it is now: it may be lowered
+// while the process runs (prlimit). If it is unknown, they bound nothing.
 func Bounds() (clients, peers int) {
 	f, err := FileLimit()
 	if err != nil {

@@ -27,6 +27,19 @@ func TestDescriptorsAreShared(t *testing.T) {
 	}
 }
 
+// Connections that come after the limit was lowered keep to the new one.
+func TestLoweredLimit(t *testing.T) {
+	var limit syscall.Rlimit
+	must.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	defer func() { must.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)) }()
+	for _, lowered := range []uint64{600, 400} {
+		must.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: lowered, Max: limit.Max}))
+		if clients, peers := Bounds(); clients != int(lowered/2) || peers != int(lowered*3/4) {
+			t.Errorf("%d: clients below %d, peers below %d", lowered, clients, peers)
+		}
+	}
+}
+
 func TestDescriptor(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Do(t, err)

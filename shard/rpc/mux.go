@@ -73,7 +73,6 @@ type Mux struct {
 	addr     net.Addr // what peers dial
 	listener net.Listener
 	calls    *callListener
-	files    int            // the number from which on no connection's file descriptor is
 	prefaces chan struct{}  // a token for each connection in its preface
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
@@ -114,7 +113,6 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 		m.addr = dialledAddr(cfg.Advertise)
 	}
 	m.calls.addr = m.addr
-	_, m.files = scarce.Bounds()
 	m.mu.layers = make(map[uint32]*muxLayer)
 	m.mu.waiting = make(map[net.Conn]struct{})
 	m.wg.Add(1)
@@ -223,7 +221,7 @@ func (m *Mux) serve() {
 			}
 			continue
 		}
-		if scarce.Descriptor(conn) >= m.files {
+		if _, peers := scarce.Bounds(); scarce.Descriptor(conn) >= peers {
 			m.refuse(conn, errors.New("the other file descriptors are kept for the node's own files"))
 			continue
 		}
