@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // The errors of OpenDataDir that a caller may distinguish.
@@ -75,8 +77,14 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, fmt.Errorf("cannot resolve data directory %q: %w", path, err)
 	}
 	path = abs
+	_, none := os.Stat(path)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
+	}
+	if errors.Is(none, fs.ErrNotExist) {
+		if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
+			return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
+		}
 	}
 	if err := checkForeign(path); err != nil { // before there is a file of this node
 		return nil, err
@@ -206,7 +214,14 @@ func (d *DataDir) change(edit func(*Identity)) error {
 }
 
 // load reads the identity and the record of groups, or creates both.
+//
+// It syncs the directory first. A process that was killed between a rename and its sync left a name
+// that a crash of the machine takes back, after this node has acted by it: voted under an identity,
+// or deleted a replica that the groups' record no longer has.
 func (d *DataDir) load(nodeID string) error {
+	if err := atomicfile.SyncDir(d.path); err != nil {
+		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)
+	}
 	id, err := readIdentity(filepath.Join(d.path, identityFile))
 	d.fresh = errors.Is(err, fs.ErrNotExist)
 	switch {
