@@ -197,8 +197,9 @@ func (h *Headroom) Unfit() error {
 	return h.DiskError()
 }
 
-// errDiskHangs is returned while the disk does not answer, and for hangKept after that.
-var errDiskHangs = errors.New("the disk does not answer, or did not a moment ago")
+// errDiskHangs is returned while writes of the log do not end, as the disk hangs or is full, and for
+// hangKept after that.
+var errDiskHangs = errors.New("the disk hangs or is full, or did a moment ago")
 
 // DiskError returns a *DiskFullError while the disk is full.
 func (h *Headroom) DiskError() error {

@@ -108,7 +108,7 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
 	}
 	if n.DiskHangs {
-		found.node("disk_hangs", n.ID, "have disks that do not answer", "the disk of %s does not answer: a write of its log has not ended for over a second", n.ID)
+		found.node("disk_hangs", n.ID, "have disks that hang or are full", "the disk of %s hangs or is full: a write of its log has not ended for over a second", n.ID)
 	}
 	if n.DiskFull {
 		found.node("disk_full", n.ID, "have disks at their reserve and take no writes", "the disk of %s is at its reserve and takes no writes", n.ID)
