@@ -15,10 +15,9 @@ func (p *plan) mend() {
 	}
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
-			if !p.roomToMove() {
-				return
-			}
-			if !p.settled(g) {
+			// The catalog's group is small, and others may wait for it: it takes a new node in
+			// only once the lost one that had its address has left.
+			if !p.settled(g) || !p.roomToMove() && g != catalog.Group {
 				continue
 			}
 			if target, why := change(g); target != nil && p.majority(target, p.alive) {
@@ -30,7 +29,8 @@ func (p *plan) mend() {
 
 // retarget changes the target of a move if the joining node dies, or starts to leave, before it is
 // a voter: to another node that is alive. Otherwise the group would wait for as long as that lasts.
-// A node may also be chosen that is dead already, which gossip finds out within seconds.
+// A node may also be chosen that is dead already, which gossip finds out within seconds. A voter of
+// the target that is lost is replaced too: the others may need the voter that is to go.
 func (p *plan) retarget(g uint32) {
 	facts, known := p.view.Groups[g]
 	if !known || !p.majority(facts.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -40,17 +40,16 @@ func (p *plan) retarget(g uint32) {
 		var next []string
 		why := "died"
 		switch {
-		case contains(facts.Voters, key):
-		case p.nodes[key].State == catalog.NodeLeaving:
+		case p.nodes[key].State == catalog.NodeLeaving && (!contains(facts.Voters, key) || !p.alive(key) && !sameSet(facts.Voters, p.targets[g])):
 			next, _ = p.replace(g, key)
 			why = "is leaving"
-		case !p.alive(key):
-			if to := p.bestTaker(g, without(p.targets[g], key)); to != "" {
+		case !contains(facts.Voters, key) && !p.alive(key):
+			if to := p.bestTaker(g, without(p.staying(g), key)); to != "" {
 				next = swapped(p.targets[g], key, to)
 			}
 		}
 		if next != nil && p.majority(next, p.alive) {
-			p.place(g, next, reason("%s %s before it has joined", key, why))
+			p.place(g, next, reason("%s %s while the group moves", key, why))
 			return
 		}
 	}
@@ -80,12 +79,18 @@ func (p *plan) leaving(g uint32) []string {
 	})
 }
 
+// staying returns the nodes of the target that are not leaving.
+func (p *plan) staying(g uint32) []string {
+	return slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool {
+		return p.nodes[key].State == catalog.NodeLeaving
+	})
+}
+
 // replace returns the target without a node that is leaving: with a substitute, or without
 // one if the rest is enough.
 func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	target := p.targets[g]
-	leaving := p.leaving(g)
-	kept := slices.DeleteFunc(slices.Clone(target), func(k string) bool { return contains(leaving, k) })
+	kept := p.staying(g)
 	if len(kept) >= p.want(g) {
 		if len(kept) == 0 { // a group needs at least one voter
 			return nil, ""

@@ -182,25 +182,38 @@ func TestPlan(t *testing.T) {
 		{"a move to a node that leaves ends elsewhere", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "d", in(catalog.NodeLeaving))
-		}, []string{"place group 1 (k/0) +c -d: d is leaving before it has joined"}},
+		}, []string{"place group 1 (k/0) +c -d: d is leaving while the group moves"}},
 		{"best where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
 			setNode(v, "d", in(catalog.NodeLeaving))
-		}, []string{"place group 1 (k/0) +e -d: d is leaving before it has joined"}},
+		}, []string{"place group 1 (k/0) +e -d: d is leaving while the group moves"}},
 		{"a move to a node that dies ends elsewhere", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["d"] = time.Second
-		}, []string{"place group 1 (k/0) +e -d: d died before it has joined"}},
+		}, []string{"place group 1 (k/0) +e -d: d died while the group moves"}},
 		{"best back where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
 			v.Dead["d"] = time.Second
-		}, []string{"place group 1 (k/0) +e -d: d died before it has joined"}},
+		}, []string{"place group 1 (k/0) +e -d: d died while the group moves"}},
 		{"or waits for it if there is no other", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["d"] = time.Second
 		}, nil},
+		{"a voter that is lost in a move is replaced, as the other may be needed", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b"}}), func(v *View) {
+			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "c"}}
+			setNode(v, "b", in(catalog.NodeLeaving))
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Dead["b"] = time.Second
+		}, []string{"place group 1 (k/0) +e -b: b is leaving while the group moves"}},
+		{"the catalog's group waits for no other", abc(4, 2), func(v *View) {
+			v.Settings.MovesMax = 1
+			settle(v, catalog.Group, []string{"a", "b", "c"}, "a")
+			v.Catalog.Groups[1] = catalog.Placement{Target: []string{"a", "b", "d"}}
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Dead["c"] = time.Second
+		}, []string{"place group 0 (meta) +d -c: c is leaving"}},
 		{"not if most of what is left is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
 			v.Dead["b"] = time.Second

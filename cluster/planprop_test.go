@@ -86,7 +86,7 @@ func (s *sim) mustKeepRules(steps []Step, p *plan) {
 				no("placed twice")
 			}
 			placed[step.Group] = true
-			begun += toInt(sameSet(s.groups[step.Group].voters, step.Was))
+			begun += toInt(step.Group != catalog.Group && sameSet(s.groups[step.Group].voters, step.Was))
 			s.mustPlaceWell(step, p, no)
 		case Transfer:
 			group := s.groups[step.Group]
@@ -141,7 +141,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 		if !leaving && !p.alive(key) {
 			no("off a node that may come back")
 		}
-		if !settled && (!leaving || contains(group.voters, key)) {
+		if !settled && (!leaving || contains(group.voters, key) && p.alive(key)) {
 			no("the group has not reached its target")
 		}
 		if !leaving && len(in) == 1 && p.crowding(step.Target) > p.crowding(step.Was) {
@@ -174,13 +174,16 @@ func (s *sim) calmDown() {
 	if len(keys) > 0 && s.chance(50, "one stays dead") {
 		last = s.pick(keys, "stays dead")
 	}
+	if contains(keys, s.wiped) {
+		last = s.wiped
+	}
 	for _, key := range keys {
 		if key != last {
 			s.revive(key)
 		}
 	}
 	for _, g := range s.numbers() {
-		if last != "" && (!s.quorum(s.groups[g].voters) || !s.quorum(s.catalog.Groups[g].Target)) {
+		if last != "" && last != s.wiped && (!s.quorum(s.groups[g].voters) || !s.quorum(s.catalog.Groups[g].Target)) {
 			s.revive(last)
 			last = ""
 		}

@@ -20,8 +20,10 @@ type sim struct {
 	now      time.Duration
 	dead     map[string]time.Duration // node to when it died
 	groups   map[uint32]*simGroup
-	made     int  // nodes ever made
-	calm     bool // nothing takes longer any more
+	wiped    string // the last node that lost its disk: it never returns, and another has its address
+	heir     string // that one
+	made     int    // nodes ever made
+	calm     bool   // nothing takes longer any more
 }
 
 // simGroup is a group's Raft configuration.
@@ -163,7 +165,7 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	target := c.Groups[g].Target
 	others := []string(nil)
 	if c.EveryNode(g) {
-		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) })
+		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) || key == s.wiped })
 	}
 	for _, key := range group.voters {
 		if group.behind[key] && s.alive(key) {
@@ -173,6 +175,14 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	}
 	for _, key := range slices.Concat(target, others) {
 		if !contains(group.voters, key) && !contains(group.nonVoters, key) {
+			if key == s.heir && (contains(group.voters, s.wiped) || contains(group.nonVoters, s.wiped)) {
+				left := without(group.voters, s.wiped)
+				if contains(target, s.wiped) || !s.quorum(left) {
+					continue // raft takes no address twice
+				}
+				group.voters, group.nonVoters = left, without(group.nonVoters, s.wiped)
+				return
+			}
 			group.nonVoters = append(group.nonVoters, key)
 			group.behind[key] = true
 			return
@@ -183,13 +193,37 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 		case !contains(target, key) && !contains(others, key):
 			group.nonVoters = without(group.nonVoters, key)
 			return
-		case contains(target, key) && s.alive(key):
+		case contains(target, key) && s.alive(key) && s.follows(g, key):
 			group.nonVoters, group.voters = without(group.nonVoters, key), append(group.voters, key)
 			delete(group.behind, key)
 			return
 		}
 	}
 	s.dismiss(group, target, others)
+}
+
+// follows reports whether a node knows that it is to have a replica of a group: the catalog's
+// group has taken it in, or the group is the catalog's.
+func (s *sim) follows(g uint32, key string) bool {
+	meta := s.groups[catalog.Group]
+	return g == catalog.Group || contains(meta.voters, key) || contains(meta.nonVoters, key)
+}
+
+// canWipe reports whether a node may lose its disk: no other that did is left, and no group
+// needs it.
+func (s *sim) canWipe(key string) bool {
+	s.begin()
+	c := s.catalog
+	if _, left := c.Nodes[s.wiped]; left || len(c.Nodes) >= 9 || c.Nodes[key].State == catalog.NodeLeaving {
+		return false
+	}
+	for g, group := range s.groups {
+		if !s.quorum(without(group.voters, key)) || len(group.voters) < 3 || contains(group.voters, s.wiped) ||
+			!s.quorum(without(c.Groups[g].Target, key)) {
+			return false
+		}
+	}
+	return true
 }
 
 // dismiss takes away a voter that is not in the target once all that are have
@@ -277,9 +311,9 @@ func (s *sim) happen() {
 			set(s.pick(keys, "removed"), catalog.NodeLeaving)
 		}
 	case 9:
-		if key := s.pick(keys, "wiped"); len(keys) < 9 && c.Nodes[key].State != catalog.NodeLeaving {
+		if key := s.pick(keys, "wiped"); s.canWipe(key) {
 			s.dead[key] = s.now
-			s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
+			s.wiped, s.heir = key, s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
 		}
 	case 10:
 		s.apply(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
@@ -288,6 +322,9 @@ func (s *sim) happen() {
 
 // revive brings a node back, its replicas behind.
 func (s *sim) revive(key string) {
+	if key == s.wiped {
+		return
+	}
 	delete(s.dead, key)
 	for _, g := range s.numbers() {
 		if contains(s.groups[g].voters, key) && s.groups[g].leader != "" {
