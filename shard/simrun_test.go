@@ -339,7 +339,9 @@ func (w *simWorld) place() {
 		for _, key := range w.someKeys(view, len(w.nodes)) {
 			if len(next) < 3 && !slices.Contains(next, key) && !w.shape.single {
 				next = append(next, key)
-				break
+				if len(target) > 1 || w.rng.IntN(2) == 0 { // a group of one may grow to three at once
+					break
+				}
 			}
 		}
 	case x < 10 && w.placed != nil && !slices.ContainsFunc(w.placed, func(key string) bool { return view.Nodes[key].State != catalog.NodeActive }):

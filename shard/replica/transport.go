@@ -132,10 +132,13 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
 		return nil
 	}
+	if !t.filter.leads(args.Term) { // it may have waited for the beat
+		return errNotLeading
+	}
 	if together && stream.Fits(&bounded) {
 		began := time.Now()
 		err := t.appendTogether(c, id, target, &bounded, resp)
-		for unreached(err) && !isHeartbeat(args) && time.Since(began) < reachMax && !t.closed.within(reachPause) {
+		for unreached(err) && !isHeartbeat(args) && time.Since(began) < reachMax && t.filter.leads(args.Term) && !t.closed.within(reachPause) {
 			err = t.appendTogether(c, id, target, &bounded, resp)
 		}
 		if !errors.Is(err, stream.ErrNoStream) {
