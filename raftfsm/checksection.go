@@ -65,6 +65,20 @@ func CheckSection(kind codec.Kind, route codec.Route, section []byte, see Sectio
 	return ops, clocked || id.Exists() || of.clocked, err
 }
 
+// SourceOf returns what a request's section has a group do for a source. It returns nil for another request,
+// and for a section that CheckSection refuses.
+func SourceOf(section []byte) *dedup.SourceSection {
+	form, payload, _, err := codec.NextSection(section)
+	if err != nil || form != codec.SectionSource {
+		return nil
+	}
+	var id dedup.RequestID
+	if _, _, err := parseRequest(form, payload, &id); err != nil {
+		return nil
+	}
+	return id.SourceSection()
+}
+
 // The checks of sections by kind. They report whether an op needs the leader's time.
 
 func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/sourcesink"
@@ -35,18 +34,7 @@ func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 // ofDeleted returns the answer to a section of a source that the catalog of this node knows to be deleted,
 // and nil for another section. This node leads the shard, which may not have been told of the deletion yet.
 func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
-	if len(section) == 0 || section[0] != codec.SectionSource {
-		return nil
-	}
-	form, payload, _, err := codec.NextSection(section)
-	if err != nil {
-		return nil // CheckSection refuses it
-	}
-	id, _, err := dedup.ParseIdentity(form, payload)
-	if err != nil {
-		return nil
-	}
-	if s := id.SourceSection(); s.Mode == dedup.SectionForget || !wr.catalog.View().SourceDeleted(wr.clusterHash, s.Source) {
+	if s := raftfsm.SourceOf(section); s == nil || s.Mode == dedup.SectionForget || !wr.catalog.View().SourceDeleted(wr.clusterHash, s.Source) {
 		return nil
 	}
 	q := propose.Settled(nil)
