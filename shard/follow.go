@@ -280,7 +280,7 @@ func (n *Node) addrOf(node string) (string, bool) {
 	return found.ClusterAddr, ok
 }
 
-func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm groupFSM) replica.Config {
+func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm raft.BatchingFSM) replica.Config {
 	return replica.Config{
 		Dir:      n.registry.dirs.Dir(group, number),
 		Group:    group,
@@ -302,6 +302,3 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm gro
 		},
 	}
 }
-
-// groupFSM is what Open takes.
-type groupFSM = raft.FSM

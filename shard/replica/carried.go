@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
@@ -268,4 +270,10 @@ func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch
 		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
 	}
 	return sink.Close()
+}
+
+// isDamage reports whether err means that rows or members on disk cannot be read. Another
+// replica has them.
+func isDamage(err error) bool {
+	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)
 }

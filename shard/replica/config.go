@@ -27,7 +27,7 @@ type Config struct {
 	NodeID string // the key of this node, never used by another
 	// Replica is the number of this replica, which with NodeID makes its Raft id.
 	Replica uint64
-	FSM     raft.FSM
+	FSM     raft.BatchingFSM
 	Mux     *rpc.Mux // the caller's; must outlive the group
 	// Streams carries appends together with those of other groups. nil for none.
 	Streams *stream.Streams // the caller's; must outlive the group

@@ -13,7 +13,7 @@ import (
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 	var w entryWindow
-	fsm := watchFSM(&sumFSM{}, &w, new(committedMembers)).(raft.BatchingFSM)
+	fsm := watchedFSM{&sumFSM{}, 7, noFatal(t), &w, new(committedMembers), nil}
 	if got := w.rising(); len(got) != 0 {
 		t.Fatalf("an empty window has %v", got)
 	}

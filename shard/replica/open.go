@@ -139,7 +139,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := guardFSM(watchFSM(g.cfg.FSM, &g.entries, &g.members), g.cfg.Group, g.stop, g.noteUnreadable)
+	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, g.noteUnreadable}
 
 	// In a goroutine of its own, which the stores may end (see storage.NewEndingLog).
 	var err error

@@ -1,6 +1,6 @@
 // Package replica owns this node's replica of one Raft group: raft itself, and the layers
 // between raft and the network (rpcFilter, raftTransport), between raft and its state machine
-// (guardFSM, watchFSM) and between raft and the disk (logCache over package storage). It also
+// (watchedFSM) and between raft and the disk (logCache over package storage). It also
 // decides when the replica takes snapshots and campaigns.
 //
 // It never chooses the members, proves that a leader still leads, or interprets an entry; the

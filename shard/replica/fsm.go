@@ -1,0 +1,85 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/storage"
+)
+
+// watchedFSM is the state machine that raft is given. It notes what is applied, and stops the
+// group after a Restore or a Snapshot that failed: raft goes on after a restore that failed half
+// way, at start with an older snapshot, later with the next entry. It passes a panic of
+// ApplyBatch on: an entry that is committed and cannot be applied must end the process.
+type watchedFSM struct {
+	raft.BatchingFSM
+	group   uint32
+	stop    *storage.FailStop
+	entries *entryWindow
+	members *committedMembers
+	// damaged receives the error of a snapshot that needs data which cannot be read from disk.
+	// That stops nothing: the replica is repaired, and its snapshot and log have all.
+	damaged func(error)
+}
+
+// ApplyBatch implements raft.BatchingFSM.
+func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
+	f.entries.note(entries)
+	f.members.note(entries)
+	return f.BatchingFSM.ApplyBatch(entries)
+}
+
+// Restore implements raft.FSM. It begins the entries anew: what was applied before is no part
+// of the state any more.
+func (f watchedFSM) Restore(state io.ReadCloser) error {
+	if err := f.stop.Failure(); err != nil {
+		return err
+	}
+	f.entries.reset()
+	if err := f.BatchingFSM.Restore(state); err != nil {
+		return f.fail("restore the state from its snapshot", err)
+	}
+	return nil
+}
+
+// Snapshot implements raft.FSM.
+func (f watchedFSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.stop.Failure(); err != nil {
+		return nil, err
+	}
+	snapshot, err := f.BatchingFSM.Snapshot()
+	if errors.Is(err, raftfsm.ErrStuck) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, f.fail("take a snapshot of the state", err)
+	}
+	return watchedSnapshot{snapshot, f}, nil
+}
+
+func (f watchedFSM) fail(verb string, err error) error {
+	return f.stop.Fail(fmt.Errorf("group %d: cannot %s: %w", f.group, verb, err))
+}
+
+type watchedSnapshot struct {
+	raft.FSMSnapshot
+	of watchedFSM
+}
+
+// Persist implements raft.FSMSnapshot.
+func (s watchedSnapshot) Persist(sink raft.SnapshotSink) error {
+	err := s.FSMSnapshot.Persist(sink)
+	switch {
+	case isDamage(err):
+		s.of.damaged(err)
+	case err != nil && !scarce.Is(err) && !errors.Is(err, errs.ErrGroupClosed):
+		return s.of.fail("write a snapshot of the state", err)
+	}
+	return err
+}
