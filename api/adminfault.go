@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/tiering"
 	"github.com/countd/countd/sources"
 )
@@ -19,7 +20,7 @@ var adminFaults = []struct {
 }{
 	{admin.ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
 	{admin.ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
-	{shard.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
+	{sourcesink.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
 	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/sources"
 )
 
@@ -33,7 +34,7 @@ func (f fakeSources) named(name, state string) (*sources.Source, error) {
 	case err != nil:
 		return nil, err
 	case name != "likes":
-		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownSource, name)
+		return nil, fmt.Errorf("%w: %q", sourcesink.ErrUnknownSource, name)
 	}
 	return f.source(state), nil
 }

@@ -26,7 +26,7 @@ func (f *fakeShards) publish(w *shard.Write) {
 	w.Ops[0].Cells = []engine.Cell{{Column: raftfsm.PostsColumn, Value: delta}}
 }
 
-func (f *fakeShards) writeGroup(w *shard.Write, op *shard.FeedOp, answer []int64) {
+func (f *fakeShards) writeGroup(w *shard.Write, op *raftfsm.FeedOp, answer []int64) {
 	switch op.Kind {
 	case raftfsm.FeedDropGroup:
 		delete(f.groups[op.User], op.Group)

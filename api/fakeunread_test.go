@@ -80,7 +80,7 @@ func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 	}
 }
 
-func (f *fakeShards) writeFeed(op *shard.FeedOp) {
+func (f *fakeShards) writeFeed(op *raftfsm.FeedOp) {
 	feed := f.feeds[op.User]
 	if op.Kind.OfGroup() {
 		return // writeGroup's

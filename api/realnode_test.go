@@ -99,8 +99,8 @@ func forgetUnread(t *testing.T, n *shard.Node) {
 	user := []engine.Op{{ID: 7, Kind: engine.OpDelete}}
 	for keyspace, w := range map[string]*shard.Write{
 		"unread": {Ops: user, Table: raftfsm.TableCursors},
-		"feed":   {Ops: user, Feeds: []shard.FeedOp{{Kind: raftfsm.FeedReset}}},
-		"board":  {Ops: []engine.Op{{}}, Board: &shard.BoardOp{Kind: raftfsm.BoardClear}},
+		"feed":   {Ops: user, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedReset}}},
+		"board":  {Ops: []engine.Op{{}}, Board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}},
 	} {
 		w.Deadline = deadline
 		if err := n.Write(n.Keyspace(keyspace), w); err != nil {

@@ -45,13 +45,13 @@ func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
 
 // growsTable reports whether an op makes a row where there is none. Whether there is one
 // may take the disk to tell, as long as there is time.
-func (r *localReplica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
+func (r *localReplica) growsTable(t raftfsm.Table, key uint64, op *engine.Op, deadline time.Time) bool {
 	return r.fsm.TableOf(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
 // widensTable reports whether an op counts in a column that takes memory in all rows
 // near its own.
-func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
+func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
 	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
@@ -59,11 +59,11 @@ func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
 
 // growsOutbox reports whether an op may take more memory: no such op is taken while there is
 // none.
-func growsOutbox(op *OutboxOp) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
+func growsOutbox(op *outbox.Op) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
 
 // growsFeed reports whether an op may give a user more followees than there are: no
 // such op is taken while there is no memory.
-func (r *localReplica) growsFeed(key uint64, op *FeedOp) bool {
+func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
 	if r.feed != nil && op.Kind == raftfsm.FeedPutGroup {
 		return true
 	}
@@ -81,19 +81,19 @@ func checkRoom(h *headroom.Headroom, r *localReplica, deadline time.Time) raftfs
 		return raftfsm.SectionVisitor{}
 	}
 	return raftfsm.SectionVisitor{
-		Op: func(table Table, key uint64, op *engine.Op) error {
+		Op: func(table raftfsm.Table, key uint64, op *engine.Op) error {
 			if r.growsTable(table, key, op, deadline) || r.widensTable(table, key, op) {
 				return ErrMemoryFull
 			}
 			return nil
 		},
-		Outbox: func(_ uint64, op *OutboxOp) error {
+		Outbox: func(_ uint64, op *outbox.Op) error {
 			if growsOutbox(op) {
 				return ErrMemoryFull
 			}
 			return nil
 		},
-		Feed: func(key uint64, op *FeedOp) error {
+		Feed: func(key uint64, op *raftfsm.FeedOp) error {
 			if r.growsFeed(key, op) {
 				return ErrMemoryFull
 			}
@@ -117,7 +117,7 @@ func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVis
 		return nil
 	}
 	other.Member = func(p members.Pair) error { return check(p.Column) } // also if it changes no count
-	return other.WithOp(func(_ Table, _ uint64, op *engine.Op) error {
+	return other.WithOp(func(_ raftfsm.Table, _ uint64, op *engine.Op) error {
 		for _, c := range op.Cells {
 			if err := check(c.Column); err != nil {
 				return err

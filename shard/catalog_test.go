@@ -26,8 +26,8 @@ func TestBoundsOfACluster(t *testing.T) {
 		field  string
 		bound  string
 	}{
-		{"keyspaces", KeyspacesMax - len(keyspace.Builtin(nil)) - 1, 1, 1, "name", fmt.Sprint(KeyspacesMax)},
-		{"shards", (GroupsMax - 5) / 60, 60, GroupsMax - 5 - (GroupsMax-5)/60*60, "shards", fmt.Sprint(GroupsMax)},
+		{"keyspaces", catalog.KeyspacesMax - len(keyspace.Builtin(nil)) - 1, 1, 1, "name", fmt.Sprint(catalog.KeyspacesMax)},
+		{"shards", (catalog.GroupsMax - 5) / 60, 60, catalog.GroupsMax - 5 - (catalog.GroupsMax-5)/60*60, "shards", fmt.Sprint(catalog.GroupsMax)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -15,7 +15,7 @@ import (
 
 // get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
 // one for which another replica may be asked, or ErrOverloaded.
-func (r *localReplica) get(of Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
+func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
 	table := r.fsm.TableOf(of)
 	missing := table.GetMany(keys, width, rows, nil)
 	if len(missing) == 0 {
@@ -77,7 +77,7 @@ func (g *shardReplica) failedAlone(err error) error {
 }
 
 // has reports whether there is a row other than zeros, or it cannot be told by the deadline.
-func (r *localReplica) has(of Table, key uint64, deadline time.Time) bool {
+func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) bool {
 	var row [engine.ColumnsMax]int64
 	if !r.fsm.TableOf(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
 		return true

@@ -249,7 +249,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	snapshot.Close()
 	mustMove(t, n, 7, 1, 3)
 	mustFollow(t, n, 7, raftfsm.Followee{ID: 8, Posts: 9})
-	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if mayBeCold := r.group.Cold() != nil; mayBeCold != (g.kind == codec.KindCounters) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -21,27 +20,6 @@ import (
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/tiering"
-)
-
-// LogStore names what all groups of a node keep their logs in.
-type LogStore = storage.LogStore
-
-// The log stores; see package storage.
-const (
-	LogStoreShared = storage.LogStoreShared
-	LogStoreBoltDB = storage.LogStoreBoltDB
-)
-
-// The bounds of what a node may take; see package headroom.
-const (
-	MemoryLimitMin     = headroom.MemoryLimitMin
-	DiskReserveDefault = headroom.DiskReserveDefault
-)
-
-// The bounds of Config.MembersMemory.
-const (
-	MembersMemoryDefault = members.MemoryBytesDefault
-	MembersMemoryMin     = members.MemoryBytesMin
 )
 
 // Config configures Open. Every field but those that say otherwise must be set.
@@ -72,11 +50,11 @@ type Config struct {
 	// VotersWanted is how many voters of the catalog it waits for besides; 0 for 1. They are added
 	// by whoever places groups. So no node is ready while the loss of another can stop the catalog.
 	VotersWanted int
-	Shards       map[string]int // of built-in keyspaces, read when they are first made; may be nil
-	LogStore     LogStore       // "" for that which the node was made with, LogStoreDefault for a new one
-	Limits       Limits         // zero for LimitsDefault
-	CursorIdle   time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
-	MemoryLimit  uint64         // bytes past which no new rows are taken; 0 for none
+	Shards       map[string]int   // of built-in keyspaces, read when they are first made; may be nil
+	LogStore     storage.LogStore // "" for that which the node was made with, LogStoreDefault for a new one
+	Limits       dedup.Limits     // zero for LimitsDefault
+	CursorIdle   time.Duration    // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
+	MemoryLimit  uint64           // bytes past which no new rows are taken; 0 for none
 	// CollectorPercent is what the process brings the collector's goal down to before
 	// memory is short, whatever it is now; 0 where it stays as it is set.
 	CollectorPercent uint64
@@ -117,7 +95,7 @@ type Config struct {
 // LimitsDefault remembers a key for ten minutes, and a producer until it has
 // been idle for a day. A key takes some 90 B and a producer some 160 B, for each
 // shard that saw it, and a producer that went 50 B.
-var LimitsDefault = Limits{
+var LimitsDefault = dedup.Limits{
 	KeyHorizon:   10 * time.Minute,
 	KeysMax:      dedup.KeysMaxMax,
 	ProducerIdle: 24 * time.Hour,
@@ -129,18 +107,9 @@ var LimitsDefault = Limits{
 // meanwhile, and continue under a leader whose clock is a minute ahead.
 const KeyHorizonMin = 3 * time.Minute
 
-// HorizonMax bounds each time of Limits.
-const HorizonMax = dedup.HorizonMax
-
 // CursorIdleDefault is how long cursors are kept for a user who moves none: a user
 // who returns later reads as new.
 const CursorIdleDefault = 30 * 24 * time.Hour
-
-// The bounds of Config.CursorIdle.
-const (
-	CursorIdleMin = raftfsm.CursorIdleMin
-	CursorIdleMax = raftfsm.CursorIdleMax
-)
 
 // withDefaults returns the config with its zero values filled in and the cluster's id,
 // or what is wrong with it.
@@ -164,8 +133,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if c.CursorIdle == 0 {
 		c.CursorIdle = CursorIdleDefault
 	}
-	if c.CursorIdle < CursorIdleMin || c.CursorIdle > CursorIdleMax {
-		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, CursorIdleMin, CursorIdleMax)
+	if c.CursorIdle < raftfsm.CursorIdleMin || c.CursorIdle > raftfsm.CursorIdleMax {
+		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax)
 	}
 	if c.OutboxKeep == 0 {
 		c.OutboxKeep = OutboxKeepDefault
@@ -176,7 +145,7 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if err := CheckOutbox(c.OutboxKeep, c.OutboxMax); err != nil {
 		return c, id, err
 	}
-	if c.Limits == (Limits{}) {
+	if c.Limits == (dedup.Limits{}) {
 		c.Limits = LimitsDefault
 	}
 	if err := c.Limits.Check(); err != nil {
@@ -203,7 +172,6 @@ const (
 	OutboxKeepMin     = time.Minute
 	OutboxKeepMax     = 100 * 365 * 24 * time.Hour
 	OutboxMaxDefault  = 10_000
-	OutboxMaxMax      = outbox.PostsMax
 )
 
 // CheckOutbox returns an error for values of Config.OutboxKeep and Config.OutboxMax out of
@@ -212,8 +180,8 @@ func CheckOutbox(keep time.Duration, posts int) error {
 	switch {
 	case keep < OutboxKeepMin || keep > OutboxKeepMax:
 		return fmt.Errorf("posts kept for %v: not in %v…%v", keep, OutboxKeepMin, OutboxKeepMax)
-	case posts < 1 || posts > OutboxMaxMax:
-		return fmt.Errorf("%d posts kept: not in 1…%d", posts, OutboxMaxMax)
+	case posts < 1 || posts > outbox.PostsMax:
+		return fmt.Errorf("%d posts kept: not in 1…%d", posts, outbox.PostsMax)
 	}
 	return nil
 }

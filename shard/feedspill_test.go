@@ -262,13 +262,13 @@ func TestLostFeedsComeBack(t *testing.T) {
 			}
 		},
 		"by a write": func(r *localReplica) {
-			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []FeedOp{{Kind: raftfsm.FeedUnfollow, User: 1}}, Deadline: soon()}
+			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedUnfollow, User: 1}}, Deadline: soon()}
 			if err := n.Write(n.Keyspace(KeyspaceFeed), w); err != nil && !errors.Is(err, ErrNoLeader) {
 				t.Errorf("a write to a lost feed: %v", err)
 			}
 		},
 		"by a snapshot": func(r *localReplica) {
-			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []FeedOp{{Kind: raftfsm.FeedRead, User: 777}}, Deadline: soon()}))
+			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedRead, User: 777}}, Deadline: soon()}))
 			if err := r.group.TakeSnapshot(); err == nil {
 				t.Error("a snapshot without all feeds was taken")
 			}

@@ -34,7 +34,7 @@ func (s *setReads) visitor(other raftfsm.SectionVisitor) raftfsm.SectionVisitor 
 		}
 		return nil
 	}
-	return other.WithOp(func(_ Table, key uint64, op *engine.Op) error {
+	return other.WithOp(func(_ raftfsm.Table, key uint64, op *engine.Op) error {
 		s.add(key, op)
 		return nil
 	})

@@ -102,7 +102,7 @@ func (n *Node) serves() error {
 		return ErrDraining
 	}
 	if n.membership.Removed.Load() {
-		return ErrRemoved
+		return membership.ErrRemoved
 	}
 	view := n.catalog.View()
 	if _, in := view.Nodes[n.cfg.NodeKey]; !in {

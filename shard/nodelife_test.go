@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/storage"
 )
 
 // goroutinesOf returns the stacks of goroutines that run code of this module, but tests'.
@@ -88,7 +89,7 @@ func TestOpenUndoesWhatItStarted(t *testing.T) {
 		{"the metrics of the node", metric("countd_log_clock_behind_seconds")},
 		{"the directory", file("node")},
 		{"the choice of a log store", func(t *testing.T, dir string, cfg *Config) func() {
-			cfg.LogStore = LogStoreShared
+			cfg.LogStore = storage.LogStoreShared
 			mustDo(t, os.MkdirAll(cfg.Dir, 0o700))
 			at := filepath.Join(cfg.Dir, "log-store")
 			mustDo(t, os.WriteFile(at, []byte("countd log store 1: boltdb\n"), 0o600))

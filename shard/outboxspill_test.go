@@ -31,7 +31,7 @@ func fillAuthors(t *testing.T, n *Node) *outboxSpill {
 	for i := range uint64(spillPosts) {
 		for author := range uint64(spillAuthors) {
 			id := 1_000_000*author + 1000*i
-			w.Ops, w.Outbox = append(w.Ops, engine.Op{ID: author}), append(w.Outbox, OutboxOp{Kind: outbox.Publish, ID: id})
+			w.Ops, w.Outbox = append(w.Ops, engine.Op{ID: author}), append(w.Outbox, outbox.Op{Kind: outbox.Publish, ID: id})
 			m.posts[author] = append([]uint64{id}, m.posts[author]...)
 		}
 	}
@@ -77,7 +77,7 @@ func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	}
 	m.posts[first] = append([]uint64{id}, m.posts[first]...)
 	w := once(&Write{
-		Ops: []engine.Op{{ID: first + 1}}, Outbox: []OutboxOp{{Kind: outbox.Remove, ID: m.posts[first+1][2]}},
+		Ops: []engine.Op{{ID: first + 1}}, Outbox: []outbox.Op{{Kind: outbox.Remove, ID: m.posts[first+1][2]}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(ks, w))
@@ -211,7 +211,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 			}
 		},
 		"by a write": func(*localReplica) {
-			w := once(&Write{Ops: []engine.Op{{ID: 3}}, Outbox: []OutboxOp{{Kind: outbox.Publish, ID: m.posts[3][1]}}, Deadline: soon()})
+			w := once(&Write{Ops: []engine.Op{{ID: 3}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: m.posts[3][1]}}, Deadline: soon()})
 			if err := n.Write(n.Keyspace(KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
 				t.Error("a post was published twice")
 			} else if err != nil && !errors.Is(err, ErrNoLeader) {

@@ -59,7 +59,7 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 		t.Errorf("a publish, a removal and a delete left %d of %d outboxes on disk", spilled, authors)
 	}
 	id := m.posts[9][3]
-	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) { w.Outbox(9, &OutboxOp{Kind: outbox.Remove, ID: id}) })
+	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) { w.Outbox(9, &outbox.Op{Kind: outbox.Remove, ID: id}) })
 	m.posts[9] = append(m.posts[9][:3:3], m.posts[9][4:]...)
 	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { w.Op(10, &engine.Op{Kind: engine.OpDelete}) })
 	m.posts[10] = nil

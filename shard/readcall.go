@@ -73,7 +73,7 @@ const (
 func (o readOf) isTable() bool { return o <= readCursors }
 
 // table is the table that is read.
-func (o readOf) table() Table { return Table(o) }
+func (o readOf) table() raftfsm.Table { return raftfsm.Table(o) }
 
 // keysMax returns how many keys one read may ask for.
 func (o readOf) keysMax() int {

@@ -105,7 +105,7 @@ func filledNode(t *testing.T) *Node {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	for user := range uint64(20) {
-		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
 		mustMove(t, n, user, 1, int64(user/2))
 		mustFollow(t, n, user, raftfsm.Followee{ID: user + 1, Posts: 3})
 		mustWrite(t, n, n.Keyspace("posts"), addTo(user, 0, 1), addTo(user, 3, 70_000))
@@ -125,7 +125,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 			stream, _ := taken(t, []*Node{from}, number)
 			to := filledNode(t) // also deletes come late
 			change := func() {
-				mustBoard(t, to, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+				mustBoard(t, to, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
 				mustMove(t, to, 3, 1, 15)
 				mustFollow(t, to, 3, raftfsm.Followee{ID: 900, Posts: 3})
 				mustWrite(t, to, to.Keyspace("posts"), addTo(0, 0, 5), addTo(3, 0, 5), addTo(70, 0, 5))
@@ -189,7 +189,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 		return w
 	}
 	publish := func(id RequestID) *Write {
-		op := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
+		op := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
 		w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
 		mustDo(t, n.Write(board, w))
 		return w

@@ -68,7 +68,7 @@ func (r restoring) WritePositions(id RequestID, deadline time.Time) error {
 	return w.answers[r.group.shard].Err
 }
 
-func (r restoring) Rows(ctx context.Context, table Table, from uint64) ([]uint64, error) {
+func (r restoring) Rows(ctx context.Context, table raftfsm.Table, from uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable}
 	opt.Deadline, _ = ctx.Deadline()
 	s := scan{reader: &r.node.reader, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.group.route, chunk: restoreScanRows, table: table}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/wire"
 )
@@ -83,7 +84,7 @@ type scan struct {
 	width  int
 	route  keyspace.Route
 	chunk  int
-	table  Table
+	table  raftfsm.Table
 
 	dropped []int // columns, by number, whose counts make no row
 }
@@ -157,7 +158,7 @@ func (s *scan) hideDropped(r *run) {
 
 // readRun appends up to chunk rows of a table from a key on to keys and rows. If cold
 // rows cannot be read, what it returns means nothing and another replica may be asked.
-func (r *localReplica) readRun(of Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
+func (r *localReplica) readRun(of raftfsm.Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
 	table := r.fsm.TableOf(of)
 	err := table.Scan(from, width, func(p *engine.Page) bool {
 		take := min(len(p.IDs), chunk-len(keys))

@@ -11,17 +11,6 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The errors of changes of sources are those of package sourcesink.
-var (
-	ErrUnknownSource = sourcesink.ErrUnknownSource
-	ErrSourceExists  = sourcesink.ErrSourceExists
-	ErrSourceChanged = sourcesink.ErrSourceChanged
-	ErrNotPaused     = sourcesink.ErrNotPaused
-)
-
-// Source is a queue that the nodes read, as the catalog has it.
-type Source = catalog.Source
-
 // Sink returns what the readers of queues write to.
 func (n *Node) Sink() sink.Sink { return n.sources }
 

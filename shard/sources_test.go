@@ -110,7 +110,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	const queue = numbered(1500)
 	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
 	mustDo(t, err)
-	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.Is(err, ErrSourceExists) {
+	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.Is(err, sourcesink.ErrSourceExists) {
 		t.Errorf("made twice: %v", err)
 	}
 
@@ -154,7 +154,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 
 	back := map[uint32]sink.Position{0: {Lo: 1000}}
-	if _, err := n.SeekSource(ctx, "numbers", back); !errors.Is(err, ErrNotPaused) {
+	if _, err := n.SeekSource(ctx, "numbers", back); !errors.Is(err, sourcesink.ErrNotPaused) {
 		t.Errorf("a seek of a running source: %v", err)
 	}
 	_, err = n.PauseSource(ctx, "numbers", true)
@@ -177,7 +177,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	queue.wantCounts(t, n, func(m uint64) int64 { return 1 + min(1, int64(m/1000)) })
 
 	mustDo(t, n.DeleteSource(ctx, "numbers"))
-	if err := n.DeleteSource(ctx, "numbers"); !errors.Is(err, ErrUnknownSource) {
+	if err := n.DeleteSource(ctx, "numbers"); !errors.Is(err, sourcesink.ErrUnknownSource) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	eventually(t, "no shard has positions of the deleted source", func() bool {
@@ -237,15 +237,15 @@ func TestMeaningIsFenced(t *testing.T) {
 	world := nodeSources{n}
 	world.Send(ctx, late)
 
-	change := func(of Source) (Source, error) {
+	change := func(of catalog.Source) (catalog.Source, error) {
 		return n.SetSource(ctx, of, json.RawMessage(`{"other":1}`), false, false)
 	}
-	if _, err := change(s); !errors.Is(err, ErrNotPaused) {
+	if _, err := change(s); !errors.Is(err, sourcesink.ErrNotPaused) {
 		t.Errorf("while it runs: %v", err)
 	}
 	s, err = n.PauseSource(ctx, "numbers", true)
 	mustDo(t, err)
-	if _, err := change(s); !errors.Is(err, ErrNotPaused) {
+	if _, err := change(s); !errors.Is(err, sourcesink.ErrNotPaused) {
 		t.Errorf("while shards are apart: %v", err)
 	}
 	_, err = n.PauseSource(ctx, "numbers", false)
@@ -337,7 +337,7 @@ func TestNoCommandWithoutSource(t *testing.T) {
 		_, pause := n.PauseSource(ctx, "numbers", true)
 		_, seek := n.SeekSource(ctx, "numbers", map[uint32]sink.Position{0: {}})
 		for _, err := range []error{pause, seek, n.DeleteSource(ctx, "numbers")} {
-			if !errors.Is(err, ErrUnknownSource) {
+			if !errors.Is(err, sourcesink.ErrUnknownSource) {
 				t.Fatalf("a change of no source: %v", err)
 			}
 		}

@@ -23,7 +23,7 @@ import (
 func mustPublish(t *testing.T, n *Node, author, id uint64) *Write {
 	t.Helper()
 	w := once(&Write{
-		Ops: []engine.Op{{ID: author}}, Outbox: []OutboxOp{{Kind: outbox.Publish, ID: id}},
+		Ops: []engine.Op{{ID: author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: id}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUsers), w))
@@ -32,11 +32,11 @@ func mustPublish(t *testing.T, n *Node, author, id uint64) *Write {
 
 func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...uint64) {
 	t.Helper()
-	op := FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
 	for _, id := range followees {
 		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
 	}
-	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
+	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []raftfsm.FeedOp{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
 	if w.Rows[0] != int64(len(followees)) || len(w.Overflows) > 0 {
 		t.Fatalf("group %s has %d, %v, want %v", name, w.Rows[0], w.Overflows, followees)
@@ -165,15 +165,15 @@ func TestRefusedPublishRepeated(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1})
 	ks := n.Keyspace(KeyspaceUsers)
 	mustWrite(t, n, ks, engine.Op{ID: 1, Kind: engine.OpSet, Cells: []engine.Cell{{Value: math.MaxInt64}}})
-	put := OutboxOp{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: []uint64{9}, Trimmed: 5}}
-	mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{{ID: 2}}, Outbox: []OutboxOp{put}, Deadline: soon()})))
+	put := outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: []uint64{9}, Trimmed: 5}}
+	mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{{ID: 2}}, Outbox: []outbox.Op{put}, Deadline: soon()})))
 	for name, c := range map[string]struct {
 		author, post uint64
 		column       uint8
 	}{"overflow": {1, 9, raftfsm.PostsColumn}, "too old": {2, 4, raftfsm.TooOldColumn}} {
 		for round := range 2 {
 			w := &Write{
-				ID: ByKey([]byte(name)), Ops: []engine.Op{{ID: c.author}}, Outbox: []OutboxOp{{Kind: outbox.Publish, ID: c.post}},
+				ID: ByKey([]byte(name)), Ops: []engine.Op{{ID: c.author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: c.post}},
 				Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 			}
 			mustDo(t, n.Write(ks, w))
@@ -307,7 +307,7 @@ func answerOf(rows []int64) []byte {
 func TestOutboxSettings(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	for name, set := range map[string]func(*Config){
-		"keep": func(c *Config) { c.OutboxKeep = 1 }, "max": func(c *Config) { c.OutboxMax = OutboxMaxMax + 1 }, "negative": func(c *Config) { c.OutboxMax = -1 },
+		"keep": func(c *Config) { c.OutboxKeep = 1 }, "max": func(c *Config) { c.OutboxMax = outbox.PostsMax + 1 }, "negative": func(c *Config) { c.OutboxMax = -1 },
 	} {
 		bad := cfg
 		set(&bad)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/errs"
@@ -25,56 +24,32 @@ import (
 // may have: a repeat too is refused, as one that comes first would be, with
 // ErrMemoryFull or ErrDiskFull for one.
 var (
-	// ErrOverloaded is returned when a group's queue is full, or when a write
-	// waited there until its deadline and was withdrawn.
-	ErrOverloaded = errs.ErrOverloaded
-	// ErrTooLate is returned, beside ErrOverloaded, for a write that waited until
-	// its deadline and was withdrawn.
-	ErrTooLate = errs.ErrTooLate
-	// ErrNoLeader is returned when a group has no leader that may serve yet.
-	ErrNoLeader = errs.ErrNoLeader
-	// ErrNoQuorum is returned when a read could not be confirmed, or did not
-	// see its token's index, by the deadline.
-	ErrNoQuorum = errs.ErrNoQuorum
 	// ErrUnreadable is returned, as an UnreadableError, for rows that are damaged on the
 	// disk of the only node that has them. It is beside ErrNoQuorum.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
-	// ErrDraining is returned when the node is stopping.
-	ErrDraining = errs.ErrDraining
-	// ErrDrained is returned by Ready while the node is drained.
-	ErrDrained = errs.ErrDrained
-	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
-	// not learned by the deadline: it happens once or never. It is returned too
-	// for a change of a keyspace that happened and cannot be served yet.
-	ErrOutcomeUnknown = errs.ErrOutcomeUnknown
-	// ErrMemoryFull is returned, as a NewRowError, for a write that would make a
-	// new row while the node is at its memory limit. Rows that are there go on
-	// counting.
-	ErrMemoryFull = errs.ErrMemoryFull
-	// ErrDiskFull is returned for a write while the disk has no more than the
-	// reserve free.
-	ErrDiskFull = errs.ErrDiskFull
-	// ErrConflict is returned when a request's key was used for another body.
-	ErrConflict = errs.ErrConflict
-	// ErrExpired is returned when a request's identity is too old to tell
-	// whether it was applied. It is not applied now.
-	ErrExpired = errs.ErrExpired
 	// ErrKeyAhead is returned, beside ErrExpired, when a key's own time lies so
 	// far ahead that it could not be remembered until then.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
-	// ErrKeyspaceExists is returned when a keyspace is created with a name that
-	// is taken by one of another shape.
-	ErrKeyspaceExists = errs.ErrKeyspaceExists
 	// ErrNotCounters is returned for an op with a member on a keyspace of another kind.
 	ErrNotCounters = errors.New("only keyspaces of counters have members")
-	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
-	// dropped before the call has ended.
-	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
-)
 
-// ErrRemoved is returned by Ready once a member has proved that the cluster has removed
-// this node.
-var ErrRemoved = membership.ErrRemoved
+	// Package errs says when these are returned. ErrMemoryFull comes as a NewRowError.
+	ErrOverloaded      = errs.ErrOverloaded
+	ErrTooLate         = errs.ErrTooLate
+	ErrNoLeader        = errs.ErrNoLeader
+	ErrNoQuorum        = errs.ErrNoQuorum
+	ErrDraining        = errs.ErrDraining
+	ErrDrained         = errs.ErrDrained
+	ErrOutcomeUnknown  = errs.ErrOutcomeUnknown
+	ErrMemoryFull      = errs.ErrMemoryFull
+	ErrDiskFull        = errs.ErrDiskFull
+	ErrConflict        = errs.ErrConflict
+	ErrExpired         = errs.ErrExpired
+	ErrKeyspaceExists  = errs.ErrKeyspaceExists
+	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
+	ErrUnknownColumn   = errs.ErrUnknownColumn
+	ErrBadToken        = errs.ErrBadToken
+)
 
 // LeaderView is what the leader of a group knows of its members.
 type LeaderView = membership.LeaderView
@@ -192,8 +167,6 @@ const (
 const (
 	ShardsDefault  = keyspace.ShardsDefault
 	ShardsMax      = keyspace.ShardsMax
-	KeyspacesMax   = catalog.KeyspacesMax
-	GroupsMax      = catalog.GroupsMax
 	ShardingModulo = keyspace.ShardingModulo
 	ShardingHash   = keyspace.ShardingHash
 )
@@ -226,9 +199,6 @@ type (
 // ParseToken reads the text form of a Token.
 func ParseToken(text []byte) (Token, error) { return token.Parse(text) }
 
-// ErrBadToken is returned for a token that no write of this cluster returned.
-var ErrBadToken = errs.ErrBadToken
-
 // ReadOptions says how fresh a read must be and until when it may wait.
 type ReadOptions struct {
 	Consistency  Consistency
@@ -258,38 +228,20 @@ const (
 	KeyBytesMax      = dedup.KeyBytesMax
 )
 
-// What writes to keyspaces of other kinds than counters hold.
-type (
-	Table   = raftfsm.Table
-	FeedOp  = raftfsm.FeedOp
-	BoardOp = raftfsm.BoardOp
-	// OutboxOp is an op on the outbox of an author. Node.Write sets the limits of a publish.
-	OutboxOp = outbox.Op
-)
-
-// Limits bound what the shards remember of requests.
-type Limits = dedup.Limits
-
-// The bounds of Limits.
-const (
-	KeysMaxMax      = dedup.KeysMaxMax
-	ProducersMaxMax = dedup.ProducersMaxMax
-)
-
 // Write is one write request and, after Node.Write returned nil or, in parts, a
 // PartialError, its answer.
 // The caller owns it and everything in it again once Write has returned; with
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {
-	Ops   []engine.Op // ids as the client knows them
-	Table Table       // of an unread keyspace: which one all ops are for
-	Feeds []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
-	Board *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
+	Ops   []engine.Op      // ids as the client knows them
+	Table raftfsm.Table    // of an unread keyspace: which one all ops are for
+	Feeds []raftfsm.FeedOp // of a feed keyspace: in place of the ops, of which only the ids are looked at
+	Board *raftfsm.BoardOp // of a board keyspace: in place of the one op, likewise; its id is 0
 	// Outbox holds ops on outboxes of a counter keyspace, in place of the ops, likewise: the
 	// ids of those are the authors. Rows are those of the authors. One that changed nothing
 	// has a cut of raftfsm.UnchangedColumn, unless Repeated; one that was refused as too old
-	// has an overflow of raftfsm.TooOldColumn.
-	Outbox []OutboxOp
+	// has an overflow of raftfsm.TooOldColumn. Node.Write sets the limits of a publish.
+	Outbox []outbox.Op
 	ID     RequestID // applies the request once; zero for no such promise
 	// Spaces are the keyspaces of a write over several, of counters and of unread
 	// counts, each once, and In the number there of each op's. The first is the one that
@@ -403,7 +355,3 @@ type MemberStatus struct {
 	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group had
 	Voter   bool   `json:"voter"`
 }
-
-// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
-// for a write to one that another node knows to be dropped, of which nothing is applied.
-var ErrUnknownColumn = errs.ErrUnknownColumn

@@ -17,7 +17,7 @@ import (
 )
 
 // mustBoard applies one op on the board and returns the row of it.
-func mustBoard(t *testing.T, n *Node, op BoardOp) *Write {
+func mustBoard(t *testing.T, n *Node, op raftfsm.BoardOp) *Write {
 	t.Helper()
 	w := once(&Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceBoard), w))
@@ -37,7 +37,7 @@ func mustMove(t *testing.T, n *Node, user uint64, number uint8, seq int64) *Writ
 func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followee) *Write {
 	t.Helper()
 	w := once(&Write{
-		Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
+		Ops: []engine.Op{{ID: user}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
@@ -57,7 +57,7 @@ func TestAnyNodeAnswersUnread(t *testing.T) {
 	users := []uint64{0, 1, 2, 3, 4, 5, 1<<64 - 1}
 	for round, n := range all {
 		seq := int64(round) + 1
-		tokens := []Token{mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}).Token}
+		tokens := []Token{mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}).Token}
 		for _, user := range users {
 			tokens = append(tokens, mustMove(t, n, user, 1, seq).Token, mustFollow(t, n, user, raftfsm.Followee{ID: uint64(seq), Posts: seq}).Token)
 		}
@@ -103,11 +103,11 @@ func TestRestoreOfKinds(t *testing.T) {
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
 	for i := range 3 {
-		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: fmt.Sprint("c", i)})
-		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardFire, Name: fmt.Sprint("d", i)})
+		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: fmt.Sprint("c", i)})
+		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: fmt.Sprint("d", i)})
 	}
-	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardRetract, Name: "c1", Seq: 1})
-	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardDot, Name: "d1"})
+	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: "c1", Seq: 1})
+	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardDot, Name: "d1"})
 	for user := range uint64(300) {
 		mustMove(t, n, user, uint8(1+user%6), int64(user%2))
 		mustFollow(t, n, user*3, raftfsm.Followee{ID: user, Posts: int64(user) - 5}, raftfsm.Followee{ID: user + 1<<40, Posts: 1 << 50})
@@ -148,15 +148,15 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
-	publish, fire := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}, BoardOp{Kind: raftfsm.BoardFire, Name: "shop"}
-	late := BoardOp{Kind: raftfsm.BoardPublish, Name: "late"}
+	publish, fire := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}, raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: "shop"}
+	late := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "late"}
 	mustBoard(t, n, publish)
 	mustBoard(t, n, fire)
 	mustMove(t, n, 1, 1, 1)
 	mustMove(t, n, 4, 1, 0)
 	number := n.Keyspace(KeyspaceBoard).FirstGroup
 	board, boardFacts := taken(t, from, number)
-	for _, op := range []BoardOp{publish, publish, publish, fire, late} { // while the backup goes on
+	for _, op := range []raftfsm.BoardOp{publish, publish, publish, fire, late} { // while the backup goes on
 		mustBoard(t, n, op)
 	}
 	for column, seq := range map[uint8]int64{1: 4, 2: 2, 3: 1} {

@@ -115,19 +115,19 @@ func (r *localReplica) findCold(other raftfsm.SectionVisitor, c *coldKeys) raftf
 		c.add(key, row && r.mayBeCold(key), body && r.spill.IsSpilled(key))
 	}
 	feed, box := other.Feed, other.Outbox
-	other.Feed = func(key uint64, op *FeedOp) error {
+	other.Feed = func(key uint64, op *raftfsm.FeedOp) error {
 		if note(key, false, op.Kind != raftfsm.FeedClear); feed == nil {
 			return nil
 		}
 		return feed(key, op)
 	}
-	other.Outbox = func(key uint64, op *OutboxOp) error { // Op has seen its row
+	other.Outbox = func(key uint64, op *outbox.Op) error { // Op has seen its row
 		if note(key, false, op.Kind != outbox.Clear); box == nil {
 			return nil
 		}
 		return box(key, op)
 	}
-	return other.WithOp(func(_ Table, key uint64, op *engine.Op) error {
+	return other.WithOp(func(_ raftfsm.Table, key uint64, op *engine.Op) error {
 		note(key, true, op.Kind == engine.OpDelete)
 		return nil
 	})

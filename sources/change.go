@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -31,7 +33,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 		return nil, argument(err)
 	}
 	known := false // it was there
-	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		switch {
 		case err == nil:
 			known = true
@@ -39,9 +41,9 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 				return of, err
 			}
 			return s.set(ctx, n, of, cfg)
-		case known && errors.Is(err, shard.ErrUnknownSource): // it would be read from its start again
+		case known && errors.Is(err, sourcesink.ErrUnknownSource): // it would be read from its start again
 			return of, &RefusedError{"the source was deleted at the same time: put it again to make another"}
-		case errors.Is(err, shard.ErrUnknownSource):
+		case errors.Is(err, sourcesink.ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
 				return of, err
 			}
@@ -56,7 +58,7 @@ const changesMax = 10
 
 // change makes a change of a source as it is read, or anew if another change came first. It calls
 // apply with what came of reading the source, and returns the source after the change.
-func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, shard.Source, error) (shard.Source, error)) (*Source, error) {
+func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*Source, error) {
 	for tries := 1; ; tries++ {
 		n, of, err := s.find(ctx, name)
 		if n == nil {
@@ -65,8 +67,8 @@ func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Nod
 		of, err = apply(n, of, err)
 		switch {
 		case err == nil:
-			return &s.join(ctx, n, []shard.Source{of})[0], nil
-		case !errors.Is(err, shard.ErrSourceChanged) && !errors.Is(err, shard.ErrSourceExists) || tries == changesMax:
+			return &s.join(ctx, n, []catalog.Source{of})[0], nil
+		case !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrSourceExists) || tries == changesMax:
 			return nil, refusal(err)
 		}
 	}
@@ -75,14 +77,14 @@ func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Nod
 // create makes a source. One that does not begin at the first messages is paused until its
 // beginning is recorded: otherwise a reader could record another. Where that fails, the source is
 // deleted, unless somebody else has begun or changed it since.
-func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (shard.Source, error) {
+func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
 	if err != nil || !later {
 		return of, err
 	}
 	running, err := s.beginAndResume(ctx, n, of)
-	if err == nil || errors.Is(err, shard.ErrSourceChanged) {
+	if err == nil || errors.Is(err, sourcesink.ErrSourceChanged) {
 		return running, err
 	}
 	return of, undo(ctx, err, func(ctx context.Context) error { return n.DeleteVersion(ctx, of) })
@@ -94,17 +96,17 @@ func undo(ctx context.Context, err error, part func(context.Context) error) erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	undone := part(ctx)
-	if errors.Is(undone, shard.ErrSourceChanged) || errors.Is(undone, shard.ErrUnknownSource) {
+	if errors.Is(undone, sourcesink.ErrSourceChanged) || errors.Is(undone, sourcesink.ErrUnknownSource) {
 		undone = nil
 	}
 	return errors.Join(err, undone)
 }
 
 // beginAndResume records where the partitions of a source begin that is Changing, and has it read.
-func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
+func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	begun, err := s.begun(ctx, n, of)
 	if err == nil && !begun.Changing { // an operator has paused or resumed it
-		err = shard.ErrSourceChanged
+		err = sourcesink.ErrSourceChanged
 	}
 	if err != nil {
 		return of, err
@@ -113,21 +115,21 @@ func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of shard.So
 }
 
 // begun records where the partitions of a source begin, and returns the source then.
-func (s *Sources) begun(ctx context.Context, n *shard.Node, of shard.Source) (shard.Source, error) {
+func (s *Sources) begun(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	failed := s.begin(ctx, n, of)
 	if failed != nil && !errors.Is(failed, sink.ErrStopped) {
 		return of, failed
 	}
 	now, err := n.Source(of.Name)
 	if err == nil && now.Number != of.Number { // it means something else, or was made again
-		return of, shard.ErrSourceChanged
+		return of, sourcesink.ErrSourceChanged
 	}
 	return now, cmp.Or(err, failed)
 }
 
 // unbegun reports whether a source is paused because the beginning of its partitions is not
 // recorded: it was made a moment ago, or the node that made it died.
-func unbegun(of shard.Source) bool {
+func unbegun(of catalog.Source) bool {
 	cfg, err := source.ParseConfig(of.Config)
 	return err == nil && of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
 }
@@ -138,13 +140,13 @@ const changeTimeout = 5 * time.Second
 // set replaces the configuration of a source. One that runs is paused for a change of what
 // its messages mean, and goes on after it. So does one that an earlier change has left paused; one
 // that an operator has paused stays so.
-func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config) (shard.Source, error) {
+func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config) (catalog.Source, error) {
 	stays := of.Paused && !of.Changing
 	// An older version may have stored what is refused now. Nobody reads such a source, so nobody
 	// brings its shards to one position, and only what means the same can replace it.
 	before, _ := source.ParseConfig(of.Config)
 	if before != nil && cfg.SameMeaning(before) {
-		return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (shard.Source, error) {
+		return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {
 			return n.SetSource(ctx, of, cfg.JSON(), true, paused)
 		})
 	}
@@ -157,7 +159,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *
 		}
 	}
 	now, err := s.setMeaning(ctx, n, held, before, cfg, stays)
-	if err == nil || of.Paused || errors.Is(err, shard.ErrSourceChanged) {
+	if err == nil || of.Paused || errors.Is(err, sourcesink.ErrSourceChanged) {
 		return now, err
 	}
 	return of, undo(ctx, err, func(ctx context.Context) error {
@@ -168,13 +170,13 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of shard.Source, cfg *
 
 // setMeaning replaces the configuration of a paused source, before if that can be read, and what its
 // messages mean.
-func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of shard.Source, before, cfg *source.Config, stays bool) (shard.Source, error) {
+func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Source, before, cfg *source.Config, stays bool) (catalog.Source, error) {
 	if err := s.awaitEnd(ctx, n, of); err != nil {
 		return of, err
 	}
 	settled, err := n.SettleSource(ctx, of)
 	if errors.Is(err, sink.ErrStopped) { // its number is gone: it means something else by now, or was deleted
-		err = shard.ErrSourceChanged
+		err = sourcesink.ErrSourceChanged
 	}
 	if err != nil {
 		return of, err
@@ -187,14 +189,14 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of shard.Source
 			return of, &RefusedError{err.Error()}
 		}
 	}
-	return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (shard.Source, error) {
+	return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {
 		return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
 	})
 }
 
 // setAndBegin has set replace a configuration. If the new one says where the source begins, and that is
 // not recorded, the source runs only after it is.
-func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of shard.Source, cfg *source.Config, stays bool, set func(paused bool) (shard.Source, error)) (shard.Source, error) {
+func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, stays bool, set func(paused bool) (catalog.Source, error)) (catalog.Source, error) {
 	begins := of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
 	now, err := set(stays || begins)
 	if err != nil || stays || !begins {
@@ -206,7 +208,7 @@ func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of shard.Sourc
 // Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
 // than the call may. No change that began before goes on after it.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
-	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
 			meet(ctx, n, of)
 			of, err = n.SetPaused(ctx, of, true, false)
@@ -227,7 +229,7 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 // meet lets the readers of a source that is about to be paused bring its shards to where the furthest is
 // now, as they do each second. So a pause soon after a reader was killed leaves no shards apart, if the
 // next reader can begin in time. It moves nothing itself.
-func meet(ctx context.Context, n *shard.Node, of shard.Source) {
+func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	if of.Paused {
 		return
 	}
@@ -265,7 +267,7 @@ func meet(ctx context.Context, n *shard.Node, of shard.Source) {
 
 // awaitEnd waits for the readers of a paused source. If all shards answer, the source's positions
 // do not change after that.
-func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of shard.Source) error {
+func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source) error {
 	end := time.Now().Add(pauseMax)
 	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
 		end = deadline.Add(-pauseAnswer)
@@ -301,7 +303,7 @@ func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool
 
 // Resume ends the pause of a source.
 func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
-	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err != nil {
 			return of, err
 		}
@@ -327,7 +329,7 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 		}
 		positions[partition] = p
 	}
-	return s.change(ctx, name, func(n *shard.Node, of shard.Source, err error) (shard.Source, error) {
+	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err != nil {
 			return of, err
 		}
@@ -376,7 +378,7 @@ func argument(err error) error {
 
 // refusal returns the errors of a change that its caller can mend as a RefusedError.
 func refusal(err error) error {
-	for _, mendable := range []error{shard.ErrNotPaused, shard.ErrSourceChanged, shard.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
+	for _, mendable := range []error{sourcesink.ErrNotPaused, sourcesink.ErrSourceChanged, sourcesink.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {
 			return &RefusedError{err.Error()}
 		}

@@ -13,7 +13,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
 )
 
@@ -153,17 +155,17 @@ func TestPauseDuringChange(t *testing.T) {
 func TestChangeAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		start  string
-		before func(st *started, of shard.Source)
+		before func(st *started, of catalog.Source)
 		state  string
 	}{
-		"made, not begun": {`,"start":"latest"`, func(*started, shard.Source) {}, source.StateRunning},
-		"made and begun": {`,"start":"latest"`, func(st *started, of shard.Source) {
+		"made, not begun": {`,"start":"latest"`, func(*started, catalog.Source) {}, source.StateRunning},
+		"made and begun": {`,"start":"latest"`, func(st *started, of catalog.Source) {
 			must(0, st.begin(st.t.Context(), st.node, of))(st.t)
 		}, source.StateRunning},
-		"paused for a change": {``, func(st *started, of shard.Source) {
+		"paused for a change": {``, func(st *started, of catalog.Source) {
 			must(st.node.SetPaused(st.t.Context(), must(st.node.SetPaused(st.t.Context(), of, false, false))(st.t), true, true))(st.t)
 		}, source.StateRunning},
-		"paused by an operator": {`,"start":"latest"`, func(st *started, _ shard.Source) {
+		"paused by an operator": {`,"start":"latest"`, func(st *started, _ catalog.Source) {
 			must(st.Pause(st.t.Context(), "likes"))(st.t)
 		}, source.StatePaused},
 	} {
@@ -207,7 +209,7 @@ func TestDeleteDuringChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	change.Wait()
-	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, shard.ErrUnknownSource) || err == nil {
+	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, sourcesink.ErrUnknownSource) || err == nil {
 		t.Errorf("the change ended with %v, and then: %v", err, gone)
 	}
 }
@@ -320,7 +322,7 @@ func TestConcurrentChanges(t *testing.T) {
 				continue
 			}
 			switch {
-			case o.kind == "delete" && !later(o, "put") && !errors.Is(err, shard.ErrUnknownSource):
+			case o.kind == "delete" && !later(o, "put") && !errors.Is(err, sourcesink.ErrUnknownSource):
 				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
 			case o.kind == "put" && (err != nil || !later(o, "put") && !strings.Contains(string(of.Config), fmt.Sprintf(`"add":"%d"`, o.add))):
 				t.Fatalf("%+v: the source is %+v, %v", o, of, err)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -24,7 +25,7 @@ const (
 // complete sets the positions that no reader knows, from the shards: those of paused partitions,
 // of partitions whose reader has just begun, and of stalled ones whose reader never got as far.
 // For these partitions it also sets End and Lag, if the queue answers.
-func (s *Sources) complete(ctx context.Context, n *shard.Node, of shard.Source, all []Partition) {
+func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
 		if _, begun := of.Partitions[all[i].Partition]; begun && all[i].Position == nil {
@@ -72,7 +73,7 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 
 // readPosition sets Position to that which all shards have reached, if they answer. A seek of a
 // paused partition to it counts messages again that some shard is past, so Reason says so.
-func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of shard.Source) {
+func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.Source) {
 	all, err := n.SourcePositions(ctx, of.Number, p.Partition)
 	if err != nil {
 		return

@@ -9,7 +9,6 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -137,7 +136,7 @@ func TestCountedByAllNodes(t *testing.T) {
 	var c counts
 	c.partition(1, 0)
 	c.partition(2, 0)
-	if c.keep([]shard.Source{{Number: 2}}); len(c.load()) != 1 {
+	if c.keep([]catalog.Source{{Number: 2}}); len(c.load()) != 1 {
 		t.Errorf("there are %v", c.load())
 	}
 }

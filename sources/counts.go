@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/source"
 )
 
@@ -44,11 +44,11 @@ func (c *counts) partition(number uint64, partition uint32) *source.Counts {
 }
 
 // keep forgets the sources that are gone.
-func (c *counts) keep(all []shard.Source) {
+func (c *counts) keep(all []catalog.Source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.mu.partitions, func(p partitionKey, _ *source.Counts) bool {
-		return !slices.ContainsFunc(all, func(of shard.Source) bool { return of.Number == p.source })
+		return !slices.ContainsFunc(all, func(of catalog.Source) bool { return of.Number == p.source })
 	})
 }
 

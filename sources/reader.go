@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -17,7 +18,7 @@ import (
 // reader reads the partitions of one source that this node owns. It has a goroutine of its own,
 // and one that looks at files, as a file system may hang: that holds up no other source.
 type reader struct {
-	of     shard.Source
+	of     catalog.Source
 	opened time.Time
 	ending chan struct{}         // closed by end
 	ended  chan struct{}         // closed by read
@@ -35,7 +36,7 @@ type state struct {
 
 // open starts a reader. Its goroutine ends after end, or if it cannot be opened. before is the last
 // attempt, if any, whose state stands until this one has ended.
-func (s *Sources) open(n *shard.Node, of shard.Source, before *reader) *reader {
+func (s *Sources) open(n *shard.Node, of catalog.Source, before *reader) *reader {
 	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if before != nil {
 		r.state.Store(before.state.Load())
@@ -241,7 +242,7 @@ func (r *reader) status() (map[uint32]source.Status, error) {
 }
 
 // begin records where the partitions of a source begin, as its configuration says.
-func (s *Sources) begin(ctx context.Context, n *shard.Node, of shard.Source) error {
+func (s *Sources) begin(ctx context.Context, n *shard.Node, of catalog.Source) error {
 	cfg, err := source.ParseConfig(of.Config)
 	if err != nil {
 		return err

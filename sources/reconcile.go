@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -219,7 +220,7 @@ func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint
 }
 
 // positions calls take with the position of each partition in each shard of a keyspace.
-func (s *Sources) positions(ctx context.Context, n *shard.Node, of shard.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
+func (s *Sources) positions(ctx context.Context, n *shard.Node, of catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
 		all, err := n.SourcePositions(ctx, of.Number, partition, keyspace)
 		if errors.Is(err, sink.ErrBusy) || errors.Is(err, sink.ErrMoved) || errors.Is(err, sink.ErrStopped) {

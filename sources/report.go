@@ -145,24 +145,24 @@ func (s *Sources) Get(ctx context.Context, name string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
+	return &s.join(ctx, n, []catalog.Source{of})[0], nil
 }
 
 // find returns the source of a name. It has every change acknowledged before the call.
-func (s *Sources) find(ctx context.Context, name string) (*shard.Node, shard.Source, error) {
+func (s *Sources) find(ctx context.Context, name string) (*shard.Node, catalog.Source, error) {
 	n, err := s.cfg.Node()
 	if err != nil {
-		return nil, shard.Source{}, err
+		return nil, catalog.Source{}, err
 	}
 	if err := n.CatchUp(ctx); err != nil {
-		return nil, shard.Source{}, err
+		return nil, catalog.Source{}, err
 	}
 	of, err := n.Source(name)
 	return n, of, err
 }
 
 // join adds to sources what the nodes report.
-func (s *Sources) join(ctx context.Context, n *shard.Node, all []shard.Source) []Source {
+func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source) []Source {
 	view := n.Catalog()
 	reports := s.reports(ctx, n, view)
 	name := admin.Names(view)
@@ -187,7 +187,7 @@ func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View
 	return reports
 }
 
-func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of shard.Source, reports map[string][]report, name admin.NodeNames) Source {
+func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
 	out := Source{Name: of.Name, State: source.StateRunning, Partitions: []Partition{}, Config: of.Config}
 	if now, there := n.Catalog().Source(of.Number); there { // a reader has recorded what it rejected before it reports a position above
 		out.LastRejected, of.Partitions = now.LastRejected, now.Partitions

@@ -88,5 +88,5 @@ func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return &s.join(ctx, n, []shard.Source{of})[0], nil
+	return &s.join(ctx, n, []catalog.Source{of})[0], nil
 }

@@ -130,8 +130,8 @@ func (s *Sources) run() {
 
 // match ends the readers that no longer fit the catalog, and starts those that are missing. It
 // does not block.
-func (s *Sources) match(n *shard.Node, all []shard.Source) {
-	wanted := map[uint64]shard.Source{}
+func (s *Sources) match(n *shard.Node, all []catalog.Source) {
+	wanted := map[uint64]catalog.Source{}
 	for _, of := range all {
 		if !of.Paused {
 			wanted[of.Number] = of
@@ -156,7 +156,7 @@ func (s *Sources) match(n *shard.Node, all []shard.Source) {
 }
 
 // noteLocked notes which nodes live and which sources run, and since when.
-func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]shard.Source) {
+func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Source) {
 	alive := ""
 	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
 		if s.alive(key) {

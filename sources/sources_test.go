@@ -17,6 +17,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -363,7 +364,7 @@ func TestIDsOfRedis(t *testing.T) {
 // The life of a source: it is read, paused, changed, sought, resumed and deleted.
 func TestLife(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
-	if _, err := st.Get(ctx, "likes"); !errors.Is(err, shard.ErrUnknownSource) {
+	if _, err := st.Get(ctx, "likes"); !errors.Is(err, sourcesink.ErrUnknownSource) {
 		t.Errorf("a source that is not there: %v", err)
 	}
 	for range 100 {
@@ -424,7 +425,7 @@ func TestLife(t *testing.T) {
 	if err := st.Delete(ctx, "likes"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Delete(ctx, "likes"); !errors.Is(err, shard.ErrUnknownSource) {
+	if err := st.Delete(ctx, "likes"); !errors.Is(err, sourcesink.ErrUnknownSource) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	must(st.put(""))(t)

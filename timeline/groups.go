@@ -36,7 +36,7 @@ func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raf
 func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
 	ids := slices.Clone(followees)
 	slices.Sort(ids)
-	op := shard.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
 	for _, id := range slices.Compact(ids) {
 		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
 	}
@@ -52,17 +52,17 @@ func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *sh
 
 // DropGroup removes a group, if there is one.
 func (t *Timelines) DropGroup(user uint64, name string, w *shard.Write) error {
-	_, err := t.changeGroup(shard.FeedOp{Kind: raftfsm.FeedDropGroup, User: user, Group: name}, w)
+	_, err := t.changeGroup(raftfsm.FeedOp{Kind: raftfsm.FeedDropGroup, User: user, Group: name}, w)
 	return err
 }
 
 // changeGroup writes an op on a group. It returns how many followees the group has then.
-func (t *Timelines) changeGroup(op shard.FeedOp, w *shard.Write) (size int64, err error) {
+func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, err error) {
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return 0, err
 	}
-	w.Ops, w.Feeds = append(w.Ops[:0], engine.Op{ID: op.User}), []shard.FeedOp{op}
+	w.Ops, w.Feeds = append(w.Ops[:0], engine.Op{ID: op.User}), []raftfsm.FeedOp{op}
 	w.Width, w.Rows = 1, make([]int64, 1)
 	if err := t.node.Write(ks, w); err != nil {
 		return 0, err

@@ -63,20 +63,20 @@ type Published struct {
 
 // Publish adds a post to the outbox of an author and counts it.
 func (t *Timelines) Publish(author, id uint64, w *shard.Write) (Published, error) {
-	return t.change(author, shard.OutboxOp{Kind: outbox.Publish, ID: id}, w)
+	return t.change(author, outbox.Op{Kind: outbox.Publish, ID: id}, w)
 }
 
 // Remove removes a post from the outbox of an author and from the count.
 func (t *Timelines) Remove(author, id uint64, w *shard.Write) (Published, error) {
-	return t.change(author, shard.OutboxOp{Kind: outbox.Remove, ID: id}, w)
+	return t.change(author, outbox.Op{Kind: outbox.Remove, ID: id}, w)
 }
 
-func (t *Timelines) change(author uint64, op shard.OutboxOp, w *shard.Write) (p Published, err error) {
+func (t *Timelines) change(author uint64, op outbox.Op, w *shard.Write) (p Published, err error) {
 	ks, err := t.users()
 	if err != nil {
 		return p, err
 	}
-	w.Ops, w.Outbox = append(w.Ops[:0], engine.Op{ID: author}), []shard.OutboxOp{op}
+	w.Ops, w.Outbox = append(w.Ops[:0], engine.Op{ID: author}), []outbox.Op{op}
 	w.Width, w.Rows = 1, make([]int64, 1)
 	if err := t.node.Write(ks, w); err != nil {
 		return p, err

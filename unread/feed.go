@@ -129,7 +129,7 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 // seen. nil stands for the current followees. If upTo is not nil, the posts with higher ids
 // stay unread, as far as the authors' outboxes have them.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
-	op := shard.FeedOp{Kind: raftfsm.FeedReset, User: user}
+	op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
 	if authors == nil {
 		followees, stamp, err := n.followees(user, now(w))
 		if err != nil {
@@ -170,7 +170,7 @@ func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed,
 }
 
 func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	if err := n.writeFeed(shard.FeedOp{Kind: kind, User: user}, authors, n.posts, w); err != nil {
+	if err := n.writeFeed(raftfsm.FeedOp{Kind: kind, User: user}, authors, n.posts, w); err != nil {
 		return Feed{}, err
 	}
 	return n.feedAfter(user, w)
@@ -187,7 +187,7 @@ type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 // posts where an author deleted some meanwhile. So writeFeed then reads and proposes the posts
 // again. That needs no identity: a repeat of the request would not do it, and it does no more
 // than a request that arrives now.
-func (n *Numbers) writeFeed(op shard.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
+func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
 	authors = slices.Compact(authors)
@@ -218,7 +218,7 @@ func (n *Numbers) writeFeed(op shard.FeedOp, authors []uint64, read postsOf, w *
 
 // proposeFeed proposes op once, with the posts of the authors as they are now. merged reports
 // whether another op overtook it.
-func (n *Numbers) proposeFeed(op shard.FeedOp, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
+func (n *Numbers) proposeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return false, err
@@ -236,7 +236,7 @@ func (n *Numbers) proposeFeed(op shard.FeedOp, authors []uint64, read postsOf, w
 			op.Followees[i].Posts = posts[i]
 		}
 	}
-	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: op.User}), []shard.FeedOp{op}, 1+raftfsm.FeedMerged
+	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: op.User}), []raftfsm.FeedOp{op}, 1+raftfsm.FeedMerged
 	w.Rows = make([]int64, w.Width)
 	if err := n.node.Write(ks, w); err != nil {
 		return false, err

@@ -70,7 +70,7 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	for first := uint64(0); first < users; first += 100 {
 		var w shard.Write
 		for user := first; user < min(first+100, users); user++ {
-			op := shard.FeedOp{Kind: raftfsm.FeedReset, User: user}
+			op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
 			ids := map[uint64]bool{}
 			for want := followees(); len(ids) < want; {
 				ids[r.Uint64N(authors)] = true

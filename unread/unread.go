@@ -83,7 +83,7 @@ func (n *Numbers) cursors(user uint64, width int, opt *shard.ReadOptions) ([]int
 
 // writeUser writes one op on one user and returns the first width columns of the op's
 // row.
-func (n *Numbers) writeUser(w *shard.Write, table shard.Table, op engine.Op, width int) ([]int64, error) {
+func (n *Numbers) writeUser(w *shard.Write, table raftfsm.Table, op engine.Op, width int) ([]int64, error) {
 	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // changePost publishes or removes a post.
 func changePost(t rapid.TB, node *shard.Node, kind outbox.Kind, author, id uint64) {
 	t.Helper()
-	w := &shard.Write{Ops: []engine.Op{{ID: author}}, Outbox: []shard.OutboxOp{{Kind: kind, ID: id}}, Deadline: soon()}
+	w := &shard.Write{Ops: []engine.Op{{ID: author}}, Outbox: []outbox.Op{{Kind: kind, ID: id}}, Deadline: soon()}
 	if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestResetUpToBesidePublishes(t *testing.T) {
 	for author := uint64(2); author <= 3; author++ {
 		publishing.Go(func() {
 			for id := range uint64(during) {
-				w := &shard.Write{Ops: []engine.Op{{ID: author}}, Outbox: []shard.OutboxOp{{Kind: outbox.Publish, ID: before + 1 + id}}, Deadline: soon()}
+				w := &shard.Write{Ops: []engine.Op{{ID: author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: before + 1 + id}}, Deadline: soon()}
 				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
 					t.Error(err)
 					return

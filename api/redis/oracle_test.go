@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/storage"
 )
 
 // oracleRounds is how many pipelines each protocol version is compared over.
@@ -99,7 +100,7 @@ func openNode(t testing.TB) *shard.Node {
 	t.Helper()
 	n, err := shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
-		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", LogStore: shard.LogStoreShared,
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", LogStore: storage.LogStoreShared,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})

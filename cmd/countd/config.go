@@ -16,10 +16,16 @@ import (
 
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/days"
 	"github.com/countd/countd/internal/mask"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -42,7 +48,7 @@ type config struct {
 	DiskReserve   uint64
 	Cold          tiering.ColdConfig
 	MembersMemory uint64 // bounds the memory for members
-	Limits        shard.Limits
+	Limits        dedup.Limits
 	CursorIdle    time.Duration
 	FeedIdle      time.Duration
 	OutboxKeep    time.Duration
@@ -63,7 +69,7 @@ type config struct {
 	Insecure      bool
 	Transition    cluster.GossipTransition
 	Placement     cluster.PlanSettings
-	LogStore      shard.LogStore
+	LogStore      storage.LogStore
 	Auth          authConfig
 	ShutdownDelay time.Duration
 	LogLevel      slog.Level
@@ -81,8 +87,8 @@ type config struct {
 // newConfig returns the defaults, with flags that no command line has set yet.
 func newConfig() *config {
 	c := &config{
-		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(), MembersMemory: shard.MembersMemoryDefault,
+		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: headroom.DiskReserveDefault,
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(), MembersMemory: members.MemoryBytesDefault,
 		Placement: cluster.PlanSettingsDefault, ShutdownDelay: shutdownDelayDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
@@ -115,12 +121,12 @@ func newConfig() *config {
 	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
 	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never, 1s or more")
 	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
-	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", shard.OutboxMaxMax))
+	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", outbox.PostsMax))
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
 	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 3m to 720h")
-	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", shard.KeysMaxMax))
+	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", dedup.KeysMaxMax))
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
-	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", shard.ProducersMaxMax))
+	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", dedup.ProducersMaxMax))
 	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who reads no channel and clears no dot are kept, 48h to 87600h; a user who returns later counts as new")
 	c.flags.Var(days.Flag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a node of several that was told to stop still accepts requests after it is no longer ready and leads nothing, so that load balancers can turn to other nodes, 0s to 10m")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
@@ -179,11 +185,11 @@ func (c *config) validate() error {
 	if name, problem := c.badCold(); problem != "" {
 		return c.bad(name, problem)
 	}
-	if c.MembersMemory < shard.MembersMemoryMin {
-		return c.bad("members-memory", fmt.Sprintf("%d bytes are fewer than %d", c.MembersMemory, uint64(shard.MembersMemoryMin)))
+	if c.MembersMemory < members.MemoryBytesMin {
+		return c.bad("members-memory", fmt.Sprintf("%d bytes are fewer than %d", c.MembersMemory, uint64(members.MemoryBytesMin)))
 	}
-	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
-		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))
+	if c.CursorIdle < raftfsm.CursorIdleMin || c.CursorIdle > raftfsm.CursorIdleMax {
+		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax))
 	}
 	if err := tiering.CheckFeedIdle(c.FeedIdle); err != nil {
 		return c.bad("feed-idle", err.Error())
@@ -248,9 +254,9 @@ func (c *config) memoryLimit() (uint64, error) {
 	if err != nil {
 		return 0, c.bad("memory-limit", err.Error())
 	}
-	if limit > 0 && limit < shard.MemoryLimitMin {
+	if limit > 0 && limit < headroom.MemoryLimitMin {
 		return 0, c.bad("memory-limit", fmt.Sprintf("%s is %d bytes; at least %d are needed, or 0 for none",
-			shareFlag{&c.MemoryLimit}, limit, uint64(shard.MemoryLimitMin)))
+			shareFlag{&c.MemoryLimit}, limit, uint64(headroom.MemoryLimitMin)))
 	}
 	return limit, nil
 }
@@ -259,16 +265,16 @@ func (c *config) memoryLimit() (uint64, error) {
 func (c *config) badLimit() (name string, err error) {
 	l, d := c.Limits, shard.LimitsDefault
 	if l.KeyHorizon < shard.KeyHorizonMin {
-		return "key-horizon", fmt.Errorf("key horizon %v is not in %v…%v", l.KeyHorizon, shard.KeyHorizonMin, shard.HorizonMax)
+		return "key-horizon", fmt.Errorf("key horizon %v is not in %v…%v", l.KeyHorizon, shard.KeyHorizonMin, dedup.HorizonMax)
 	}
 	for _, one := range []struct {
 		name   string
-		limits shard.Limits // the setting's, and defaults
+		limits dedup.Limits // the setting's, and defaults
 	}{
-		{"key-horizon", shard.Limits{KeyHorizon: l.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"keys-max", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: l.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"producer-idle", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: l.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"producers-max", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: l.ProducersMax}},
+		{"key-horizon", dedup.Limits{KeyHorizon: l.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"keys-max", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: l.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"producer-idle", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: l.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"producers-max", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: l.ProducersMax}},
 	} {
 		if err := one.limits.Check(); err != nil {
 			return one.name, err
@@ -410,13 +416,13 @@ func validHost(host string) bool {
 }
 
 // logStoreFlag accepts the name of a log store.
-type logStoreFlag struct{ store *shard.LogStore }
+type logStoreFlag struct{ store *storage.LogStore }
 
 func (f logStoreFlag) Type() string   { return "shared|boltdb" }
 func (f logStoreFlag) String() string { return string(*f.store) }
 
 func (f logStoreFlag) Set(text string) error {
-	store := shard.LogStore(text)
+	store := storage.LogStore(text)
 	if text != "" {
 		if err := store.Check(); err != nil {
 			return err

@@ -119,7 +119,7 @@ const rule = `
 	# The cluster as operators see and change it.
 	admin: client shard shard/tiering raftfsm raftfsm/catalog
 	# The sources of a cluster: who reads what, and what operators do about it.
-	sources: source source/sink admin shard raftfsm/catalog
+	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog
 	# Lines about admin actions and refused calls.
 	auth/audit: internal/lograte internal/mask
 	# Who may do what. The catalog stores the users.
@@ -132,13 +132,13 @@ const rule = `
 	# Metrics of HTTP.
 	api/metric: engine shard
 	# Neighbours that do not know each other.
-	api: client api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
+	api: client api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
-	api/redis: api/redis/resp timeline auth unread shard raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
+	api/redis: api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
 	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/tiering shard/rpc raftfsm raftfsm/catalog engine internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce internal/version
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce internal/version
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.
