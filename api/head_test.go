@@ -21,7 +21,7 @@ func TestDoubledHeaders(t *testing.T) {
 		{"DELETE", "Countd-Seq", "1", "2", "Countd-Producer: p\r\n"},
 		{"DELETE", "Countd-Timeout", "1s", "2s", ""},
 		{"GET", "Countd-Timeout", "1s", "2s", ""},
-		{"GET", "Countd-Token", "AgAAAAABAQ", "AgAAAAABAg", ""},
+		{"GET", "Countd-Token", "AQAAAAABAQ", "AQAAAAABAg", ""},
 		{"GET", "consistency", "stale", "linearizable", ""},
 		{"GET", "max_staleness", "1s", "2s", ""},
 		{"GET", "Countd-Consistency", "stale", "linearizable", ""},

@@ -36,8 +36,8 @@ var (
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
 	// ErrBadChecksum is returned when the checksum of a small file does not match.
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
-	// ErrUnreleased is returned for a small file without a checksum.
-	ErrUnreleased = errors.New("it has no checksum: it is damaged, or of a version of countd that was never released; this one needs a new data directory")
+	// ErrUnreleased is returned for a small file of the development before version 1.
+	ErrUnreleased = errors.New("it is of a version of countd that was never released, which this one cannot read: name a new data directory")
 	// ErrForeignDir is returned when a directory holds files, and none of a node.
 	ErrForeignDir = errors.New("the directory holds other files and no node: --data-dir needs a new or an empty directory")
 	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -159,15 +160,15 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"empty":          "",
 		"cut short":      string(good[:len(good)-3]),
-		"later format":   strings.Replace(string(good), `"format":2`, `"format":3`, 1),
-		"former format":  strings.Replace(string(good), `"format":2`, `"format":1`, 1),
+		"later format":   strings.Replace(string(good), `"format":1`, `"format":3`, 1),
+		"no format":      strings.Replace(string(good), `"format":1`, `"format":0`, 1),
 		"unknown field":  strings.Replace(string(good), `{`, `{"zone":"x",`, 1),
 		"second object":  string(good) + "{}",
-		"no instance":    `{"format":2,"node_id":"a","cluster_id":""}`,
+		"no instance":    `{"format":1,"node_id":"a","cluster_id":""}`,
 		"odd cluster id": strings.Replace(string(good), `"cluster_id":""`, `"cluster_id":"ABCDEF0123456789abcdef0123456789"`, 1),
 		"odd joining":    strings.Replace(string(good), `{`, `{"joining":"x",`, 1),
 		"bare founder":   strings.Replace(string(good), `{`, `{"founder":true,`, 1),
-		"joined and joining": `{"format":2,"node_id":"a","instance":"01234567","cluster_id":"` + strings.Repeat("ab", 16) +
+		"joined and joining": `{"format":1,"node_id":"a","instance":"01234567","cluster_id":"` + strings.Repeat("ab", 16) +
 			`","joining":"` + strings.Repeat("ab", 16) + `"}`,
 		"no node id": strings.Replace(string(good), `"a"`, `""`, 1),
 	} {
@@ -180,6 +181,19 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 				t.Errorf("error %v, want ErrBadIdentity", err)
 			}
 		})
+	}
+}
+
+// A data directory of the development is refused by name.
+func TestUnreleasedDirIsRefused(t *testing.T) {
+	object := []byte(`{"format":2,"node_id":"a","instance":"01234567","cluster_id":""}` + "\n")
+	dir := t.TempDir()
+	path := filepath.Join(dir, identityFile)
+	if err := os.WriteFile(path, appendChecksum(bytes.Clone(object), object), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenDataDir(dir, ""); !errors.Is(err, ErrUnreleased) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want ErrUnreleased", err)
 	}
 }
 

@@ -36,7 +36,7 @@ func cutChecksum(raw []byte) (object []byte, err error) {
 	case bytes.Equal(raw[len(object):], appendChecksum(nil, object)):
 		return object, nil
 	case !bytes.Contains(raw, []byte(checksumHead)):
-		return nil, ErrUnreleased
+		return nil, fmt.Errorf("it has no checksum: it is damaged, or %w", ErrUnreleased)
 	}
 	return nil, ErrBadChecksum
 }

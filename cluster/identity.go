@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	identityFile    = "node.json"
-	identityFormat  = 2
-	nodeIDBytesMax  = 64 // gossip metadata includes it and has 512 bytes in all
-	clusterIDBytes  = 16
-	instanceBytes   = 4
-	madeNodeIDBytes = 4 // of the random part of a generated id
+	identityFile       = "node.json"
+	identityFormat     = 1
+	identityUnreleased = 2  // the format before version 1; no later format may have the number
+	nodeIDBytesMax     = 64 // gossip metadata includes it and has 512 bytes in all
+	clusterIDBytes     = 16
+	instanceBytes      = 4
+	madeNodeIDBytes    = 4 // of the random part of a generated id
 	// identityBytesMax bounds how much is read; a real file has under 1,000 bytes.
 	identityBytesMax = 4096
 )
@@ -82,13 +83,16 @@ func randomHex(n int) string {
 	return hex.EncodeToString(raw)
 }
 
-// parseIdentity parses the file that writeIdentity writes. Every error is ErrBadIdentity.
+// parseIdentity parses the file that writeIdentity writes. Every error is ErrBadIdentity or
+// ErrUnreleased.
 func parseIdentity(raw []byte) (Identity, error) {
 	var id Identity
 	if err := strictJSON(raw, identityBytesMax, &id); err != nil {
 		return Identity{}, fmt.Errorf("%w: %w", ErrBadIdentity, err)
 	}
 	switch {
+	case id.Format == identityUnreleased:
+		return Identity{}, ErrUnreleased
 	case id.Format != identityFormat:
 		return Identity{}, fmt.Errorf("format %d, not %d: %w", id.Format, identityFormat, ErrBadIdentity)
 	case !ValidNodeID(id.NodeID):

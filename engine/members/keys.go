@@ -45,7 +45,7 @@ const (
 // prefix, which is what filters have; those of lists that through the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
-	c.Name = "countd.members.2" // the first had keys of several lengths
+	c.Name = "countd.members.1"
 	c.Split = func(key []byte) int {
 		switch {
 		case len(key) > listBytes && (key[0] == keyTime || key[0] == keyOf):

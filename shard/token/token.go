@@ -23,14 +23,14 @@ type GroupIndex struct {
 // it. A read that brings it sees the write on any replica. Its text form is
 // base64url without padding of:
 //
-//	version 2 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
+//	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
 	Cluster uint32 // of HashOf: a position in another cluster's log says nothing
 	At      []GroupIndex
 }
 
 const (
-	tokenVersion     = 2
+	tokenVersion     = 1
 	tokenHeadBytes   = 5
 	tokenElementsMax = 1024 // no request touches more groups
 )

@@ -259,6 +259,7 @@ func TestBackupOrder(t *testing.T) {
 
 // Nothing is sent of a backup that is not whole.
 func TestRestoreRefusesDamage(t *testing.T) {
+	const unreleased = "of the development"
 	for name, damage := range map[string]func(t *testing.T, dir string){
 		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, manifestFile))) },
 		"a file is gone": func(t *testing.T, dir string) {
@@ -277,7 +278,11 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		},
 		"another format": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, manifestFile)
-			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"format": 1`), []byte(`"format": 2`), 1), 0o600))
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`"countd backup 2"`), 1), 0o600))
+		},
+		unreleased: func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`1`), 1), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,6 +294,8 @@ func TestRestoreRefusesDamage(t *testing.T) {
 			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
 				if got := against(t, to).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, errBackup.Error()) || sent.Load() > 0 {
 					t.Errorf("%q: exit %d, %s, %d requests", args, got.Code, got.Err, sent.Load())
+				} else if name == unreleased && !strings.Contains(got.Err, "never released") {
+					t.Errorf("%q: %s", args, got.Err)
 				}
 			}
 		})
@@ -496,8 +503,8 @@ func TestBackupOverAnUnfinishedOne(t *testing.T) {
 }
 
 func FuzzParseManifest(f *testing.F) {
-	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
-	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
+	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
+	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, err := parseManifest(bytes.NewReader(text))
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 
 const (
 	manifestFile   = "manifest.json"
-	manifestFormat = 1
+	manifestFormat = "countd backup 1"
 	// manifestBytesMax bounds how much is read of a file with the manifest's name: 4,096
 	// groups take some 1 MB.
 	manifestBytesMax = 16 << 20
@@ -27,7 +27,7 @@ const (
 // manifest describes the content of a backup. It is written last: a directory without one is
 // not a backup.
 type manifest struct {
-	Format    int                `json:"format"`
+	Format    string             `json:"format"` // manifestFormat
 	ClusterID string             `json:"cluster_id"`
 	Program   string             `json:"program"` // that wrote it, for people
 	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
@@ -112,11 +112,14 @@ func parseManifest(r io.Reader) (*manifest, error) {
 	m := &manifest{}
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
-	if err := d.Decode(m); err != nil {
+	var number *json.UnmarshalTypeError
+	if err := d.Decode(m); errors.As(err, &number) && number.Field == "format" {
+		return nil, errors.New("it is of a version of countd that was never released, which this one cannot read")
+	} else if err != nil {
 		return nil, err
 	}
 	if m.Format != manifestFormat {
-		return nil, fmt.Errorf("format %d, this program reads %d", m.Format, manifestFormat)
+		return nil, fmt.Errorf("format %q, this program reads %q", m.Format, manifestFormat)
 	}
 	for _, k := range m.Keyspaces {
 		if len(k.Groups) != k.Shards || len(k.Columns) == 0 && k.Kind == kindCounters {
