@@ -3,10 +3,12 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -124,4 +126,13 @@ func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 
 func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*admin.ColdOrdered, error) {
 	return s.cfg.Admin.OrderCold(until, tiering.TieringJob{Verb: tiering.ColdStop})
+}
+
+// groupNumber reads {group} of the path.
+func (r *request) groupNumber() (uint32, error) {
+	number, ok := strictjson.ParseUint64(r.name)
+	if !ok || number > math.MaxUint32 {
+		return 0, invalid("group", "not the number of a group")
+	}
+	return uint32(number), nil
 }

@@ -191,7 +191,7 @@ func (n *fakeNode) renewRows() {
 // to everybody.
 func TestRouteOutsideTheMatrix(t *testing.T) {
 	e := startEnforcing(t)
-	get := e.server.routes.fixed["/v1/version"].methods["GET"]
+	get := e.server.routes.resources["/v1/version"].methods["GET"]
 	was := get.need
 	defer func() { get.need = was }()
 	get.need = auth.Need{}

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/countd/countd/admin"
@@ -9,228 +9,176 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-func newRoutes(m *metric.Metrics) *routes {
-	resourceOf := func(methods map[string]*endpoint) *resource {
-		if get, ok := methods["GET"]; ok {
-			methods["HEAD"] = get
-		}
-		r := &resource{methods: methods}
-		var names []string
-		for name, e := range methods {
-			names = append(names, name)
-			e.observers, e.hashed = m.ObserversOf(e.name), []byte(e.name)
-		}
-		sort.Strings(names)
-		r.allow = strings.Join(names, ", ")
-		return r
-	}
-	post := func(name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: name, takes: takes | takesBody, call: call}})
-	}
-	get := func(name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"GET": {name: name, takes: takes, call: call}})
-	}
-	remove := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"DELETE": {name: name, takes: takesWrite | audited, call: call}})
-	}
-	t := &routes{
-		fixed: map[string]*resource{
-			"/healthz":      get("healthz", exempt|takesAnything, (*Server).healthz),
-			"/readyz":       get("readyz", exempt|takesAnything, (*Server).readyz),
-			"/metrics":      get("metrics", exempt|takesAnything, (*Server).gather),
-			"/":             get("root", exempt, (*Server).root),
-			"/openapi.yaml": get("openapi", exempt, (*Server).openAPI),
-			"/v1/ops":       post("ops", takesWrite|takesOps, (*Server).ops),
-			"/v1/version":   get("version", exempt, (*Server).version),
-			"/v1/cluster":   get("cluster", exempt, (*Server).cluster),
-			"/v1/keyspaces": resourceOf(map[string]*endpoint{
-				"GET":  {name: "keyspaces_list", takes: takesRead, call: rare(listKeyspaces)},
-				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite | audited, call: rare(createKeyspace, "name", "columns")},
-			}),
-		},
-		actions: map[string]*resource{
-			"get":  post("counters_mget", takesRead|takesKeyspace, (*Server).getMany),
-			"scan": post("counters_scan", takesRead|takesKeyspace, (*Server).scan),
-			"incr": post("counters_incr", takesWrite|takesKeyspace, (*Server).incr),
-			"set":  post("counters_set", takesWrite|takesKeyspace, (*Server).set),
+// route is a method of a path. Its name is the label of its metrics.
+type route struct {
+	method, path, name string
+	takes              takes
+	call               handler
+}
 
-			"correct": post("counters_correct", takesWrite|takesKeyspace, correct),
-		},
-		row: resourceOf(map[string]*endpoint{
-			"GET":    {name: "counters_get", takes: takesRead | takesKeyspace | takesID, call: (*Server).getRow},
-			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
-			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
-		}),
-		table:   remove("keyspaces_drop", rare(dropKeyspace)),
-		column:  remove("keyspaces_drop_column", rare(dropColumn)),
-		columns: post("keyspaces_columns", takesWrite|audited, rare(addColumns, "columns")),
-		spread:  post("keyspaces_everywhere", takesWrite|audited, rare(setEverywhere, "everywhere")),
-		members: newMemberPaths(resourceOf),
-		unread:  newUnreadPaths(resourceOf),
-		posts:   newTimelinePaths(resourceOf),
-		admin:   newAdminPaths(resourceOf),
-		sources: newSourcePaths(resourceOf),
-		users:   newUserPaths(resourceOf),
-		none:    &endpoint{name: "none", observers: m.ObserversOf("none")},
+// newRoutes returns the endpoints of all routes. HEAD goes with GET.
+func newRoutes(m *metric.Metrics) *routes {
+	t := &routes{resources: map[string]*resource{}, none: &endpoint{name: "none", observers: m.ObserversOf("none")}}
+	for _, all := range [][]route{countRoutes(), memberRoutes(), unreadRoutes(), postRoutes(), operatorRoutes()} {
+		for _, r := range all {
+			of := t.resources[r.path]
+			if of == nil {
+				of = &resource{methods: map[string]*endpoint{}}
+				t.resources[r.path], t.root.add(r.path).resource = of, of
+			}
+			e := &endpoint{name: r.name, hashed: []byte(r.name), takes: r.takes, call: r.call, observers: m.ObserversOf(r.name)}
+			of.methods[r.method] = e
+			if r.method == "GET" {
+				of.methods["HEAD"] = e
+			}
+		}
+	}
+	for _, of := range t.resources {
+		var names []string
+		for name := range of.methods {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		of.allow = strings.Join(names, ", ")
 	}
 	t.setNeeds()
 	return t
 }
 
-func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
-	get := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"GET": {name: "admin_" + name, takes: exempt, call: call}})
-	}
-	post := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "admin_" + name, takes: exempt | takesBody | takesChange | audited, call: call}})
-	}
-	return adminPaths{
-		fixed: map[string]*resource{
-			"/v1/admin/nodes":   get("nodes", viewed(func(v *admin.View) any { return v.ClusterNodes })),
-			"/v1/admin/groups":  get("groups", viewed(func(v *admin.View) any { return map[string]any{"groups": v.Groups} })),
-			"/v1/admin/digests": get("digests", viewed(func(v *admin.View) any { return map[string]any{"groups": v.Digests} })),
-			"/v1/admin/plan":    get("plan", rare(adminPlan)),
-			"/v1/admin/cold":    get("cold", rare(adminCold)),
-			"/v1/admin/audit": resourceOf(map[string]*endpoint{
-				"GET": {name: "admin_audit", takes: exempt | takesCursor, call: adminAudit},
-			}),
+// countRoutes are the calls about counts and keyspaces, the most frequent ones first.
+func countRoutes() []route {
+	const (
+		many  = takesBody | takesRead | takesKeyspace
+		write = takesBody | takesWrite | takesKeyspace
+		shape = takesWrite | audited
+	)
+	return []route{
+		{"POST", "/v1/counters/{keyspace}/get", "counters_mget", many, (*Server).getMany},
+		{"POST", "/v1/counters/{keyspace}/incr", "counters_incr", write, (*Server).incr},
+		{"POST", "/v1/counters/{keyspace}/set", "counters_set", write, (*Server).set},
+		{"POST", "/v1/counters/{keyspace}/scan", "counters_scan", many, (*Server).scan},
+		{"POST", "/v1/counters/{keyspace}/correct", "counters_correct", write, correct},
+		{"GET", "/v1/counters/{keyspace}/{id}", "counters_get", takesRead | takesKeyspace | takesID, (*Server).getRow},
+		{"PUT", "/v1/counters/{keyspace}/{id}", "counters_put", write | takesID, (*Server).putRow},
+		{"DELETE", "/v1/counters/{keyspace}/{id}", "counters_delete", takesWrite | takesKeyspace | takesID, (*Server).deleteRow},
+		{"POST", "/v1/ops", "ops", takesBody | takesWrite | takesOps, (*Server).ops},
 
-			"/v1/admin/cold/migrate": post("cold_migrate", rare(migrateCold)),
-			"/v1/admin/cold/stop":    post("cold_stop", rare(stopCold)),
-
-			"/v1/admin/sources": resourceOf(map[string]*endpoint{
-				"GET":  {name: "admin_sources", takes: exempt, call: rare(saveSources)},
-				"POST": {name: "admin_source_restore", takes: exempt | takesBody | takesChange | takesSecret | audited, call: restoreSource},
-			}),
-			"/v1/admin/version": resourceOf(map[string]*endpoint{
-				"GET":  {name: "admin_version", takes: exempt, call: viewed(func(v *admin.View) any { return v.Version })},
-				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: changes(changeVersion)},
-			}),
-		},
-		nodes: map[string]*resource{
-			"drain":   post("node_drain", changeNode(catalog.NodeDraining)),
-			"undrain": post("node_undrain", changeNode(catalog.NodeActive)),
-			"remove":  post("node_remove", changeNode(catalog.NodeLeaving)),
-		},
-		groups: map[string]*resource{
-			"transfer": post("group_transfer", changes(transferGroup, "to")),
-			"move":     post("group_move", changes(moveGroup, "from", "to")),
-			"snapshot": get("group_snapshot", snapshotGroup),
-			"restore": resourceOf(map[string]*endpoint{
-				"POST": {name: "admin_group_restore", takes: exempt | takesStream | audited, call: restoreGroup},
-			}),
-		},
+		{"GET", "/v1/keyspaces", "keyspaces_list", takesRead, rare(listKeyspaces)},
+		{"POST", "/v1/keyspaces", "keyspaces_create", shape | takesBody, rare(createKeyspace, "name", "columns")},
+		{"DELETE", "/v1/keyspaces/{keyspace}", "keyspaces_drop", shape, rare(dropKeyspace)},
+		{"POST", "/v1/keyspaces/{keyspace}/columns", "keyspaces_columns", shape | takesBody, rare(addColumns, "columns")},
+		{"DELETE", "/v1/keyspaces/{keyspace}/columns/{column}", "keyspaces_drop_column", shape, rare(dropColumn)},
+		{"POST", "/v1/keyspaces/{keyspace}/everywhere", "keyspaces_everywhere", shape | takesBody, rare(setEverywhere, "everywhere")},
 	}
 }
 
-func newUnreadPaths(resourceOf func(map[string]*endpoint) *resource) unreadPaths {
-	one := func(method, name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{method: {name: name, takes: takes, call: call}})
-	}
-	get := func(name string, takes takes, call handler) *resource { return one("GET", name, takes|takesRead, call) }
-	post := func(name string, takes takes, call handler) *resource {
-		return one("POST", name, takes|takesWrite|takesBody, call)
-	}
-	return unreadPaths{
-		fixed: map[string]*resource{
-			"/v1/unread/incr": post("unread_incr", takesUnread, (*Server).incr),
-			"/v1/poll":        one("POST", "polls", takesRead|takesBody|takesUnread, (*Server).polls),
-			"/v1/notices":     get("notices_list", takesUnread, (*Server).listChannels),
-			"/v1/dots":        get("dots_list", takesUnread, (*Server).listDots),
-		},
-		ofUser: get("unread_get", takesUser, (*Server).getRow),
-		reset:  post("unread_reset", takesUser, (*Server).resetUnread),
-		poll:   get("poll", takesUser|takesNames, (*Server).poll),
-		feed: map[string]*resource{
-			"reset":    post("feed_reset", takesUser, (*Server).resetFeed),
-			"follow":   post("feed_follow", takesUser, (*Server).follow),
-			"unfollow": post("feed_unfollow", takesUser, (*Server).unfollow),
-			"read":     post("feed_read", takesUser, (*Server).readFeed),
-			"unread":   get("feed_unread", takesUser|takesDetail, (*Server).feedUnread),
-
-			"followees": get("feed_followees", takesUser|takesCursor, (*Server).followees),
-		},
-		channel:  post("notices_publish", takesUnread|takesName, (*Server).publish),
-		notice:   one("DELETE", "notices_retract", takesWrite|takesUnread|takesName|takesNotice, (*Server).retract),
-		notices:  get("notices_get", takesUser|takesName|takesSince, (*Server).notices),
-		read:     post("notices_read", takesUser|takesName, (*Server).readNotices),
-		dot:      one("PUT", "dots_set", takesWrite|takesBody|takesUnread|takesName, (*Server).setDot),
-		fire:     post("dots_fire", takesUnread|takesName, (*Server).fire),
-		shows:    get("dots_get", takesUser|takesName, (*Server).showDot),
-		clearDot: post("dots_clear", takesUser|takesName, (*Server).clearDot),
+// memberRoutes are the calls about members of columns.
+func memberRoutes() []route {
+	const sets = takesKeyspace | takesColumn
+	return []route{
+		{"POST", "/v1/members/{keyspace}/{column}", "members_change", sets | takesWrite | takesBody, (*Server).changeMembers},
+		{"POST", "/v1/members/{keyspace}/{column}/check", "members_check", sets | takesRead | takesBody, (*Server).checkMembers},
+		{"GET", "/v1/members/{keyspace}/{column}/{id}", "members_list", sets | takesRead | takesID | takesPage, (*Server).listMembers},
+		{"GET", "/v1/members/{keyspace}/{column}/of/{member}", "members_of", sets | takesRead | takesID | takesMember | takesPage, (*Server).listSets},
 	}
 }
 
-func newTimelinePaths(resourceOf func(map[string]*endpoint) *resource) timelinePaths {
-	return timelinePaths{
-		outbox: resourceOf(map[string]*endpoint{
-			"GET":  {name: "outbox_list", takes: takesRead | takesAuthor | takesPosts, call: (*Server).listOutbox},
-			"POST": {name: "outbox_publish", takes: takesWrite | takesBody | takesAuthor, call: (*Server).publishPost},
-		}),
-		post: resourceOf(map[string]*endpoint{
-			"DELETE": {name: "outbox_remove", takes: takesWrite | takesAuthor, call: (*Server).removePost},
-		}),
-		timeline: resourceOf(map[string]*endpoint{
-			"GET": {name: "timeline", takes: takesRead | takesUser | takesPosts | takesJoins, call: (*Server).readTimeline},
-		}),
-		groups: resourceOf(map[string]*endpoint{
-			"GET": {name: "feed_groups", takes: takesRead | takesUser, call: (*Server).listGroups},
-		}),
-		group: resourceOf(map[string]*endpoint{
-			"GET":    {name: "feed_group_get", takes: takesRead | takesUser | takesGroup, call: (*Server).getGroup},
-			"PUT":    {name: "feed_group_put", takes: takesWrite | takesBody | takesUser | takesGroup, call: (*Server).putGroup},
-			"DELETE": {name: "feed_group_delete", takes: takesWrite | takesUser | takesGroup, call: (*Server).dropGroup},
-		}),
+// unreadRoutes are the calls about unread numbers.
+func unreadRoutes() []route {
+	const write = takesWrite | takesBody
+	return []route{
+		{"GET", "/v1/poll/{user}", "poll", takesRead | takesUser | takesNames, (*Server).poll},
+		{"POST", "/v1/poll", "polls", takesRead | takesBody | takesUnread, (*Server).polls},
+		{"POST", "/v1/unread/incr", "unread_incr", write | takesUnread, (*Server).incr},
+		{"GET", "/v1/unread/{user}", "unread_get", takesRead | takesUser, (*Server).getRow},
+		{"POST", "/v1/unread/{user}/reset", "unread_reset", write | takesUser, (*Server).resetUnread},
+
+		{"POST", "/v1/feed/{user}/reset", "feed_reset", write | takesUser, (*Server).resetFeed},
+		{"POST", "/v1/feed/{user}/follow", "feed_follow", write | takesUser, (*Server).follow},
+		{"POST", "/v1/feed/{user}/unfollow", "feed_unfollow", write | takesUser, (*Server).unfollow},
+		{"POST", "/v1/feed/{user}/read", "feed_read", write | takesUser, (*Server).readFeed},
+		{"GET", "/v1/feed/{user}/unread", "feed_unread", takesRead | takesUser | takesDetail, (*Server).feedUnread},
+		{"GET", "/v1/feed/{user}/followees", "feed_followees", takesRead | takesUser | takesCursor, (*Server).followees},
+
+		{"GET", "/v1/notices", "notices_list", takesRead | takesUnread, (*Server).listChannels},
+		{"POST", "/v1/notices/{channel}", "notices_publish", write | takesUnread | takesName, (*Server).publish},
+		{"DELETE", "/v1/notices/{channel}/{seq}", "notices_retract", takesWrite | takesUnread | takesName | takesNotice, (*Server).retract},
+		{"GET", "/v1/notices/{channel}/users/{user}", "notices_get", takesRead | takesUser | takesName | takesSince, (*Server).notices},
+		{"POST", "/v1/notices/{channel}/users/{user}/read", "notices_read", write | takesUser | takesName, (*Server).readNotices},
+
+		{"GET", "/v1/dots", "dots_list", takesRead | takesUnread, (*Server).listDots},
+		{"PUT", "/v1/dots/{name}", "dots_set", write | takesUnread | takesName, (*Server).setDot},
+		{"POST", "/v1/dots/{name}/fire", "dots_fire", write | takesUnread | takesName, (*Server).fire},
+		{"GET", "/v1/dots/{name}/users/{user}", "dots_get", takesRead | takesUser | takesName, (*Server).showDot},
+		{"POST", "/v1/dots/{name}/users/{user}/clear", "dots_clear", write | takesUser | takesName, (*Server).clearDot},
 	}
 }
 
-func newSourcePaths(resourceOf func(map[string]*endpoint) *resource) sourcePaths {
-	const change = exempt | takesChange | audited
-	verb := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: change | takesBody, call: call}})
-	}
-	look := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "sources_" + name, takes: exempt | takesBody, call: call}})
-	}
-	return sourcePaths{
-		list: resourceOf(map[string]*endpoint{"GET": {name: "sources_list", takes: exempt, call: rare(listSources)}}),
-		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "sources_get", takes: exempt, call: rare(getSource)},
-			"PUT":    {name: "sources_put", takes: change | takesBody | takesSecret, call: putSource},
-			"DELETE": {name: "sources_delete", takes: change, call: rare(deleteSource)},
-		}),
-		verbs: map[string]*resource{
-			"pause":  verb("pause", rare(pauseSource)),
-			"resume": verb("resume", rare(resumeSource)),
-			"seek":   verb("seek", rare(seekSource, "positions")),
-			"past":   look("past", rare(pastOfSource, "keyspace", "partition", "from")),
-			"rows":   look("rows", rare(rowsOfSource, "keyspace", "ids")),
-		},
+// postRoutes are the calls about outboxes, timelines and groups of followees.
+func postRoutes() []route {
+	const group = takesUser | takesGroup
+	return []route{
+		{"GET", "/v1/timeline/{user}", "timeline", takesRead | takesUser | takesPosts | takesJoins, (*Server).readTimeline},
+		{"GET", "/v1/outbox/{author}", "outbox_list", takesRead | takesAuthor | takesPosts, (*Server).listOutbox},
+		{"POST", "/v1/outbox/{author}", "outbox_publish", takesWrite | takesBody | takesAuthor, (*Server).publishPost},
+		{"DELETE", "/v1/outbox/{author}/{id}", "outbox_remove", takesWrite | takesAuthor, (*Server).removePost},
+		{"GET", "/v1/feed/{user}/groups", "feed_groups", takesRead | takesUser, (*Server).listGroups},
+		{"GET", "/v1/feed/{user}/groups/{name}", "feed_group_get", takesRead | group, (*Server).getGroup},
+		{"PUT", "/v1/feed/{user}/groups/{name}", "feed_group_put", takesWrite | takesBody | group, (*Server).putGroup},
+		{"DELETE", "/v1/feed/{user}/groups/{name}", "feed_group_delete", takesWrite | group, (*Server).dropGroup},
 	}
 }
 
-func newUserPaths(resourceOf func(map[string]*endpoint) *resource) userPaths {
-	const change = exempt | takesChange | audited
-	return userPaths{
-		all: resourceOf(map[string]*endpoint{"GET": {name: "users_list", takes: exempt, call: rare(listUsers)}}),
-		one: resourceOf(map[string]*endpoint{
-			"GET":    {name: "users_get", takes: exempt, call: rare(getUser)},
-			"PUT":    {name: "users_put", takes: change | takesBody, call: rare(putUser, "grants")},
-			"DELETE": {name: "users_delete", takes: change, call: rare(deleteUser)},
-		}),
-		tokens: resourceOf(map[string]*endpoint{"POST": {name: "users_tokens_create", takes: change | takesBody, call: unstored(rare(createToken))}}),
-		token:  resourceOf(map[string]*endpoint{"DELETE": {name: "users_tokens_revoke", takes: change, call: rare(revokeToken)}}),
-	}
-}
+// operatorRoutes are the calls of operators and probes.
+func operatorRoutes() []route {
+	const (
+		order  = exempt | takesChange | audited
+		change = order | takesBody
+	)
+	return []route{
+		{"GET", "/healthz", "healthz", exempt | takesAnything, (*Server).healthz},
+		{"GET", "/readyz", "readyz", exempt | takesAnything, (*Server).readyz},
+		{"GET", "/metrics", "metrics", exempt | takesAnything, (*Server).gather},
+		{"GET", "/", "root", exempt, (*Server).root},
+		{"GET", "/openapi.yaml", "openapi", exempt, (*Server).openAPI},
+		{"GET", "/v1/version", "version", exempt, (*Server).version},
+		{"GET", "/v1/cluster", "cluster", exempt, (*Server).cluster},
 
-func newMemberPaths(resourceOf func(map[string]*endpoint) *resource) memberPaths {
-	one := func(method, name string, takes takes, call handler) *resource {
-		return resourceOf(map[string]*endpoint{method: {name: name, takes: takesKeyspace | takesColumn | takes, call: call}})
-	}
-	return memberPaths{
-		change: one("POST", "members_change", takesWrite|takesBody, (*Server).changeMembers),
-		check:  one("POST", "members_check", takesRead|takesBody, (*Server).checkMembers),
-		list:   one("GET", "members_list", takesRead|takesID|takesPage, (*Server).listMembers),
-		of:     one("GET", "members_of", takesRead|takesID|takesMember|takesPage, (*Server).listSets),
+		{"GET", "/v1/admin/nodes", "admin_nodes", exempt, viewed(func(v *admin.View) any { return v.ClusterNodes })},
+		{"POST", "/v1/admin/nodes/{node}/drain", "admin_node_drain", change, changeNode(catalog.NodeDraining)},
+		{"POST", "/v1/admin/nodes/{node}/undrain", "admin_node_undrain", change, changeNode(catalog.NodeActive)},
+		{"POST", "/v1/admin/nodes/{node}/remove", "admin_node_remove", change, changeNode(catalog.NodeLeaving)},
+		{"GET", "/v1/admin/groups", "admin_groups", exempt, viewed(func(v *admin.View) any { return map[string]any{"groups": v.Groups} })},
+		{"POST", "/v1/admin/groups/{group}/transfer", "admin_group_transfer", change, changes(transferGroup, "to")},
+		{"POST", "/v1/admin/groups/{group}/move", "admin_group_move", change, changes(moveGroup, "from", "to")},
+		{"GET", "/v1/admin/groups/{group}/snapshot", "admin_group_snapshot", exempt, snapshotGroup},
+		{"POST", "/v1/admin/groups/{group}/restore", "admin_group_restore", exempt | takesStream | audited, restoreGroup},
+		{"GET", "/v1/admin/digests", "admin_digests", exempt, viewed(func(v *admin.View) any { return map[string]any{"groups": v.Digests} })},
+		{"GET", "/v1/admin/plan", "admin_plan", exempt, rare(adminPlan)},
+		{"GET", "/v1/admin/cold", "admin_cold", exempt, rare(adminCold)},
+		{"POST", "/v1/admin/cold/migrate", "admin_cold_migrate", change, rare(migrateCold)},
+		{"POST", "/v1/admin/cold/stop", "admin_cold_stop", change, rare(stopCold)},
+		{"GET", "/v1/admin/version", "admin_version", exempt, viewed(func(v *admin.View) any { return v.Version })},
+		{"POST", "/v1/admin/version", "admin_version_change", change, changes(changeVersion)},
+		{"GET", "/v1/admin/audit", "admin_audit", exempt | takesCursor, adminAudit},
+		{"GET", "/v1/admin/sources", "admin_sources", exempt, rare(saveSources)},
+		{"POST", "/v1/admin/sources", "admin_source_restore", change | takesSecret, restoreSource},
+
+		{"GET", "/v1/sources", "sources_list", exempt, rare(listSources)},
+		{"GET", "/v1/sources/{source}", "sources_get", exempt, rare(getSource)},
+		{"PUT", "/v1/sources/{source}", "sources_put", change | takesSecret, putSource},
+		{"DELETE", "/v1/sources/{source}", "sources_delete", order, rare(deleteSource)},
+		{"POST", "/v1/sources/{source}/pause", "sources_pause", change, rare(pauseSource)},
+		{"POST", "/v1/sources/{source}/resume", "sources_resume", change, rare(resumeSource)},
+		{"POST", "/v1/sources/{source}/seek", "sources_seek", change, rare(seekSource, "positions")},
+		{"POST", "/v1/sources/{source}/past", "sources_past", exempt | takesBody, rare(pastOfSource, "keyspace", "partition", "from")},
+		{"POST", "/v1/sources/{source}/rows", "sources_rows", exempt | takesBody, rare(rowsOfSource, "keyspace", "ids")},
+
+		{"GET", "/v1/users", "users_list", exempt, rare(listUsers)},
+		{"GET", "/v1/users/{name}", "users_get", exempt, rare(getUser)},
+		{"PUT", "/v1/users/{name}", "users_put", change, rare(putUser, "grants")},
+		{"DELETE", "/v1/users/{name}", "users_delete", order, rare(deleteUser)},
+		{"POST", "/v1/users/{name}/tokens", "users_tokens_create", change, unstored(rare(createToken))},
+		{"DELETE", "/v1/users/{name}/tokens/{id}", "users_tokens_revoke", order, rare(revokeToken)},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+
 	"net"
 	"net/http"
 	"os"
@@ -670,47 +671,8 @@ func answersOf(what takes) []int {
 // goes with GET.
 func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
-	routes := startFakeServer(t, nil).server.routes
-	resources := map[string]*resource{
-		"/v1/counters/{keyspace}/{id}":              routes.row,
-		"/v1/keyspaces/{keyspace}":                  routes.table,
-		"/v1/keyspaces/{keyspace}/columns/{column}": routes.column,
-		"/v1/keyspaces/{keyspace}/columns":          routes.columns,
-		"/v1/keyspaces/{keyspace}/everywhere":       routes.spread,
-		"/v1/outbox/{author}":                       routes.posts.outbox,
-		"/v1/outbox/{author}/{id}":                  routes.posts.post,
-		"/v1/timeline/{user}":                       routes.posts.timeline,
-		"/v1/feed/{user}/groups":                    routes.posts.groups,
-		"/v1/feed/{user}/groups/{name}":             routes.posts.group,
-
-		"/v1/members/{keyspace}/{column}":             routes.members.change,
-		"/v1/members/{keyspace}/{column}/check":       routes.members.check,
-		"/v1/members/{keyspace}/{column}/{id}":        routes.members.list,
-		"/v1/members/{keyspace}/{column}/of/{member}": routes.members.of,
-	}
-	maps.Copy(resources, routes.fixed)
-	maps.Copy(resources, routes.unread.all())
-	for path, r := range map[string]*resource{"": routes.users.all, "/{name}": routes.users.one,
-		"/{name}/tokens": routes.users.tokens, "/{name}/tokens/{id}": routes.users.token} {
-		resources["/v1/users"+path] = r
-	}
-	maps.Copy(resources, routes.admin.fixed)
-	resources["/v1/sources"] = routes.sources.list
-	resources["/v1/sources/{source}"] = routes.sources.one
-	for verb, r := range routes.sources.verbs {
-		resources["/v1/sources/{source}/"+verb] = r
-	}
-	for verb, r := range routes.admin.nodes {
-		resources["/v1/admin/nodes/{node}/"+verb] = r
-	}
-	for verb, r := range routes.admin.groups {
-		resources["/v1/admin/groups/{group}/"+verb] = r
-	}
-	for action, r := range routes.actions {
-		resources["/v1/counters/{keyspace}/"+action] = r
-	}
 	served := map[string]takes{}
-	for path, r := range resources {
+	for path, r := range startFakeServer(t, nil).server.routes.resources {
 		for method, e := range r.methods {
 			if method != "HEAD" {
 				served[method+" "+path] = e.takes

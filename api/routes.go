@@ -3,12 +3,17 @@ package api
 import (
 	"bytes"
 	"encoding/hex"
+	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/auth"
 )
+
+// handler serves one endpoint.
+type handler = func(*Server, *fasthttp.RequestCtx, *request) error
 
 // endpoint is one method of one path.
 type endpoint struct {
@@ -77,20 +82,9 @@ type resource struct {
 // percent-encoding is undone: "//", "." and ".." are names like others, and an
 // encoded slash is in no name.
 type routes struct {
-	fixed   map[string]*resource // by path
-	actions map[string]*resource // /v1/counters/{keyspace}/<action>
-	row     *resource            // /v1/counters/{keyspace}/{id}
-	table   *resource            // /v1/keyspaces/{keyspace}
-	columns *resource            // /v1/keyspaces/{keyspace}/columns
-	column  *resource            // /v1/keyspaces/{keyspace}/columns/{column}
-	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
-	members memberPaths          // of members of columns
-	unread  unreadPaths          // of unread numbers
-	posts   timelinePaths        // of outboxes, timelines and groups
-	admin   adminPaths           // /v1/admin/…
-	sources sourcePaths          // /v1/sources/…
-	users   userPaths            // /v1/users/…
-	none    *endpoint            // for the metrics of requests without an endpoint
+	resources map[string]*resource // by template
+	root      pathNode
+	none      *endpoint // for the metrics of requests without an endpoint
 }
 
 // target is the resource and the names of a request's path. The slices alias the path.
@@ -122,52 +116,101 @@ func (t *routes) find(method, path []byte) (*endpoint, target, error) {
 	}
 }
 
-func (t *routes) match(path []byte) target {
-	if r, ok := t.fixed[string(path)]; ok {
-		return target{resource: r}
+func (t *routes) match(path []byte) (to target) {
+	if len(path) > 0 && path[0] == '/' && t.root.match(path[1:], &to) {
+		return to
 	}
-	if rest, ok := bytes.CutPrefix(path, []byte("/v1/counters/")); ok {
-		keyspace, last, _ := bytes.Cut(rest, []byte("/"))
-		if len(keyspace) == 0 || len(last) == 0 || bytes.IndexByte(last, '/') >= 0 {
-			return target{}
-		}
-		if r, ok := t.actions[string(last)]; ok {
-			return target{resource: r, keyspace: keyspace}
-		}
-		return target{resource: t.row, keyspace: keyspace, id: last}
+	return target{}
+}
+
+// pathNode is what templates have in common up to one of their names.
+type pathNode struct {
+	named    []*pathNode // by the next name
+	name     string      // of a node in named
+	any      *pathNode   // if the next name is in braces
+	field    pathField   // of a node that is any
+	resource *resource   // nil if no template ends here
+}
+
+// pathField is the field of a target that takes a name of the path.
+type pathField uint8
+
+const (
+	fieldKeyspace pathField = iota
+	fieldID
+	fieldColumn
+)
+
+// fieldOf returns the field for a name in braces. before is the name in front of it.
+func fieldOf(name, before string) pathField {
+	switch {
+	case before == "{author}", name == "{keyspace}", name == "{channel}", name == "{name}", name == "{source}", name == "{node}", name == "{group}":
+		return fieldKeyspace
+	case before == "tokens", name == "{column}":
+		return fieldColumn
 	}
-	if rest, ok := bytes.CutPrefix(path, []byte("/v1/keyspaces/")); ok {
-		keyspace, last, deeper := bytes.Cut(rest, []byte("/"))
-		column, isColumn := bytes.CutPrefix(last, []byte("columns/"))
+	return fieldID
+}
+
+// add returns the node at the end of a template.
+func (n *pathNode) add(template string) *pathNode {
+	names := strings.Split(template, "/")
+	for i, name := range names[1:] {
+		at := slices.IndexFunc(n.named, func(next *pathNode) bool { return next.name == name })
 		switch {
-		case len(keyspace) > 0 && !deeper:
-			return target{resource: t.table, keyspace: keyspace}
-		case len(keyspace) > 0 && isColumn && len(column) > 0 && bytes.IndexByte(column, '/') < 0:
-			return target{resource: t.column, keyspace: keyspace, column: column}
-		case len(keyspace) > 0 && string(last) == "columns":
-			return target{resource: t.columns, keyspace: keyspace}
-		case len(keyspace) > 0 && string(last) == "everywhere":
-			return target{resource: t.spread, keyspace: keyspace}
+		case strings.HasPrefix(name, "{") && n.any == nil:
+			n.any = &pathNode{field: fieldOf(name, names[i])}
+			fallthrough
+		case strings.HasPrefix(name, "{"):
+			n = n.any
+		case at >= 0:
+			n = n.named[at]
+		default:
+			next := &pathNode{name: name}
+			n.named = append(n.named, next)
+			n = next
 		}
 	}
-	if rest, ok := bytes.CutPrefix(path, []byte("/v1/members/")); ok {
-		return t.members.match(rest)
+	return n
+}
+
+// match finds the resource of the rest of a path and sets to. A name of its own wins over one in
+// braces, unless its templates are other ones.
+func (n *pathNode) match(rest []byte, to *target) bool {
+	name, deeper := rest, false
+	if i := bytes.IndexByte(rest, '/'); i >= 0 {
+		name, rest, deeper = rest[:i], rest[i+1:], true
 	}
-	if to := t.unread.match(path); to.resource != nil {
-		return to
-	}
-	if to := t.sources.match(path); to.resource != nil {
-		return to
-	}
-	if to := t.users.match(path); to.resource != nil {
-		return to
-	}
-	if rest, ok := bytes.CutPrefix(path, []byte("/v1/")); ok {
-		if to := t.posts.match(bytes.Split(rest, []byte("/"))); to.resource != nil && len(to.id) > 0 {
-			return to
+	for _, next := range n.named {
+		if next.name != string(name) {
+			continue
 		}
+		if !deeper && next.resource != nil {
+			to.resource = next.resource
+			return true
+		}
+		if deeper && next.match(rest, to) {
+			return true
+		}
+		break
 	}
-	return t.admin.match(path)
+	next := n.any
+	if next == nil || len(name) == 0 {
+		return false
+	}
+	switch next.field {
+	case fieldKeyspace:
+		to.keyspace = name
+	case fieldID:
+		to.id = name
+	case fieldColumn:
+		to.column = name
+	}
+	if deeper {
+		return next.match(rest, to)
+	}
+	to.resource = next.resource
+	return next.resource != nil
 }
 
 // unescaped undoes a path's percent-encoding. It reports false for a bad one.
