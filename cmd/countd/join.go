@@ -164,7 +164,7 @@ func (p *process) admit(ctx context.Context, request []byte) ([]byte, error) {
 	return cluster.CallHandler(admission.HandleJoin)(ctx, request)
 }
 
-// alive reports whether gossip hears of a node, or does not know the node yet.
+// alive reports whether gossip hears of a node.
 func (p *process) alive(key string) bool {
 	m, _ := p.gossip.Member(key)
 	return m.Alive
