@@ -146,21 +146,10 @@ func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 
 // decodeRowSet reads {"set":{column:value,…}} as the only op, of row id.
 func (r *request) decodeRowSet(body []byte, id uint64) error {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "set":
-			s.once(c, 0, "set")
-			r.decodeCells(bodyOp, changeSet.member)
-		default:
-			c.Fail(shown(key), noField("set"))
-		}
-	}
-	s.need(c, 0, "set")
+	err := r.allMembers(body, []string{"set"}, func(*cursor, int) { r.decodeCells(bodyOp, changeSet.member) })
 	r.addOp(engine.Op{ID: id, Kind: changeSet.kind})
 	r.linkCells()
-	return r.decoded()
+	return err
 }
 
 func (r *request) decodeOpList(decodeOp func(i int)) {

@@ -20,7 +20,7 @@ func (r *request) decodeGet(body []byte) error {
 		switch key := c.Key(); string(key) {
 		case "ids":
 			s.once(c, 0, "ids")
-			r.decodeIDs(1, idsMax)
+			r.decodeIDs("ids", 1, idsMax)
 		case "columns":
 			s.once(c, 1, "columns")
 			r.decodeColumns()
@@ -42,25 +42,25 @@ func (r *request) decodeGet(body []byte) error {
 }
 
 // decodeIDs reads a list of least to most ids into r.ids.
-func (r *request) decodeIDs(least, most int) {
+func (r *request) decodeIDs(path string, least, most int) {
 	c := &r.cursor
 	if !c.Begin('[') {
-		c.Fail("ids", notArray)
+		c.Fail(path, notArray)
 	}
 	for n := 0; c.Next(n, ']'); n++ {
 		if n == most {
-			c.Fail("ids", fmt.Sprintf("more than %d", most))
+			c.Fail(path, fmt.Sprintf("more than %d", most))
 			return
 		}
 		id, ok := c.ID()
 		if !ok {
-			c.Fail(fmt.Sprintf("ids[%d]", n), notUint64)
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), notUint64)
 			return
 		}
 		r.ids = append(r.ids, id)
 	}
 	if len(r.ids) < least {
-		c.Fail("ids", "at least one is needed")
+		c.Fail(path, "at least one is needed")
 	}
 }
 
@@ -116,29 +116,22 @@ type page struct {
 // to r.columns. The cursor is the last id of the page before; "after" is another name for it.
 // If the request names no consistency, skip_unreadable makes the read stale.
 func (r *request) decodeScan(body []byte) (page, error) {
-	c := r.objectIn(body)
 	p := page{limit: scanDefault}
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "after":
-			s.once(c, 0, "after")
-			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
-				c.Fail("after", notUint64)
+	known := []string{"cursor", "limit", "columns", "skip_unreadable", "after"}
+	s, err := r.members(body, known, func(c *cursor, member int) {
+		switch name := known[member]; name {
+		case "cursor", "after":
+			if p.hasAfter {
+				c.Fail(name, givenTwice)
 			}
-		case "cursor":
-			s.once(c, 0, "cursor")
 			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
-				c.Fail("cursor", notCursor)
+				c.Fail(name, map[string]string{"cursor": notCursor, "after": notUint64}[name])
 			}
 		case "limit":
-			s.once(c, 1, "limit")
 			p.limit = c.countIn("limit", scanMax)
 		case "columns":
-			s.once(c, 2, "columns")
 			r.decodeColumns()
 		case "skip_unreadable":
-			s.once(c, 3, "skip_unreadable")
 			p.skip = c.boolean("skip_unreadable")
 			switch {
 			case p.skip && !r.leveled:
@@ -146,14 +139,12 @@ func (r *request) decodeScan(body []byte) (page, error) {
 			case p.skip && r.read.Consistency != shard.Stale:
 				c.Fail("skip_unreadable", "only of a read with consistency stale")
 			}
-		default:
-			c.Fail(shown(key), noField("cursor", "limit", "columns", "skip_unreadable"))
 		}
-	}
+	})
 	if !s.has(2) {
 		r.allColumns()
 	}
-	return p, r.decoded()
+	return p, err
 }
 
 // countIn reads an integer from 1 to most.

@@ -7,10 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/api/metric"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
@@ -87,7 +90,18 @@ var backendFaults = []struct {
 	status int
 	code   string
 }{
-	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any other, for a keyspace that was dropped
+	{admin.ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
+	{admin.ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
+	{auth.ErrNoUser, fasthttp.StatusNotFound, codeNotFound},
+	{auth.ErrNoToken, fasthttp.StatusNotFound, codeNotFound},
+	{auth.ErrNoCatalog, fasthttp.StatusServiceUnavailable, codeNoLeader},
+	{sourcesink.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
+	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
+	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
+	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any below, for a keyspace that was dropped
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},

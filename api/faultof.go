@@ -7,7 +7,11 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/sources"
 )
 
 // faultOf returns the fault for an error of a handler. It reports false for an unexpected
@@ -19,14 +23,17 @@ func faultOf(err error) (*fault, bool) {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f, true
 	}
-	if f := adminFault(err); f != nil {
-		return f, true
+	if reason := refusalOf(err); reason != "" {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: reason}, true
 	}
-	if f := userFault(err); f != nil {
-		return f, true
+	if silent, ok := errors.AsType[*tiering.ColdSilentError](err); ok {
+		return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNoQuorum, message: silent.Error()}, true
 	}
-	if refused, ok := errors.AsType[*shard.DropRefusedError](err); ok {
-		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}, true
+	if field, ok := errors.AsType[*auth.FieldError](err); ok {
+		return invalid(field.Field, field.Problem), true
+	}
+	if errors.Is(err, auth.ErrUserChanged) {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: "was: " + err.Error(), field: "was"}, true
 	}
 	var argument *shard.ArgumentError
 	if errors.As(err, &argument) {
@@ -38,6 +45,9 @@ func faultOf(err error) (*fault, bool) {
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
+			if errors.Is(b.err, shard.ErrBadSnapshot) {
+				f.message = err.Error() // describes the defect of the client's data
+			}
 			var full *shard.DiskFullError
 			if errors.As(err, &full) {
 				f.message = full.Error() // numbers alone
@@ -62,6 +72,23 @@ func faultOf(err error) (*fault, bool) {
 		code:    codeInternal,
 		message: "the server failed; its log says why",
 	}, false
+}
+
+// refusalOf returns why a change that the cluster cannot make now was refused, or "".
+func refusalOf(err error) string {
+	if e, ok := errors.AsType[*admin.RefusedError](err); ok {
+		return e.Reason
+	}
+	if e, ok := errors.AsType[*sources.RefusedError](err); ok {
+		return e.Reason
+	}
+	if e, ok := errors.AsType[*auth.RefusedError](err); ok {
+		return e.Reason
+	}
+	if e, ok := errors.AsType[*shard.DropRefusedError](err); ok {
+		return e.Reason
+	}
+	return ""
 }
 
 // faultOfPartial returns the fault for a write that some of its shards applied: 504 if the

@@ -255,7 +255,7 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 			case isRead && (string(name) == consistency || string(name) == maxStaleness):
 				return invalid(string(name), givenTwice)
 			default:
-				if err := r.readUnreadParameter(name, value, &s); err != nil {
+				if err := r.readParameter(name, value, &s); err != nil {
 					return err
 				}
 			}

@@ -7,7 +7,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/opjson"
-	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -41,23 +40,6 @@ func (r *request) findColumn() error {
 	if r.sets.column < 0 {
 		return invalid("column", noColumnOf(r.keyspace))
 	}
-	return nil
-}
-
-// readPageParameter reads limit and cursor of a list of members.
-func (c *setCall) readPageParameter(name string, value []byte) (err error) {
-	if name == "limit" {
-		n, ok := strictjson.ParseUint64(value)
-		if !ok || n < 1 || n > membersMax {
-			return invalid("limit", fmt.Sprintf("not an integer from 1 to %d", membersMax))
-		}
-		c.page.Limit = int(n)
-		return nil
-	}
-	if c.page.After, err = members.ParseCursor(value); err != nil {
-		return invalid("cursor", notCursor)
-	}
-	c.page.Continues = true
 	return nil
 }
 
@@ -134,7 +116,7 @@ func (r *request) decodeCheck(body []byte) error {
 		if member == 0 {
 			r.readMember()
 		} else {
-			r.decodeIDs(1, idsMax)
+			r.decodeIDs("ids", 1, idsMax)
 		}
 	})
 }

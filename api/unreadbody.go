@@ -3,10 +3,8 @@ package api
 import (
 	"bytes"
 	"fmt"
-	"math"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -44,73 +42,6 @@ func (r *request) findUnread() error {
 		return fmt.Errorf("%w: the cluster version is too low for unread numbers", shard.ErrUnknownKeyspace)
 	}
 	return nil
-}
-
-// readUnreadParameter reads a parameter of the query that only some calls have.
-func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
-	known := func(flag takes, what string, bit int) (bool, error) {
-		if r.takes&flag == 0 || string(name) != what {
-			return false, nil
-		}
-		if s.has(bit) {
-			return true, invalid(what, givenTwice)
-		}
-		*s |= 1 << bit
-		return true, nil
-	}
-	if is, err := known(takesSince, "since", 2); is {
-		v, ok := strictjson.ParseUint64(value)
-		if err == nil && (!ok || v > math.MaxInt64) {
-			err = invalid("since", notCount)
-		}
-		r.asked.since = unread.Stand{Behind: int64(v), Known: true}
-		return err
-	}
-	if is, err := known(takesDetail, "detail", 3); is {
-		if err == nil && string(value) != "true" && string(value) != "false" {
-			err = invalid("detail", notBool)
-		}
-		r.asked.detail = string(value) == "true"
-		return err
-	}
-	if is, err := known(takesNames, "channels", 4); is {
-		if err == nil {
-			r.poll.Channels, err = namesIn(r.poll.Channels, "channels", value)
-		}
-		return err
-	}
-	if is, err := known(takesNames, "dots", 5); is {
-		if err == nil {
-			r.poll.Dots, err = namesIn(r.poll.Dots, "dots", value)
-		}
-		return err
-	}
-	for bit, what := range [...]string{6: "limit", 7: "cursor"} {
-		if is, err := known(takesPage, what, bit); is {
-			if err == nil {
-				err = r.sets.readPageParameter(what, value)
-			}
-			return err
-		}
-	}
-	if is, err := known(takesCursor, "limit", 6); is {
-		v, ok := strictjson.ParseUint64(value)
-		if err == nil && (!ok || v < 1 || v > followeesPageMax) {
-			err = invalid("limit", fmt.Sprintf("not an integer from 1 to %d", followeesPageMax))
-		}
-		r.asked.limit = int(v)
-		return err
-	}
-	if is, err := known(takesCursor, "cursor", 7); is {
-		if r.asked.after, r.asked.hasAfter = strictjson.ParseUint64(value); err == nil && !r.asked.hasAfter {
-			err = invalid("cursor", notCursor)
-		}
-		return err
-	}
-	if is, err := r.readPageParameter(name, value, s); is {
-		return err
-	}
-	return invalid(shown(name), "no such parameter of the query")
 }
 
 // namesIn reads names with commas between.
@@ -201,7 +132,7 @@ func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
 
 // decodeFollowees parses {"followees":[…]} into r.ids.
 func (r *request) decodeFollowees(body []byte) error {
-	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDList("followees", unread.FolloweesMax) })
+	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDs("followees", 0, unread.FolloweesMax) })
 }
 
 // decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, nil for none. told
@@ -209,7 +140,7 @@ func (r *request) decodeFollowees(body []byte) error {
 func (r *request) decodeFeedReset(body []byte) (told bool, upTo *uint64, err error) {
 	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
 		if member == 0 {
-			r.decodeIDList("followees", unread.FolloweesMax)
+			r.decodeIDs("followees", 0, unread.FolloweesMax)
 		} else if id, ok := c.ID(); ok {
 			upTo = &id
 		} else {
@@ -217,26 +148,6 @@ func (r *request) decodeFeedReset(body []byte) (told bool, upTo *uint64, err err
 		}
 	})
 	return s.has(0), upTo, err
-}
-
-// decodeIDList reads ids into r.ids.
-func (r *request) decodeIDList(path string, most int) {
-	c := &r.cursor
-	if !c.Begin('[') {
-		c.Fail(path, notArray)
-	}
-	for n := 0; c.Next(n, ']'); n++ {
-		if n == most {
-			c.Fail(path, fmt.Sprintf("more than %d", most))
-			return
-		}
-		id, ok := c.ID()
-		if !ok {
-			c.Fail(fmt.Sprintf("%s[%d]", path, n), notUint64)
-			return
-		}
-		r.ids = append(r.ids, id)
-	}
 }
 
 // decodePoll reads {"users":[…],"channels":[…]?,"dots":[…]?} into r.poll.
@@ -247,7 +158,7 @@ func (r *request) decodePoll(body []byte) error {
 	s, err := r.members(body, known, func(_ *cursor, member int) {
 		switch member {
 		case 0:
-			r.decodeIDList("users", unread.PollUsersMax)
+			r.decodeIDs("users", 0, unread.PollUsersMax)
 		case 1:
 			p.Channels = r.decodeNameList(p.Channels, "channels")
 		case 2:
