@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// AskLeader has the node that leads the catalog, this or another, answer
-// a call of Config.Handlers. The call is one that may be repeated. It waits for a
-// leader until ctx ends, and then returns errs.ErrNoLeader.
+// AskLeader calls a method of Config.Handlers on the node that leads the catalog, this or another.
+// It may send the call more than once. It waits for a leader until ctx ends, and then returns
+// errs.ErrNoLeader.
 func (c *Client) AskLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
 	var answer []byte
 	var err error
@@ -44,7 +44,7 @@ func (c *Client) askLeader(ctx context.Context, method string, request []byte) (
 	return c.cfg.Calls.Call(ctx, leader, method, request)
 }
 
-// askedInVain reports whether a call failed because the node could not answer it.
+// askedInVain reports whether a call failed without an answer from the leader.
 func askedInVain(err error) bool {
 	return errors.Is(err, rpc.ErrNotSent) || errors.Is(err, rpc.ErrCallLost) || errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)
 }

@@ -1,10 +1,10 @@
-// Package catalogclient owns how a node reaches the catalog: it has the catalog's leader,
-// this node or another, apply changes, waits until nodes know of one, and keeps what every
-// catalog holds up to date.
+// Package catalogclient owns a node's access to the catalog. It sends changes to the catalog's
+// leader, waits until nodes have applied a change, and keeps the catalog's record of this node and
+// the built-in keyspaces up to date.
 //
-// It never decides what a command means (package catalog does) or where replicas go.
+// It never decides what a command means (package catalog does) or where replicas are placed.
 //
-// Invariant: a change that may have happened is never reported as one that did not.
+// Invariant: the client never reports a change that may have happened as one that did not.
 package catalogclient
 
 import (
@@ -27,11 +27,10 @@ import (
 // The methods of calls between nodes.
 const (
 	methodChange = "change" // a command for the catalog → its result
-	methodKnow   = "know"   // an index of the catalog's log → that the node knows it
+	methodKnow   = "know"   // an index of the catalog's log → nothing, once the node has applied it
 )
 
-// ErrRefused is returned when a command does not fit the catalog as it is by the time it is
-// applied.
+// ErrRefused is returned if the catalog, as it was when the command was applied, did not allow it.
 var ErrRefused = errors.New("the catalog refused the command")
 
 // Config configures a Client. Every field must be set but those that may be nil.
@@ -42,18 +41,18 @@ type Config struct {
 	Calls   *rpc.Calls
 	Prover  *prover.Prover
 	Fresh   *prover.Freshness // of the catalog's replica; New sets its Ask
-	// Handlers answer calls to the catalog's leader, by name, where this node leads it.
+	// Handlers are the methods that only the catalog's leader answers, by name.
 	Handlers map[string]rpc.Handler
-	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
+	// Place chooses the nodes of a new keyspace's shards; nil places them on this node alone.
 	Place     func(view *catalog.View, shards int) [][]string
-	Alive     func(node string) bool // whether a node seems to be there; nil for all
-	DiskError func() error           // not nil while the disk is full
-	Follow    func() error           // makes the node's keyspaces and groups those of the catalog
+	Alive     func(node string) bool // whether gossip sees the node; nil for all
+	DiskError func() error           // returns an error while the disk is full
+	Follow    func() error           // brings the node's keyspaces and groups up to date with the catalog
 	Draining  *atomic.Bool           // the node is stopping
 }
 
-// Client has the catalog's leader, this node or another, change the catalog, and waits until
-// nodes know of a change.
+// Client sends changes to the catalog's leader, this node or another, and waits until nodes have
+// applied them.
 type Client struct{ cfg Config }
 
 // New returns the client of a node.
@@ -63,21 +62,21 @@ func New(cfg Config) *Client {
 	return c
 }
 
-// Handle answers the calls of other nodes.
+// Handle registers the handlers for calls of other nodes.
 func (c *Client) Handle() {
 	c.cfg.Calls.Handle(methodChange, c.serveChange)
 	c.cfg.Calls.Handle(methodKnow, c.serveKnow)
 }
 
-// changeAnswer is what the leader of the catalog answers a command.
+// changeAnswer is the leader's answer to a command.
 type changeAnswer struct {
 	Index  uint64
 	Result catalog.Result
 }
 
-// Change has the catalog's leader, whichever node it is, propose a command, and
-// returns its result, and its index in the catalog's log, once it is applied here. It waits
-// for a leader until ctx ends. A command whose Refused is set changed nothing.
+// Change has the catalog's leader propose a command. Once this node has applied it, Change returns
+// the result and the index in the catalog's log. It waits for a leader until ctx ends. If the
+// result's Refused is set, the command changed nothing.
 func (c *Client) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
@@ -118,7 +117,8 @@ func (c *Client) changeOnce(ctx context.Context, command *catalog.Command) (*cha
 	return answer, nil
 }
 
-// fateOfChange returns what err, the error of a call with a command, says about the command.
+// fateOfChange returns the error that tells whether the command of a failed call may have
+// happened. A full disk means that it did not.
 func fateOfChange(err error) error {
 	if errors.Is(err, errs.ErrDiskFull) {
 		return err
@@ -138,12 +138,12 @@ func (c *Client) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 	return json.Marshal(answer)
 }
 
-// errNotSeen is returned for a change that happened and that this node does not see in time.
-// It must not read as if nothing had been done.
+// errNotSeen is returned if a change happened but this node did not apply it in time. It must not
+// read as if nothing had been done.
 var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnknown)
 
-// awaitCatalog returns once this node's catalog has applied its log up to index,
-// or behind, with ctx's error, if it does not until ctx ends.
+// awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends
+// first, it returns behind joined with ctx's error.
 func (c *Client) awaitCatalog(ctx context.Context, index uint64, behind error) error {
 	return retry.WaitFor(ctx, func() error {
 		if c.cfg.Catalog.Applied() < index {
@@ -153,7 +153,7 @@ func (c *Client) awaitCatalog(ctx context.Context, index uint64, behind error) e
 	})
 }
 
-// changeHere proposes a command to the catalog, which this node must lead.
+// changeHere proposes a command to the catalog. This node must lead it.
 func (c *Client) changeHere(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
 	if c.cfg.Draining.Load() {
 		return nil, errs.ErrDraining
@@ -210,7 +210,7 @@ func (c *Client) place(shards int) [][]string {
 	return c.cfg.Place(c.cfg.Catalog.View(), shards)
 }
 
-// MustChange is Change, and returns ErrRefused for a command that changed nothing.
+// MustChange is Change, but returns ErrRefused if the catalog refused the command.
 func (c *Client) MustChange(ctx context.Context, command *catalog.Command) error {
 	result, _, err := c.Change(ctx, command)
 	if err == nil && result.Refused != "" {

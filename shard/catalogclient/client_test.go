@@ -11,8 +11,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A change of unknown outcome is never reported as failed, and a failed one never as
-// unknown.
+// The client never reports a change of unknown outcome as failed, nor a failed one as unknown.
 func TestChangesTellTheirFate(t *testing.T) {
 	told := func(code rpc.Code) error { return &rpc.Error{Code: code} }
 	for name, test := range map[string]struct{ err, want error }{

@@ -15,15 +15,14 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// TellMax bounds how long a change of the keyspaces waits for other nodes to know
-// of it. One that is stopped or cut off learns of it when it is back.
+// TellMax bounds how long a change of the keyspaces waits until other nodes know it. A node that
+// is down or cut off learns of it when it returns.
 const TellMax = time.Second
 
-// CatchUp returns once this node knows every change of the keyspaces that was
-// acknowledged before the call. It is for a name that this node does not know:
-// another node may have made it just now. Calls at the same time share a question
-// to the catalog's leader. ErrNoLeader or errs.ErrNoQuorum is returned if none proves
-// that it leads until ctx ends.
+// CatchUp blocks until this node has applied every acknowledged change of the keyspaces. Call it
+// for a name that this node does not know: another node may just have created it. Concurrent calls
+// share one question to the catalog's leader. If no leader proves itself until ctx ends, CatchUp
+// returns ErrNoLeader or errs.ErrNoQuorum.
 func (c *Client) CatchUp(ctx context.Context) error {
 	var err error
 	asked := retry.Until(ctx, func() bool {
@@ -39,9 +38,8 @@ func (c *Client) CatchUp(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 }
 
-// askCatalog is one round of Config.Fresh. The index that it returns is that of a
-// command: the log's commit index may be that of a barrier, which no state machine
-// sees.
+// askCatalog is one round of Config.Fresh. It returns the index of a command, not the log's commit
+// index: that may belong to a barrier, which no state machine applies.
 func (c *Client) askCatalog(ctx context.Context) (index uint64, err error) {
 	meta := c.cfg.Group()
 	term := meta.ReadyTerm()
@@ -51,13 +49,12 @@ func (c *Client) askCatalog(ctx context.Context) (index uint64, err error) {
 	if err := c.cfg.Prover.ProveTerm(ctx, meta, term); err != nil {
 		return 0, err
 	}
-	// A change is acknowledged when the leader has applied it, and a new leader
-	// is ready when it has applied all that was committed before.
+	// The leader acknowledges a change after it applied it. A new leader is ready after it applied
+	// everything committed before. So Applied covers every acknowledged change.
 	return c.cfg.Catalog.Applied(), nil
 }
 
-// know returns once this node's keyspaces are those of the catalog's log up to
-// index, or later ones.
+// know blocks until this node has followed the catalog's log at least up to index.
 func (c *Client) know(ctx context.Context, index uint64) error {
 	if err := c.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
 		return err
@@ -65,9 +62,9 @@ func (c *Client) know(ctx context.Context, index uint64) error {
 	return c.cfg.Follow()
 }
 
-// Tell waits until the other living nodes know the catalog's log up to index, for at most
-// TellMax: a client that made a keyspace may send its next request to any of them. It returns
-// the names of the nodes that did not confirm. They catch up when they need to.
+// Tell waits until the other living nodes know the catalog's log up to index, for at most TellMax.
+// A client that created a keyspace may send its next request to any of them. Tell returns the
+// names of the nodes that did not confirm; they catch up when they need to.
 func (c *Client) Tell(ctx context.Context, index uint64) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, TellMax)
 	defer cancel()
@@ -95,7 +92,7 @@ func (c *Client) Tell(ctx context.Context, index uint64) (behind []string) {
 	return behind
 }
 
-// ChangeOnAll is Change and, once that is applied here, Tell.
+// ChangeOnAll calls Change and then Tell.
 func (c *Client) ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error) {
 	result, index, err := c.Change(ctx, command)
 	if err != nil {

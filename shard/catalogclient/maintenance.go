@@ -15,7 +15,8 @@ import (
 // maintenanceTick is how often Run checks the catalog while it does not change.
 const maintenanceTick = time.Second
 
-// beginTick replaces it while there are no keyspaces: somebody waits for the new cluster.
+// beginTick replaces maintenanceTick while there are no keyspaces: a user waits for the new
+// cluster.
 const beginTick = 100 * time.Millisecond
 
 // maintenanceTimeout bounds one round.
@@ -24,33 +25,31 @@ const maintenanceTimeout = 30 * time.Second
 // MaintenanceConfig configures a Maintenance.
 type MaintenanceConfig struct {
 	Client *Client
-	Self   catalog.Node // this node as the catalog should know it, but for its state
+	Self   catalog.Node // this node's entry for the catalog; its State is ignored
 	// Builtin are the keyspaces that every cluster begins with.
 	Builtin []catalog.Keyspace
-	// A new cluster waits for so many nodes, and so many voters of the catalog, until it makes them.
+	// A new cluster makes Builtin once it has this many nodes, and the catalog this many voters.
 	NodesWanted, VotersWanted int
 	Stopping                  <-chan struct{}
 	Logger                    *slog.Logger
 }
 
-// Maintenance keeps the catalog's record of this node true and, where this node leads the
-// catalog, what every cluster has.
+// Maintenance keeps the catalog's record of this node up to date. On the catalog's leader, it also
+// creates what every cluster has.
 //
-// Its goroutine: Run, which the node starts and waits for.
+// Its goroutine is Run. The node starts it and waits for it.
 type Maintenance struct {
 	cfg     MaintenanceConfig
 	catalog *catalog.Catalog
 }
 
-// NewMaintenance returns the maintenance of a node's part of the catalog.
+// NewMaintenance returns the Maintenance of cfg.
 func NewMaintenance(cfg MaintenanceConfig) *Maintenance {
 	return &Maintenance{cfg, cfg.Client.cfg.Catalog}
 }
 
-// Run keeps this node's record in the catalog true, makes the built-in
-// keyspaces of a new cluster, and keeps the catalog's snapshot new, so that a
-// node that starts again knows its cluster before it has found the others.
-// Stopping ends it.
+// Run maintains the catalog until Stopping closes. It also takes a snapshot of the catalog after
+// each change, so that a restarted node knows its cluster before it has found the others.
 func (m *Maintenance) Run() {
 	tick := time.NewTicker(beginTick)
 	defer tick.Stop()
@@ -86,8 +85,8 @@ func (m *Maintenance) Run() {
 	}
 }
 
-// Maintain brings the catalog up to date with this node and, if it leads the
-// catalog, with the program. It does nothing that was done.
+// Maintain updates this node's record in the catalog. If this node leads the catalog, it also sets
+// the version of a new cluster and creates the built-in keyspaces. It is idempotent.
 func (m *Maintenance) Maintain(ctx context.Context) error {
 	view := m.catalog.View()
 	self := m.cfg.Self
@@ -117,7 +116,8 @@ func (m *Maintenance) Maintain(ctx context.Context) error {
 	return m.createBuiltin(ctx)
 }
 
-// voters returns how many voters the catalog has for certain, 0 while that changes.
+// voters returns the number of voters of the catalog's committed configuration, or 0 while it
+// changes.
 func (m *Maintenance) voters() (voters int) {
 	if at := m.cfg.Client.cfg.Group().ConfigurationInForce(); at != nil {
 		for _, s := range at.Servers {
@@ -129,9 +129,8 @@ func (m *Maintenance) voters() (voters int) {
 	return voters
 }
 
-// beginVersion gives a cluster that has nothing yet the highest version that all
-// nodes speak, so that it begins with all keyspaces. One that has something is
-// raised with its program, or held.
+// beginVersion sets a cluster without keyspaces to the highest version that all nodes speak, so
+// that it begins with all keyspaces. Later versions are raised elsewhere, with the program.
 func (m *Maintenance) beginVersion(ctx context.Context) error {
 	view := m.catalog.View()
 	most := view.VersionMax()
@@ -144,9 +143,8 @@ func (m *Maintenance) beginVersion(ctx context.Context) error {
 	return nil
 }
 
-// createBuiltin makes the built-in keyspaces that are not there: all of them
-// when a cluster is new, the rest when it was stopped on the way or when its version
-// was raised to one that has more.
+// createBuiltin creates the missing built-in keyspaces. A new cluster lacks all of them. An older
+// one lacks some if creation was interrupted, or if its new version has more.
 func (m *Maintenance) createBuiltin(ctx context.Context) error {
 	view := m.catalog.View()
 	for _, k := range m.cfg.Builtin {
@@ -154,7 +152,7 @@ func (m *Maintenance) createBuiltin(ctx context.Context) error {
 			continue
 		}
 		if k.Kind == codec.KindUnread.String() {
-			k.Floors = map[string]int64{} // a badge never shows less than nothing
+			k.Floors = map[string]int64{} // an unread number is never shown below zero
 			for _, column := range k.Columns {
 				k.Floors[column] = 0
 			}

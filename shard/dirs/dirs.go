@@ -3,8 +3,8 @@
 //
 // It never decides which replicas a node holds.
 //
-// Invariant: a replica whose files are lost is refused, and a number that was deleted is
-// never begun again, whatever crashes.
+// Invariant: a node never opens a replica whose files are lost as a new one, and never begins a
+// replica number that it deleted. A crash at any point changes neither.
 package dirs
 
 import (
@@ -24,48 +24,48 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Dirs keeps the directories of a node's replicas, one for each group that the
-// node has a replica of:
+// Dirs owns the directories of a node's replicas, one for each group of which the node has a
+// replica:
 //
 //	00012            the replica of group 12 with number 0
 //	00012.5          the replica with number 5, which came after it
 //	00012.5.removed  the replica with number 5 was deleted
 //
-// The last one stays, empty, until a replica with a higher number is deleted. It
-// outlives what the catalog here says: a catalog that was restored from an older
-// snapshot may still name a replica whose votes this node has forgotten. So a number
-// that was deleted is never begun again.
+// The marker (.removed) stays, empty, until a replica of the group with a higher number is
+// deleted. It must outlive the local catalog: a catalog restored from an older snapshot may still
+// name a replica whose votes this node has forgotten. So the node never begins a deleted number
+// again.
 //
-// A replica is deleted in two parts: its directory gets its other name (moveAside), and then all
-// that the node has of it is removed (Finish). If the machine lacks disk or file descriptors for the
-// second, it is tried again, and until then no other replica of the group begins: what is
-// removed goes by the group's number.
-//
-// mu guards the maps and what is renamed, made or removed in path; no replica is opened or
-// closed under it. finishing is held by Finish, and acquired before mu.
+// A replica is deleted in two steps. moveAside renames its directory, then Finish removes
+// everything that the node stores for it. If the machine lacks disk or file descriptors for the
+// second step, the node retries it. Until then no other replica of the group begins, because
+// Finish removes data by the group's number.
 type Dirs struct {
 	Path     string
 	Opened   Opened         // the durable record; nil for none
-	Log      *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
+	Log      *raftstore.Log // the log shared by all groups; nil if each group has its own
 	Cold     *cold.Store    // nil before it is opened
-	Members  *members.Store // likewise
-	OnlyNode func() bool    // this node is known to be the only one of its cluster
+	Members  *members.Store // nil before it is opened
+	OnlyNode func() bool    // reports whether this node is known to be the only one of its cluster
 
+	// finishing is held by Finish. It is acquired before mu.
 	finishing sync.Mutex
 
+	// mu guards the maps, and every rename, creation or removal in Path. No replica is opened or
+	// closed under it.
 	mu struct {
 		sync.Mutex
 		here       map[uint32]uint64                // by group: the number of the replica
-		deleted    map[uint32]uint64                // by group: the highest number of those deleted
-		refused    map[uint32]bool                  // by group: whether MayBegin reported false last
-		unfinished map[raftstore.ReplicaID]struct{} // moved aside, and not finished
+		deleted    map[uint32]uint64                // by group: the highest deleted number
+		refused    map[uint32]bool                  // by group: whether the last MayBegin reported false
+		unfinished map[raftstore.ReplicaID]struct{} // moved aside, not yet removed by Finish
 	}
 }
 
-// RemovedSuffix marks the directory of a replica that was deleted, or is to be.
+// RemovedSuffix marks the directory of a replica that was deleted or is being deleted.
 const RemovedSuffix = ".removed"
 
-// Load reads which directories are there. What a crash left half deleted is for Finish.
+// Load reads which directories exist. It leaves replicas that a crash left half deleted to Finish.
 func (d *Dirs) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,7 +115,7 @@ func (d *Dirs) Dir(group uint32, number uint64) string {
 	return filepath.Join(d.Path, name)
 }
 
-// parseReplicaDir reads the name of a directory that dir returned.
+// parseReplicaDir parses a directory name that Dir made.
 func parseReplicaDir(name string) (r raftstore.ReplicaID, ok bool) {
 	group, number, numbered := strings.Cut(name, ".")
 	g, err := strconv.ParseUint(group, 10, 32)
@@ -126,7 +126,7 @@ func parseReplicaDir(name string) (r raftstore.ReplicaID, ok bool) {
 	return r, err == nil
 }
 
-// Number returns the number of the group's replica, and whether there is one.
+// Number returns the number of this node's replica of the group, and whether it has one.
 func (d *Dirs) Number(group uint32) (number uint64, here bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +134,7 @@ func (d *Dirs) Number(group uint32) (number uint64, here bool) {
 	return number, here
 }
 
-// Replicas returns the replicas here of the groups for which of returns true.
+// Replicas returns this node's replicas of the groups for which of returns true.
 func (d *Dirs) Replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,8 +146,8 @@ func (d *Dirs) Replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) 
 	return all
 }
 
-// Forget removes the empty directories that tell of deleted replicas of some groups. It is
-// for groups that no catalog of this node can name any more.
+// Forget removes the empty markers of deleted replicas of the groups for which of returns true.
+// Use it only for groups that no catalog of this node can name any more.
 func (d *Dirs) Forget(of func(group uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,8 +163,7 @@ func (d *Dirs) Forget(of func(group uint32) bool) error {
 	return nil
 }
 
-// AnyShard returns the directory of a replica of any group but the catalog's, "" for
-// none.
+// anyShard returns the directory of a replica of any group but the catalog's, or "".
 func (d *Dirs) anyShard() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,8 +175,8 @@ func (d *Dirs) anyShard() string {
 	return ""
 }
 
-// MayBegin reports whether no replica of the group with this or a higher number was
-// deleted. firstNo is set for the first call for a group that reports false.
+// MayBegin reports whether a replica with this number may begin: no replica of the group with this
+// or a higher number was deleted. firstNo is true for the first refusal in a row for the group.
 func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -188,8 +187,8 @@ func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	return may, firstNo
 }
 
-// noteBegun notes a replica whose directory is being made, and unnoteBegun one whose directory
-// could not be made.
+// noteBegun records a replica whose directory is about to be made. unnoteBegun takes the record
+// back if the directory could not be made.
 func (d *Dirs) noteBegun(group uint32, number uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,8 +201,8 @@ func (d *Dirs) unnoteBegun(group uint32) {
 	delete(d.mu.here, group)
 }
 
-// moveAside gives the directory of a closed replica its other name. Finish makes that durable.
-// After an error the directory is as it was.
+// moveAside renames the directory of a closed replica. Finish makes the rename durable. After an
+// error the directory is unchanged.
 func (d *Dirs) moveAside(group uint32, number uint64) error {
 	dir := d.Dir(group, number)
 	if err := os.RemoveAll(dir + RemovedSuffix); err != nil {
@@ -220,8 +219,8 @@ func (d *Dirs) moveAside(group uint32, number uint64) error {
 	return nil
 }
 
-// Unfinished reports whether a replica of the group was moved aside, and Finish has not removed
-// all of it. No other replica of the group may begin until then.
+// Unfinished reports whether Finish still has to remove a replica of the group. No other replica
+// of the group may begin until then.
 func (d *Dirs) Unfinished(group uint32) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -233,7 +232,8 @@ func (d *Dirs) Unfinished(group uint32) bool {
 	return false
 }
 
-// clear deletes what moveAside moved, and leaves the empty directory.
+// clear deletes the contents of a directory that moveAside renamed, and the group's older markers.
+// The empty directory stays as the marker.
 func (d *Dirs) clear(group uint32, number uint64) error {
 	dir := d.Dir(group, number) + RemovedSuffix
 	entries, err := os.ReadDir(dir)
@@ -246,7 +246,7 @@ func (d *Dirs) clear(group uint32, number uint64) error {
 		name, removed := strings.CutSuffix(e.Name(), RemovedSuffix)
 		r, ok := parseReplicaDir(name)
 		if removed && ok && r.Group == group && r.Number < number {
-			err = errors.Join(err, os.Remove(filepath.Join(d.Path, e.Name()))) // empty: it was finished before
+			err = errors.Join(err, os.Remove(filepath.Join(d.Path, e.Name()))) // empty: an earlier Finish cleared it
 		}
 	}
 	return err

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// The files of a deleted replica are gone, wherever a crash comes, and its number is
-// remembered: the node never begins it again.
+// A crash at any point leaves no files of a deleted replica, and the node never begins its number
+// again.
 func TestDeletedReplica(t *testing.T) {
 	for _, number := range []uint64{0, 7} {
 		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
@@ -41,7 +41,7 @@ func TestDeletedReplica(t *testing.T) {
 				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
 					t.Error("a number that was deleted may begin again, or another may not")
 				}
-				// The next replica's files are lost: these are not what GiveUp left.
+				// The next replica's files are lost. GiveUp did not leave them so.
 				must.Do(t, record.GroupOpened(5))
 				if err := d.FinishGivenUp(); err != nil || !record.WasOpened(5) {
 					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
@@ -60,7 +60,7 @@ func TestDeletedReplica(t *testing.T) {
 	}
 }
 
-// Directories that no node leaves are refused: a copy of an older one was put back.
+// Load refuses a combination of directories that no node leaves: somebody restored an older copy.
 func TestReplicaDirsThatContradict(t *testing.T) {
 	for name, dirs := range map[string][]string{
 		"two replicas":                    {"00005", "00005.3"},
@@ -80,7 +80,7 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 	}
 }
 
-// A data directory of any name is a directory, not a pattern.
+// The data directory's name is a path, not a glob pattern.
 func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	d := Dirs{Path: filepath.Join(t.TempDir(), "a[*")}
 	for _, number := range []uint64{3, 4} {
@@ -106,8 +106,7 @@ type fullRecord struct{ memoryRecord }
 
 func (fullRecord) GroupRemoved(uint32) error { return syscall.ENOSPC }
 
-// What cannot be removed for want of disk is removed later, and no other replica of the group begins
-// before.
+// A deletion that lacked disk is completed later. No other replica of the group begins before.
 func TestDeletionOnAFullDisk(t *testing.T) {
 	record := memoryRecord{5: true, 6: true}
 	d := Dirs{Path: t.TempDir(), Opened: fullRecord{record}}

@@ -16,24 +16,22 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Opened is the durable record of the groups that this node has a replica of. It
-// lies outside of their directories, so that a replica whose files are lost differs
-// from one that is to begin. Begun anew, the lost one would serve zeros for what it
-// acknowledged, and would vote again in terms in which it has voted.
+// Opened is the durable record of the groups of which this node has a replica. It is stored
+// outside their directories, so that the node can tell a replica whose files are lost from a new
+// one. A lost replica that began anew would serve zeros for acknowledged writes, and would vote
+// again in terms in which it has already voted.
 //
-// A group is recorded once its log is on disk and before this node votes or
-// acknowledges anything in it. It is taken out once the directory of its replica has
-// been moved aside to be deleted. So a group in the record has a log. One that is not
-// either never had a replica here, or its replica was deleted: that one's number is
-// retired, and the next replica has another Raft id (see Dirs).
+// A group is recorded once its log is on disk, before this node votes or acknowledges anything in
+// it. GroupRemoved runs once the directory of the replica has been moved aside. So every recorded
+// group has a log. A group without a record never had a replica here, or its replica was deleted.
+// In the second case its number is retired: the next replica has another Raft id (see Dirs).
 type Opened interface {
 	WasOpened(group uint32) bool
 	GroupOpened(group uint32) error
 	GroupRemoved(group uint32) error
 }
 
-// Open opens this node's replica of a group, or begins one if there is none
-// and never was.
+// Open opens this node's replica of a group, or begins one if this node never had it.
 func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	blank, err := isBlank(&cfg)
 	if err == nil && blank {
@@ -53,8 +51,8 @@ func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	return r, err
 }
 
-// checkBlank returns ErrDamaged for a replica whose log is blank and was not. It
-// removes what a crash left of a log that was just being made.
+// checkBlank returns ErrDamaged if the replica had a log before and now has none. Otherwise it
+// removes the log file that a crash left half made.
 func (d *Dirs) checkBlank(cfg *replica.Config) error {
 	advice := d.afterLoss()
 	record := d.Opened
@@ -80,7 +78,7 @@ func (d *Dirs) checkBlank(cfg *replica.Config) error {
 	return nil
 }
 
-// afterLoss says what to do about a log that is gone. Wiping the only node of a
+// afterLoss returns the advice for an operator whose log is gone. Wiping the only node of a
 // cluster would destroy what is left.
 func (d *Dirs) afterLoss() string {
 	const restore = "bring this node's directory back from a copy"
@@ -90,9 +88,8 @@ func (d *Dirs) afterLoss() string {
 	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
 }
 
-// isBlank reports whether a replica has no log: that of the node lacks it, or its own
-// file is not there, empty, or nothing but zeros, as a crash leaves one that was just
-// being made.
+// isBlank reports whether a replica has no log. The node's log lacks it, or its own log file is
+// missing, empty or all zeros, as a crash leaves a file that was just being made.
 func isBlank(cfg *replica.Config) (bool, error) {
 	if cfg.NodeLog != nil {
 		return !cfg.NodeLog.Has(cfg.LogID()), nil
@@ -120,9 +117,9 @@ func isBlank(cfg *replica.Config) (bool, error) {
 	}
 }
 
-// GiveUp deletes a closed replica's files. A crash leaves all of them or what
-// FinishGivenUp deletes. After an error that passes (scarce.Is) they are as they were, or Finish
-// deletes them.
+// GiveUp deletes a closed replica's files. After a crash either all files are left, or
+// FinishGivenUp deletes the rest. After a transient error (scarce.Is) the files are unchanged, or
+// Finish deletes them later.
 func (d *Dirs) GiveUp(group uint32, number uint64) error {
 	if err := d.moveAside(group, number); err != nil {
 		return err
@@ -130,7 +127,7 @@ func (d *Dirs) GiveUp(group uint32, number uint64) error {
 	return d.Finish()
 }
 
-// Finish deletes all that was moved aside.
+// Finish deletes every replica that was moved aside.
 func (d *Dirs) Finish() error {
 	d.finishing.Lock()
 	defer d.finishing.Unlock()
@@ -148,9 +145,9 @@ func (d *Dirs) Finish() error {
 	return nil
 }
 
-// finish takes the group out of the record, and deletes what GiveUp moved aside. Its name must be
-// durable before that, also if an earlier process gave it: a crash that brought the old name back,
-// without record and log, would let the replica begin again.
+// finish removes the group from the record, then deletes what moveAside renamed. The rename must
+// be durable first, even if an earlier process made it. If a crash brought the old name back,
+// without record and log, the replica would begin again.
 func (d *Dirs) finish(group uint32, number uint64) error {
 	if err := atomicfile.SyncDir(d.Path); err != nil {
 		return err
@@ -178,8 +175,7 @@ func (d *Dirs) finish(group uint32, number uint64) error {
 	return d.clear(group, number)
 }
 
-// FinishGivenUp finds the replicas that are here, and ends what a crash cut short of
-// GiveUp.
+// FinishGivenUp loads the directories and completes every deletion that a crash interrupted.
 func (d *Dirs) FinishGivenUp() error {
 	if err := d.Load(); err != nil {
 		return err

@@ -16,13 +16,12 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// This file has the orders of operators about the rows on disk of all nodes. Each node has
-// its own rows on disk, and decides what it can do. The order only starts a job; queue.go
-// runs it.
+// This file has the jobs that operators order on all nodes. Each node decides what it can do with
+// its own rows on disk. An order only starts a job; queue.go runs it.
 
 const (
-	// ColdOlderMin and ColdOlderMax bound the age of a migration, as they do
-	// --cold-after and the times that ids can have.
+	// ColdOlderMin and ColdOlderMax bound OlderThan. --cold-after and the times in ids have the
+	// same bounds.
 	ColdOlderMin = time.Second
 	ColdOlderMax = 100 * 365 * 24 * time.Hour
 )
@@ -30,41 +29,38 @@ const (
 // ColdVerb is what a TieringJob does.
 type ColdVerb string
 
-// The verbs.
 const (
 	ColdMigrate ColdVerb = "migrate" // rows leave memory
 	ColdStop    ColdVerb = "stop"    // the migration ends where it is
 )
 
-// TieringJob is what an operator asks of the rows on disk of all nodes.
+// TieringJob is an operator's order to all nodes about their rows on disk.
 type TieringJob struct {
-	ID       string   `json:"id"` // the same of orders that ask for the same
+	ID       string   `json:"id"` // equal for equal orders
 	Verb     ColdVerb `json:"verb"`
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all
-	DryRun   bool     `json:"dry_run,omitempty"`  // only the answers are wanted
+	DryRun   bool     `json:"dry_run,omitempty"`  // return the answers and start nothing
 
-	// Rows of lesser ids than Before move, or those older than OlderThan by the time
-	// in their ids; 0 for not given. With neither, rows move that Config.Cold.After
-	// makes old.
+	// Rows move whose ids are less than Before, or whose ids carry a time older than OlderThan; 0
+	// means not given. With neither, Config.Cold.After decides.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }
 
-// ColdAnswer is what one node says to an order.
+// ColdAnswer is one node's answer to an order.
 type ColdAnswer struct {
-	Rows    uint64 `json:"rows"`              // about how many are to move
-	Refused string `json:"refused,omitempty"` // why nothing begins there
-	Never   bool   `json:"never,omitempty"`   // no row is ever old there
+	Rows    uint64 `json:"rows"`              // rows to move, approximately
+	Refused string `json:"refused,omitempty"` // why the node refuses to start
+	Never   bool   `json:"never,omitempty"`   // under the node's settings no row ever becomes old
 }
 
-// ColdRefusedError is returned for an order that a node cannot follow. Nothing was begun
-// on any.
+// ColdRefusedError is returned if a node cannot carry out the order. No node has started it.
 type ColdRefusedError struct{ Node, Reason string }
 
 func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 
-// ColdSilentError is returned for an order whose deadline passed before all nodes had
-// said what it comes to. Nothing was begun on any.
+// ColdSilentError is returned if the deadline passed before all nodes had answered the dry run. No
+// node has started the order.
 type ColdSilentError struct{ Nodes []string } // by name, those without an answer
 
 func (e *ColdSilentError) Error() string {
@@ -83,12 +79,11 @@ func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// Order starts an order on all nodes if every node that answers can follow it. It returns
-// the answers by node key, and does not wait for the end of the jobs. A repeated order lets a
-// node that is running it continue. An order that makes no sense is an ArgumentError. If ctx
-// ends while Order asks the nodes for the effect, the error is a ColdSilentError, and nothing
-// has begun. Telling the nodes to begin may take rpc.AskTimeout longer than ctx, so that a
-// short ctx does not start the order on some nodes only.
+// Order starts a job on all nodes, if every node that answers can carry it out. It returns the
+// answers by node key, and does not wait for the jobs to end. A node that already runs the same
+// order continues. An invalid order is an ArgumentError. If ctx ends during the dry run, Order
+// returns a ColdSilentError and nothing has begun. Starting the jobs may take rpc.AskTimeout
+// longer than ctx, so that a short ctx does not start the order on some nodes only.
 func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := t.checkCold(&o); err != nil {
 		return "", nil, err
@@ -116,7 +111,7 @@ func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers m
 	return o.ID, t.askCold(context.WithoutCancel(ctx), o), nil
 }
 
-// name is what an order asks for, in short.
+// name returns a hash of the order's meaning: equal orders have equal names.
 func (o TieringJob) name() string {
 	o.ID, o.DryRun = "", false
 	text, err := json.Marshal(o)
@@ -138,7 +133,7 @@ func never(answers map[string]ColdAnswer) bool {
 	return len(answers) > 0
 }
 
-// checkCold returns an error for an order that no node could follow.
+// checkCold returns an error for an order that no node could carry out.
 func (t *Tiering) checkCold(o *TieringJob) error {
 	if o.Keyspace == "" {
 		return nil
@@ -155,7 +150,7 @@ func (t *Tiering) checkCold(o *TieringJob) error {
 	return nil
 }
 
-// askCold returns what the nodes answer that do within rpc.AskTimeout.
+// askCold returns the answers of the nodes that answer within rpc.AskTimeout.
 func (t *Tiering) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
 	request, err := json.Marshal(o)
 	if err != nil {
@@ -181,7 +176,7 @@ func (t *Tiering) serveOrder(_ context.Context, request []byte) ([]byte, error) 
 	return json.Marshal(t.followCold(o))
 }
 
-// followCold begins what is ordered here, or says what it would come to.
+// followCold starts the job on this node. For a dry run it only reports the effect.
 func (t *Tiering) followCold(o TieringJob) ColdAnswer {
 	if o.Verb == ColdStop {
 		t.Queue.stop()
@@ -197,7 +192,7 @@ func (t *Tiering) followCold(o TieringJob) ColdAnswer {
 	return a
 }
 
-// costOf returns about how many rows a migration moves here.
+// costOf returns the approximate number of rows that a migration moves on this node.
 func (t *Tiering) costOf(o *TieringJob) ColdAnswer {
 	a := ColdAnswer{Never: o.Before == 0 && o.OlderThan == 0 && t.cfg.Cold.After == 0}
 	for _, l := range t.Leaving(o.isFor) {
@@ -220,10 +215,10 @@ func (t *Tiering) cannotFollow(o *TieringJob) string {
 	return ""
 }
 
-// isFor reports whether an order is about a shard.
+// isFor reports whether the order concerns a shard.
 func (o *TieringJob) isFor(s *Shard) bool { return o.Keyspace == "" || o.Keyspace == s.Keyspace }
 
-// agedBy returns which ranges of keys of a shard an order has leave memory.
+// agedBy returns a predicate for the key ranges of a shard that the order moves out of memory.
 func (t *Tiering) agedBy(o *TieringJob, s *Shard) func(first, last uint64) bool {
 	after := t.cfg.Cold.After
 	switch {

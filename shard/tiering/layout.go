@@ -12,40 +12,38 @@ import (
 )
 
 const (
-	// layoutAhead is how far in the future the time of an id of a layout may lie, as
-	// clocks differ.
+	// layoutAhead is how far in the future an id's time may lie, because clocks differ.
 	layoutAhead = 24 * time.Hour
-	// timedIDMin is the least id that a layout says anything of. Lesser ones, of fewer
-	// than ten digits, are numbered from 1 on under any layout.
+	// timedIDMin is the least id that can carry a time. Smaller ids, of fewer than ten digits,
+	// count from 1 under any layout.
 	timedIDMin = 1_000_000_000
-	// layoutBegins is the age of a layout, from its epoch on, at its first id. Numbers
-	// from 1 on, and ids that count larger units of time, fall before that.
+	// layoutBegins is the age of a layout at its first id. Sequential ids, and ids that count
+	// larger units of time, decode to an earlier time.
 	layoutBegins = 30 * 24 * time.Hour
 )
 
-// weiboBegins is the month in which the service of LayoutWeibo opened, 23 years after its
-// epoch.
+// weiboBegins is the month in which Weibo opened, 23 years after the epoch of its ids.
 var weiboBegins = time.Date(2009, time.August, 1, 0, 0, 0, 0, time.UTC)
 
-// ColdAfterDefault is when a row is cold by the time in its id.
+// ColdAfterDefault is the age from which a row is cold, by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
 
-// ScrubEveryDefault is how often all cold rows are read to find damage: a disk that
-// loses something is seldom found out by another loss within a week.
+// ScrubEveryDefault is how often the node reads all cold rows to find damage. Two replicas seldom
+// lose data within the same week.
 const ScrubEveryDefault = 7 * 24 * time.Hour
 
-// ColdCacheBytesDefault is for cold rows that were read: some 5 million of them.
+// ColdCacheBytesDefault bounds the cache of cold rows: about 5 million rows.
 const ColdCacheBytesDefault = cold.CacheBytesDefault
 
-// IDLayout says how ids of a keyspace carry time: the id shifted right by Shift is a
-// number of units since the epoch. The zero layout has none.
+// IDLayout describes how the ids of a keyspace carry time: an id shifted right by Shift is a
+// number of units since the epoch. The zero layout carries no time.
 type IDLayout struct {
 	Shift uint
 	Unit  time.Duration // 0 for ids without time
-	Epoch int64         // units from 1970 on to the number 0
+	Epoch int64         // the epoch, in units since 1970
 }
 
-// The layouts with a name.
+// The named layouts.
 var (
 	LayoutWeibo   = IDLayout{Shift: 22, Unit: time.Second, Epoch: 515483463}
 	LayoutTwitter = IDLayout{Shift: 22, Unit: time.Millisecond, Epoch: 1288834974657}
@@ -81,7 +79,7 @@ func ParseIDLayout(text string) (IDLayout, error) {
 	return l, nil
 }
 
-// String is what ParseIDLayout reads.
+// String returns the text that ParseIDLayout parses.
 func (l IDLayout) String() string {
 	switch l {
 	case LayoutWeibo:
@@ -94,7 +92,7 @@ func (l IDLayout) String() string {
 	return fmt.Sprintf("%d:%d:%v", l.Shift, l.Epoch, l.Unit)
 }
 
-// FirstAt returns the least id of a time or later, 2^64-1 if there is none.
+// FirstAt returns the least id of time t or later, or 2^64-1 if there is none.
 func (l IDLayout) FirstAt(t time.Time) uint64 {
 	units := t.UnixNano()/int64(l.Unit) - l.Epoch
 	if units <= 0 {
@@ -106,7 +104,7 @@ func (l IDLayout) FirstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
-// First returns the least id that a layout can have given.
+// First returns the least id that the layout can have produced.
 func (l IDLayout) First() (first uint64) {
 	if l == LayoutWeibo {
 		first = l.FirstAt(weiboBegins)
@@ -118,16 +116,16 @@ func (l IDLayout) First() (first uint64) {
 	return max(first, timedIDMin)
 }
 
-// last returns the greatest id, or a little more, that a layout can have given until now.
+// last returns an upper bound of the ids that the layout can have produced until now.
 func (l IDLayout) last(now time.Time) uint64 { return l.FirstAt(now.Add(layoutAhead)) }
 
-// firstKey returns the least key of a shard all of whose ids the layout can have given.
+// firstKey returns the least key of a shard whose ids the layout can all have produced.
 func (l IDLayout) firstKey(perKey uint64) uint64 {
 	return (l.First()-1)/perKey + 1
 }
 
-// old returns which ranges of keys of a shard hold ids of before the age only. An id that
-// the layout cannot have given is never old.
+// old returns a predicate for key ranges whose ids are all older than age. An id that the layout
+// cannot have produced is never old.
 func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
@@ -141,15 +139,14 @@ func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(firs
 type Misfit struct {
 	ID     uint64 `json:"id,string"` // one of them
 	Layout string `json:"layout"`
-	// Fits is a layout that can have given more of the replica's ids, none if no layout
-	// can have given any, and "" if there is no better one.
+	// Fits is a layout that fits more of the replica's ids. It is "none" if no layout fits any id,
+	// and "" if no layout is better.
 	Fits string `json:"fits"`
-	Rows int    `json:"rows"` // in memory, about
+	Rows int    `json:"rows"` // in memory, approximately
 }
 
-// Misfit returns nil if the layout can have given the ids of all rows in memory of a shard,
-// nil for one of another kind than counters, but for those below timedIDMin, which have no
-// time under any layout.
+// Misfit describes the rows in memory whose ids the layout cannot have produced. It returns nil if
+// there are none, and for a shard whose ids carry no time. It ignores ids below timedIDMin.
 func (t *Tiering) Misfit(s *Shard) *Misfit {
 	if s == nil || t.cfg.Cold.Layouts[s.Keyspace].Unit == 0 {
 		return nil
@@ -172,8 +169,8 @@ func (t *Tiering) Misfit(s *Shard) *Misfit {
 	return m
 }
 
-// betterLayout returns Misfit.Fits of a table with so many rows on disk, whose ids the
-// layout has given.
+// betterLayout returns Misfit.Fits for a table. The onDisk rows count for the current layout,
+// which moved them there.
 func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk int, now time.Time) (name string) {
 	fit := func(l IDLayout) int {
 		_, rows := table.InMemory(l.firstKey(perKey), l.last(now)/perKey)
@@ -191,17 +188,17 @@ func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk in
 	return name
 }
 
-// ColdConfig says which rows leave memory, and what reading them may take.
+// ColdConfig configures which rows leave memory, and what their reads may use.
 type ColdConfig struct {
-	Dir        string              // of cold rows alone; "" for Config.Dir with -cold behind
-	After      time.Duration       // age of rows that leave memory; 0 for never
-	SealAfter  time.Duration       // age of rows that are packed in memory; 0 for never
-	ScrubEvery time.Duration       // how often all are read to find damage; 0 for never
+	Dir        string              // directory of the cold rows; "" for Config.Dir with the suffix -cold
+	After      time.Duration       // age at which rows leave memory; 0 for never
+	SealAfter  time.Duration       // age at which rows are packed in memory; 0 for never
+	ScrubEvery time.Duration       // how often all cold rows are read to find damage; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
-	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
+	Layouts    map[string]IDLayout // by keyspace; other keyspaces have ids without time
 }
 
-// Check returns an error for what cannot be meant.
+// Check returns an error for a duration that is out of bounds.
 func (c *ColdConfig) Check() error {
 	for _, d := range []struct {
 		what string

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/metric"
 )
 
-// Metrics are of the rows and sets on disk.
+// Metrics returns the metrics of rows and sets on disk.
 func (t *Tiering) Metrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	held := func(value func(engine.Stats) uint64) func() float64 {
@@ -64,8 +64,8 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 	)
 }
 
-// stored returns what reads a number of the store of cold rows, 0 before there is one,
-// which there is not before Open is nearly done.
+// stored returns a function that reads a number from the store of cold rows. It returns 0 until
+// the node has opened the store.
 func (t *Tiering) stored(value func(*cold.Stats) float64) func() float64 {
 	return func() float64 {
 		stats := t.Stats()
@@ -80,7 +80,7 @@ func (t *Tiering) lastScrubbed() float64 {
 	return 0
 }
 
-// coldReads is how long reads of cold rows took that were not in the cache.
+// coldReads exports the duration of reads of cold rows from disk, cache hits excluded.
 type coldReads struct{ tiering *Tiering }
 
 // Export only the buckets that a read of a disk, with its wait in the queue, can fall into.

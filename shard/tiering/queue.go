@@ -11,41 +11,40 @@ import (
 )
 
 const (
-	// coldAskedQuiet is for how long nobody may have written to a segment before a job moves
-	// it. It is less than coldQuietMax, because an operator waits for the job.
+	// coldAskedQuiet is how long a segment must be unwritten before a job moves it. It is shorter
+	// than coldQuietMax, because an operator waits for the job.
 	coldAskedQuiet = 2 * time.Second
-	// coldStepSegments is how much moves between two looks whether it is to go on.
+	// coldStepSegments is how many segments move between two checks whether to stop.
 	coldStepSegments = 16
 )
 
 var errColdStopped = errors.New("it was stopped")
 
-// Queue holds the job that an operator ordered until Tiering.Run has done it, one at a
-// time.
+// Queue holds one job that an operator ordered, until Tiering.Run has done it.
 type Queue struct {
-	asked chan struct{} // a token while there is work that was not begun
+	asked chan struct{} // holds a token while work has not begun
 
 	mu struct {
 		sync.Mutex
 		work  *ColdWork  // the newest; nil for none since the start
-		order TieringJob // that it follows
-		ends  bool       // it is to end where it is
+		order TieringJob // the order of work
+		ends  bool       // stop was called for it
 	}
 }
 
-// ColdWork is what a node does, or did last, as it was ordered to.
+// ColdWork is the job that a node runs, or ran last.
 type ColdWork struct {
 	ID       string    `json:"id"`
 	Verb     ColdVerb  `json:"verb"`
 	Keyspace string    `json:"keyspace,omitempty"` // "" for all
 	Began    time.Time `json:"began"`
 	Running  bool      `json:"running"`
-	Rows     uint64    `json:"rows"`             // that have moved
-	Of       uint64    `json:"of"`               // about, as it was when it began
-	Failed   string    `json:"failed,omitempty"` // why not all could
+	Rows     uint64    `json:"rows"`             // moved so far
+	Of       uint64    `json:"of"`               // rows to move, estimated when the job began
+	Failed   string    `json:"failed,omitempty"` // why the job did not complete
 }
 
-// refuses says why an order cannot be taken now, or "".
+// refuses returns why an order cannot be accepted now, or "".
 func (d *Queue) refuses(o *TieringJob) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,8 +58,8 @@ func (d *Queue) refusesLocked(o *TieringJob) string {
 	return ""
 }
 
-// begin queues an order, unless that order is running already. It returns why it refuses
-// an order, or "".
+// begin queues an order, unless the same order is already running. It returns why it refuses the
+// order, or "".
 func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,11 +68,11 @@ func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	}
 	d.mu.order, d.mu.ends = o, false
 	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: time.Now(), Running: true, Of: rows}
-	d.asked <- struct{}{} // there is room: what was asked before has ended
+	d.asked <- struct{}{} // never blocks: the previous token was consumed, as its job has ended
 	return ""
 }
 
-// stop ends the work where it is.
+// stop ends the running job after its current step.
 func (d *Queue) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +85,7 @@ func (d *Queue) toEnd() bool {
 	return d.mu.ends
 }
 
-// moved tells that more rows have.
+// moved adds rows to the number that have moved.
 func (d *Queue) moved(rows int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +100,7 @@ func (d *Queue) end(err error) {
 	}
 }
 
-// Report returns the newest work, nil for none.
+// Report returns the newest job, or nil.
 func (d *Queue) Report() *ColdWork {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +111,7 @@ func (d *Queue) Report() *ColdWork {
 	return &work
 }
 
-// workCold does the job in the queue.
+// workCold runs the job in the queue.
 func (t *Tiering) workCold() {
 	t.Queue.mu.Lock()
 	o := t.Queue.mu.order
@@ -124,7 +123,8 @@ func (t *Tiering) workCold() {
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
-// migrate moves rows out of memory near which nobody writes now.
+// migrate moves the rows of an order out of memory, except those of segments that are being
+// written.
 func (t *Tiering) migrate(o *TieringJob) error {
 	all := t.Leaving(o.isFor)
 	for _, l := range all {

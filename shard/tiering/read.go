@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// ReadMax bounds a read of rows or bodies on disk, which a disk answers in a fraction of
-	// a millisecond. Past it another replica is asked.
+	// ReadMax bounds a read of rows or bodies on disk. A disk needs a fraction of a millisecond.
+	// After ReadMax, the caller asks another replica.
 	ReadMax = 2 * time.Second
-	// ReadsAtOnce is how many rows or bodies of one page are read at once, and how many reads
-	// of cold rows are under way at another node.
+	// ReadsAtOnce bounds the parallel reads of the rows or bodies of one page, and the parallel
+	// reads of cold rows from another node.
 	ReadsAtOnce = 16
 )
 
-// EachRead calls read, which may wait for the disk, with 0 to n-1, ReadsAtOnce at once, by the
-// deadline and within ReadMax. It returns the first error, which ends the others.
+// EachRead calls read for each i in [0, n), up to ReadsAtOnce at once, until the deadline or
+// ReadMax passes. read may wait for the disk. EachRead returns the first error, which cancels the
+// other reads.
 func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	if end := time.Now().Add(ReadMax); end.Before(deadline) {
 		deadline = end
@@ -50,7 +51,7 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	return first
 }
 
-// ReadOutboxes sets the bodies of outboxes on disk, given the bodies and the key of each
+// ReadOutboxes reads missing outbox bodies from disk. of returns the bodies and the key of an
 // author.
 func ReadOutboxes(missing []outbox.Missing, deadline time.Time, of func(author int) (*spill.Bodies, uint64)) error {
 	return EachRead(len(missing), deadline, func(ctx context.Context, i int) (err error) {

@@ -12,40 +12,40 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodColdReport = "coldreport" // → what the node says of its rows on disk, as JSON
-	methodColdOrder  = "coldorder"  // what is to become of them → what the node says to it, both as JSON
+	methodColdReport = "coldreport" // nothing → ColdReport as JSON
+	methodColdOrder  = "coldorder"  // TieringJob as JSON → ColdAnswer as JSON
 )
 
-// ColdReport is what a node says of its rows on disk. Sums are since its start.
+// ColdReport is a node's report of its rows on disk. Sums count from its start.
 type ColdReport struct {
 	AfterSeconds float64        `json:"cold_after_seconds"` // 0 for never
 	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
-	Reads        uint64         `json:"reads"` // of blocks that were not in the cache, by who waited for them
+	Reads        uint64         `json:"reads"` // of blocks that were not in the cache, one for each waiting caller
 	ReadP50      float64        `json:"read_p50_seconds"`
 	ReadP99      float64        `json:"read_p99_seconds"`
 	Refused      uint64         `json:"reads_refused"`
-	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
+	Damaged      uint64         `json:"damaged_blocks"` // found damaged, counted each time
 	Scrub        ColdScrub      `json:"scrub"`
-	Keyspaces    []ColdKeyspace `json:"keyspaces"`      // by name
-	Work         *ColdWork      `json:"work,omitempty"` // the newest that was ordered
+	Keyspaces    []ColdKeyspace `json:"keyspaces"`      // sorted by name
+	Work         *ColdWork      `json:"work,omitempty"` // the newest job
 }
 
-// ColdKeyspace is the rows of a node's replicas of one keyspace.
+// ColdKeyspace sums the rows of a node's replicas of one keyspace.
 type ColdKeyspace struct {
 	Keyspace      string `json:"keyspace"`
 	Rows          uint64 `json:"rows"`         // in memory and on disk
-	MemoryBytes   uint64 `json:"memory_bytes"` // with what is known of those on disk
+	MemoryBytes   uint64 `json:"memory_bytes"` // includes the index of the rows on disk
 	ColdRows      uint64 `json:"cold_rows"`
 	ColdBytes     uint64 `json:"cold_bytes"`  // of packed blocks
-	Generations   int    `json:"generations"` // with those that only stored snapshots name
-	DueRows       uint64 `json:"due_rows"`    // that are to leave memory, as the last look found
+	Generations   int    `json:"generations"` // includes those that only stored snapshots name
+	DueRows       uint64 `json:"due_rows"`    // due to leave memory, as of the last check
 	DamagedShards int    `json:"damaged_shards"`
 }
 
-// Reports asks every node of its rows on disk, and returns what those say, by key,
-// that answer within rpc.AskTimeout.
+// Reports asks every node for its ColdReport. It returns the reports of those that answer within
+// rpc.AskTimeout, by node key.
 func (t *Tiering) Reports(ctx context.Context) map[string]ColdReport {
 	return rpc.AskAll(ctx, maps.Keys(t.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) (r ColdReport, err error) {
 		if node == t.cfg.Key {
@@ -96,7 +96,7 @@ func (t *Tiering) coldKeyspaces() []ColdKeyspace {
 	return all
 }
 
-// diskBytes is what the store of cold rows takes on disk, 0 before there is one.
+// diskBytes returns the size of the store of cold rows on disk, or 0 before it is opened.
 func (t *Tiering) diskBytes() uint64 {
 	if store := t.store.Load(); store != nil {
 		return store.DiskBytes()
@@ -104,7 +104,7 @@ func (t *Tiering) diskBytes() uint64 {
 	return 0
 }
 
-// Stats returns the store's statistics of reads, zero before there is a store.
+// Stats returns the store's read statistics, or zeros before it is opened.
 func (t *Tiering) Stats() (s cold.Stats) {
 	if store := t.store.Load(); store != nil {
 		s = store.Stats()

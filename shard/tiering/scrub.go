@@ -13,36 +13,33 @@ import (
 )
 
 const (
-	// scrubBytesPerSecondMax bounds what reading all cold rows takes from the disk,
-	// which has others to serve: one part in some twenty of what a small one reads. More
-	// than 4.8 TB take longer than a week at that.
+	// scrubBytesPerSecondMax bounds the disk reads of a scrub: about a twentieth of what a small
+	// disk reads. At this rate, more than 4.8 TB take longer than a week.
 	scrubBytesPerSecondMax = 8 << 20
-	// scrubPieceBytes is read between two pauses: some 15 blocks.
+	// scrubPieceBytes is read between two pauses: about 15 blocks.
 	scrubPieceBytes = 64 << 10
-	// scrubRestMin is the least pause between two passes, where there is next to
-	// nothing to read.
+	// scrubRestMin is the least pause between two passes, for a node with almost no cold rows.
 	scrubRestMin = time.Second
 )
 
-// ColdScrub is how far a node is with reading all that it has on disk: cold rows, and sets of
-// members. A start begins anew, so what it tells is since then.
+// ColdScrub is the progress of the scrub of a node's cold rows and sets of members. It counts from
+// the node's start.
 type ColdScrub struct {
 	EverySeconds float64   `json:"every_seconds"` // 0 for never
 	Blocks       uint64    `json:"blocks"`        // of cold rows
 	Bytes        uint64    `json:"bytes"`
-	PassBytes    uint64    `json:"pass_bytes"` // of the pass that goes on, or of the last one
-	PassOf       uint64    `json:"pass_of"`    // about as many as that is to read
-	Passes       uint64    `json:"passes"`     // that have ended
+	PassBytes    uint64    `json:"pass_bytes"` // of the running pass, or of the last one
+	PassOf       uint64    `json:"pass_of"`    // bytes that this pass will read, estimated
+	Passes       uint64    `json:"passes"`     // completed
 	LastPass     time.Time `json:"last_pass,omitzero"`
-	Damaged      uint64    `json:"damaged_generations"` // that passes found, each time; and shards with damaged sets
+	Damaged      uint64    `json:"damaged_generations"` // found by passes, counted each time, together with shards whose sets are damaged
 }
 
-// Scrub reads all cold rows and sets once in a while, so that a disk that loses some is found
-// out while other replicas have them. Its bytes are spread over the time that a pass may
-// take.
+// Scrub reads all cold rows and sets periodically, so that it finds damage while other replicas
+// are intact. It spreads the reads over the time of a pass.
 type Scrub struct {
 	shards   func() []*Shard
-	stored   func() *members.Store // nil before OpenSets
+	stored   func() *members.Store // returns nil before OpenSets
 	every    time.Duration         // 0 for never
 	logger   *slog.Logger
 	stopping <-chan struct{}
@@ -59,14 +56,14 @@ func (s *Scrub) Report() ColdScrub {
 	return s.mu.ColdScrub
 }
 
-// tell changes what is reported.
+// tell updates the report.
 func (s *Scrub) tell(change func(*ColdScrub)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.mu.ColdScrub)
 }
 
-// Run makes passes. Open starts it, Close stops and waits for it.
+// Run runs one pass after another. Open starts it; Close stops it and waits.
 func (s *Scrub) Run() {
 	every := s.every
 	if every == 0 {
@@ -86,8 +83,8 @@ func (s *Scrub) Run() {
 	}
 }
 
-// pause returns what to call after each block of a pass: it waits as long as
-// spreads the pass over its time, and returns an error once the node is stopping.
+// pause returns a function to call after each block of a pass. It waits so that the pass takes
+// about the time every, and returns an error once the node is stopping.
 func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) error {
 	piece := 0
 	return func(bytes int) error {
@@ -109,9 +106,8 @@ func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 	}
 }
 
-// Pass reads all cold rows and sets once, shard by shard in any order: where the process
-// never lives for a whole pass, each has its turn all the same. It returns the error of
-// pause.
+// Pass reads all cold rows and sets once, in a random order of shards: even a process that never
+// lives for a whole pass reaches each shard in time. It returns the error of pause.
 func (s *Scrub) Pass(pause func(bytes int) error) error {
 	all := s.shards()
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -138,7 +134,7 @@ func (s *Scrub) Pass(pause func(bytes int) error) error {
 	return nil
 }
 
-// shard reads the cold rows of a replica, and has it repaired if they are damaged.
+// shard reads the cold rows of a replica and records damage, so that the node repairs the replica.
 func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	rows := l.Replica.Cold()
 	if rows == nil {
@@ -164,10 +160,10 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteDamaged reports a damaged generation. One that only stored snapshots name takes
-// none of the replica's rows with it: the next snapshot names it no more.
+// noteDamaged records a damaged generation. If only stored snapshots name the generation, no row
+// of the replica is lost: the next snapshot no longer names it.
 func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
-	if l.Damage.closing.Load() { // it has let go of its rows
+	if l.Damage.closing.Load() { // the replica has released its rows
 		return
 	}
 	s.tell(func(s *ColdScrub) { s.Damaged++ })

@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// suspectEvery is how often RunSuspects looks for sets in which damage was found.
+// suspectEvery is how often RunSuspects checks for suspected damage.
 const suspectEvery = time.Second
 
-// RunSuspects scrubs the sets of a replica soon after the store met damage that may concern
-// them, and removes damaged files. Open starts it, Close stops and waits for it.
+// RunSuspects scrubs a replica's sets soon after the store met damage that may concern them, and
+// removes damaged files. Open starts it; Close stops it and waits.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
 	defer tick.Stop()
@@ -38,9 +38,9 @@ func (s *Scrub) RunSuspects() {
 	}
 }
 
-// sets reads the sets of a replica, and notes damage, so that the node repairs it. It reads at
-// the highest rate instead of over a whole pass, because nothing that the store removes leaves
-// the disk before the end. It returns ErrDraining once the node is stopping.
+// sets scrubs the sets of a replica and records damage, so that the node repairs it. It reads at
+// the highest rate instead of over a whole pass: until it ends, the store cannot delete files. It
+// returns ErrDraining once the node is stopping.
 func (s *Scrub) sets(l *Shard) error {
 	sets := l.FSM.Members()
 	if sets == nil {

@@ -7,22 +7,21 @@ import (
 )
 
 const (
-	// SealAfterDefault is when a row is packed in memory by the time in its id: those
-	// of the last day are read most, and a packed one takes longer to read.
+	// SealAfterDefault is the age from which a row is packed in memory, by the time in its id.
+	// Rows of the last day are read most, and packed rows take longer to read.
 	SealAfterDefault = 24 * time.Hour
-	// sealRoundMax bounds a round. What it does not come to is the next one's, so that
-	// rows which are to leave memory do not wait for longer.
+	// sealRoundMax bounds a round. The next round continues where it stopped, so that rows due for
+	// disk do not wait longer.
 	sealRoundMax = 30 * time.Second
-	// sealReliefShare is how many rows in memory, as a share, a round has packed when
-	// none go to disk though memory is tight: what that gave back shows once the
-	// collector has run.
+	// sealReliefShare is the share of the rows in memory that a round must pack to postpone a move
+	// to disk while memory is tight. The collector must run before the freed memory shows.
 	sealReliefShare = 16
 )
 
-// OldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
-// nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
-// all alike. While memory is tight those are all rows, as for SealOld: a node that was
-// full of packed rows, young ones too, could not hold them unpacked when it restarts.
+// OldToSeal returns a predicate for the key ranges to pack when a snapshot is loaded, or nil for
+// none. Keyspaces whose ids carry no time are never packed, because their rows are all read alike.
+// While memory is tight, all rows are packed: a node that was full of packed rows could not hold
+// them unpacked after a restart.
 func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	layout, after := t.cfg.Cold.Layouts[s.Keyspace], t.cfg.Cold.SealAfter
 	if layout.Unit == 0 || after == 0 {
@@ -33,7 +32,7 @@ func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	}
 }
 
-// dueToSeal is OldToSeal for a table that is there, without what is about to go to disk.
+// dueToSeal is OldToSeal for a loaded table, without the rows that are about to move to disk.
 func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	old, now := t.OldToSeal(s), time.Now()
 	if old == nil || !t.mayMove() || !t.MayFreeze() {
@@ -43,9 +42,9 @@ func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
-// SealOld is the other half of a round of Run: it packs old rows, of segments that
-// were not written to since the round before, and whatever their age while memory is
-// tight. It reports whether that were so many that memory may not be tight any more.
+// SealOld packs old rows in memory, in segments that were not written since the previous round.
+// While memory is tight it packs rows of any age. It reports whether it packed enough rows to
+// relieve memory.
 func (t *Tiering) SealOld() (relieved bool) {
 	end := time.Now().Add(sealRoundMax)
 	all, packed, held := t.cfg.Shards(), uint64(0), uint64(0)
@@ -67,9 +66,8 @@ func (t *Tiering) SealOld() (relieved bool) {
 	return packed > 0 && packed >= held/sealReliefShare
 }
 
-// seal goes through the rows of a replica, a segment at a time with pauses between,
-// until it has looked at all, a time is over or the node stops. It returns how many
-// rows it packed, and false if it has not looked at all.
+// seal packs rows of a replica, one segment at a time with pauses between. It stops at end, or
+// when the node stops. It returns how many rows it packed, and whether it checked all segments.
 func (t *Tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := old

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/shard/metric"
 )
 
-// setMetrics are of the sets of members.
+// setMetrics returns the metrics of the sets of members.
 func (t *Tiering) setMetrics() []prometheus.Collector {
 	stored := func(value func(*members.Stats) float64) func() float64 {
 		return func() float64 {

@@ -11,30 +11,30 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// Shard is this node's replica of one shard of counters. Its fields are set before it is
-// listed, and not changed then.
+// Shard is this node's replica of one shard of counters. Its fields are set before it is listed
+// and do not change afterwards.
 type Shard struct {
 	Group    uint32
 	Keyspace string
-	PerKey   uint64 // how many ids share a key over all shards of the keyspace
+	PerKey   uint64 // ids that share a key, over all shards of the keyspace
 	Offset   uint64 // the id of a key is key*PerKey + Offset
 	FSM      *raftfsm.Counters
 	Replica  *replica.Replica
 	Damage   *Damage
 
-	due   atomic.Int64 // rows that the last look of Run found were to leave memory
-	moved uint64       // rows that left memory since the last snapshot for that: Run's
+	due   atomic.Int64 // rows due to leave memory, as of the last check by Run
+	moved uint64       // rows that left memory since the last snapshot; only Run uses it
 }
 
-// Bodies are the feeds, or the outboxes, of this node's replica of one shard. Its fields are
-// set before it is listed.
+// Bodies are the feeds or outboxes of this node's replica of one shard. Its fields are set before
+// it is listed.
 type Bodies struct {
 	*spill.Shard
 	Of     codec.Kind   // of the shard
 	Logger *slog.Logger // names the replica
 }
 
-// what names the bodies in logs.
+// what returns the name of the bodies for logs.
 func (b *Bodies) what() string {
 	if b.Of == codec.KindFeed {
 		return "feeds"
@@ -42,18 +42,18 @@ func (b *Bodies) what() string {
 	return "outboxes"
 }
 
-// Damage remembers that rows or bodies of a replica could not be read from disk. It stays
-// so until the replica is opened again.
+// Damage records that rows or bodies of a replica could not be read from disk. The record stays
+// until the replica is opened again.
 type Damage struct {
 	Logger *slog.Logger // names the replica
 
 	found   atomic.Bool
-	rows    atomic.Bool // beyond bodies, which the replica has in its own snapshot and log
+	rows    atomic.Bool // more than bodies is damaged; the replica's own snapshot and log hold its bodies
 	closing atomic.Bool
 }
 
-// Note remembers err, and logs it the first time. It does nothing after Close: a replica
-// that is being closed has released its rows.
+// Note records err, and logs the first one. It does nothing after Close, because a replica that is
+// being closed has released its rows.
 func (d *Damage) Note(err error) {
 	if d.closing.Load() {
 		return
@@ -73,5 +73,5 @@ func (d *Damage) Found() bool { return d.found.Load() }
 // OfBodies reports whether only bodies were found to be damaged.
 func (d *Damage) OfBodies() bool { return d.found.Load() && !d.rows.Load() }
 
-// Close has Note do nothing from now on.
+// Close makes Note a no-op.
 func (d *Damage) Close() { d.closing.Store(true) }

@@ -21,21 +21,21 @@ const (
 	// FeedIdleDefault is the idle time after which a feed leaves memory: a user who has not
 	// polled for a week is unlikely to poll within the hour.
 	FeedIdleDefault = 7 * 24 * time.Hour
-	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds count time
-	// in seconds, of which 32 bits suffice for longer.
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may also be 0. Feeds count seconds
+	// in 32 bits, which is enough for FeedIdleMax.
 	FeedIdleMin = time.Second
 	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
 	// spillTick is how often Run advances the clock of feeds and checks memory. Headroom
 	// checks twice as often.
 	spillTick = time.Second
-	// Run checks all bodies feedLookShare times in the idle time, and at least every
-	// feedLookMax. A check takes some 10 ns a body.
+	// Run checks all bodies feedLookShare times in the idle time, and at least every feedLookMax.
+	// A check takes about 10 ns for each body.
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
-	// feedReliefShare is the share of the bodies in memory that leaves it, beyond what must,
-	// while memory is tight: room for bodies that return. Bodies that were used within FeedBusy
-	// stay, as clients that poll do so more often.
+	// feedReliefShare is the extra share of the bodies that leaves memory while it is tight, so
+	// that returning bodies fit. Bodies used within FeedBusy stay: clients that poll do so more
+	// often.
 	feedReliefShare = 16
 	FeedBusy        = time.Minute
 )
@@ -47,23 +47,23 @@ type Round struct {
 	Relieve func() bool   // reports whether memory is tight
 }
 
-// Spill moves idle feeds and outboxes out of memory, to the store of cold rows. It has no
-// lock, as it does not change.
+// Spill moves idle feeds and outboxes out of memory, to the store of cold rows. It needs no lock,
+// because its fields do not change.
 //
-// Its goroutine: Run, which Node starts and waits for.
+// Its goroutine is Run. Node starts it and waits for it.
 type Spill struct {
 	SpillConfig
 	began time.Time // when Time was FeedBusy
 }
 
-// SpillConfig configures a Spill. Every field must be set but Store.
+// SpillConfig configures a Spill. Every field but Store must be set.
 type SpillConfig struct {
-	Idle      time.Duration // how long nobody uses a feed or an outbox until it leaves memory; 0 for never
+	Idle      time.Duration // how long a feed or an outbox stays in memory unused; 0 for ever
 	Catalog   *catalog.Catalog
 	Headroom  *headroom.Headroom
 	Store     func() *cold.Store // called once shards are opened
-	Bodies    func() []*Bodies   // that this node has now
-	Stats     func() cold.Stats  // of that store, zero before it is there
+	Bodies    func() []*Bodies   // the bodies on this node now
+	Stats     func() cold.Stats  // of the store, or zeros before it is opened
 	MayFreeze func() bool
 	Stopping  <-chan struct{}
 }
@@ -71,7 +71,7 @@ type SpillConfig struct {
 // NewSpill returns a Spill whose time begins now.
 func NewSpill(cfg SpillConfig) *Spill { return &Spill{SpillConfig: cfg, began: time.Now()} }
 
-// Place returns where the idle bodies of a group go.
+// Place returns where the idle bodies of a group are stored.
 func (s *Spill) Place(group uint32) spill.Place {
 	if s.Idle == 0 {
 		return spill.Place{}
@@ -79,14 +79,14 @@ func (s *Spill) Place(group uint32) spill.Place {
 	return spill.Place{Store: s.Store(), Group: group, Tight: s.tight}
 }
 
-// Begin sets the time of a shard, none of whose bodies anybody has asked for yet.
+// Begin sets the clock of a shard that opens. None of its bodies has been used yet.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
 // Time returns the time on the clock of feeds, which begins at FeedBusy.
 func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
 
-// Run moves idle bodies out of memory and, near the memory limit, the bodies that are idle for
-// the longest. Open starts it, Close stops and waits for it.
+// Run moves idle bodies out of memory and, near the memory limit, the bodies that have been idle
+// the longest. Open starts it; Close stops it and waits.
 func (s *Spill) Run() {
 	round := &Round{looked: s.Time(), Relieve: s.tight}
 	tick := time.NewTicker(spillTick)
@@ -104,7 +104,7 @@ func (s *Spill) Run() {
 // tight reports whether bodies must leave memory because it is short.
 func (s *Spill) tight() bool { return s.Headroom.MemoryTight.Load() }
 
-// Round is one tick of Run, at a time of Spill.Time.
+// Round is one tick of Run, at time now on the clock of feeds.
 func (s *Spill) Round(round *Round, now time.Duration) {
 	all := s.Bodies()
 	for _, r := range all {
@@ -116,15 +116,15 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 			s.moveOut(r, s.Idle, math.MaxInt64)
 		}
 	}
-	// What bodies left behind is free only after a collection.
+	// The memory of moved bodies becomes free only after a collection.
 	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
 		round.Cycles = cycles
 		s.Relieve(all, int64(s.Headroom.MemoryOver.Load()))
 	}
 }
 
-// Relieve moves over bytes of bodies out of memory, and feedReliefShare more: of all shards,
-// the bodies that are idle for the longest.
+// Relieve moves at least over bytes of bodies out of memory, and feedReliefShare more. It picks
+// the bodies of all shards that have been idle the longest.
 func (s *Spill) Relieve(all []*Bodies, over int64) {
 	var ages spill.Ages
 	shards := make([]spill.Ages, len(all))
@@ -144,8 +144,8 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 	}
 }
 
-// moveOut moves bodies of a replica out of memory that have been idle for at least idle, about
-// bytesMax of them at most.
+// moveOut moves bodies of a replica that have been idle for at least idle out of memory, about
+// bytesMax at most.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)

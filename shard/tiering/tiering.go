@@ -1,11 +1,10 @@
-// Package tiering owns where rows and feeds are: unpacked or packed in memory, or on disk.
-// It moves them by age and when memory is short, carries out the jobs of operators, and reads
-// everything on disk to detect damage.
+// Package tiering owns the place of rows and feeds: unpacked or packed in memory, or on disk. It
+// moves them by age and when memory is short, runs the jobs of operators, and scrubs everything on
+// disk to detect damage.
 //
 // It never changes a count, proposes an entry or opens a replica.
 //
-// Invariant: a row that left memory is on disk, durable and readable, before memory lets
-// go of it.
+// Invariant: memory releases a row only after the row is durable and readable on disk.
 package tiering
 
 import (
@@ -25,58 +24,56 @@ import (
 )
 
 const (
-	// coldQuietMax is for how long nobody may have written to a segment that is
-	// sealed or frozen, unless their ages are less: rows that are written to are not
-	// cold, however old.
+	// coldQuietMax is how long a segment must be unwritten before its rows are packed or moved.
+	// Shorter configured ages shorten it. Rows that are being written are not cold, however old.
 	coldQuietMax = time.Minute
 	coldQuietMin = 200 * time.Millisecond
-	// coldSnapshotShare is how many of a shard's rows, as a share, leave memory before
-	// a snapshot is taken for that. It writes those that stay: so often that is
-	// little.
+	// coldSnapshotShare is the share (1/8) of a shard's rows that must leave memory before Run
+	// takes a snapshot. A snapshot writes the rows that stay, so at this rate it costs little.
 	coldSnapshotShare = 8
-	// coldShare is the part of one core, as a share, that moving rows, and packing them,
-	// takes while memory is not tight: some 200,000 rows a second to disk, which is far
-	// more than a service makes, and leaves the processors to reads.
+	// coldShare is the share (1/8) of one core that moving and packing rows takes while memory is
+	// not tight. That is about 200,000 rows a second to disk, far more than a service creates. It
+	// leaves the processors to reads.
 	coldShare = 8
-	// relieveTurns is in how many turns all that is idle would leave memory: each takes
-	// as large a part of every shard, so that the oldest of all go first.
+	// relieveTurns is the number of turns in which Relieve would move all idle rows. Each turn
+	// takes the same share of every shard, so that the oldest rows of all shards move first.
 	relieveTurns = 16
 )
 
-// Tiering packs rows in memory, moves rows between memory and disk, and does what operators
-// order about that. It has no lock but that of
-// its queue, under which it calls nothing.
+// Tiering packs rows in memory, moves rows between memory and disk, and runs the jobs of
+// operators. Its only lock is that of its queue, under which it calls nothing.
 //
-// Its goroutines: Run, and Run and RunSuspects of Scrub, which the node starts and waits for.
+// Its goroutines are Run, Scrub.Run and Scrub.RunSuspects. The node starts them and waits for
+// them.
 type Tiering struct {
 	cfg     Config
-	calls   *rpc.Calls                    // set by connect
-	limited *slog.Logger                  // limits what repeats; set by connect
+	calls   *rpc.Calls                    // set by Connect
+	limited *slog.Logger                  // rate-limited; set by Connect
 	store   atomic.Pointer[cold.Store]    // nil before OpenStore
 	sets    atomic.Pointer[members.Store] // nil before OpenSets
 
 	Scrub    Scrub
 	Queue    Queue
-	moved    atomic.Uint64 // rows that became cold, or were written anew
-	due      atomic.Int64  // rows in memory that the last look found were to become so
-	Sealed   atomic.Uint64 // rows that were sealed, each time
-	Repaired atomic.Uint64 // replicas that were replaced by another node's: the node counts them
-	sealNext int           // at which of the shards the next round begins: run's
+	moved    atomic.Uint64 // rows written to disk, again or for the first time
+	due      atomic.Int64  // rows in memory due to move to disk, as of the last check
+	Sealed   atomic.Uint64 // rows packed, counted each time
+	Repaired atomic.Uint64 // replicas replaced by another node's; the node increments it
+	sealNext int           // the shard at which the next round begins; only Run uses it
 }
 
-// Config configures a tiering. Every field must be set.
+// Config configures a Tiering. Every field must be set.
 type Config struct {
 	Key      string // of this node
 	Cold     ColdConfig
 	Catalog  *catalog.Catalog
 	Headroom *headroom.Headroom
-	Shards   func() []*Shard // that this node has now
+	Shards   func() []*Shard // the shards on this node now
 	Draining *atomic.Bool
 	Stopping <-chan struct{}
 	Logger   *slog.Logger
 }
 
-// New returns a tiering that waits for its store, its connection and run.
+// New returns a Tiering. OpenStore, OpenSets and Connect must follow before Run.
 func New(cfg Config) *Tiering {
 	t := &Tiering{cfg: cfg, Scrub: Scrub{shards: cfg.Shards, every: cfg.Cold.ScrubEvery, logger: cfg.Logger, stopping: cfg.Stopping}}
 	t.Scrub.stored = t.sets.Load
@@ -103,15 +100,15 @@ func (t *Tiering) OpenSets(cfg members.Config) (*members.Store, error) {
 	return store, err
 }
 
-// Connect has tiering ask other nodes by calls, and answer them once calls are served.
+// Connect lets Tiering call other nodes, and registers the handlers for their calls.
 func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 	t.calls, t.limited = calls, limited
 	calls.Handle(methodColdReport, t.serveReport)
 	calls.Handle(methodColdOrder, t.serveOrder)
 }
 
-// OpenCounters makes the state machine of a shard with sets of members, whose idle outboxes go
-// to a place, and returns where its rows may be beside memory.
+// OpenCounters makes the state machine of a shard, with its sets of members and the place for its
+// idle outboxes. It returns the shard's cold rows.
 func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Place) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
@@ -120,22 +117,22 @@ func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Pla
 	return rows, err
 }
 
-// Leaving is what of one shard is on its way out of memory.
+// Leaving is the move of one shard's rows out of memory.
 type Leaving struct {
 	*Shard
 	idle  *raftfsm.Idle
-	rows  int // that became cold, or were written anew
+	rows  int // rows written to disk, again or for the first time
 	began time.Time
 }
 
-// Watch finds what is idle of the rows that old says so of, and returns how many that are.
+// Watch finds the idle segments of the rows that old selects, and returns how many rows they have.
 func (l *Leaving) Watch(old func(first, last uint64) bool) int {
 	l.idle = l.FSM.Watch(old)
 	l.due.Store(int64(l.idle.Due()))
 	return l.idle.Due()
 }
 
-// Leaving returns the shards here that are asked for.
+// Leaving returns the local shards that of selects.
 func (t *Tiering) Leaving(of func(*Shard) bool) (all []*Leaving) {
 	for _, s := range t.cfg.Shards() {
 		if of(s) {
@@ -145,10 +142,9 @@ func (t *Tiering) Leaving(of func(*Shard) bool) (all []*Leaving) {
 	return all
 }
 
-// Run packs rows in memory, and moves them out of it, once they are old and nobody
-// writes to them, and near the memory limit those that are not old too; and does what
-// operators ask for (queue.go), so that one thing moves rows at a time. Open starts it,
-// Close stops and waits for it.
+// Run packs old rows in memory, and moves older ones to disk, once nobody writes to them. Near the
+// memory limit it moves young rows too. It also runs the jobs of operators (queue.go), so that
+// only one goroutine moves rows. Open starts it; Close stops it and waits.
 func (t *Tiering) Run() {
 	quiet := coldQuietMax
 	for _, after := range []time.Duration{t.cfg.Cold.After, t.cfg.Cold.SealAfter} {
@@ -172,8 +168,7 @@ func (t *Tiering) Run() {
 	}
 }
 
-// MoveCold is one round of run. What was not written to since the round before is
-// idle.
+// MoveCold is one round of Run. It moves segments that were not written since the previous round.
 func (t *Tiering) MoveCold() {
 	all, may, due := t.Leaving(AnyShard), t.mayMove(), 0
 	tight := t.cfg.Headroom.MemoryTight.Load()
@@ -189,17 +184,16 @@ func (t *Tiering) MoveCold() {
 	t.due.Store(int64(due))
 }
 
-// moveOld moves what is old and idle of a shard out of memory, and returns how many rows
-// were to leave.
+// moveOld moves the old and idle rows of a shard out of memory, and returns how many were due.
 func (t *Tiering) moveOld(l *Leaving) (due int) {
 	old := t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey)
 	due = l.Watch(old)
-	_ = t.freeze(l, l.idle.Segments(), t.rest) // it is told, and tried again
+	_ = t.freeze(l, l.idle.Segments(), t.rest) // freeze logs the error, and the next round retries
 	return due
 }
 
-// moveIdle moves whatever is idle out of memory while that is tight, and returns how
-// many rows might leave.
+// moveIdle moves idle rows of any age out of memory while memory is tight, and returns how many
+// might leave.
 func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	for _, l := range all {
 		due += l.Watch(AnyAge)
@@ -211,15 +205,15 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	return due
 }
 
-// mayMove reports whether rows are to leave memory at all.
+// mayMove reports whether rows ever leave memory.
 func (t *Tiering) mayMove() bool { return t.cfg.Cold.After > 0 }
 
-// MayFreeze reports whether there is time and room for it.
+// MayFreeze reports whether rows may move now: the node is not stopping and its disk is not full.
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
 
-// rest waits after some rows were moved, for as much longer than that took as leaves
-// others their share, or until the node is stopping. Want of memory knows no rest, and
-// ends one: a step that waited for its disk may have it last for minutes.
+// rest pauses after a step that took some time, for coldShare-1 times as long, so that others get
+// their share of the processor. The pause ends early once the node stops or memory is tight. A
+// step that waited for its disk could otherwise pause for minutes.
 func (t *Tiering) rest(took time.Duration) {
 	for left := took * (coldShare - 1); left > 0 && !t.cfg.Headroom.MemoryTight.Load(); left -= headroom.Tick {
 		select {
@@ -242,9 +236,9 @@ func (t *Tiering) isStopping() bool {
 // noRest is a rest that does not pause, for urgent moves.
 func noRest(time.Duration) {}
 
-// freeze moves rows of that many segments, or of all that there are, and rests after
-// each step. Those that cannot be read on disk stay as they are. Its error is of rows
-// that stay in memory.
+// freeze moves the rows of up to segments segments to disk, and calls rest after each step. Rows
+// whose cold segment cannot be read stay where they are. It returns an error if rows stay in
+// memory.
 func (t *Tiering) freeze(l *Leaving, segments int, rest func(took time.Duration)) error {
 	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && t.MayFreeze(); {
 		began := time.Now()
@@ -262,14 +256,13 @@ func (t *Tiering) freeze(l *Leaving, segments int, rest func(took time.Duration)
 	return nil
 }
 
-// AnyShard is of all shards.
+// AnyShard selects all shards.
 func AnyShard(*Shard) bool { return true }
 
-// AnyAge is of all rows.
+// AnyAge selects all rows.
 func AnyAge(uint64, uint64) bool { return true }
 
-// Relieve moves what is idle out of memory, the first segments of all shards first,
-// while memory is tight.
+// Relieve moves idle rows out of memory while memory is tight, taking turns over the shards.
 func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 	turn := make([]int, len(all))
 	for i, l := range all {
@@ -280,14 +273,14 @@ func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 			if !tight() {
 				return
 			}
-			_ = t.freeze(l, turn[i], noRest) // it is told, and tried again
+			_ = t.freeze(l, turn[i], noRest) // freeze logs the error, and the next round retries
 		}
 	}
 }
 
-// keepCold tells what has become cold, and takes a snapshot once a good part of the rows
-// has left memory: without one that names them, a restart would begin with all of them
-// in memory, or write all anew that came with a snapshot of another node.
+// keepCold logs the rows that moved. It takes a snapshot once a good share of the rows has left
+// memory. Without a snapshot that names them, a restart would load all of them into memory, and
+// would rewrite those that came with another node's snapshot.
 func (t *Tiering) keepCold(l *Leaving) {
 	if l.rows > 0 {
 		t.cfg.Logger.Info("rows are cold", "group", l.Group, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())
@@ -298,7 +291,7 @@ func (t *Tiering) keepCold(l *Leaving) {
 		return
 	}
 	if err := l.Replica.TakeSnapshot(); err != nil {
-		l.Replica.NoteSnapshot(err) // it is tried again
+		l.Replica.NoteSnapshot(err) // the next round retries
 		return
 	}
 	l.moved = 0

@@ -19,22 +19,22 @@ func TestIDLayouts(t *testing.T) {
 		id     uint64
 		want   bool // a row of that id is older than a day
 	}{
-		{"weibo", 3342819171543700, true}, // of 2011
+		{"weibo", 3342819171543700, true}, // 2011
 		{"weibo", at(LayoutWeibo, 25*time.Hour), true},
 		{"weibo", at(LayoutWeibo, 23*time.Hour), false},
 		{"weibo", at(LayoutWeibo, 0), false},
-		{"weibo", 4356289951672851, false},    // of 2019, which is yet to come
-		{"weibo", 109091785468, false},        // of an older form
-		{"weibo", 5624750572560875869, false}, // of another
-		{"weibo", 404279823394832384, false},  // of Twitter, 2013
+		{"weibo", 4356289951672851, false},    // 2019, later than the test's now
+		{"weibo", 109091785468, false},        // an older form of ids
+		{"weibo", 5624750572560875869, false}, // another older form of ids
+		{"weibo", 404279823394832384, false},  // a Twitter id of 2013
 		{"weibo", 1385856000000000, false},    // microseconds since 1970
 		{"weibo", 1, false},
 		{"weibo", 999_999_999, false},
 		{"weibo", 1_000_000_000, false},
 		{"twitter", 1000, false},
 		{"twitter", 9_999_999_999, false},
-		{"twitter", 3342819171543700, false}, // of Weibo, 2011
-		{"twitter", 29700859247, false},      // of before there was a layout
+		{"twitter", 3342819171543700, false}, // a Weibo id of 2011
+		{"twitter", 29700859247, false},      // a Twitter id from before the layout
 		{"20:0:1s", 1, false},
 		{"twitter", at(LayoutTwitter, 25*time.Hour), true},
 		{"twitter", at(LayoutTwitter, 23*time.Hour), false},
@@ -106,7 +106,7 @@ func TestMovingRowsRests(t *testing.T) {
 	}
 }
 
-// A pause, which leaves the processor to requests, ends once memory is tight.
+// A pause leaves the processor to requests. It ends once memory is tight.
 func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	room, stopping := &headroom.Headroom{}, make(chan struct{})
 	tiers := New(Config{Headroom: room, Stopping: stopping})
@@ -129,8 +129,7 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	close(stopping)
 }
 
-// A pass is spread over its time, never faster than the disk's share, and ends with the
-// node.
+// A scrub spreads its reads over the pass, never exceeds its rate, and stops with the node.
 func TestScrubPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopping := make(chan struct{})

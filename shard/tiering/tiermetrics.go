@@ -6,16 +6,16 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// The tiers that a row may be in. One that was written to since it left memory, or was
-// packed, counts where it left to as well, and not as hot.
+// The tiers of a row. A row that was written after it left memory, or after it was packed, counts
+// for the tier where it was, not as hot.
 const (
 	tierHot    = "hot"
 	tierSealed = "sealed"
 	tierCold   = "cold"
 )
 
-// tierCollector tells what is where, by keyspace. It asks the replicas when it is asked,
-// and has no state of its own.
+// tierCollector exports the rows and bytes of each tier by keyspace. It keeps no state: Collect
+// asks the replicas.
 type tierCollector struct {
 	tiering     *Tiering
 	rows, bytes *prometheus.Desc
@@ -30,14 +30,12 @@ func newTierCollector(t *Tiering) *tierCollector {
 	}
 }
 
-// Describe is prometheus.Collector's.
 func (c *tierCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{c.rows, c.bytes} {
 		to <- desc
 	}
 }
 
-// Collect is prometheus.Collector's.
 func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
 	tell := func(desc *prometheus.Desc, value uint64, keyspace, tier string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), keyspace, tier)
@@ -52,7 +50,7 @@ func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// heldByKeyspace sums what the node's shards hold.
+// heldByKeyspace sums the statistics of the node's shards by keyspace.
 func (t *Tiering) heldByKeyspace() map[string]engine.Stats {
 	held := map[string]engine.Stats{}
 	for _, s := range t.cfg.Shards() {
