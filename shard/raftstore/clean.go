@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// moveBytesMax bounds what the cleaner writes at once, which other writes wait for.
+	// moveBytesMax bounds one write of the cleaner, because other writes wait for it.
 	moveBytesMax = 256 << 10
 
-	// The cleaner moves entries once what is not needed takes more than cleanSegments
-	// segments and than half of what is needed. So a log takes at most half more than it
-	// needs, and cleaning writes at most two bytes for each one that was written.
+	// The cleaner moves entries once the dead bytes exceed both cleanSegments segments and
+	// 1/cleanShare of the live bytes. So a log uses at most half more disk than its live bytes,
+	// and cleaning writes at most two bytes for each byte written.
 	cleanSegments = 2
 	cleanShare    = 2
 )
 
-// errMovedMeanwhile is returned for a move of entries that were deleted meanwhile.
+// errMovedMeanwhile is returned for a move of entries that have since been deleted or moved.
 var errMovedMeanwhile = errors.New("the entries are not there any more")
 
 func (l *Log) wakeCleaner() {
@@ -26,9 +26,8 @@ func (l *Log) wakeCleaner() {
 	}
 }
 
-// runCleaner removes segments in which nothing is needed. So that a few entries of one
-// replica do not keep what all others have deleted, it writes them again where the log is
-// written now.
+// runCleaner removes segments without live entries. If a few entries of one replica keep a segment
+// alive, it first writes them again at the end of the log.
 func (l *Log) runCleaner() {
 	for {
 		select {
@@ -55,7 +54,7 @@ func (l *Log) runCleaner() {
 	}
 }
 
-// clean removes one segment, and reports whether it did.
+// clean removes one segment, and reports whether there was one to remove.
 func (l *Log) clean() (bool, error) {
 	s := l.toClean()
 	if s == nil {
@@ -67,7 +66,8 @@ func (l *Log) clean() (bool, error) {
 	return true, l.remove(s)
 }
 
-// toClean returns the segment that needs the least, if it is to go; nil for none.
+// toClean returns the segment to remove next, the one with the smallest share of live entries; nil
+// for none.
 func (l *Log) toClean() *segment {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -92,7 +92,7 @@ func (l *Log) toClean() *segment {
 	return least
 }
 
-// moveEntries writes the needed entries of a segment again.
+// moveEntries writes the live entries of a segment again, at the end of the log.
 func (l *Log) moveEntries(s *segment) error {
 	if !l.isLive(s) {
 		return nil
@@ -136,14 +136,15 @@ func (l *Log) isLive(s *segment) bool {
 	return s.live > 0
 }
 
-// mover gathers items that may have to be written again.
+// mover collects items that may have to be written again.
 type mover struct {
 	moves []moving
 	items [][]byte
 	bytes int
 }
 
-// move writes those that are needed. What is deleted before that is left out.
+// move writes the collected items that are still live. It retries if entries were deleted
+// meanwhile.
 func (m *mover) move(l *Log) error {
 	for {
 		r := &request{kind: itemMove}
@@ -168,8 +169,8 @@ func (m *mover) move(l *Log) error {
 	}
 }
 
-// remove takes a segment off the log, and then gives its file to a later segment or
-// deletes it. Reads that are under way end first.
+// remove takes a segment off the log. Once all reads of it have ended, it keeps the file for a
+// later segment or deletes it.
 func (l *Log) remove(s *segment) error {
 	if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, s.number), segment: s.number}); err != nil {
 		return err

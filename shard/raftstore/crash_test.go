@@ -11,14 +11,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// history is what a log was to hold after each change, and how many were acknowledged.
+// history is the expected contents of a log after each change, and the number of acknowledged
+// changes.
 type history struct {
 	mu     sync.Mutex
-	states []model // states[n] after n changes; the last may be under way
+	states []model // states[n] after n changes; the last may not be acknowledged yet
 	acked  int
 }
 
-// make makes a change.
+// make applies a change to the log and to the history.
 func (h *history) make(l *Log, o op) error {
 	next := h.last().clone()
 	o.model(next)
@@ -42,8 +43,8 @@ func (h *history) ackedNow() int {
 	return h.acked
 }
 
-// fits returns "" if a log holds all of the first n changes that were acknowledged when a
-// crash came, and otherwise how it differs.
+// fits returns "" if the log holds the state after some number of changes between from and to, and
+// otherwise the difference.
 func (h *history) fits(l *Log, from, to int) (diff string) {
 	for n := from; n <= min(to+1, len(h.states)-1); n++ {
 		d := h.states[n].differs(l)
@@ -55,14 +56,14 @@ func (h *history) fits(l *Log, from, to int) (diff string) {
 	return diff
 }
 
-// crash is a disk as a crash may have left it, when from to to changes were acknowledged.
+// crash is a disk after a crash, when from to to changes were acknowledged.
 type crash struct {
 	disk     *vfs.MemFS
 	from, to int
 	when     string
 }
 
-// crashes takes a disk's states at moments of a log's life.
+// crashes collects the states of a disk during a log's life.
 type crashes struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -94,10 +95,9 @@ func (c *crashes) count() int {
 	return len(c.taken)
 }
 
-// A crash at any write, sync, rename, creation or deletion of a file loses nothing that
-// was acknowledged, and makes up nothing; whatever a disk kept of what was not synced:
-// nothing, all, any pages, any sectors of the write that was under way. So does a crash
-// while the log is opened after that.
+// A crash at any write, sync, rename, creation or deletion of a file loses no acknowledged change
+// and invents none. It does not matter which unsynced data the disk kept: none, all, any pages, or
+// any sectors of the running write. The same holds for a crash while the log opens afterwards.
 func TestCrashAnywhere(t *testing.T) {
 	seeds, changes := uint64(3), 80
 	if testing.Short() {
@@ -147,15 +147,15 @@ func checkCrash(t *testing.T, h *history, c crash, fs vfs.FS, opened func()) {
 	if err = errors.Join(err, l.Close()); err != nil || diff != "" {
 		t.Fatalf("crash %s, %d to %d changes acknowledged: %v%s", c.when, c.from, c.to, err, diff)
 	}
-	// Nothing of what the crash cut short is in the way of what was written since.
+	// The remains of the interrupted batch do not disturb later ones.
 	if l, err = Open(testDir, Options{FS: fs, SegmentBytes: segmentBytesMin}); err != nil {
 		t.Fatalf("crash %s, opened once more: %v", c.when, err)
 	}
 	mustDo(t, l.Close())
 }
 
-// A disk that is full, or fails, in any moment: the change that meets it is not
-// acknowledged and none after it. What was is there after a restart.
+// If the disk is full or fails at any moment, the log acknowledges neither that change nor any
+// later one. A restart finds all earlier changes.
 func TestDiskThatFails(t *testing.T) {
 	for _, kind := range []string{"write", "sync", ""} {
 		for after := 0; ; after += 1 + after/4 {
@@ -197,9 +197,8 @@ func TestDiskThatFails(t *testing.T) {
 	}
 }
 
-// A sync fails, the process ends, and the next one reads what was written out of the
-// system's memory. It counts as stored from then on, so a crash of the machine must not
-// take it away.
+// A sync fails, the process ends, and the next process reads the batch from the system's memory.
+// From then on the batch counts as stored, so a crash of the machine must not lose it.
 func TestUnsyncedBatchThatWasRead(t *testing.T) {
 	disk := newDisk()
 	broken := &brokenFS{after: 1 << 30, only: "sync", err: errNoSpace}
@@ -234,7 +233,7 @@ func TestUnsyncedBatchThatWasRead(t *testing.T) {
 	if last, _ := r.LastIndex(); last != 2 {
 		t.Fatalf("the last entry is %d", last)
 	}
-	// A sync alone would not do: the system may take the pages for written.
+	// A sync alone is not enough: the system may treat the pages as written.
 	mu.Lock()
 	defer mu.Unlock()
 	if !written[int64(end)*sectorBytes] {

@@ -10,8 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// watchedFS calls hook before each change of a file or a directory, and before each sync.
-// An error of hook is the operation's.
+// watchedFS calls hook before each change of a file or a directory, and before each sync. An error
+// of hook fails the operation.
 type watchedFS struct {
 	vfs.FS
 	hook func(op change) error
@@ -20,7 +20,7 @@ type watchedFS struct {
 	open map[string]*watchedFile // by path; a rename moves them
 }
 
-// newDisk returns a disk with a directory for a log.
+// newDisk returns a disk with an empty directory for a log.
 func newDisk() *vfs.MemFS {
 	disk := vfs.NewCrashableMem()
 	if err := disk.MkdirAll("node", 0o700); err != nil {
@@ -48,7 +48,7 @@ func (f *watchedFS) watch(file vfs.File, name string) *watchedFile {
 	return w
 }
 
-// change is what is about to happen to a file.
+// change is an operation that is about to happen to a file.
 type change struct {
 	kind string // write, sync, rename, remove, create
 	path string
@@ -122,12 +122,12 @@ func (f *watchedFile) SyncData() error {
 	return f.File.SyncData()
 }
 
-// tear returns what a disk may hold after a crash while a file is written: all that is
-// synced, and of the write any sectors.
+// tear returns the contents of a disk after a crash during a write: everything synced, and any
+// sectors of the write.
 func tear(disk *vfs.MemFS, c change, random *rand.Rand) *vfs.MemFS {
 	after := disk.CrashClone(vfs.CrashCloneCfg{})
 	if _, err := after.Stat(c.path); err != nil {
-		return after // its name is not on the disk yet
+		return after // its name is not on disk yet
 	}
 	file, err := after.OpenReadWrite(c.path, vfsCategory)
 	if err != nil {
@@ -147,7 +147,7 @@ func tear(disk *vfs.MemFS, c change, random *rand.Rand) *vfs.MemFS {
 	return after
 }
 
-// brokenFS fails every change from some moment on.
+// brokenFS fails every change after a number of them.
 type brokenFS struct {
 	mu    sync.Mutex
 	after int    // changes that still succeed

@@ -38,8 +38,7 @@ func segmentsOf(t *testing.T, disk *vfs.MemFS) (paths []string) {
 	return paths
 }
 
-// needed returns the segments that a log needs. Nothing was written to the one after them,
-// and those of lower numbers are to be used again.
+// needed returns the files of the live segments: neither the prepared segment nor the spare files.
 func needed(t *testing.T, disk *vfs.MemFS) map[string]bool {
 	t.Helper()
 	l, err := Open(testDir, Options{FS: disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})})
@@ -59,7 +58,7 @@ func readFile(t *testing.T, disk *vfs.MemFS, path string) []byte {
 	return bytes.Clone(raw)
 }
 
-// with returns a copy of a disk with another content of one file, nil for none.
+// with returns a copy of a disk in which one file has other contents; nil removes it.
 func with(t *testing.T, disk *vfs.MemFS, path string, raw []byte) *vfs.MemFS {
 	t.Helper()
 	harmed := disk.CrashClone(vfs.CrashCloneCfg{})
@@ -74,8 +73,8 @@ func with(t *testing.T, disk *vfs.MemFS, path string, raw []byte) *vfs.MemFS {
 	return harmed
 }
 
-// refusedOrWhole opens a log with one damaged file. It must either be refused, with the
-// file named, and left unchanged, or be complete.
+// refusedOrWhole opens a log with one damaged file. The log must either refuse to open, naming the
+// file and changing nothing, or be complete.
 func refusedOrWhole(t *testing.T, disk *vfs.MemFS, m model, path, harm string) (refused bool) {
 	t.Helper()
 	before := disk.String()
@@ -96,9 +95,8 @@ func refusedOrWhole(t *testing.T, disk *vfs.MemFS, m model, path, harm string) (
 	return false
 }
 
-// A changed byte in any part of any file: a sector's head, a batch's head, an item, the
-// data of an entry, zeros behind it, sectors that nothing was written to, those of an
-// earlier life of the file.
+// One changed byte anywhere in a file: the head of a sector, of a batch or of an item, the data of
+// an entry, the zeros after it, unwritten sectors, and sectors of an earlier life of the file.
 func TestChangedByte(t *testing.T) {
 	disk, m := fullLog(t, 150)
 	paths, needed := segmentsOf(t, disk), needed(t, disk)
@@ -125,7 +123,7 @@ func TestChangedByte(t *testing.T) {
 	}
 }
 
-// Files that are cut short, empty, zeroed in part, of another segment, or gone.
+// Files that are truncated, empty, partly zeroed, swapped or missing.
 func TestHarmedFile(t *testing.T) {
 	disk, m := fullLog(t, 150)
 	paths, needed := segmentsOf(t, disk), needed(t, disk)
@@ -144,8 +142,7 @@ func TestHarmedFile(t *testing.T) {
 		for _, bytes := range []int{1, 100, 511, 512, 513, 5000, len(raw) - 512, len(raw) - 1} {
 			harms[fmt.Sprintf("cut to %d bytes", bytes)] = raw[:bytes]
 		}
-		// If the last batch of all is lost or torn, it looks as if it had never been
-		// acknowledged.
+		// If the very last batch is lost or torn, it looks as if it had never been acknowledged.
 		number, _ := parseSegmentName(path[len(testDir)+1:])
 		found, err := scanSegment(raw, number, func([]byte, uint32) error { return nil })
 		mustDo(t, err)
@@ -163,7 +160,7 @@ func TestHarmedFile(t *testing.T) {
 	}
 }
 
-// A sector that is damaged while the log is open is found when an entry is read.
+// A read finds a sector that was damaged while the log was open.
 func TestDamageFoundByARead(t *testing.T) {
 	disk := newDisk()
 	l := openTest(t, disk)
@@ -185,7 +182,7 @@ func TestDamageFoundByARead(t *testing.T) {
 	}
 }
 
-// The fuzzed bytes are a segment in which every sector's checksum is valid.
+// The fuzzed bytes are a segment; reseal makes every sector's checksum valid.
 func FuzzScanSegment(f *testing.F) {
 	var framed framer
 	batch := func(items []byte) []byte {
@@ -215,7 +212,7 @@ func FuzzScanSegment(f *testing.F) {
 			fold := fold{index: newIndex()}
 			for r.next(&it) {
 				if it.kind == itemCreate && it.last-it.first > 1000 {
-					continue // memory for entries that may be there
+					continue // bound the memory for entries
 				}
 				if err := fold.change(&it, position{1, 4}); err != nil && !errors.Is(err, ErrDamaged) {
 					t.Errorf("%v", err)
@@ -229,7 +226,7 @@ func FuzzScanSegment(f *testing.F) {
 	})
 }
 
-// reseal makes the checksums of all sectors right.
+// reseal sets the right checksum of every sector.
 func reseal(raw []byte) {
 	for at := 0; at+sectorBytes <= len(raw); at += sectorBytes {
 		s := raw[at : at+sectorBytes]

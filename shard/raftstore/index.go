@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// position is where an entry's item begins: a segment, and an address in the data of all
-// its sectors in a row. Segment 0 is none.
+// position is where an entry's item begins: a segment, and an address in the data of its sectors,
+// counted without their heads. Segment 0 means no position.
 type position struct {
 	segment uint32
 	address uint32
 }
 
-// replicaIndex is what the log holds of one replica: entries first to
-// first+len(positions)-1 without a gap, and values by key.
+// replicaIndex is the index of one replica: entries first to first+len(positions)-1 without a gap,
+// and values by key.
 type replicaIndex struct {
 	first     uint64 // 0 while there are no entries
 	positions []position
@@ -31,8 +31,8 @@ func (r *replicaIndex) has(index uint64) bool {
 	return len(r.positions) > 0 && index >= r.first && index <= r.last()
 }
 
-// index is all that the log holds. It counts per segment the entries that are needed.
-// Changes that contradict it are refused with ErrDamaged: on disk none are.
+// index describes everything in the log, and counts the live entries of each segment. It refuses a
+// change that contradicts it with ErrDamaged: no such change is ever written.
 type index struct {
 	replicas map[ReplicaID]*replicaIndex
 	segments map[uint32]*segment
@@ -42,7 +42,7 @@ func newIndex() *index {
 	return &index{replicas: map[ReplicaID]*replicaIndex{}, segments: map[uint32]*segment{}}
 }
 
-// live adds to the needed entries of a segment.
+// live adds to the number of live entries of a segment.
 func (x *index) live(segment uint32, entries int) {
 	if s := x.segments[segment]; s != nil {
 		s.live += entries
@@ -57,7 +57,7 @@ func (x *index) replica(id ReplicaID) (*replicaIndex, error) {
 	return r, nil
 }
 
-// create notes a replica whose entries are at positions that are not known yet.
+// create adds a replica. The positions of its entries are not known yet.
 func (x *index) create(id ReplicaID, first, last uint64) error {
 	if x.replicas[id] != nil || first > last || (first == 0) != (last == 0) || last-first > entriesMax {
 		return damage("%s is created with entries %d to %d", id, first, last)
@@ -70,7 +70,7 @@ func (x *index) create(id ReplicaID, first, last uint64) error {
 	return nil
 }
 
-// entriesMax bounds the entries of a replica: 16 GiB of memory are for no log.
+// entriesMax bounds the entries of a replica. An index of more would take over 16 GiB of memory.
 const entriesMax = 1 << 31
 
 func (x *index) drop(id ReplicaID) error {
@@ -85,7 +85,7 @@ func (x *index) drop(id ReplicaID) error {
 	return nil
 }
 
-// add notes an entry at the end of a replica's log.
+// add adds an entry at the end of a replica's log.
 func (x *index) add(id ReplicaID, entry uint64, at position) error {
 	r, err := x.replica(id)
 	if err != nil {
@@ -102,8 +102,7 @@ func (x *index) add(id ReplicaID, entry uint64, at position) error {
 	return nil
 }
 
-// move notes where an entry is from now on. An entry that was deleted meanwhile has no
-// place any more.
+// move sets the new position of an entry. It ignores an entry that was deleted meanwhile.
 func (x *index) move(id ReplicaID, entry uint64, at position) {
 	r := x.replicas[id]
 	if r == nil || !r.has(entry) {
@@ -115,8 +114,8 @@ func (x *index) move(id ReplicaID, entry uint64, at position) {
 	*p = at
 }
 
-// cuts reports whether entries first to last are none, or all that a log has up to the
-// last or from the first: what is left has no gap.
+// cuts reports whether deleting entries first to last leaves no gap: they are none of the entries,
+// or a front, an end or all of them.
 func (r *replicaIndex) cuts(first, last uint64) bool {
 	return len(r.positions) == 0 || last < r.first || first > r.last() || first <= r.first || last >= r.last()
 }
@@ -147,7 +146,7 @@ func (x *index) cut(id ReplicaID, first, last uint64) error {
 	if len(r.positions) == 0 {
 		r.first = 0
 	}
-	// Give the memory of a large deletion back. Small ones leave it to the next growth.
+	// Release the memory of a large deletion. After a small one, the next growth does.
 	if deleted > 1024 && deleted > uint64(len(r.positions)) {
 		r.positions = slices.Clone(r.positions)
 	}
@@ -163,7 +162,7 @@ func (x *index) set(id ReplicaID, key, value []byte) error {
 	return nil
 }
 
-// appendTo appends all of the index but the positions, as create and set.
+// appendTo appends the index without positions, as create and set items.
 func (x *index) appendTo(dst []byte) []byte {
 	for _, id := range x.ids() {
 		r := x.replicas[id]

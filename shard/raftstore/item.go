@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// An item is one change of the log. All but begin, remove and end name a replica first:
-// the number of its group and its own number, both uvarints. Other integers are uvarints
-// too unless their size is given.
+// An item is one change of the log. All items but begin, remove and end name a replica first: its
+// group and its own number, both uvarints. Other integers are uvarints too, unless their size is
+// given.
 //
 //	entry   1  replica, index, term, type (1), appended at (varint), bytes of extensions,
 //	           bytes of data, extensions, data
@@ -38,11 +38,11 @@ const (
 	itemEnd
 )
 
-// formatVersion is the version of segments and items.
+// formatVersion is the version of the format of segments and items.
 const formatVersion = 1
 
-// ReplicaID names one replica of this node: the number of its group and its own number,
-// which tells it from the replicas of the group that were here before.
+// ReplicaID names one replica of this node: the number of its group, and its own number. The
+// second tells it from earlier replicas of the group on this node.
 type ReplicaID struct {
 	Group  uint32
 	Number uint64
@@ -52,7 +52,7 @@ func (id ReplicaID) String() string {
 	return fmt.Sprintf("replica %d of group %d", id.Number, id.Group)
 }
 
-// item is any item, decoded. Its slices are the caller's bytes.
+// item is a decoded item of any kind. Its slices point into the batch.
 type item struct {
 	kind        byte
 	id          ReplicaID
@@ -60,7 +60,7 @@ type item struct {
 	term        uint64
 	entryType   raft.LogType
 	appendedAt  int64    // in nanoseconds of Unix time, 0 for the zero time
-	key, value  []byte   // set; of an entry its extensions and its data
+	key, value  []byte   // set; for an entry its extensions and its data
 	sectors     uint64   // begin
 	segments    []uint32 // begin; remove has one
 }
@@ -87,7 +87,7 @@ func appendEntry(dst []byte, id ReplicaID, e *raft.Log) []byte {
 	return append(dst, e.Data...)
 }
 
-// entryHeadMax is no less than what an entry takes before its extensions.
+// entryHeadMax bounds the bytes of an entry before its extensions.
 const entryHeadMax = 1 + 5 + 10 + 10 + 10 + 1 + 10 + 10 + 10
 
 func appendRange(dst []byte, kind byte, id ReplicaID, first, last uint64) []byte {
@@ -119,12 +119,12 @@ func appendRemove(dst []byte, segment uint32) []byte {
 	return binary.AppendUvarint(append(dst, itemRemove), uint64(segment))
 }
 
-// itemReader reads items out of a batch. The first fault ends it.
+// itemReader decodes the items of a batch. It stops at the first fault.
 type itemReader struct{ wire.Reader }
 
 func readItems(batch []byte) itemReader { return itemReader{wire.Reader{Rest: batch}} }
 
-// fault returns the first fault, nil for none.
+// fault returns the first fault, or nil.
 func (r *itemReader) fault() error {
 	if r.Err == nil {
 		return nil
@@ -132,7 +132,7 @@ func (r *itemReader) fault() error {
 	return damage("an item: %v", r.Err)
 }
 
-// next reads one item. It returns false at the end and after a fault.
+// next decodes one item. It returns false at the end and after a fault.
 func (r *itemReader) next(it *item) bool {
 	if len(r.Rest) == 0 || r.Err != nil {
 		return false
@@ -163,7 +163,7 @@ func (r *itemReader) next(it *item) bool {
 	return r.Err == nil
 }
 
-// entryHead reads the fields of an entry between its replica and its extensions.
+// entryHead decodes the fields of an entry between its replica and its extensions.
 func (r *itemReader) entryHead(it *item) (extensions, data uint64) {
 	it.first, it.term = r.Uint(), r.Uint()
 	it.entryType = raft.LogType(r.Byte())
@@ -182,7 +182,7 @@ func (r *itemReader) begin(it *item) {
 	}
 }
 
-// entry returns the log entry that an item holds, with bytes of its own.
+// entry returns a copy of the log entry in the item.
 func (it *item) entry() raft.Log {
 	e := raft.Log{Index: it.first, Term: it.term, Type: it.entryType, Data: append([]byte{}, it.value...)}
 	if len(it.key) > 0 {

@@ -11,10 +11,10 @@ import (
 
 var errKilled = errors.New("the process was killed")
 
-// A process is killed at any change of a file, or ends because a sync failed. The next one
-// reads what the system has in memory, be it on the disk or not. Then the machine loses its
-// power, while that process opens the log or after a few changes. Nothing that was
-// acknowledged is lost, and the log opens.
+// A process is killed at any change of a file, or ends because a sync failed. The next process
+// reads the system's memory, whether or not it is on disk. Then the machine loses power, while
+// that process opens the log or after a few changes. No acknowledged change is lost, and the log
+// opens.
 func TestKillAndThenPowerLoss(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -44,8 +44,8 @@ func TestKillAndThenPowerLoss(t *testing.T) {
 	}
 }
 
-// checkPowerLoss opens the log on a disk of which the system has unsynced data in memory,
-// and checks what a crash leaves at each change of a file from then on.
+// checkPowerLoss opens the log on a disk with unsynced data in the system's memory, and checks the
+// state that a crash leaves at each later change of a file.
 func checkPowerLoss(t *testing.T, when string, h *history, disk *vfs.MemFS, random *rand.Rand) {
 	t.Helper()
 	c := &crashes{random: random, disk: disk, acked: h.ackedNow}
@@ -70,8 +70,7 @@ func checkPowerLoss(t *testing.T, when string, h *history, disk *vfs.MemFS, rand
 	}
 }
 
-// resume takes the change that was under way for made, or for never made, as a log that
-// was opened again has it.
+// resume counts the interrupted change as made or as never made, as the reopened log has it.
 func (h *history) resume(l *Log) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,18 +21,18 @@ import (
 )
 
 var (
-	// ErrClosed is returned for a write to a log that is closed.
+	// ErrClosed is returned for a write to a closed log.
 	ErrClosed = errors.New("the log is closed")
 	// ErrGap is returned for entries that do not follow the last one, and for a deletion
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
-	// ErrNoSegment is returned for a write when the log has no room and cannot make a file, for
-	// want of disk or file descriptors. Nothing of it was written, and it may be tried again. Only
-	// Replica.StoreLogs may have written the first entries.
+	// ErrNoSegment is returned if the log needs a new file and cannot make one, for want of disk
+	// or file descriptors. Nothing was written, and the caller may retry. Only Replica.StoreLogs
+	// may have written the first of its entries.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
-// NoSegment returns an ErrNoSegment for why, which passes (scarce.Is).
+// NoSegment wraps why, a transient error (scarce.Is), in an ErrNoSegment.
 func NoSegment(why error) error { return noSegmentError{why} }
 
 type noSegmentError struct{ why error }
@@ -42,17 +42,17 @@ func (e noSegmentError) Is(target error) bool { return target == ErrNoSegment }
 func (e noSegmentError) Unwrap() error        { return e.why }
 
 const (
-	// SegmentBytesDefault is the size of a segment. A change of segments is two syncs and a
-	// list of all replicas, which is little beside what fits into one.
+	// SegmentBytesDefault is the size of a segment. A change of segments costs two syncs and a
+	// list of all replicas, which is little compared with 16 MiB of entries.
 	SegmentBytesDefault = 16 << 20
 	segmentBytesMin     = 16 << 10
 
-	// segmentBytesFirst is the size of the first segment at most. Each is twice as large as
-	// the one before, so that a node that stores little takes little disk.
+	// segmentBytesFirst bounds the size of the first segment. Each segment is twice as large as
+	// the one before, so that a node that stores little uses little disk.
 	segmentBytesFirst = 1 << 20
 
-	// batchBytesMax bounds what is written at once, and so for how long others wait. One
-	// entry that is larger is a batch of its own.
+	// batchBytesMax bounds a batch, and so the time that others wait for it. A larger entry is a
+	// batch of its own.
 	batchBytesMax = 4 << 20
 )
 
@@ -62,45 +62,44 @@ type Options struct {
 	SegmentBytes int    // 0 for SegmentBytesDefault
 }
 
-// Log is the log of one node. Its goroutines: run and runCleaner, which Open starts and
-// Close stops and waits for; prepare, which is started for each segment and which Close
-// waits for.
+// Log is the log of one node. Open starts its goroutines run and runCleaner; each new segment
+// starts prepare. Close stops them and waits for them.
 type Log struct {
 	fs      vfs.FS
 	dir     string
-	sectors int // of a large segment, unless a batch needs more; see sectorsOf
+	sectors int // size of a full segment, unless a batch needs more; see sectorsOf
 	lock    io.Closer
 
 	mu struct {
-		// Held for writing while a batch that is durable is added to the index, and not
-		// while anything is read or written.
+		// The writer holds it while it adds a durable batch to the index. Nobody holds it during a
+		// read or write of a file.
 		sync.RWMutex
 		*index
-		active uint32 // the segment that is written
+		active uint32 // the segment being written
 	}
 
 	queue struct {
 		sync.Mutex
 		changed *sync.Cond
-		moves   []*request // go first in a batch, see takeLocked
+		moves   []*request // come first in a batch, see takeLocked
 		waiting []*request
-		busy    bool // somebody writes, or is about to
+		busy    bool // a goroutine is writing, or about to
 		closing bool
-		// expected is how many entries Expect announced that have not come. It is a hint: it
-		// may be wrong, and the next batch sets it to 0.
+		// expected is how many entries announced by Expect have not arrived. It is a hint: it may
+		// be wrong, and the next batch resets it.
 		expected int
-		err      error // the first failure; nothing is written after it
+		err      error // the first failure; the log writes nothing after it
 	}
 
-	// Only the goroutine that writes uses these, see writeLocked.
+	// Only the goroutine that set queue.busy uses the fields up to taken, see writeLocked.
 	writing *segment // the segment mu.active
 	framer  framer
 	batch   []*request
 	taken   map[ReplicaID]struct{}
 
-	yieldMax time.Duration // yieldMaxDefault but in tests
+	yieldMax time.Duration // yieldMaxDefault except in tests
 
-	next   chan prepared // the segment after the one that is written
+	next   chan prepared // the prepared segment, next after writing
 	spares spares
 	wake   chan struct{} // capacity 1: the cleaner may have something to do
 	stop   chan struct{} // ends the cleaner
@@ -108,8 +107,8 @@ type Log struct {
 	closed sync.Once
 }
 
-// Open opens the log in dir, or makes a new one where there is none. It reads all of it.
-// A log that is not whole is refused with ErrDamaged and left as it is.
+// Open opens the log in dir, or creates one if there is none. It reads and checks the whole log.
+// It refuses an incomplete log with ErrDamaged and does not change it.
 func Open(dir string, opts Options) (*Log, error) {
 	l, err := open(dir, opts)
 	if err != nil {
@@ -153,7 +152,7 @@ func open(dir string, opts Options) (*Log, error) {
 	return l, nil
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir makes the file names in a directory durable.
 func (l *Log) syncDir(dir string) error {
 	d, err := l.fs.OpenDir(dir)
 	if err != nil {
@@ -162,7 +161,7 @@ func (l *Log) syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Close writes what waits, and closes the log. Nothing may be read from then on.
+// Close writes the waiting requests and closes the log. No read may follow.
 func (l *Log) Close() (err error) {
 	l.closed.Do(func() {
 		close(l.stop)
@@ -194,7 +193,7 @@ func (l *Log) closeFiles() error {
 	return errors.Join(append(errs, l.lock.Close())...)
 }
 
-// Has reports whether a replica is in the log.
+// Has reports whether the log has a replica.
 func (l *Log) Has(id ReplicaID) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -208,14 +207,14 @@ func (l *Log) Replicas() []ReplicaID {
 	return l.mu.ids()
 }
 
-// Usage is what a log takes on disk.
+// Usage is the disk space of a log.
 type Usage struct {
-	Bytes     int64 // of all segments, with those that are prepared
-	LiveBytes int64 // about those that are needed
+	Bytes     int64 // of all segments, prepared ones included
+	LiveBytes int64 // of live entries, approximately
 	Segments  int
 }
 
-// Usage returns what the log takes now.
+// Usage returns the current disk space of the log.
 func (l *Log) Usage() Usage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -228,7 +227,7 @@ func (l *Log) Usage() Usage {
 	return u
 }
 
-// liveBytes is about what the needed entries of a segment take.
+// liveBytes estimates the bytes of a segment's live entries.
 func (s *segment) liveBytes() int64 {
 	if s.entries == 0 {
 		return 0

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// firstUnread reads all entries and returns the first that cannot be read.
+// firstUnread returns the index of the first entry that cannot be read.
 func firstUnread(r *Replica) (uint64, error) {
 	first, _ := r.FirstIndex()
 	last, _ := r.LastIndex()
@@ -28,7 +28,7 @@ func firstUnread(r *Replica) (uint64, error) {
 	return 0, nil
 }
 
-// Entries that would leave a gap are refused, and nothing of them is stored.
+// The log refuses entries that would leave a gap, and stores none of them.
 func TestGapsAreRefused(t *testing.T) {
 	l := openTest(t, vfs.NewMem())
 	r, err := l.Replica(ReplicaID{Group: 1})
@@ -60,7 +60,7 @@ func TestGapsAreRefused(t *testing.T) {
 		t.Errorf("entries %d to %d", first, last)
 	}
 	mustDo(t, r.DeleteRange(5, 8))
-	mustDo(t, r.StoreLogs(entries(100, 101))) // behind a snapshot
+	mustDo(t, r.StoreLogs(entries(100, 101))) // after a snapshot
 	mustDo(t, r.StoreLogs(nil))
 	other := &Replica{log: l, id: ReplicaID{Group: 2}}
 	if err := errors.Join(other.Set([]byte("k"), nil)); err == nil {
@@ -87,7 +87,7 @@ func TestLogIsOpenOnce(t *testing.T) {
 	mustDo(t, errors.Join(l.Close(), l.Close()))
 }
 
-// Entries of any size: those that fill sectors, a batch, and more than a segment.
+// Entries of any size: such that fill sectors, a batch, and more than a segment.
 func TestEntriesOfAnySize(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)
@@ -115,9 +115,9 @@ func TestEntriesOfAnySize(t *testing.T) {
 	}
 }
 
-// What is deleted gives its space back, though one replica keeps its few entries: they
-// are written again where the log is now. A replica that reads them meanwhile, and a log
-// that is opened again, have them.
+// Deleted entries free their space although one replica keeps a few old entries: the cleaner
+// writes those again at the end of the log. A concurrent reader and a reopened log still find
+// them.
 func TestLaggingReplicaKeepsNobody(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)
@@ -164,12 +164,12 @@ func TestLaggingReplicaKeepsNobody(t *testing.T) {
 	t.Logf("at most %d segments", most/segmentBytesMin)
 }
 
-// Replicas write, delete, vote and read at once, while segments are cleaned and used
-// again:
+// Replicas write, delete, vote and read concurrently, while the cleaner removes segments and their
+// files are reused:
 //
-//  1. each replica reads its own entries, as it wrote them;
-//  2. a read never meets a file that went to another segment;
-//  3. after all of it, and after another start, all is there.
+// 1. each replica reads its own entries as it wrote them;
+// 2. a read never meets a file that was reused;
+// 3. after all of it, and after a restart, everything is there.
 func TestReplicasAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)
@@ -197,7 +197,7 @@ func TestReplicasAtOnce(t *testing.T) {
 					err = r.Set([]byte("term"), []byte(own.values["term"]))
 				case len(own.entries) > 0:
 					first, last := own.entries[0].Index, own.entries[len(own.entries)/2].Index
-					if g > 1 && first < last { // the others lag
+					if g > 1 && first < last { // the others keep their entries
 						own.cut(first, last-1)
 						err = r.DeleteRange(first, last-1)
 					}
@@ -222,7 +222,7 @@ func TestReplicasAtOnce(t *testing.T) {
 	}
 }
 
-// One sync makes durable what several replicas wait for.
+// One sync makes the changes of several waiting replicas durable.
 func TestOneSyncForAll(t *testing.T) {
 	var syncs atomic.Int64
 	l := openTest(t, &watchedFS{FS: vfs.NewMem(), hook: func(c change) error {
@@ -238,7 +238,7 @@ func TestOneSyncForAll(t *testing.T) {
 		replicas = append(replicas, r)
 	}
 	l.queue.Lock()
-	l.queue.busy = true // as if somebody wrote
+	l.queue.busy = true // as if another goroutine wrote
 	l.queue.Unlock()
 	before := syncs.Load()
 	var wg sync.WaitGroup
@@ -264,8 +264,8 @@ func TestOneSyncForAll(t *testing.T) {
 	}
 }
 
-// A read goes by sectors and may meet those of the next batch, which are being written: the
-// system copies them into its memory byte by byte, and may be seen doing it.
+// A read works by sectors and may meet those of the next batch while they are written: a reader
+// can see the system's copy half done.
 func TestReadBesideAWrite(t *testing.T) {
 	disk := newDisk()
 	var reader atomic.Pointer[Replica]
@@ -290,7 +290,7 @@ func TestReadBesideAWrite(t *testing.T) {
 	mustDo(t, err)
 	mustDo(t, r.StoreLog(&raft.Log{Index: 1, Data: []byte("short")}))
 	reader.Store(r)
-	for i, size := range []int{0, 440, 450, 460, 470, 480, 1000} { // ends of batches everywhere
+	for i, size := range []int{0, 440, 450, 460, 470, 480, 1000} { // batches end at various places
 		mustDo(t, r.StoreLog(&raft.Log{Index: uint64(i + 2), Data: bytes.Repeat([]byte{7}, size)}))
 	}
 	if reads.Load() != 7 {
@@ -298,14 +298,14 @@ func TestReadBesideAWrite(t *testing.T) {
 	}
 }
 
-// A segment that is needed is not removed, whoever asks.
+// The log does not remove a live segment.
 func TestNeededSegmentStays(t *testing.T) {
 	l := openTest(t, newDisk())
 	r, err := l.Replica(ReplicaID{Group: 1})
 	mustDo(t, err)
 	mustDo(t, r.StoreLogs(randomEntries(rand.New(rand.NewPCG(1, 1)), 1, 1, 1)))
 	mustDo(t, r.StoreLogs([]*raft.Log{{Index: 2, Data: make([]byte, segmentBytesMin)}}))
-	for _, number := range []uint32{1, 2, 3} { // with an entry, that which is written, none
+	for _, number := range []uint32{1, 2, 3} { // with an entry; being written; missing
 		if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, number), segment: number}); err == nil {
 			t.Errorf("segment %d was removed", number)
 		}
@@ -315,7 +315,7 @@ func TestNeededSegmentStays(t *testing.T) {
 	}
 }
 
-// What could be written of the next segment on a disk that is full is not left there.
+// On a full disk, no partial file of the next segment is left.
 func TestHalfASegmentIsNotLeft(t *testing.T) {
 	disk := newDisk()
 	next := testDir + "/" + segmentName(2)
@@ -333,10 +333,10 @@ func TestHalfASegmentIsNotLeft(t *testing.T) {
 	}
 }
 
-// Entries that are expected share a sync, though some of them come after others have yielded
-// several times. The log does not wait for those that do not come.
+// Expected entries share a sync, although some arrive only after several yields. The log does not
+// wait for entries that do not arrive.
 func TestExpectedEntriesShareASync(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // else the number of yields says nothing
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // with more processors the number of yields proves nothing
 	var syncs atomic.Int64
 	l := openTest(t, &watchedFS{FS: vfs.NewMem(), hook: func(c change) error {
 		if c.kind == "sync" && c.path == testDir+"/"+segmentName(1) {

@@ -16,7 +16,7 @@ import (
 
 var mustDo, eventually = must.Do, must.Become
 
-// model is what a log is to hold, in the simplest form.
+// model is the expected contents of a log, in the simplest form.
 type model map[ReplicaID]*modelReplica
 
 type modelReplica struct {
@@ -54,7 +54,7 @@ func (r *modelReplica) cut(first, last uint64) {
 	r.entries = left
 }
 
-// differs says in what a log is not as the model, "" in nothing.
+// differs returns the difference between a log and the model, or "".
 func (m model) differs(l *Log) string {
 	for _, id := range l.Replicas() {
 		if m[id] == nil {
@@ -113,19 +113,19 @@ func (r *modelReplica) differs(got *Replica) string {
 	return ""
 }
 
-// op is one change that a test makes, to a model and to a log.
+// op is one change to a model and to a log.
 type op struct {
 	model func(m model)
 	log   func(l *Log) error
 }
 
-// both makes a change.
+// both applies the change to both.
 func (o op) both(l *Log, m model) error {
 	o.model(m)
 	return o.log(l)
 }
 
-// randomOp returns a change that fits the model.
+// randomOp returns a random valid change.
 func randomOp(random *rand.Rand, m model, entryBytesMax int) op {
 	id := ReplicaID{Group: uint32(random.IntN(3)), Number: uint64(random.IntN(2))}
 	r := m[id]
@@ -168,7 +168,7 @@ func randomOp(random *rand.Rand, m model, entryBytesMax int) op {
 		func(r *Replica) error { return r.DeleteRange(first, last) })
 }
 
-// cutBounds returns the front, the end, or all of a log.
+// cutBounds returns the bounds of a front, an end, or all of a log.
 func cutBounds(random *rand.Rand, r *modelReplica) (first, last uint64) {
 	if len(r.entries) == 0 {
 		return 1, 10
@@ -216,7 +216,7 @@ func openTest(t testing.TB, fs vfs.FS) *Log {
 	return l
 }
 
-// A log that is closed and opened again, and one that goes on, are as a naive model.
+// A log behaves like a naive model, also after it is reopened.
 func TestLogIsAsTheModel(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

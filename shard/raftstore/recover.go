@@ -14,11 +14,11 @@ const vfsCategory = vfs.WriteCategoryUnspecified
 
 func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
-// recover reads the log. The newest segment that has begun holds all but the positions of
-// entries in the segments before it: its first batch, and the changes since. Those earlier
-// segments are read for entries alone; of several with one index the newest counts.
+// recover reads the log. The newest segment describes the whole log except the positions of
+// earlier entries: in its first batch, and the changes since. recover reads earlier segments only
+// for entries. If several have the same index, the newest counts.
 //
-// Only once everything is found whole are files changed.
+// recover changes files only after it has found everything intact.
 func (l *Log) recover() error {
 	files, err := l.segmentFiles()
 	if err != nil {
@@ -36,7 +36,7 @@ func (l *Log) recover() error {
 	if err != nil {
 		return err
 	}
-	// What cannot be opened now is closed by open.
+	// open closes these files after an error below.
 	l.mu.segments[newest], l.mu.active, l.writing = s, newest, s
 	if f.ended {
 		return s.fail(damage("it has ended, and %s after it is missing or does not begin as it was written", segmentName(newest+1)))
@@ -48,7 +48,7 @@ func (l *Log) recover() error {
 	if err := l.countLive(); err != nil {
 		return err
 	}
-	// The newest first: a segment ends once the one after it is durable.
+	// The newest segment comes first: the previous one may end only once the newest is durable.
 	if err := s.settle(raw, found); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (l *Log) recover() error {
 	return nil
 }
 
-// segmentFiles returns the numbers of the segments that have files, in order.
+// segmentFiles returns the numbers of the segment files, in order.
 func (l *Log) segmentFiles() ([]uint32, error) {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
@@ -83,8 +83,8 @@ func (l *Log) segmentFiles() ([]uint32, error) {
 	return numbers, nil
 }
 
-// newestBegun returns the newest segment whose first batch is there, 0 for a log that was
-// never begun; and the segment after it, which was prepared, 0 for none.
+// newestBegun returns the newest segment with a first batch, or 0 if the log was never begun.
+// unbegun is the prepared segment after it, or 0.
 func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	if len(files) == 0 {
 		return 0, 0, nil
@@ -96,7 +96,7 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	}
 	var path string
 	if len(files) > 1 && files[len(files)-2] == last-1 {
-		// readSegment refuses the one before it if that has ended.
+		// If that segment has ended, recover refuses the log.
 		if begun, err = l.hasBegun(last - 1); err == nil && !begun {
 			path = l.fs.PathJoin(l.dir, segmentName(last-1))
 			err = fmt.Errorf("segment %s: %w", path, damage("it does not begin as it was written, nor does the one after it"))
@@ -107,8 +107,8 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 		path = l.fs.PathJoin(l.dir, segmentName(last-1))
 		return 0, 0, fmt.Errorf("segment %s: %w", path, damage("it is missing, and the one after it does not begin as it was written"))
 	}
-	// A crash came while the log was made, or all of it is lost. Who uses the log knows
-	// whether anything was in it.
+	// Either a crash interrupted the creation of the log, or all of it is lost. The caller knows
+	// whether the log held anything.
 	s, _, _, err := l.readSegment(1, func(*item, position) error { return nil })
 	if err != nil {
 		return 0, 0, err
@@ -125,7 +125,7 @@ func (l *Log) hasBegun(number uint32) (bool, error) {
 	return whole, errors.Join(s.fail(err), s.file.Close())
 }
 
-// startNew begins a log.
+// startNew creates the first segment.
 func (l *Log) startNew() error {
 	s, err := l.make(1, l.sectorsOf(1))
 	if err != nil {
@@ -135,7 +135,7 @@ func (l *Log) startNew() error {
 	return l.begin(s, appendBegin(nil, s.sectors, []uint32{1}))
 }
 
-// openSegment opens the file of a segment and reads it.
+// openSegment opens and reads the file of a segment.
 func (l *Log) openSegment(number uint32) (s *segment, raw []byte, err error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	if _, err := l.fs.Stat(path); err != nil {
@@ -162,7 +162,7 @@ func (l *Log) openSegment(number uint32) (s *segment, raw []byte, err error) {
 	return newSegment(number, path, file, len(raw)/sectorBytes), raw, nil
 }
 
-// readSegment reads a segment and calls visit with all items in it.
+// readSegment opens a segment and calls visit for each of its items.
 func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *segment, raw []byte, found scanned, err error) {
 	s, raw, err = l.openSegment(number)
 	if err != nil {
@@ -195,10 +195,10 @@ func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *
 	return s, raw, found, nil
 }
 
-// fold makes the index of the newest segment's items.
+// fold builds the index from the newest segment's items.
 type fold struct {
 	*index
-	listed map[uint32]bool // the segments that are needed
+	listed map[uint32]bool // the live segments
 	ended  bool
 }
 
@@ -242,8 +242,8 @@ func (f *fold) change(it *item, at position) error {
 	return damage("an item of the unknown kind %d", it.kind)
 }
 
-// ending is the segment before the newest, of which the end may be missing, or in the
-// system's memory alone.
+// ending is the segment before the newest. Its last batch may be missing, or only in the operating
+// system's memory.
 type ending struct {
 	*segment
 	raw   []byte
@@ -251,7 +251,7 @@ type ending struct {
 	ended bool
 }
 
-// settle makes the end durable.
+// settle makes the last batch durable.
 func (e *ending) settle(l *Log) error {
 	err := e.segment.settle(e.raw, e.found)
 	if err != nil || e.ended {
@@ -260,9 +260,8 @@ func (e *ending) settle(l *Log) error {
 	return l.end(e.segment)
 }
 
-// readEarlier finds the entries that are in segments before the newest. The one right
-// before it is returned if the newest has only its first batch: then its end may not be on
-// the disk.
+// readEarlier finds the entries in the segments before the newest. If the newest has only its
+// first batch, readEarlier also returns the segment right before it, whose end may not be on disk.
 func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, error) {
 	numbers := make([]uint32, 0, len(f.listed))
 	for number := range f.listed {
@@ -300,7 +299,8 @@ func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, erro
 	return before, nil
 }
 
-// locate notes where an entry is, unless the replica does not need it or has a newer one.
+// locate records an entry's position, unless the replica no longer needs the entry or has a newer
+// one.
 func (x *index) locate(id ReplicaID, entry uint64, at position) {
 	r := x.replicas[id]
 	if r == nil || !r.has(entry) {
@@ -311,8 +311,8 @@ func (x *index) locate(id ReplicaID, entry uint64, at position) {
 	}
 }
 
-// countLive counts the entries of each segment that are needed. It returns ErrDamaged if
-// one of them is in no segment.
+// countLive counts the live entries of each segment. It returns ErrDamaged if a live entry is in
+// no segment.
 func (l *Log) countLive() error {
 	for _, s := range l.mu.segments {
 		s.live = 0
@@ -329,12 +329,11 @@ func (l *Log) countLive() error {
 	return nil
 }
 
-// settle makes durable what a segment holds, and clears what a crash left of a batch.
+// settle makes the last batch of a segment durable, and clears the remains of a torn batch.
 //
-// A process that was killed may have left its last batch in the system's memory alone,
-// and after a sync that failed the system may take it for written. So the batch is
-// written again. Nothing of a torn batch may stay: sectors of the next one could be taken
-// for parts of it.
+// If the process was killed, its last batch may be only in the operating system's memory. After a
+// failed sync the system may treat it as written. So settle writes the batch again. No sector of a
+// torn batch may stay, because a later batch in that place could include it.
 func (s *segment) settle(raw []byte, found scanned) error {
 	for _, i := range found.torn {
 		if _, err := s.file.WriteAt(make([]byte, sectorBytes), int64(i)*sectorBytes); err != nil {

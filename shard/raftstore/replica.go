@@ -10,8 +10,8 @@ import (
 // ErrNoValue is returned by Get for a key that was never set.
 var ErrNoValue = errors.New("there is no value")
 
-// Replica is what one replica keeps in the log: its entries, and a few values by key. It
-// holds nothing that would have to be closed.
+// Replica is one replica's part of the log: its entries, and a few values by key. It needs no
+// Close.
 type Replica struct {
 	log *Log
 	id  ReplicaID
@@ -24,7 +24,7 @@ var (
 	_ raft.MonotonicLogStore = (*Replica)(nil)
 )
 
-// Replica returns a replica's part of the log, and makes it if it is not there.
+// Replica returns a replica's part of the log, and creates it if necessary.
 func (l *Log) Replica(id ReplicaID) (*Replica, error) {
 	if !l.Has(id) {
 		if err := l.submit(&request{id: id, kind: itemCreate, items: appendRange(nil, itemCreate, id, 0, 0)}); err != nil {
@@ -34,7 +34,7 @@ func (l *Log) Replica(id ReplicaID) (*Replica, error) {
 	return &Replica{log: l, id: id}, nil
 }
 
-// Drop deletes all that the log has of a replica. Its number may be used again.
+// Drop deletes everything that the log has of a replica. Its number may be used again.
 func (l *Log) Drop(id ReplicaID) error {
 	if !l.Has(id) {
 		return nil
@@ -42,17 +42,17 @@ func (l *Log) Drop(id ReplicaID) error {
 	return l.submit(&request{id: id, kind: itemDrop, items: appendReplica(nil, itemDrop, id)})
 }
 
-// IsMonotonic makes raft delete all entries when a snapshot takes their place: the log
-// has no gaps.
+// IsMonotonic reports that the log allows no gaps. So raft deletes all entries when it installs a
+// snapshot.
 func (r *Replica) IsMonotonic() bool { return true }
 
-// FirstIndex is raft.LogStore's.
+// FirstIndex implements raft.LogStore.
 func (r *Replica) FirstIndex() (uint64, error) {
 	first, _ := r.bounds()
 	return first, nil
 }
 
-// LastIndex is raft.LogStore's.
+// LastIndex implements raft.LogStore.
 func (r *Replica) LastIndex() (uint64, error) {
 	_, last := r.bounds()
 	return last, nil
@@ -67,7 +67,7 @@ func (r *Replica) bounds() (first, last uint64) {
 	return 0, 0
 }
 
-// GetLog is raft.LogStore's.
+// GetLog implements raft.LogStore.
 func (r *Replica) GetLog(index uint64, entry *raft.Log) error {
 	at, s := r.find(index)
 	if s == nil {
@@ -84,7 +84,7 @@ func (r *Replica) GetLog(index uint64, entry *raft.Log) error {
 	return err
 }
 
-// find returns where an entry is, with a reference to its segment; nil for none.
+// find returns an entry's position, and a reference to its segment, or nil if there is none.
 func (r *Replica) find(index uint64) (position, *segment) {
 	r.log.mu.RLock()
 	defer r.log.mu.RUnlock()
@@ -98,11 +98,11 @@ func (r *Replica) find(index uint64) (position, *segment) {
 	return at, s
 }
 
-// StoreLog is raft.LogStore's.
+// StoreLog implements raft.LogStore.
 func (r *Replica) StoreLog(entry *raft.Log) error { return r.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs is raft.LogStore's. It keeps no reference to the entries. After an error some
-// of them may be stored, the first ones.
+// StoreLogs implements raft.LogStore. It keeps no reference to the entries. After an error, the
+// first of them may be stored.
 func (r *Replica) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		q := r.request()
@@ -124,21 +124,21 @@ func (r *Replica) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange is raft.LogStore's.
+// DeleteRange implements raft.LogStore.
 func (r *Replica) DeleteRange(first, last uint64) error {
 	return r.log.submit(&request{
 		id: r.id, kind: itemCut, first: first, last: last, items: appendRange(nil, itemCut, r.id, first, last),
 	})
 }
 
-// Set stores a value.
+// Set stores a value durably.
 func (r *Replica) Set(key, value []byte) error {
 	return r.log.submit(&request{
 		id: r.id, kind: itemSet, key: key, value: value, items: appendSet(nil, r.id, key, value),
 	})
 }
 
-// Get returns a value, which must not be changed, and ErrNoValue if there is none.
+// Get returns a value, or ErrNoValue. The caller must not change it.
 func (r *Replica) Get(key []byte) ([]byte, error) {
 	r.log.mu.RLock()
 	defer r.log.mu.RUnlock()
@@ -150,7 +150,7 @@ func (r *Replica) Get(key []byte) ([]byte, error) {
 	return nil, ErrNoValue
 }
 
-// requestBytesKept bounds the memory that a request keeps for the next one.
+// requestBytesKept bounds the buffer that a pooled request keeps.
 const requestBytesKept = 64 << 10
 
 func (r *Replica) request() *request {
@@ -160,7 +160,7 @@ func (r *Replica) request() *request {
 	return &request{id: r.id, done: make(chan error, 1)}
 }
 
-// giveBack keeps a request, which was answered, to be used again.
+// giveBack returns an answered request to the pool.
 func (r *Replica) giveBack(q *request) {
 	if cap(q.items) <= requestBytesKept {
 		q.items, q.offsets = q.items[:0], q.offsets[:0]

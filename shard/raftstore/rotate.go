@@ -10,28 +10,28 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// endSectors is what each segment keeps free for the batch that ends it.
+// endSectors is kept free in each segment for the batch that ends it.
 const endSectors = 1
 
-// zeroBytes is how much of a new file is written and synced at a time. Syncs of the log
-// that come meanwhile wait for no more.
+// zeroBytes of a new file are written and synced at a time. A sync of the log meanwhile waits for
+// no more than that.
 const zeroBytes = 1 << 20
 
-// sparesMax bounds the files of removed segments that are kept to be used again.
+// sparesMax bounds the spare files that the log keeps of removed segments.
 const sparesMax = 4
 
-// prepared is a segment that nothing was written to, or why there is none.
+// prepared is a new segment without any batch, or the reason why it could not be made.
 type prepared struct {
 	segment *segment
 	err     error
 }
 
-// rotate continues in the next segment, which has room for a batch of so many sectors.
+// rotate continues in the next segment, with space for a batch of need sectors.
 //
-// The next segment begins with the whole index except the positions of entries, so nobody
-// needs the values in earlier segments any more. Only then does an end close the
-// segment before, and only then is anything else written to the next. So a segment behind
-// one that has ended has a beginning, and if it has none it was lost.
+// The first batch of the next segment has the whole index except the positions of entries. So
+// nobody needs the values in earlier segments any more. After that batch rotate ends the old
+// segment, and only then may another batch follow. So if a segment has ended, the one after it has
+// a first batch, or was lost.
 func (l *Log) rotate(need int) error {
 	old, number := l.writing, l.writing.number+1
 	next, err := l.takeNext(number)
@@ -63,9 +63,9 @@ func (l *Log) rotate(need int) error {
 	return nil
 }
 
-// beginning returns the items of the first batch of a segment.
+// beginning returns the items of a segment's first batch.
 func (l *Log) beginning(number uint32, sectors int) []byte {
-	x := l.mu.index // whoever writes alone changes it
+	x := l.mu.index // only the caller, who set busy, changes it
 	return x.appendTo(appendBegin(nil, sectors, append(slices.Sorted(maps.Keys(x.segments)), number)))
 }
 
@@ -88,7 +88,7 @@ func (l *Log) end(s *segment) error {
 	return s.write(l.framer.finish(s.number, s.end), s.end)
 }
 
-// startPrepare prepares a segment in a goroutine of its own.
+// startPrepare prepares a segment in its own goroutine.
 func (l *Log) startPrepare(number uint32) {
 	l.wg.Go(func() {
 		s, err := l.prepare(number)
@@ -96,8 +96,8 @@ func (l *Log) startPrepare(number uint32) {
 	})
 }
 
-// takeNext returns the segment that was prepared. If that failed, as on a disk that was
-// full for a while, it is tried once more: nothing was ever written to it.
+// takeNext returns the prepared segment. If the preparation failed, for example on a full disk, it
+// prepares the segment once more: nothing was written to it.
 func (l *Log) takeNext(number uint32) (*segment, error) {
 	next := <-l.next
 	if next.err == nil {
@@ -110,8 +110,8 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 	return s, nil
 }
 
-// noSegment returns the error of a segment that could not be made. If that passes, it is prepared
-// again: nothing was written, and the next batch finds it, or tries once more.
+// noSegment returns the error of a segment that could not be made. If the error is transient, it
+// starts another preparation: nothing was written, so the next batch may use that segment.
 func (l *Log) noSegment(number uint32, err error) error {
 	if scarce.Is(err) {
 		l.startPrepare(number)
@@ -120,8 +120,8 @@ func (l *Log) noSegment(number uint32, err error) error {
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
 
-// prepare makes a segment ready to be written, its file durable: that of a segment that was
-// removed, or a new one. A file that is written over syncs faster than one that grows.
+// prepare makes a segment ready for writing, with a durable file: a spare one or a new one.
+// Overwriting a file syncs faster than growing one.
 func (l *Log) prepare(number uint32) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	if spare := l.spares.take(); spare != nil {
@@ -129,7 +129,7 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 		if err == nil {
 			err = l.syncDir(l.dir)
 		}
-		if err != nil { // make removes what has the new name
+		if err != nil { // make removes a file with the new name
 			return nil, errors.Join(err, spare.file.Close(), l.unlink(spare.path))
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil
@@ -137,12 +137,12 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 	return l.make(number, l.sectorsOf(number))
 }
 
-// sectorsOf returns the size that a segment is made with.
+// sectorsOf returns the initial size of a segment.
 func (l *Log) sectorsOf(number uint32) int {
 	return min(l.sectors, segmentBytesFirst/sectorBytes<<min(number-1, 16))
 }
 
-// make makes the file of a segment, full of zeros.
+// make creates the file of a segment, full of zeros.
 func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	if err := l.unlink(path); err != nil {
@@ -161,13 +161,13 @@ func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	if err == nil {
 		err = errors.Join(file.Sync(), l.syncDir(l.dir))
 	}
-	if err != nil { // what a full disk has of it is room for others
+	if err != nil { // on a full disk, free the space of the partial file
 		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close(), l.fs.Remove(path))
 	}
 	return newSegment(number, path, file, sectors), nil
 }
 
-// unlink removes a file that may be there.
+// unlink removes a file if it exists.
 func (l *Log) unlink(path string) error {
 	if err := l.fs.Remove(path); !isNotExist(err) {
 		return err
@@ -175,13 +175,13 @@ func (l *Log) unlink(path string) error {
 	return nil
 }
 
-// spares are the files of removed segments that the next ones will have.
+// spares are the files of removed segments, kept for later segments.
 type spares struct {
 	mu    sync.Mutex
 	files []*segment
 }
 
-// put keeps a file, and reports false if there are enough.
+// put keeps a file, or reports false if there are enough.
 func (p *spares) put(s *segment) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

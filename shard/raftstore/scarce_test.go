@@ -10,9 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The disk is full, or no file descriptor is left, when the log needs its next file. The change is
-// refused and nothing of it is stored; the same change succeeds once the machine has more, however
-// often that happens, and a restart finds what was acknowledged.
+// The disk is full, or no file descriptor is left, when the log needs its next file. It refuses
+// the change and stores nothing of it. The same change succeeds once the machine has more, however
+// often that happens. A restart finds every acknowledged change.
 func TestNextSegmentThatCannotBeMade(t *testing.T) {
 	refused := 0
 	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EDQUOT} {

@@ -7,30 +7,28 @@ import (
 	"hash/crc32"
 )
 
-// ErrDamaged is returned for bytes on disk that are not what was written.
+// ErrDamaged is returned if bytes on disk differ from those written.
 var ErrDamaged = errors.New("the stored bytes are damaged")
 
 func damage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A segment is a file of sectors. A disk writes a sector whole or not at all, so each
-// sector proves by itself what it is: written in this life of the file, left from an
-// earlier life, or damaged. All integers are little endian.
+// A segment is a file of sectors. A disk writes a sector completely or not at all. So each sector
+// shows by itself whether it was written in this life of the file, in an earlier life, or is
+// damaged. All integers are little endian.
 //
 //	0        4         8        12       16                          512
 //	┌────────┬─────────┬────────┬────────┬──────────────────────────────┐
 //	│ crc32c │ segment │ sector │ batch  │ data                         │
 //	└────────┴─────────┴────────┴────────┴──────────────────────────────┘
 //
-// crc32c covers the rest of the sector. segment is the number of the file's life, sector
-// the place of the sector in the file, batch the place of the first sector of its batch.
-//
-// A batch is what one sync makes durable. It fills whole sectors; its data, read across
-// them, is its length (4 bytes, itself included), then items, then zeros.
+// crc32c covers the rest of the sector. segment is the number of the segment, sector the position
+// of the sector in the file, batch the position of its batch's first sector.
+// A batch is the unit that one sync makes durable. It fills whole sectors. Its data, read across
+// them, is its length (4 bytes, which it includes), then items, then zeros.
 const (
 	sectorBytes     = 512
 	sectorHeadBytes = 16
@@ -38,20 +36,20 @@ const (
 	batchHeadBytes  = 4
 )
 
-// sectorsFor returns how many sectors a batch of so many bytes takes, its head included.
+// sectorsFor returns the number of sectors of a batch of batchBytes, its head included.
 func sectorsFor(batchBytes int) int { return (batchBytes + sectorDataBytes - 1) / sectorDataBytes }
 
-// sectorState says what a sector of a segment is.
+// sectorState classifies a sector of a segment.
 type sectorState int
 
 const (
-	sectorStale   sectorState = iota // zeros, or of an earlier life of the file
+	sectorStale   sectorState = iota // zeros, or from an earlier life of the file
 	sectorCurrent                    // written in this life of the file
 	sectorDamaged
 )
 
-// classify returns the state of the sector at a place of a segment and, of a current one,
-// where its batch begins.
+// classify returns the state of the sector at a place of a segment. For a current sector, it also
+// returns the first sector of its batch.
 func classify(sector []byte, segment uint32, place int) (state sectorState, batch int) {
 	if binary.LittleEndian.Uint32(sector) != crc32.Checksum(sector[4:sectorBytes], castagnoli) {
 		for _, b := range sector[:sectorBytes] {
@@ -72,13 +70,13 @@ func classify(sector []byte, segment uint32, place int) (state sectorState, batc
 	return sectorCurrent, batch
 }
 
-// framer lays out one batch in sectors.
+// framer encodes one batch into sectors.
 type framer struct {
-	sectors []byte // whole sectors, reused by the next batch
+	sectors []byte // whole sectors; the next batch reuses them
 	used    int    // bytes of batch data so far
 }
 
-// begin starts a batch of so many bytes, its head included.
+// begin starts a batch of batchBytes, its head included.
 func (f *framer) begin(batchBytes int) {
 	size := sectorsFor(batchBytes) * sectorBytes
 	if cap(f.sectors) < size {
@@ -100,8 +98,7 @@ func (f *framer) write(p []byte) {
 	}
 }
 
-// finish completes the batch as it is stored at a place of a segment. The sectors belong
-// to the framer.
+// finish completes the batch for its place in a segment. The framer owns the returned sectors.
 func (f *framer) finish(segment uint32, place int) []byte {
 	if at := f.used % sectorDataBytes; at > 0 {
 		clear(f.sectors[len(f.sectors)-sectorDataBytes+at:])
@@ -120,21 +117,22 @@ func putChecksum(sector []byte) {
 	binary.LittleEndian.PutUint32(sector, crc32.Checksum(sector[4:sectorBytes], castagnoli))
 }
 
-// scanned is what a segment holds.
+// scanned describes the batches of a segment.
 type scanned struct {
-	end  int   // the sector behind the last whole batch
+	end  int   // the sector after the last whole batch
 	last int   // the first sector of the last whole batch
-	torn []int // sectors behind end that a crash left of a batch that was never acknowledged
+	torn []int // sectors after end with the remains of a batch that was never acknowledged
 }
 
-// scanSegment reads a whole segment and calls visit with the data of each whole batch, and
-// the address of that data (see position). It returns ErrDamaged unless what lies behind
-// the whole batches is what a crash can leave of one batch:
+// scanSegment reads a whole segment and calls visit for each whole batch, with its data and the
+// address of the data (see position). A crash can leave one torn batch after them. scanSegment
+// returns ErrDamaged unless the rest fits that:
 //
 //   - each sector is stale or current, because a disk writes a sector whole or not at all;
-//   - the current ones are of the batch that begins right there, because a batch is
-//     written when the one before it is synced;
-//   - one of its sectors is stale. A whole batch counts as stored, acknowledged or not.
+//   - the current sectors belong to a batch that begins right at the end, because a batch is written
+//     only after the previous one is synced;
+//   - at least one sector of that batch is stale. A complete batch counts as stored, acknowledged or
+//     not.
 func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32) error) (scanned, error) {
 	s := scanned{}
 	sectors := len(raw) / sectorBytes
@@ -165,8 +163,8 @@ func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32)
 	return s, nil
 }
 
-// readBatch returns the data of the batch at a sector, with its head, and whether all of
-// its sectors are there.
+// readBatch returns the data of the batch at a sector, with its head. whole is false if the batch
+// lacks a sector.
 func readBatch(raw []byte, segment uint32, first int) (batch []byte, whole bool, err error) {
 	size := sectorDataBytes
 	for i := first; len(batch) < size; i++ {
@@ -178,7 +176,7 @@ func readBatch(raw []byte, segment uint32, first int) (batch []byte, whole bool,
 		}
 		sector := raw[i*sectorBytes : (i+1)*sectorBytes]
 		if state, of := classify(sector, segment, i); state != sectorCurrent || of != first {
-			return nil, false, nil // scanSegment judges what it is instead
+			return nil, false, nil // scanSegment judges these sectors
 		}
 		batch = append(batch, sector[sectorHeadBytes:]...)
 		if i == first {

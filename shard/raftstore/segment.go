@@ -11,33 +11,33 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// segmentSuffix ends the name of each segment's file. Its number comes first.
+// segmentSuffix ends the name of a segment's file, after its number.
 const segmentSuffix = ".log"
 
 func segmentName(number uint32) string { return fmt.Sprintf("%010d%s", number, segmentSuffix) }
 
-// parseSegmentName reads a name that segmentName returned.
+// parseSegmentName parses a name made by segmentName.
 func parseSegmentName(name string) (number uint32, ok bool) {
 	digits, ok := strings.CutSuffix(name, segmentSuffix)
 	n, err := strconv.ParseUint(digits, 10, 32)
 	return uint32(n), ok && err == nil && n > 0 && segmentName(uint32(n)) == name
 }
 
-// segment is one life of a file of sectors. Its number is never used again.
+// segment is one life of a file of sectors. Its number is never reused.
 type segment struct {
 	number  uint32
 	path    string
 	file    vfs.File
 	sectors int
 
-	// Under Log.mu. end is the sector behind the last batch. entries counts those that were
-	// written here, live those of them that are needed.
+	// Log.mu guards these. end is the sector after the last batch. entries counts the entries
+	// written here, live those that are still needed.
 	end, entries, live int
 
-	// refs counts the log's own use and the reads that are under way. Reads begin under
-	// Log.mu while the segment is in the index, so the count never rises again from 0.
+	// refs counts the log's own reference and the running reads. A read begins under Log.mu while
+	// the segment is in the index, so the count never rises again from 0.
 	refs   atomic.Int32
-	unused chan struct{} // closed when refs comes to 0
+	unused chan struct{} // closed when refs reaches 0
 }
 
 func newSegment(number uint32, path string, file vfs.File, sectors int) *segment {
@@ -52,7 +52,7 @@ func (s *segment) release() {
 	}
 }
 
-// fail names the segment in an error.
+// fail wraps err with the segment's path.
 func (s *segment) fail(err error) error {
 	if err == nil {
 		return nil
@@ -60,11 +60,11 @@ func (s *segment) fail(err error) error {
 	return fmt.Errorf("segment %s: %w", s.path, err)
 }
 
-// readSectorsFirst is how many sectors a read of an entry begins with. Most entries end in
-// the second, and one that does not says how long it is.
+// readSectorsFirst is the size of the first read of an entry. Most entries end in the second
+// sector, and a longer one has its length in its head.
 const readSectorsFirst = 2
 
-// readEntry returns the item of the entry at an address, in bytes of its own.
+// readEntry returns a copy of the entry item at an address.
 func (s *segment) readEntry(address uint32) (it item, err error) {
 	data, err := s.readData(address, readSectorsFirst*sectorDataBytes)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *segment) readEntry(address uint32) (it item, err error) {
 	}
 }
 
-// entryItemBytes returns the size of the entry's item that begins with data.
+// entryItemBytes returns the size of the entry item that starts in data.
 func entryItemBytes(data []byte) (int, error) {
 	r := readItems(data)
 	if kind := r.Byte(); kind != itemEntry && kind != itemMove {
@@ -106,10 +106,9 @@ func entryItemBytes(data []byte) (int, error) {
 	return len(data) - len(r.Rest) + int(extensions) + int(value), nil
 }
 
-// readData returns the data of one batch from an address on: so many bytes, or fewer where
-// the batch ends. What is behind its end may be of the batch that is being written right
-// now, and half of a sector. So the batch ends before a sector that is damaged, too, and who
-// needs more of it finds that it is not there.
+// readData returns data of one batch from an address on: the given number of bytes, or fewer if
+// the batch ends before. The next batch may be half written, even within a sector. So a damaged
+// sector ends the batch too, and a caller that needs more bytes reports the damage.
 func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 	first, skip := int(address/sectorDataBytes), int(address%sectorDataBytes)
 	sectors := min((skip+bytes+sectorDataBytes-1)/sectorDataBytes, s.sectors-first)
@@ -120,7 +119,7 @@ func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 		}
 		return nil, s.fail(fmt.Errorf("cannot read sector %d: %w", first, err))
 	}
-	// Sectors are put together in place: each moves to the front.
+	// Assemble the data in place: each sector's data moves to the front.
 	data, batch := raw[:0], 0
 	for i := range sectors {
 		sector := raw[i*sectorBytes : (i+1)*sectorBytes]

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// request is one change of the log on its way to the disk. Whoever made it waits for done.
+// request is one change of the log that waits to be written. submit waits for done.
 type request struct {
 	id    ReplicaID
 	kind  byte
@@ -22,18 +22,18 @@ type request struct {
 	done chan error // capacity 1
 }
 
-// moving is an entry whose item is written again.
+// moving is an entry that the cleaner writes again.
 type moving struct {
 	id    ReplicaID
 	index uint64
 	from  position
 }
 
-// submit waits until the log has made a request durable.
+// submit blocks until a request is durable.
 //
-// A caller that finds nobody writing and nothing waiting writes by itself, which saves it
-// two switches between goroutines. It first yields: groups propose together, and the
-// others' entries then share its sync. Requests that arrive while it writes are left to run.
+// If nobody writes and nothing waits, the caller writes itself, which saves two switches between
+// goroutines. It yields first: groups propose together, so other entries then share its sync.
+// Requests that arrive while it writes are left to run.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
 		r.done = make(chan error, 1)
@@ -68,7 +68,7 @@ func (l *Log) submit(r *request) error {
 	return <-r.done
 }
 
-// run writes what callers leave to it, until the log is closed.
+// run writes the requests that callers leave to it, until the log is closed.
 func (l *Log) run() {
 	q := &l.queue
 	q.Lock()
@@ -78,8 +78,8 @@ func (l *Log) run() {
 		case q.busy:
 			q.changed.Wait()
 		case len(q.moves)+len(q.waiting) > 0:
-			// Those who were answered just now may be about to write again: if they run
-			// before the next batch they are in it, and not in the one after.
+			// Callers that were just answered may be about to write again. Yield, so that they
+			// join this batch instead of the one after it.
 			l.yieldLocked()
 			l.writeLocked()
 		case q.closing:
@@ -91,23 +91,23 @@ func (l *Log) run() {
 }
 
 const (
-	// yieldsMax is how often a batch yields to the goroutines of entries that are expected.
-	// Most arrive after one or two times; the others are on a processor that is busy.
+	// yieldsMax bounds how often a batch yields to goroutines with expected entries. Most entries
+	// arrive after one or two yields; the others belong to a goroutine on a busy processor.
 	yieldsMax = 30
-	// yieldMaxDefault bounds the same by time.
+	// yieldMaxDefault bounds the time of these yields.
 	yieldMaxDefault = 200 * time.Microsecond
 )
 
-// Expect announces entries that will be stored next, each of another replica. The next batch
-// waits for them for a moment, so that one sync makes all of them durable.
+// Expect announces entries that will be stored soon, each by another replica. The next batch waits
+// briefly for them, so that one sync makes all of them durable.
 func (l *Log) Expect(entries int) {
 	l.queue.Lock()
 	defer l.queue.Unlock()
 	l.queue.expected = entries
 }
 
-// yieldLocked yields to other goroutines once, and again while entries are expected. The
-// queue's lock is not held meanwhile: busy is set instead.
+// yieldLocked yields to other goroutines once, and again while entries are expected. It releases
+// the queue's lock meanwhile and sets busy instead.
 func (l *Log) yieldLocked() {
 	q := &l.queue
 	q.busy = true
@@ -148,8 +148,8 @@ func (l *Log) writeLocked() {
 	q.busy = false
 }
 
-// fail records the first failure, answers all that waits with it, and returns it. No sync
-// is tried again: the system may have dropped what it could not write.
+// fail records the first failure and returns it to all waiting requests and to the caller. The log
+// never retries a sync: the system may have dropped the data that it could not write.
 func (l *Log) fail(err error) error {
 	q := &l.queue
 	q.Lock()
@@ -167,11 +167,11 @@ func (l *Log) fail(err error) error {
 	return q.err
 }
 
-// takeLocked returns the requests of the next batch, and what they take.
+// takeLocked returns the requests of the next batch and their size.
 //
-// Each of them is checked against the index, which has all batches before this one. So of
-// one replica there is one in a batch. Moves go first: what they move is there still when
-// they are applied.
+// It checks each request against the index, which covers only earlier batches. So a batch has at
+// most one request of a replica. Moves come first, so that no deletion in the same batch precedes
+// them.
 func (l *Log) takeLocked() (batch []*request, bytes int) {
 	q := &l.queue
 	clear(l.taken)
@@ -202,8 +202,8 @@ func (l *Log) takeLocked() (batch []*request, bytes int) {
 	return batch, bytes
 }
 
-// check returns an error for a request that contradicts the index, which only the goroutine
-// that writes changes.
+// check returns an error for a request that contradicts the index. Only the goroutine that set
+// busy changes the index.
 func (l *Log) check(r *request) error {
 	x := l.mu.index
 	switch r.kind {
@@ -240,7 +240,7 @@ func (l *Log) check(r *request) error {
 	return nil
 }
 
-// at reports whether an entry is at a position.
+// at reports whether an entry is stored at a position.
 func (x *index) at(id ReplicaID, entry uint64, at position) bool {
 	r := x.replicas[id]
 	return r != nil && r.has(entry) && r.positions[entry-r.first] == at
@@ -286,7 +286,7 @@ func (s *segment) write(sectors []byte, place int) error {
 	return nil
 }
 
-// applyLocked adds a request that is durable to the index.
+// applyLocked adds a durable request to the index.
 func (l *Log) applyLocked(r *request, s *segment, address uint32) error {
 	x := l.mu.index
 	switch r.kind {
