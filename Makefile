@@ -75,11 +75,12 @@ chaos: ## a cluster's fault tests at length, with either log store, after a simu
 	$(GO) test -count=1 -v -timeout 90m -run '^Test(Cluster|SourceKills|SourceKafkaFaults)' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
 
 # The tests are those of this checkout: OLD only says what program the cluster begins with.
-upgrade: ## rolling upgrades under load from the program of OLD=<git ref>, with kills and moves; 5 minutes
-	@test -n '$(OLD)' || { echo 'name what to upgrade from: make upgrade OLD=<git ref>'; exit 1; }
-	@git rev-parse -q --verify '$(OLD)^{commit}' >/dev/null || { \
-	  echo 'there is no commit $(OLD) here; a shallow clone has it after git fetch --unshallow'; exit 1; }
-	@set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/src"; rm -rf "$$old"' EXIT; trap 'exit 1' INT TERM; \
+upgrade: ## rolling upgrades under load to a program of the next cluster version, or from that of OLD=<git ref>; 5 minutes
+	@if test -z '$(OLD)'; then \
+	  exec $(GO) test -count=1 -v -timeout 60m -run '^TestUpgrade' ./cmd/countd/e2e -upgrades; fi; \
+	git rev-parse -q --verify '$(OLD)^{commit}' >/dev/null || { \
+	  echo 'there is no commit $(OLD) here; a shallow clone has it after git fetch --unshallow'; exit 1; }; \
+	set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/src"; rm -rf "$$old"' EXIT; trap 'exit 1' INT TERM; \
 	git worktree add --quiet --detach "$$old/src" '$(OLD)'; \
 	(cd "$$old/src" && CGO_ENABLED=0 $(GO) build -o "$$old/countd" ./cmd/countd); \
 	$(GO) test -count=1 -v -timeout 60m -run '^TestUpgrade' ./cmd/countd/e2e -old-countd "$$old/countd"

@@ -77,9 +77,6 @@ type replicaReturn struct {
 	// witness is in none of the group's configurations. It and one of either side
 	// are the voters of the catalog, so both sides have one.
 	witness *clustertest.Node
-	// keeps is set where a node does not delete the replica that leaves it, or does
-	// not begin another.
-	keeps bool
 }
 
 // newReturn chooses the roles for a shard of posts and brings the catalog's voters to
@@ -187,9 +184,7 @@ func (r *replicaReturn) cut() {
 func (r *replicaReturn) moveAway() {
 	r.t.Helper()
 	r.c.Move(r.witness, r.group, r.returning, r.relay)
-	if !r.keeps {
-		r.c.AwaitReplica(r.returning, r.group, false)
-	}
+	r.c.AwaitReplica(r.returning, r.group, false)
 	r.tally.AddAll(addsAfter, r.keeper, r.relay, r.witness)
 }
 
@@ -211,9 +206,7 @@ func (r *replicaReturn) orderBack() (taken bool) {
 func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Helper()
 	r.t.Logf("returning knows of the order after %v", r.c.AwaitOrdered(r.returning, r.group))
-	if !r.keeps {
-		r.c.AwaitReplica(r.returning, r.group, true)
-	}
+	r.c.AwaitReplica(r.returning, r.group, true)
 	var answered atomic.Int32
 	for range aloneTries {
 		var asked sync.WaitGroup

@@ -15,26 +15,39 @@ const (
 	movesDeadline = 2 * time.Minute
 )
 
-var oldCountd = flag.String("old-countd", "", "the countd that the tests of upgrades begin with (make upgrade OLD=<git ref>)")
+var (
+	longUpgrades = flag.Bool("upgrades", false, "run the long tests of upgrades (make upgrade)")
+	oldCountd    = flag.String("old-countd", "", "the countd that the long tests of upgrades begin with (make upgrade OLD=<git ref>)")
+)
 
-// upgrading is a cluster under load that starts with the previous program.
+// upgrading is a cluster under load that starts with the older of two programs.
 type upgrading struct {
 	t *testing.T
 	*load
-	c     *clustertest.Cluster
-	at    *clustertest.Node
-	older proctest.Binaries
+	c            *clustertest.Cluster
+	at           *clustertest.Node
+	older, newer proctest.Binaries
 }
 
+// startUpgrading starts with the program of -old-countd, to be upgraded to that of this tree. Without
+// the flag it starts with the program of this tree, to be upgraded to that of nextVersion.
 func startUpgrading(t *testing.T) *upgrading {
 	t.Helper()
-	if *oldCountd == "" {
-		t.Skip("needs the program of before: make upgrade OLD=<git ref>")
+	options := clustertest.Options{Nodes: returnNodes}
+	switch {
+	case *oldCountd != "":
+		return startUpgrade(t, proctest.Binaries{Countd: *oldCountd, Countctl: bin.Countctl}, bin, options)
+	case !*longUpgrades:
+		t.Skip("takes minutes: make upgrade")
 	}
-	older := proctest.Binaries{Countd: *oldCountd, Countctl: bin.Countctl}
-	c := clustertest.New(t, older, clustertest.Options{Nodes: returnNodes})
+	return startUpgrade(t, bin, buildNext(t), options)
+}
+
+func startUpgrade(t *testing.T, older, newer proctest.Binaries, options clustertest.Options) *upgrading {
+	t.Helper()
+	c := clustertest.New(t, older, options)
 	l := &load{t, c, time.Now(), c.StartLoad(clustertest.LoadConfig{Writers: 4}), c.StartHistory(4), c.WatchDigests()}
-	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older}
+	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older, newer: newer}
 }
 
 // TestUpgradeUnderLoad upgrades a cluster node by node while replicas move, and then
@@ -61,11 +74,11 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	}
 	u.whileMoving("with the new version", movesOfPhase, func() {
 		for _, n := range u.c.Nodes() {
-			u.restart(n, bin, true)
+			u.restart(n, u.newer, true)
 		}
 	})
 	u.at.MustCtl("keyspace", "everywhere", "users", "--off")
-	u.returns(false)
+	u.returns()
 	u.end()
 }
 
@@ -78,11 +91,10 @@ func TestUpgradeHeld(t *testing.T) {
 	u.at.MustCtl("upgrade", "hold")
 	u.replace()
 	u.restart(u.at, u.older, false)
-	u.restart(u.at, bin, true)
-	u.returns(true)
+	u.restart(u.at, u.newer, true)
+	u.returns()
 	u.raiseVersion()
-	u.c.AwaitVoters(voters) // what was kept is deleted
-	u.returns(false)
+	u.returns()
 	u.end()
 }
 
@@ -95,16 +107,16 @@ func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	r.stale.Kill()
 	r.moveAway()
 	for i, n := range u.c.Others(r.stale) {
-		u.restart(n, bin, i%2 == 0)
+		u.restart(n, u.newer, i%2 == 0)
 	}
-	r.keeps = true
 	r.comeBack()
 	r.stale.Kill()
-	r.stale.Use(bin)
+	r.stale.Use(u.newer)
 	r.stale.Start()
 	r.check()
-	eventually(t, "the cluster version rises", func() bool { now := u.version(r.witness); return now.Version == now.Max })
-	u.returns(false)
+	u.c.AwaitReady(u.c.Nodes()...)
+	u.raiseVersion()
+	u.returns()
 	u.end()
 }
 
@@ -127,7 +139,7 @@ func (u *upgrading) replace() {
 	u.t.Helper()
 	before := u.version(u.at)
 	for i, n := range u.c.Nodes() {
-		u.restart(n, bin, i%2 == 0)
+		u.restart(n, u.newer, i%2 == 0)
 	}
 	if now := u.version(u.at); now.Version != before.Version || !now.Held {
 		u.t.Errorf("the cluster version was held at %d and is %+v", before.Version, now)
@@ -142,6 +154,7 @@ func (u *upgrading) version(at *clustertest.Node) client.ClusterVersion {
 // raiseVersion raises the cluster version to what the new program speaks.
 func (u *upgrading) raiseVersion() {
 	u.t.Helper()
+	eventually(u.t, "all nodes are known to speak a later version", func() bool { v := u.version(u.at); return *oldCountd != "" || v.Max > v.Version })
 	before := u.version(u.at)
 	u.at.MustCtl("upgrade", "finalize", "--yes")
 	now := u.version(u.at)
@@ -163,11 +176,10 @@ func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 }
 
 // returns has a replica of two shards return to its node.
-func (u *upgrading) returns(keeps bool) {
+func (u *upgrading) returns() {
 	u.t.Helper()
 	for shard := range 2 {
 		r := newReturn(u.t, u.c, shard)
-		r.keeps = keeps
 		r.killed()
 	}
 }

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// nextVersion turns the program of this tree into one of the next cluster version, with an
+// invented command of the catalog that counts marks. It is also how a command is gated: a
+// constant, a check before it is proposed, and one in apply.
+var nextVersion = []struct{ file, old, new string }{
+	{"raftfsm/catalog/version.go", "const ClusterVersionMax = 1\n", `const ClusterVersionMax = versionOfMarks
+
+const versionOfMarks = 2
+
+// MarkEntry counts one mark.
+type MarkEntry struct{}
+
+// TakesMarks reports whether nodes may propose a MarkEntry.
+func (v *View) TakesMarks() bool { return v.ClusterVersion >= versionOfMarks }
+
+func (*MarkEntry) apply(v *View) (Result, bool) {
+	if !v.TakesMarks() {
+		return refused("marks need cluster version %d, this is %d", versionOfMarks, v.ClusterVersion)
+	}
+	v.Marks++
+	return Result{}, true
+}
+`},
+	{"raftfsm/catalog/command.go", "type Command struct {\n", "type Command struct {\n\tMark *MarkEntry `json:\"mark,omitempty\"`\n"},
+	{"raftfsm/catalog/command.go", "\tadd(c.Create != nil, c.Create)\n", "\tadd(c.Create != nil, c.Create)\n\tadd(c.Mark != nil, c.Mark)\n"},
+	{"raftfsm/catalog/catalog.go", "\tchanged chan struct{} //", "\tMarks int `json:\"marks,omitempty\"`\n\tchanged chan struct{} //"},
+	{"client/admin.go", "type ClusterVersion struct {\n", "type ClusterVersion struct {\n\tMarks int `json:\"marks,omitempty\"`\n"},
+	{"admin/gather.go", "client.ClusterVersion{", "client.ClusterVersion{Marks: v.Marks, "},
+	{"admin/types.go", "type FinalizeChange struct{}\n", "type FinalizeChange struct{}\ntype MarkChange struct{}\nfunc (MarkChange) change() {}\n"},
+	{"admin/admin.go", "\tcase FinalizeChange:\n", `	case MarkChange:
+		if !o.catalog.TakesMarks() {
+			return nil, refusedf("marks need a later cluster version than %d", o.catalog.ClusterVersion)
+		}
+		err := o.command(ctx, &catalog.Command{Mark: &catalog.MarkEntry{}})
+		return o.changedVersion(), err
+	case FinalizeChange:
+`},
+	{"api/adminserve.go", "Finalize *bool `json:\"finalize\"`\n", "Finalize *bool `json:\"finalize\"`\n\tMark *bool `json:\"mark\"`\n"},
+	{"api/adminserve.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
+}
+
+// buildNext builds the program of nextVersion.
+func buildNext(t *testing.T) proctest.Binaries {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(path string, text []byte) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay := map[string]map[string]string{"Replace": {}}
+	for _, p := range nextVersion {
+		at := filepath.Join(root, p.file)
+		from, patched := at, overlay["Replace"][at]
+		if patched != "" {
+			from = patched
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(text), p.old) != 1 {
+			t.Fatalf("%s has changed: it has %q %d times; adapt nextVersion", p.file, p.old, strings.Count(string(text), p.old))
+		}
+		overlay["Replace"][at] = filepath.Join(dir, strings.ReplaceAll(p.file, "/", "_"))
+		write(overlay["Replace"][at], []byte(strings.Replace(string(text), p.old, p.new, 1)))
+	}
+	list, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(dir, "overlay.json"), list)
+	next := bin
+	next.Countd = filepath.Join(dir, "countd")
+	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-ldflags=-s -w", "-o", next.Countd, "./cmd/countd")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the next program: %v\n%s", err, out)
+	}
+	return next
+}
+
+// mark counts a mark through a node. It returns the status, 0 for an unknown outcome.
+func mark(n *clustertest.Node) (status int) {
+	status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, nil)
+	if err != nil {
+		return 0
+	}
+	return status
+}
+
+func marksAt(n *clustertest.Node) (marks int) {
+	var v struct{ Marks int }
+	n.MustCall(http.MethodGet, "/v1/admin/version", nil, &v)
+	return v.Marks
+}
+
+// TestUpgradeGate upgrades three nodes under load to a program whose next cluster version gates
+// a command:
+//
+//  1. while the version is held, nodes of both programs serve side by side, after stops and
+//     kills, and a node goes back to the program of before;
+//  2. each node of the new program refuses the command with the reason until the version rises;
+//  3. then each takes it, also while a node is killed: all nodes count each answered command,
+//     and none twice;
+//  4. a node with the program of before is refused then, and comes back with the new one;
+//  5. the load sees what TestUpgradeUnderLoad checks.
+func TestUpgradeGate(t *testing.T) {
+	t.Parallel()
+	u := startUpgrade(t, bin, buildNext(t), clustertest.Options{})
+	nodes := u.c.Nodes()
+	u.at.MustCtl("upgrade", "hold")
+	gated := func(n *clustertest.Node) {
+		t.Helper()
+		var refusal struct{ Error struct{ Message string } }
+		status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, &refusal)
+		if err != nil || status != http.StatusConflict {
+			t.Errorf("%s: a mark at version 1: status %d, %+v, %v", n.Name, status, refusal, err)
+		}
+	}
+	for i, n := range nodes {
+		u.restart(n, u.newer, i%2 == 0)
+		gated(n)
+		u.c.AwaitReady(nodes...)
+	}
+	u.restart(u.at, u.older, true)
+	u.restart(u.at, u.newer, false)
+	gated(u.at)
+	eventually(t, "all nodes are known to speak version 2", func() bool { return u.version(u.at).Max == 2 })
+	if v := u.version(u.at); v.Version != 1 || !v.Held {
+		t.Errorf("held, the version is %+v", v)
+	}
+	u.raiseVersion()
+
+	var tried, answered atomic.Int64
+	stop := make(chan struct{})
+	var marking sync.WaitGroup
+	for _, n := range nodes[:2] {
+		marking.Go(func() { // ends with stop
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				tried.Add(1)
+				if mark(n) == http.StatusOK {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	eventually(t, "marks are taken", func() bool { return answered.Load() >= 20 })
+	u.restart(nodes[2], u.newer, true)
+	at := answered.Load()
+	eventually(t, "marks are taken after a kill", func() bool { return answered.Load() >= at+20 })
+	close(stop)
+	marking.Wait()
+	eventually(t, "all nodes have the same marks", func() bool { return marksAt(nodes[0]) == marksAt(nodes[1]) && marksAt(nodes[1]) == marksAt(nodes[2]) })
+	if got := int64(marksAt(nodes[0])); got < answered.Load() || got > tried.Load() {
+		t.Errorf("%d marks of %d answered and %d tried", got, answered.Load(), tried.Load())
+	}
+
+	nodes[2].Kill()
+	nodes[2].Use(u.older)
+	nodes[2].Start()
+	if code := nodes[2].Exited(30 * time.Second); code == 0 {
+		t.Errorf("the program of before ended with %d", code)
+	} else if log := nodes[2].Log(); !strings.Contains(log, "marks") && !strings.Contains(log, "cluster version") {
+		t.Errorf("the program of before does not say why it ended:\n%s", log)
+	}
+	nodes[2].Use(u.newer)
+	nodes[2].Start()
+	u.end()
+}
