@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -173,12 +172,4 @@ func TestColdOrderDeadline(t *testing.T) {
 	if _, answers, err := n.OrderCold(over, tiering.TieringJob{Verb: tiering.ColdStop}); err != nil || len(answers) != 1 {
 		t.Errorf("a stop: %+v, %v", answers, err)
 	}
-}
-
-// firstTable is the table of the first shard.
-func firstTable(t *testing.T, n *Node, ks *Keyspace) *engine.Table {
-	t.Helper()
-	g, err := n.router.groupsOf(ks)
-	mustDo(t, err)
-	return g[0].replica.Load().fsm.TableOf(raftfsm.TableCounts)
 }

@@ -67,8 +67,18 @@ func TestGapsAreRefused(t *testing.T) {
 		t.Error("a value of a replica that is not there")
 	}
 	mustDo(t, l.Drop(ReplicaID{Group: 2}))
+	again, err := l.Replica(r.id)
+	mustDo(t, err)
+	r.Close()
+	for name, err := range map[string]error{"StoreLog": r.StoreLogs(entries(102)), "DeleteRange": r.DeleteRange(100, 100), "Set": r.Set([]byte("k"), nil)} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s of a closed replica: %v", name, err)
+		}
+	}
+	mustDo(t, again.StoreLogs(entries(102)))
+	r = again
 	mustDo(t, l.Close())
-	if err := r.StoreLogs(entries(102)); !errors.Is(err, ErrClosed) {
+	if err := r.StoreLogs(entries(103)); !errors.Is(err, ErrClosed) {
 		t.Errorf("stored in a closed log: %v", err)
 	}
 }

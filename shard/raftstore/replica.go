@@ -3,6 +3,7 @@ package raftstore
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -10,11 +11,11 @@ import (
 // ErrNoValue is returned by Get for a key that was never set.
 var ErrNoValue = errors.New("there is no value")
 
-// Replica is one replica's part of the log: its entries, and a few values by key. It needs no
-// Close.
+// Replica is one replica's part of the log: its entries, and a few values by key.
 type Replica struct {
-	log *Log
-	id  ReplicaID
+	log    *Log
+	id     ReplicaID
+	closed atomic.Bool
 
 	requests sync.Pool // of *request
 }
@@ -115,7 +116,7 @@ func (r *Replica) StoreLogs(entries []*raft.Log) error {
 			q.offsets = append(q.offsets, uint32(len(q.items)))
 			q.items = appendEntry(q.items, r.id, entries[n])
 		}
-		if err := r.log.submit(q); err != nil {
+		if err := r.submit(q); err != nil {
 			return err
 		}
 		r.giveBack(q)
@@ -126,14 +127,14 @@ func (r *Replica) StoreLogs(entries []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (r *Replica) DeleteRange(first, last uint64) error {
-	return r.log.submit(&request{
+	return r.submit(&request{
 		id: r.id, kind: itemCut, first: first, last: last, items: appendRange(nil, itemCut, r.id, first, last),
 	})
 }
 
 // Set stores a value durably.
 func (r *Replica) Set(key, value []byte) error {
-	return r.log.submit(&request{
+	return r.submit(&request{
 		id: r.id, kind: itemSet, key: key, value: value, items: appendSet(nil, r.id, key, value),
 	})
 }
@@ -148,6 +149,16 @@ func (r *Replica) Get(key []byte) ([]byte, error) {
 		}
 	}
 	return nil, ErrNoValue
+}
+
+// Close has later changes fail with ErrClosed: the log may outlive the replica.
+func (r *Replica) Close() { r.closed.Store(true) }
+
+func (r *Replica) submit(q *request) error {
+	if r.closed.Load() {
+		return ErrClosed
+	}
+	return r.log.submit(q)
 }
 
 // requestBytesKept bounds the buffer that a pooled request keeps.

@@ -3,9 +3,7 @@ package storage
 import (
 	"errors"
 	"path/filepath"
-	"sync/atomic"
 
-	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/countd/countd/shard/raftstore"
@@ -19,8 +17,7 @@ func OpenNodeLog(dir string) (*raftstore.Log, error) {
 // sharedStores is a replica's part of its node's log.
 type sharedStores struct {
 	*raftstore.Replica
-	own    *raftstore.Log // closed with it; nil for the node's
-	closed atomic.Bool
+	own *raftstore.Log // closed with it; nil for the node's
 }
 
 // openSharedStores opens a replica's part of the node's log, or of a log of its own.
@@ -40,34 +37,6 @@ func openSharedStores(cfg *Config) (*sharedStores, error) {
 	return &sharedStores{Replica: r, own: own}, nil
 }
 
-// StoreLog is raft.LogStore's.
-func (s *sharedStores) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
-
-// StoreLogs is raft.LogStore's. The log outlives the replica's stores, so a closed one is
-// refused here.
-func (s *sharedStores) StoreLogs(entries []*raft.Log) error {
-	if s.closed.Load() {
-		return raftstore.ErrClosed
-	}
-	return s.Replica.StoreLogs(entries)
-}
-
-// DeleteRange is raft.LogStore's.
-func (s *sharedStores) DeleteRange(first, last uint64) error {
-	if s.closed.Load() {
-		return raftstore.ErrClosed
-	}
-	return s.Replica.DeleteRange(first, last)
-}
-
-// Set is stableBytes's.
-func (s *sharedStores) Set(key, value []byte) error {
-	if s.closed.Load() {
-		return raftstore.ErrClosed
-	}
-	return s.Replica.Set(key, value)
-}
-
 // Get is stableBytes's.
 func (s *sharedStores) Get(key []byte) ([]byte, error) {
 	value, err := s.Replica.Get(key)
@@ -78,7 +47,7 @@ func (s *sharedStores) Get(key []byte) ([]byte, error) {
 }
 
 func (s *sharedStores) Close() error {
-	s.closed.Store(true)
+	s.Replica.Close()
 	if s.own == nil {
 		return nil
 	}
