@@ -10,10 +10,9 @@ import (
 	"os"
 )
 
-// bolt keeps no checksums but those of its meta pages, trusts every page, and
-// walks them from a goroutine of its own when it opens a file: a damaged page
-// ends the process there, or is read as something else. So a file is checked
-// here first, by plain bounded reads. Integers are little endian.
+// bolt has checksums only for its meta pages, and trusts every other page. When it opens a file it
+// walks the pages in its own goroutine: a damaged page ends the process there, or is misread. So
+// checkBoltFile checks a file first, with plain bounded reads. Integers are little endian.
 //
 //	meta    magic 4 | version 4 | page size 4 | flags 4 | root bucket 16 |
 //	        free list 8 | pages in use 8 | transaction 8 | fnv-1a 8
@@ -22,8 +21,7 @@ import (
 //	leaf    flags 4 | position of key and value, from here 4 | lengths 4, 4
 //	bucket  root page, 0 for the page that follows here 8 | sequence 8
 //
-// The first two pages hold a page header and a meta each, which transactions
-// write in turn.
+// Each of the first two pages has a page header and a meta. Transactions write them in turn.
 const (
 	boltMetaBytes    = 64
 	boltMetaMagic    = 0xED0CDAED
@@ -48,10 +46,9 @@ func boltDamage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// checkBoltFile refuses a database file of which any page in use is damaged,
-// as far as that can be told without the checksums inside the values. A file
-// that is not there or empty is none: whether there should be one is for
-// Dirs.Open.
+// checkBoltFile returns ErrDamaged if any page in use is damaged, as far as the structure shows;
+// it does not check the checksums inside the values. A missing or empty file passes: Dirs.Open
+// decides whether the log should exist.
 func checkBoltFile(path string) error {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -68,7 +65,6 @@ func checkBoltFile(path string) error {
 	return checkBolt(file, info.Size())
 }
 
-// checkBolt is checkBoltFile for a file that is not empty.
 func checkBolt(file io.ReaderAt, size int64) error {
 	meta, err := readBoltMetas(file, size)
 	if err != nil {
@@ -81,14 +77,14 @@ func checkBolt(file io.ReaderAt, size int64) error {
 	return c.checkBuckets()
 }
 
-// boltChecker walks a file's pages.
+// boltChecker walks the pages of a file.
 type boltChecker struct {
 	file io.ReaderAt
 	meta boltMeta
-	seen map[uint64]struct{} // pages reached: none may be reached twice
+	seen map[uint64]struct{} // pages reached so far; reaching one twice is damage
 }
 
-// read returns a page with those it overflows into.
+// read returns a page together with its overflow pages.
 func (c *boltChecker) read(id uint64) ([]byte, error) {
 	var head [boltPageHead]byte
 	if id < 2 || id >= c.meta.pages {
@@ -112,8 +108,8 @@ func (c *boltChecker) read(id uint64) ([]byte, error) {
 	return page, err
 }
 
-// checkFreelist allows the empty list that bolt creates a file with; later
-// there is none (see openBoltFile).
+// checkFreelist allows only the empty free list with which bolt creates a file. Later files have
+// none (see openBoltFile).
 func (c *boltChecker) checkFreelist() error {
 	if c.meta.freelist == boltNoFreelist {
 		return nil
@@ -131,10 +127,10 @@ func (c *boltChecker) checkFreelist() error {
 // boltRange bounds the keys below a page: from ≤ key < to, nil for no bound.
 type boltRange struct{ from, to []byte }
 
-// boltVisit is given each element of a leaf, in the order of its keys.
+// boltVisit is called for each element of a leaf, in the order of keys.
 type boltVisit func(key, value []byte, flags uint32) error
 
-// walk checks a tree of pages, a bucket's.
+// walk checks the tree of pages of one bucket.
 func (c *boltChecker) walk(id uint64, keys boltRange, visit boltVisit) error {
 	page, err := c.read(id)
 	if err != nil {
@@ -202,12 +198,12 @@ func walkLeaf(id uint64, page []byte, count int, keys boltRange, visit boltVisit
 	return nil
 }
 
-// next takes a key into account: the keys after it are greater.
+// next checks that a key is in order, and raises the lower bound above it.
 func (r *boltRange) next(page uint64, key []byte) error {
 	if bytes.Compare(key, r.from) < 0 || r.to != nil && bytes.Compare(key, r.to) >= 0 {
 		return boltDamage("page %d has key %x, out of order", page, key)
 	}
-	r.from = append(bytes.Clone(key), 0) // the least key that is greater
+	r.from = append(bytes.Clone(key), 0) // the next greater key
 	return nil
 }
 
@@ -222,9 +218,8 @@ func boltData(id uint64, page []byte, at int, position []byte, keyBytes, valueBy
 	return page[start:middle], page[middle:end], nil
 }
 
-// checkBuckets walks the bucket of buckets and the two that raft-boltdb keeps.
-// What nobody wrote there is refused: a bucket whose name was damaged would
-// otherwise be taken for one that is missing, and made anew.
+// checkBuckets walks the bucket of buckets and the two buckets of raft-boltdb. It refuses an
+// unknown bucket: if the damage is in a bucket's name, bolt would create that bucket anew, empty.
 func (c *boltChecker) checkBuckets() error {
 	names := 0
 	err := c.walk(c.meta.root, boltRange{}, func(name, bucket []byte, flags uint32) error {
@@ -246,7 +241,7 @@ func (c *boltChecker) checkBuckets() error {
 	return err
 }
 
-// walkBucket walks a bucket, which may be small enough to lie in its parent.
+// walkBucket walks a bucket. A small bucket is stored inside its parent.
 func (c *boltChecker) walkBucket(bucket []byte, visit boltVisit) error {
 	if root := binary.LittleEndian.Uint64(bucket); root != 0 {
 		return c.walk(root, boltRange{}, visit)
@@ -258,7 +253,7 @@ func (c *boltChecker) walkBucket(bucket []byte, visit boltVisit) error {
 	return c.walkPage(0, inline, boltRange{}, visit)
 }
 
-// visitEntries refuses a log with a gap.
+// visitEntries returns a visitor that refuses a log with a gap.
 func visitEntries() boltVisit {
 	var last uint64
 	return func(key, _ []byte, flags uint32) error {

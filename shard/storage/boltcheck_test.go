@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// fillBolt is fillStores for a bolt file anywhere.
+// fillBolt fills a new bolt file like fillStores.
 func fillBolt(t *testing.T, path string, n uint64) {
 	t.Helper()
 	b := mustOpenBolt(t, path)
@@ -42,8 +42,8 @@ func fillStores(t *testing.T, stores Stores, n uint64) {
 	}
 }
 
-// Compaction deletes ranges while a bolt cursor walks over them; a log with a
-// gap would be refused at the next start.
+// Compaction deletes ranges while a bolt cursor walks over them. The next start would refuse a log
+// with a gap.
 func TestDeletedRangesLeaveNoGap(t *testing.T) { eachStore(t, testDeletedRangesLeaveNoGap) }
 
 func testDeletedRangesLeaveNoGap(t *testing.T, store LogStore) {
@@ -111,8 +111,8 @@ func TestTornBoltFileIsRefused(t *testing.T) {
 	}
 }
 
-// Random damage anywhere in the file: what a start and a read of the whole log
-// do not refuse is unchanged.
+// After random damage anywhere in the file, a start or a read of the whole log refuses it, or the
+// log is unchanged.
 func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "raft.db")
 	fillBolt(t, whole, 60)
@@ -127,7 +127,7 @@ func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 		at := random.IntN(len(content))
 		damaged := bytes.Clone(content)
 		damaged[at] ^= 1 << random.IntN(8)
-		if round%3 == 0 { // a page that was never written
+		if round%3 == 0 { // an unused page
 			at -= at % os.Getpagesize()
 			copy(damaged[at:], make([]byte, os.Getpagesize()))
 		}
@@ -148,7 +148,7 @@ func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 	}
 }
 
-// readWhole opens a log of fillBolt and fails the test when it reads wrong.
+// readWhole opens a log of fillBolt and fails the test if an entry differs.
 func readWhole(t *testing.T, path string) error {
 	b, err := openBoltFile(path)
 	if err != nil {
@@ -171,8 +171,8 @@ func readWhole(t *testing.T, path string) error {
 	return err
 }
 
-// Patches of a whole file, of 4 bytes each: where (3 bytes) and with what. The
-// meta pages, whose checksums would hide the rest, are only damaged by chance.
+// The fuzzed bytes are patches of a whole file, 4 bytes each: a position (3 bytes) and a value.
+// Few patches hit the meta pages, whose checksums would hide the rest.
 func FuzzCheckBolt(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "raft.db")
 	b, err := openBoltFile(path)

@@ -17,32 +17,32 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// boltDeleteMax bounds the entries that one transaction takes from the front of
-// the log: some 4 ms, for which a write has to wait.
+// boltDeleteMax bounds the entries that one transaction deletes from the front of the log: about 4
+// ms, for which writes wait.
 const boltDeleteMax = 4096
 
-// boltLockTimeout is how long opening waits for another process's lock on the
-// file: long enough for one that is just ending, no longer.
+// boltLockTimeout bounds the wait for another process's lock on the file. It is long enough for a
+// process that is just ending.
 const boltLockTimeout = time.Second
 
-// errInUse is returned for a log that another process has open.
+// errInUse is returned if another process has the log open.
 var errInUse = errors.New("another process has the file open")
 
-// boltFile is one group's bolt database. It adds to raft-boltdb that bolt's panics, and faults in
-// its memory map, come back as errors, and that a full disk is raftstore.ErrNoSegment.
+// boltFile is one group's bolt database. Beyond raft-boltdb, it returns bolt's panics and memory
+// faults as errors, and reports a full disk as raftstore.ErrNoSegment.
 //
-// A transaction writes and syncs its pages, none of which the transaction before uses, and then its
-// meta page, which makes it the newest. So if the disk is full and the file has the meta page of
-// before, nothing was stored, and the change may be made again.
+// A transaction writes and syncs new pages, none of which the previous transaction uses. Then it
+// writes its meta page, which makes it the newest. So if the disk was full and the meta page is
+// the old one, nothing was stored, and the change may be repeated.
 type boltFile struct {
 	path   string
 	store  *raftboltdb.BoltStore
 	file   *os.File   // bolt's
-	writes sync.Mutex // held by a transaction that writes
+	writes sync.Mutex // held during a write transaction
 }
 
-// openBoltFile opens or creates the database at path. A file that is not whole
-// is refused with ErrDamaged, and left as it is.
+// openBoltFile opens or creates the database at path. It refuses an incomplete file with
+// ErrDamaged and does not change it.
 func openBoltFile(path string) (*boltFile, error) {
 	if err := checkBoltFile(path); err != nil {
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
@@ -53,8 +53,8 @@ func openBoltFile(path string) (*boltFile, error) {
 			Path: path,
 			BoltOptions: &bbolt.Options{
 				Timeout: boltLockTimeout,
-				// The list of free pages is found again at open instead of
-				// being written, and synced, with every entry.
+				// bolt rebuilds the list of free pages at open, instead of writing and syncing it
+				// with every entry.
 				NoFreelistSync: true,
 				FreelistType:   bbolt.FreelistMapType,
 				OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
@@ -71,14 +71,14 @@ func openBoltFile(path string) (*boltFile, error) {
 	}
 	if err != nil {
 		if b.file != nil {
-			b.file.Close() // bolt keeps it, and the lock, when it panics
+			b.file.Close() // after a panic bolt keeps the file and its lock
 		}
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
 	}
 	return b, nil
 }
 
-// guardBolt runs one call into bolt.
+// guardBolt runs one call into bolt and returns a panic as ErrDamaged.
 func guardBolt(call func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -89,7 +89,7 @@ func guardBolt(call func() error) (err error) {
 	return call()
 }
 
-// change runs a transaction that writes. An error of a full disk that stored nothing is
+// change runs a write transaction. If the disk was full and nothing was stored, it returns
 // raftstore.ErrNoSegment.
 func (b *boltFile) change(write func() error) error {
 	b.writes.Lock()
@@ -106,7 +106,7 @@ func (b *boltFile) change(write func() error) error {
 	return err
 }
 
-// newest returns the newest transaction in the file.
+// newest returns the number of the newest transaction in the file.
 func (b *boltFile) newest() (uint64, error) {
 	info, err := b.file.Stat()
 	if err != nil {
@@ -133,7 +133,7 @@ func (b *boltFile) GetLog(index uint64, entry *raft.Log) error {
 		errors.Is(err, bbolterrors.ErrDatabaseNotOpen):
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrDamaged, err) // it could not be decoded
+	return fmt.Errorf("%w: %w", ErrDamaged, err) // the entry cannot be decoded
 }
 
 func (b *boltFile) StoreLog(entry *raft.Log) error {
@@ -144,10 +144,10 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 	return b.change(func() error { return b.store.StoreLogs(entries) })
 }
 
-// DeleteRange is raft.LogStore's. What goes before entries that stay, which a
-// snapshot covers, goes in many transactions: between them bolt stores the
-// entries that come meanwhile, and a crash leaves a log that begins earlier. All
-// else goes in one: a log cut in between is not the one that raft decided on.
+// DeleteRange implements raft.LogStore. It deletes entries at the front, which a snapshot covers,
+// in many transactions, so that bolt can store new entries between them; a crash then leaves a log
+// that begins earlier. It deletes any other range in one transaction: raft never decided on a
+// half-cut log.
 func (b *boltFile) DeleteRange(first, last uint64) error {
 	begin, err := b.FirstIndex()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// A bolt file on a disk that is full, again and again: what is refused is not stored, and the same
-// change succeeds once there is room. The file opens with all that was stored.
+// A bolt file is repeatedly on a full disk. It stores no refused change, and the same change
+// succeeds once there is space. The file reopens with every stored change.
 func TestBoltFileOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32m"); err != nil {
@@ -34,7 +34,7 @@ func TestBoltFileOnAFullDisk(t *testing.T) {
 		mustDo(t, file.Close())
 	}
 	refused := map[string]int{}
-	// try makes a change on a full disk until it is refused, times at most, and once with room.
+	// try repeats a change on a full disk, up to times, until it is refused; then once with space.
 	try := func(what string, times int, change func() error) {
 		fill()
 		for range times {

@@ -11,44 +11,44 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// FailStop holds the first failure of a group that it cannot go on from: its
-// log, vote or snapshots could not be written or read back as they were
-// written, or its disk hangs. From then on every store of the group answers
-// with that failure, so that nothing more is acknowledged or voted for.
+// FailStop records the first failure after which a group cannot continue: its log, vote or
+// snapshots could not be written, or were read back differently, or its disk hangs. From then on
+// every store of the group returns that failure, so that the group acknowledges nothing and casts
+// no vote.
 //
-// It also ends what waits or takes long when the group is closed: see Interrupt.
+// It also interrupts waits and long operations when the group closes: see Interrupt.
 type FailStop struct {
-	notify      func(error)   // told once, in the goroutine that failed
-	waits       func(error)   // called before each wait for a machine that lacks something
-	ended       chan struct{} // closed with the first failure
+	notify      func(error)   // called once, in the goroutine that failed
+	waits       func(error)   // called before each pause in wait
+	ended       chan struct{} // closed by the first failure
 	interrupted chan struct{} // closed by Interrupt
 	interrupt   sync.Once
-	waiting     atomic.Int32 // calls of wait
+	waiting     atomic.Int32 // calls of wait now
 
 	mu struct {
 		sync.Mutex
 		err    error
-		armed  bool // failures go to notify
+		armed  bool // failures are reported to notify
 		opened bool // Arm has succeeded
 	}
 }
 
-// waitPause is the pause before something is tried again that the machine lacked something for.
+// waitPause is the pause before a retry, for an operation that lacked disk or file descriptors.
 const waitPause = 500 * time.Millisecond
 
-// NewFailStop returns a FailStop that calls notify, once, for a failure after Arm, and waits
-// before each pause of a write that has to wait for disk or file descriptors. Both run in the
-// goroutine concerned, and must not wait for the replica.
+// NewFailStop returns a FailStop. It calls notify once, for the first failure after Arm. It calls
+// waits before each pause of a write that waits for disk or file descriptors. Both run in the
+// goroutine concerned and must not wait for the replica.
 func NewFailStop(notify, waits func(error)) *FailStop {
 	return &FailStop{notify: notify, waits: waits, ended: make(chan struct{}), interrupted: make(chan struct{})}
 }
 
-// Interrupt ends all reads and writes of snapshots, those under way too, and all waits, with
-// errs.ErrGroupClosed. raft's goroutines end soon after then, however large a snapshot they restore or
-// write. The caller has disarmed it and is about to shut raft down.
+// Interrupt ends all waits and all reads and writes of snapshots, running ones too, with
+// errs.ErrGroupClosed. So raft's goroutines end soon, however large a snapshot they read or write.
+// Before that, the caller calls Disarm; after it, the caller shuts raft down.
 func (f *FailStop) Interrupt() { f.interrupt.Do(func() { close(f.interrupted) }) }
 
-// Usable returns why the group's files are not to be read or written, nil while they are.
+// Usable returns why the group's files must not be read or written, or nil.
 func (f *FailStop) Usable() error {
 	select {
 	case <-f.interrupted:
@@ -58,10 +58,11 @@ func (f *FailStop) Usable() error {
 	}
 }
 
-// wait waits before a call that failed with err is made again. It returns an error if it is not to
-// be. If Interrupt ended it, the group has failed with that: raft goes on as if what waited had been
-// stored, or restored, and answers nobody who waits for its main goroutine if that ends. Before Arm
-// nothing waits, and the opening fails with err: its caller tries again, and holds locks meanwhile.
+// wait pauses before the retry of a call that failed with err. It returns an error if the call
+// must not be retried. After Interrupt the group fails with that error, because raft continues as
+// if the call had succeeded. (If raft's main goroutine ended instead, its callers would get no
+// answer.) Before Arm wait does not pause: the opening fails with err, because its caller holds
+// locks and retries itself.
 func (f *FailStop) wait(err error) error {
 	f.mu.Lock()
 	opened := f.mu.opened
@@ -82,7 +83,7 @@ func (f *FailStop) wait(err error) error {
 	}
 }
 
-// Waits reports whether a call waits for disk or file descriptors.
+// Waits reports whether a call waits for disk or file descriptors now.
 func (f *FailStop) Waits() bool { return f.waiting.Load() > 0 }
 
 // Fail records err if it is the first failure, and returns the first failure.
@@ -102,7 +103,7 @@ func (f *FailStop) Fail(err error) error {
 	return err
 }
 
-// Failed is closed with the first failure.
+// Failed returns a channel that the first failure closes.
 func (f *FailStop) Failed() <-chan struct{} { return f.ended }
 
 // Failure returns the first failure, or nil.
@@ -117,8 +118,8 @@ func (f *FailStop) Failure() error {
 	return f.mu.err
 }
 
-// Arm ends the opening of a group: later failures go to notify, one that came
-// before is returned.
+// Arm ends the opening of a group. It returns a failure that came before it; later failures go to
+// notify.
 func (f *FailStop) Arm() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,24 +128,23 @@ func (f *FailStop) Arm() error {
 	return f.mu.err
 }
 
-// Disarm ends the notices: close itself returns the errors of closing a group.
+// Disarm stops the notifications: a group that closes returns its errors itself.
 func (f *FailStop) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.armed = false
 }
 
-// raft panics, in a goroutine of its own where nobody can recover, when it
-// cannot save its term or read back a committed entry. The two types below wrap
-// the stores for raft: once the group has failed they end the calling goroutine
-// instead. Its deferred calls run (it refuses the RPC in hand, a leader stops its
-// replication), raft.Shutdown can still wait for it, and the notified function
-// decides how the process ends.
+// raft panics in its own goroutines, where nobody can recover, if it cannot save its term or read
+// a committed entry. The two types below wrap the stores for raft. Once the group has failed, they
+// end the calling goroutine instead. Its deferred calls still run: raft refuses the RPC in hand,
+// and a leader stops its replication. raft.Shutdown can still wait for it, and notify decides how
+// the process ends.
 
-// NewEndingLog returns the log that raft is given.
+// NewEndingLog wraps the log for raft.
 func NewEndingLog(log raft.LogStore, stop *FailStop) raft.LogStore { return endingLog{log, stop} }
 
-// NewEndingVotes returns the store of term and vote that raft is given.
+// NewEndingVotes wraps the store of term and vote for raft.
 func NewEndingVotes(votes raft.StableStore, stop *FailStop) raft.StableStore {
 	return endingStable{votes, stop}
 }
@@ -154,7 +154,7 @@ type endingLog struct {
 	stop *FailStop
 }
 
-// IsMonotonic keeps the method that embedding the interface would hide.
+// IsMonotonic forwards the method, which the embedded interface lacks.
 func (endingLog) IsMonotonic() bool { return true }
 
 func (l endingLog) GetLog(index uint64, entry *raft.Log) error {

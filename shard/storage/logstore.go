@@ -1,11 +1,10 @@
-// Package storage keeps one replica's log, term and vote, and snapshots on disk, over
-// either log store. It checks every byte that it reads back, detects a write that hangs, and
-// stops the replica for good (FailStop) when it can no longer give the guarantees that raft
-// needs.
+// Package storage keeps one replica's log, term and vote, and snapshots on disk, over either log
+// store. It checks every byte that it reads back and detects writes that hang. If it can no longer
+// give the guarantees that raft needs, it stops the replica for good (FailStop).
 //
-// It knows neither the meaning of an entry, nor the leader, nor the other members. Invariant:
-// it returns stored data exactly as it was written, or stops the replica. After the first
-// failure it stores nothing more, so the replica acknowledges nothing and casts no vote.
+// It knows neither the meaning of an entry, nor the leader, nor the other members. Invariant: it
+// returns stored data exactly as written, or stops the replica. After the first failure it stores
+// nothing more, so the replica acknowledges nothing and casts no vote.
 package storage
 
 import (
@@ -23,32 +22,29 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// ErrDamaged is returned for bytes on disk that are not what was written.
+// ErrDamaged is returned if bytes on disk differ from those written.
 var ErrDamaged = raftstore.ErrDamaged
 
-// castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// An entry is stored with its checksum in front of its extensions, which raft
-// leaves to its users:
+// A stored entry has its checksum before its extensions, a field that raft leaves to its users:
 //
 //	┌───────────┬──────────────────────┬─────────────────────┐
 //	│ version 1 │ crc32c little endian │ extensions as given │
 //	│  1 byte   │       4 bytes        │      the rest       │
 //	└───────────┴──────────────────────┴─────────────────────┘
 //
-// crc32c covers index, term (8 bytes each), type (1), length of data (8), data
-// and extensions as given. It is the store's own: it is cut off before raft
-// sees the entry, so that it never travels.
+// crc32c covers index, term (8 bytes each), type (1), length of data (8), data and the given
+// extensions. Log removes it before raft sees the entry, so it is never sent to other nodes.
 const (
 	sealVersion = 1
 	sealBytes   = 5
 )
 
-// entryOverheadBytes stands for what an entry costs beside its payload.
+// entryOverheadBytes approximates the bytes of an entry besides its payload.
 const entryOverheadBytes = 48
 
-// EntryBytes returns about what an entry takes in the log.
+// EntryBytes returns the approximate size of an entry in the log.
 func EntryBytes(e *raft.Log) int {
 	return len(e.Data) + len(e.Extensions) + entryOverheadBytes
 }
@@ -71,7 +67,7 @@ func sealEntry(dst []byte, e *raft.Log) []byte {
 	return append(dst, e.Extensions...)
 }
 
-// unsealEntry checks a stored entry and gives it its own extensions back.
+// unsealEntry verifies a stored entry and restores its own extensions.
 func unsealEntry(e *raft.Log) error {
 	sealed := e.Extensions
 	if len(sealed) < sealBytes {
@@ -90,34 +86,35 @@ func unsealEntry(e *raft.Log) error {
 	return nil
 }
 
-// Log is a replica's log. It stores every entry with a checksum and verifies it when it
-// reads it back. The watchdog sees a write that hangs. Any error but
-// raft.ErrLogNotFound and raftstore.ErrNoSegment stops the replica for good.
+// Log is a replica's log. It stores every entry with a checksum and verifies it on reading. The
+// watchdog detects a write that hangs. Any error except raft.ErrLogNotFound and
+// raftstore.ErrNoSegment stops the replica for good.
 //
-// raftstore.ErrNoSegment passes. If nothing was written, StoreLogs returns it: raft's leader steps
-// down, so that another node may lead, and a follower refuses the entries, which come again.
-// Four changes wait and try again until they succeed, because raft goes on as if they had:
-//   - DeleteRange, and the StoreLogs that follows one at the log's end: raft does not check whether
+// raftstore.ErrNoSegment is transient. If nothing was written, StoreLogs returns it: a leader
+// steps down, so that another node may lead, and a follower refuses the entries, which the leader
+// sends again. The following changes wait and retry until they succeed, because raft continues as
+// if they had:
+//   - DeleteRange, and a StoreLogs after a deletion at the log's end: raft does not check whether
 //     its last entries are still there.
-//   - StoreLogs of a configuration: a leader goes by it whether it was stored or not.
-//   - The rest of a StoreLogs whose first entries are stored: they are in several batches of the
-//     log, and raft would store the first ones again.
+//   - StoreLogs of a configuration: a leader uses it whether or not it was stored.
+//   - The rest of a StoreLogs whose first entries are stored, because they took several batches of
+//     the log: raft would store the first ones again.
 //
-// A leader that waits is replaced like one whose disk hangs.
+// The other nodes replace a leader that waits, like one whose disk hangs.
 type Log struct {
 	store raft.LogStore
 	group uint32
 	path  string
 	stop  *FailStop
 
-	storing stallGauge // StoreLogs, its waits too: raft's main goroutine only
-	writing stallGauge // what the disk takes of it
+	storing stallGauge // StoreLogs, including its waits; raft's main goroutine only
+	writing stallGauge // the time of StoreLogs on disk
 	cutting stallGauge // DeleteRange, under cut
-	cutEnd  bool       // the last entries were deleted, and none were stored since; raft's main goroutine only
-	cut     sync.Mutex // raft's main and snapshot goroutines both delete
+	cutEnd  bool       // the last entries were deleted and no entry has been stored since; raft's main goroutine only
+	cut     sync.Mutex // serializes deletions by raft's main and snapshot goroutines
 
-	// What was stored since the last snapshot: covered subtracts what a snapshot
-	// covered. due is signalled at dueBytes.
+	// What was stored since the last snapshot. Covered subtracts what a snapshot covered. due gets
+	// a token at dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
 	dueBytes atomic.Int64
@@ -129,40 +126,40 @@ var (
 	_ raft.MonotonicLogStore = (*Log)(nil)
 )
 
-// NewLog returns the log in store. path is for people; dueBytes is as of SetDue.
+// NewLog returns a Log over store. path is for messages; see SetDue for dueBytes.
 func NewLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *FailStop) *Log {
 	l := &Log{store: store, group: group, path: path, stop: stop, due: make(chan struct{}, 1)}
 	l.dueBytes.Store(dueBytes)
 	return l
 }
 
-// SinceSnapshot returns how much was stored since the last snapshot.
+// SinceSnapshot returns the bytes and entries stored since the last snapshot.
 func (l *Log) SinceSnapshot() (bytes, entries int64) { return l.bytes.Load(), l.entries.Load() }
 
-// Covered subtracts what a snapshot covers from SinceSnapshot.
+// Covered subtracts what a snapshot covers from the counts of SinceSnapshot.
 func (l *Log) Covered(bytes, entries int64) {
 	l.bytes.Add(-bytes)
 	l.entries.Add(-entries)
 }
 
-// SnapshotDue has a token once bytes were stored since the last snapshot; SetDue
-// says how many.
+// SnapshotDue returns a channel with a token once SetDue's number of bytes is stored since the
+// last snapshot.
 func (l *Log) SnapshotDue() <-chan struct{} { return l.due }
 
 // SetDue sets the bytes at which SnapshotDue gets a token.
 func (l *Log) SetDue(bytes int64) { l.dueBytes.Store(bytes) }
 
-// IsMonotonic makes raft delete the whole log when a snapshot from the leader
-// replaces it. Otherwise entries that were never committed could stay below
-// the snapshot, and be sent to others once this node leads.
+// IsMonotonic makes raft delete the whole log when it installs a leader's snapshot. Otherwise
+// uncommitted entries could stay below the snapshot, and this node could send them to others once
+// it leads.
 func (l *Log) IsMonotonic() bool { return true }
 
-// FirstIndex is raft.LogStore's.
+// FirstIndex implements raft.LogStore.
 func (l *Log) FirstIndex() (uint64, error) {
 	return l.readIndex("first", l.store.FirstIndex)
 }
 
-// LastIndex is raft.LogStore's.
+// LastIndex implements raft.LogStore.
 func (l *Log) LastIndex() (uint64, error) {
 	return l.readIndex("last", l.store.LastIndex)
 }
@@ -178,8 +175,8 @@ func (l *Log) readIndex(which string, read func() (uint64, error)) (uint64, erro
 	return index, nil
 }
 
-// GetLog is raft.LogStore's. raft.ErrLogNotFound is returned as it is: raft
-// compares it.
+// GetLog implements raft.LogStore. It returns raft.ErrLogNotFound unwrapped, because raft compares
+// with ==.
 func (l *Log) GetLog(index uint64, entry *raft.Log) error {
 	if err := l.stop.Failure(); err != nil {
 		return err
@@ -202,12 +199,12 @@ func (l *Log) GetLog(index uint64, entry *raft.Log) error {
 	return nil
 }
 
-// StoreLog is raft.LogStore's.
+// StoreLog implements raft.LogStore.
 func (l *Log) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
-// StoreLogs is raft.LogStore's. It keeps no reference to the entries.
+// StoreLogs implements raft.LogStore. It keeps no reference to the entries.
 func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err := l.stop.Failure(); err != nil {
 		return err
@@ -219,7 +216,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		err := l.store.StoreLogs(sealed)
 		if errors.Is(err, raftstore.ErrNoSegment) {
 			if last, unread := l.store.LastIndex(); unread == nil && last >= sealed[0].Index {
-				sealed, patient = sealed[last+1-sealed[0].Index:], true // the first are stored
+				sealed, patient = sealed[last+1-sealed[0].Index:], true // the first ones are stored
 			}
 		}
 		return err
@@ -231,8 +228,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
 	}
-	// The watchdog may have given this write up: then it must not be
-	// acknowledged, late as it is.
+	// If the watchdog has given this write up, it must not be acknowledged, although it succeeded
+	// late.
 	if err := l.stop.Failure(); err != nil {
 		return err
 	}
@@ -242,8 +239,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write makes a change that the watchdog sees. If the log has no file for it, it fails, or if
-// patient is set by then, it waits until the log has one.
+// write runs a change under a gauge of the watchdog. If the log has no file for it, write fails.
+// If *patient is true by then, write waits until the log has one and retries.
 func (l *Log) write(gauge *stallGauge, patient *bool, change func() error) error {
 	for {
 		gauge.begin()
@@ -258,8 +255,8 @@ func (l *Log) write(gauge *stallGauge, patient *bool, change func() error) error
 	}
 }
 
-// sealAll returns copies of the entries as they are stored, and their size.
-// The entries themselves belong to raft and stay as they are.
+// sealAll returns copies of the entries in their stored form, and their size. The originals belong
+// to raft and do not change.
 func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 	copies := make([]raft.Log, len(entries))
 	sealed = make([]*raft.Log, len(entries))
@@ -279,7 +276,7 @@ func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 	return sealed, bytes
 }
 
-// grow counts bytes of log since the last snapshot.
+// grow adds to the bytes stored since the last snapshot.
 func (l *Log) grow(bytes int64) {
 	if l.bytes.Add(bytes) >= l.dueBytes.Load() {
 		select {
@@ -289,7 +286,7 @@ func (l *Log) grow(bytes int64) {
 	}
 }
 
-// DeleteRange is raft.LogStore's.
+// DeleteRange implements raft.LogStore.
 func (l *Log) DeleteRange(first, last uint64) error {
 	if err := l.stop.Failure(); err != nil {
 		return err
@@ -307,7 +304,7 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
 	}
-	if last >= end { // only raft's main goroutine deletes those
+	if last >= end { // only raft's main goroutine deletes the log's end
 		l.cutEnd = true
 	}
 	return l.stop.Failure()

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// noFatal fails the test when a group stops for good.
+// noFatal returns a FailStop that fails the test.
 func noFatal(t *testing.T) *FailStop {
 	stop := NewFailStop(func(err error) { t.Error(err) }, func(error) {})
 	if err := stop.Arm(); err != nil {
@@ -23,7 +23,7 @@ func noFatal(t *testing.T) *FailStop {
 	return stop
 }
 
-// countFatal counts the notices.
+// countFatal returns a FailStop and the number of its notifications.
 func countFatal(t *testing.T) (*FailStop, *int) {
 	n := new(int)
 	stop := NewFailStop(func(error) { *n++ }, func(error) {})
@@ -125,8 +125,8 @@ func rewriteBolt(t *testing.T, path string, bucket, key []byte, change func([]by
 
 func logKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }
 
-// Every byte of a stored entry: with it changed the entry is refused, or it is
-// a byte that carries nothing but the time of its append.
+// After a change of any byte of a stored entry, the log refuses the entry, unless the byte belongs
+// to the time of its append.
 func TestCheckedLogRefusesEveryChangedByte(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "raft.db")
 	stored := testEntry(9, "twelve bytes")
@@ -166,7 +166,7 @@ func TestCheckedLogRefusesEveryChangedByte(t *testing.T) {
 func TestCheckedLogNamesWhatIsDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "raft.db")
 	b := mustOpenBolt(t, path)
-	// As raft-boltdb alone would have stored it.
+	// Store an entry as raft-boltdb alone would.
 	if err := b.StoreLog(testEntry(3, "x")); err != nil {
 		t.Fatal(err)
 	}
@@ -214,8 +214,8 @@ func FuzzUnsealEntry(f *testing.F) {
 	})
 }
 
-// Entries before those that stay are deleted in steps, between which others can
-// be stored; entries at the end, and a whole log, in one.
+// bolt deletes entries at the front in steps, between which others can be stored. It deletes the
+// end, or a whole log, in one step.
 func TestBoltDeletesTheFrontInSteps(t *testing.T) {
 	const entries = 2*boltDeleteMax + 100
 	path := filepath.Join(t.TempDir(), "raft.db")
@@ -241,7 +241,7 @@ func TestBoltDeletesTheFrontInSteps(t *testing.T) {
 		name             string
 		first, last      uint64
 		want             uint64 // transactions
-		wantFrom, wantTo uint64 // the log that is left
+		wantFrom, wantTo uint64 // the remaining log
 	}{
 		{"front", 1, 2*boltDeleteMax + 50, 3, 2*boltDeleteMax + 51, entries},
 		{"front, some gone before", 1, 2*boltDeleteMax + 60, 1, 2*boltDeleteMax + 61, entries},

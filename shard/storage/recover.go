@@ -7,14 +7,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Recover checks that the log and the newest snapshot make one history, and
-// every entry that is to be applied again; and counts those.
+// Recover checks that the log continues the newest snapshot, verifies every entry after the
+// snapshot, and counts those entries.
 func Recover(log *Log, snaps *Snapshots, votes *Votes) error {
 	r := recovery{log, snaps}
 	return r.run(votes)
 }
 
-// recovery is one call of Recover.
 type recovery struct {
 	log   *Log
 	snaps *Snapshots
@@ -51,9 +50,8 @@ func (r recovery) run(votes *Votes) error {
 	return err
 }
 
-// dropSuperseded deletes a log that the newest snapshot replaced: a leader
-// sent the snapshot, and a crash came before raft deleted the log. Its entries
-// may never have been committed.
+// dropSuperseded deletes a log that the newest snapshot replaced: a leader sent the snapshot, and
+// a crash came before raft deleted the log. Its entries may never have been committed.
 func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
 	first, err := r.log.FirstIndex()
 	if err != nil || first == 0 {
@@ -75,7 +73,7 @@ func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
 			return nil
 		}
 	}
-	// Only a snapshot that is whole may take the log's place.
+	// Only an intact snapshot may replace the log.
 	_, state, err := r.snaps.Open(newest.ID)
 	if err != nil {
 		return err
@@ -83,8 +81,8 @@ func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
 	return errors.Join(state.Close(), r.log.DeleteRange(first, last))
 }
 
-// checkEntries reads the log from an index on and returns its last term, or
-// term when it has no such entries.
+// checkEntries reads the log from index from on. It returns the last entry's term, or term if
+// there is none.
 func (r recovery) checkEntries(from, term uint64) (lastTerm uint64, err error) {
 	last, err := r.log.LastIndex()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// fullStores has no file for the next changes.
+// fullStores has no file for a number of changes.
 type fullStores struct {
 	Stores
 	refuse int
@@ -50,14 +50,14 @@ func (s *fullStores) Set(key, value []byte) error {
 	return s.Stores.Set(key, value)
 }
 
-// While the log has no file for what is to be written:
+// While the log has no file for a change:
 //
-//  1. Entries are refused, and the group goes on.
-//  2. A vote, a deletion, a configuration, and entries in the place of deleted ones wait: raft goes
-//     on without looking at what was stored.
-//  3. Interrupt ends a wait, also one whose error raft would end the process for, and nothing is
-//     stored or read from then on.
-//  4. The watchdog does not stop the group for a wait, and tells of entries that wait.
+// 1. The log refuses entries, and the group continues.
+// 2. A vote, a deletion, a configuration, and entries after a deletion wait, because raft
+// continues without checking the result.
+// 3. Interrupt ends a wait, even where raft would panic because of the error. Nothing is stored or
+// read afterwards.
+// 4. The watchdog does not stop the group because of a wait, and reports entries that wait.
 func TestWritesWithoutAFile(t *testing.T) {
 	waits := 0
 	stop := NewFailStop(func(err error) { t.Error(err) }, func(error) { waits++ })
@@ -115,7 +115,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 	}
 	b.refuse = 1 << 30
 	ended := make(chan struct{})
-	go func() { // the goroutine ends, as raft would panic
+	go func() { // the goroutine ends, because raft would panic
 		defer close(ended)
 		_ = NewEndingVotes(votes, stop).SetUint64(keyTerm, 6)
 		t.Error("the term was stored")
@@ -129,9 +129,8 @@ func TestWritesWithoutAFile(t *testing.T) {
 	}
 }
 
-// A long call of StoreLogs is several batches of the log. If the log has no file for one of them,
-// whichever it is, the call is refused and nothing is stored, or it waits and all is stored. It may
-// be made again.
+// A long StoreLogs takes several batches of the log. If the log has no file for any one of them,
+// the call is refused with nothing stored, or it waits and stores everything. It may be repeated.
 func TestLongAppendWithoutAFile(t *testing.T) {
 	var refused, waited int
 	for files := 0; ; files++ {

@@ -9,18 +9,18 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// OpenNodeLog opens the log of all groups of a node, whose directory is dir.
+// OpenNodeLog opens the shared log of a node's groups, below dir.
 func OpenNodeLog(dir string) (*raftstore.Log, error) {
 	return raftstore.Open(filepath.Join(dir, NodeLogDir), raftstore.Options{})
 }
 
-// sharedStores is a replica's part of its node's log.
+// sharedStores is a replica's part of a shared log.
 type sharedStores struct {
 	*raftstore.Replica
-	own *raftstore.Log // closed with it; nil for the node's
+	own *raftstore.Log // a log of this replica alone, which Close closes; nil for the node's log
 }
 
-// openSharedStores opens a replica's part of the node's log, or of a log of its own.
+// openSharedStores opens a replica's part of the node's log, or of its own log.
 func openSharedStores(cfg *Config) (*sharedStores, error) {
 	if cfg.NodeLog != nil {
 		r, err := cfg.NodeLog.Replica(cfg.ID)
@@ -37,7 +37,7 @@ func openSharedStores(cfg *Config) (*sharedStores, error) {
 	return &sharedStores{Replica: r, own: own}, nil
 }
 
-// Get is stableBytes's.
+// Get implements stableBytes.
 func (s *sharedStores) Get(key []byte) ([]byte, error) {
 	value, err := s.Replica.Get(key)
 	if errors.Is(err, raftstore.ErrNoValue) {

@@ -19,17 +19,17 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// snapHistory is what a random history of snapshots began and finished.
+// snapHistory records which snapshots a random history began and finished.
 type snapHistory struct {
-	states map[string][]byte // by id, of all that Close was called for
-	acked  snapName          // the highest that Close returned nil for
+	states map[string][]byte // by id, for every call of Close
+	acked  snapName          // the highest for which Close returned nil
 }
 
-// snapCrash is a disk as a crash may have left it.
+// snapCrash is a disk after a crash.
 type snapCrash struct {
 	disk  *vfs.MemFS
 	acked snapName
-	names []string // what Sweep would have kept at that moment
+	names []string // the names that Sweep would have kept at that moment
 	when  string
 }
 
@@ -43,16 +43,17 @@ func crashFS(disk vfs.FS, at func(op errorfs.Op) error) vfs.FS {
 	}))
 }
 
-// A snapshot store over a file system that loses what was not synced.
+// A snapshot store on a file system that loses unsynced data.
 //
-// After a crash at any operation, and another one while the store is opened:
+// After a crash at any operation, and another one while the store opens:
 //
 //  1. The store opens.
-//  2. The newest snapshot is the last that was acknowledged, or a newer one that was being finished.
-//  3. Its state is what was written.
-//  4. Names had it at the moment of the crash, so its cold rows were not removed.
-//  5. No unfinished file is left, and no more than snapshotsKept others.
-//  6. The next snapshot of the same entry is the newest, also after another start.
+//
+// 2. The newest snapshot is the last acknowledged one, or a newer one that was being finished.
+// 3. Its state is intact.
+// 4. Names listed it at the moment of the crash, so its cold rows still exist.
+// 5. No unfinished file is left, and at most snapshotsKept others.
+// 6. The next snapshot of the same entry becomes the newest, and stays so after a restart.
 func TestSnapshotCrashes(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -88,7 +89,7 @@ func TestSnapshotCrashes(t *testing.T) {
 	}
 }
 
-// run writes snapshots, some of them at the same time.
+// run writes snapshots, some of them concurrently.
 func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 	t.Helper()
 	type open struct {
@@ -101,9 +102,9 @@ func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 	for range 60 {
 		switch n := random.IntN(10); {
 		case n < 3 && len(sinks) < 3:
-			index += uint64(random.IntN(3)) // often of the entry of the one before
+			index += uint64(random.IntN(3)) // often the entry of the previous snapshot
 			at := index
-			if random.IntN(5) == 0 { // a leader's, which may be behind
+			if random.IntN(5) == 0 { // from a leader; it may be behind
 				at -= uint64(random.IntN(4))
 			}
 			sink, err := s.Create(1, at, 2, testServers, 1, nil)
@@ -184,8 +185,8 @@ func (h *snapHistory) check(t *testing.T, random *rand.Rand, c snapCrash, again 
 	}
 }
 
-// The process alone is killed at any operation, and the next one opens the store: what it takes for
-// the newest survives a crash of the machine from then on, as the log before it may be deleted.
+// Only the process is killed, at any operation, and the next process opens the store. From then on
+// its newest snapshot survives a crash of the machine, because the log before it may be deleted.
 func TestSnapshotKilled(t *testing.T) {
 	newestAfterRename := 0
 	for at := 0; ; at++ {
@@ -224,9 +225,9 @@ func TestSnapshotKilled(t *testing.T) {
 	}
 }
 
-// An operation fails once, whichever it is. An error that passes leaves the store as it was, and
-// the next snapshot is written. Any other error of a write stops the group. The newest snapshot is
-// whole in either case, and no file descriptor stays open.
+// Any one operation fails once. A transient error leaves the store unchanged, and the next
+// snapshot succeeds. Any other write error stops the group. In both cases the newest snapshot is
+// intact, and no file descriptor stays open.
 func TestSnapshotErrors(t *testing.T) {
 	for _, injected := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EDQUOT, syscall.EIO} {
 		passes := !errors.Is(injected, syscall.EIO)
@@ -240,7 +241,7 @@ func TestSnapshotErrors(t *testing.T) {
 			fs := errorfs.Wrap(files, errorfs.InjectorFunc(func(op errorfs.Op) error {
 				hit := armed && !failedOnce && op.Kind.ReadOrWrite() == errorfs.OpIsWrite || armed && op.Kind == errorfs.OpOpenDir
 				if !hit || op.Kind == errorfs.OpFileSync && !strings.HasSuffix(op.Path, snapTmpSuffix) && passes {
-					return nil // a directory that cannot be synced is broken
+					return nil // a failed sync of a directory is never transient
 				}
 				if count++; count == at+1 {
 					failedOnce, failed = true, op.Kind
@@ -286,7 +287,7 @@ func TestSnapshotErrors(t *testing.T) {
 	}
 }
 
-// lateFS renames a file, durably, and returns an error all the same.
+// lateFS renames a file durably and returns an error nevertheless.
 type lateFS struct {
 	vfs.FS
 	err error
@@ -303,8 +304,8 @@ func (f *lateFS) Rename(from, to string) error {
 	return errors.Join(f.err, d.Sync(), d.Close())
 }
 
-// A rename returns an error that passes, and is on disk. A crash then finds no snapshot whose cold
-// rows may have been removed, and the next snapshot is written.
+// A rename is on disk although it returned a transient error. A crash then finds no snapshot whose
+// cold rows may have been removed, and the next snapshot succeeds.
 func TestRenameThatFails(t *testing.T) {
 	for _, injected := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		disk := vfs.NewCrashableMem()
@@ -330,7 +331,7 @@ func TestRenameThatFails(t *testing.T) {
 	}
 }
 
-// openFiles counts the files that are open.
+// openFiles counts the open files.
 type openFiles struct {
 	vfs.FS
 	open int
@@ -362,7 +363,7 @@ func (f *openFiles) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) 
 	return f.count(f.FS.Open(name, opts...))
 }
 
-// Without a file descriptor Open waits for one. Interrupt ends the wait.
+// If no file descriptor is free, Open waits for one. Interrupt ends the wait.
 func TestOpenWaitsForAFileDescriptor(t *testing.T) {
 	left := 1
 	var fs vfs.FS = vfs.NewMem()
@@ -391,7 +392,7 @@ func TestOpenWaitsForAFileDescriptor(t *testing.T) {
 	}
 }
 
-// Interrupt ends the writes and reads that are under way, and stops nothing else.
+// Interrupt ends running writes and reads, and stops nothing else.
 func TestInterrupt(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	s, err := openSnapshots(disk, "", 7, hclog.NewNullLogger(), noFatal(t))
@@ -421,7 +422,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// Any byte of the newest snapshot's file is changed, or the file is cut anywhere or too long.
+// The newest snapshot's file has a changed byte, is truncated anywhere, or is too long.
 func TestDamagedSnapshotFile(t *testing.T) {
 	disk := vfs.NewMem()
 	s, err := openSnapshots(disk, "", 7, hclog.NewNullLogger(), noFatal(t))
@@ -459,7 +460,7 @@ func TestDamagedSnapshotFile(t *testing.T) {
 	check("longer", append(slices.Clone(whole), 0))
 }
 
-// A reader keeps its snapshot, however many are finished meanwhile; a name alone does not.
+// An open reader keeps its snapshot, however many newer ones finish. A name alone does not.
 func TestReaderOfAReplacedSnapshot(t *testing.T) {
 	s := mustOpenSnaps(t, t.TempDir())
 	first := mustSnapshot(t, s, 10, strings.Repeat("state", 1<<20))

@@ -12,21 +12,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The file of a snapshot, integers little-endian:
+// The format of a snapshot's file; integers are little endian:
 //
 //	┌────────────────┬────────────┬──────┬───────────────┬─────────────────┬───────┐
 //	│ magic "CSN" 01 │ head bytes │ head │ CRC32C so far │ the FSM's bytes │ CRC64 │
 //	│    4 bytes     │  4 bytes   │      │    4 bytes    │                 │   8   │
 //	└────────────────┴────────────┴──────┴───────────────┴─────────────────┴───────┘
 //
-// The head has index, term and configuration index (8 bytes each) and, for each server,
-// suffrage (1), length and bytes of its id, length and bytes of its address (lengths of 8).
-// CRC64 is that of ECMA over all bytes before it.
+// The head has index, term and configuration index (8 bytes each). Then it has for each server its
+// suffrage (1 byte), the length and bytes of its id, and the length and bytes of its address
+// (lengths of 8 bytes). CRC64 (ECMA) covers all bytes before it.
 const (
-	snapFrameBytes = 4 + 4 + 4 // around the head
-	snapFixedBytes = 3 * 8     // of the head
+	snapFrameBytes = 4 + 4 + 4 // before and after the head
+	snapFixedBytes = 3 * 8     // of the head, before the servers
 	snapTailBytes  = 8
-	// snapHeadBytesMax bounds what a damaged length makes List read. A group has a few members.
+	// snapHeadBytesMax bounds the read after a damaged length. A group has few members.
 	snapHeadBytesMax = 1 << 20
 )
 
@@ -35,7 +35,7 @@ var (
 	snapSums  = crc64.MakeTable(crc64.ECMA)
 )
 
-// appendSnapHead appends all that precedes the state.
+// appendSnapHead appends everything that precedes the state.
 func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 	begin := len(b)
 	b = binary.LittleEndian.AppendUint32(append(b, snapMagic[:]...), 0)
@@ -51,8 +51,8 @@ func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
 }
 
-// readSnapHead reads what appendSnapHead wrote at the beginning of a file of a size. The Size
-// of the result is that of the state.
+// readSnapHead decodes the output of appendSnapHead at the beginning of a file of fileBytes. The
+// returned Size is that of the state.
 func readSnapHead(r io.Reader, name snapName, fileBytes int64) (*raft.SnapshotMeta, error) {
 	head := make([]byte, 8, 256)
 	if err := readFull(r, head); err != nil {
@@ -91,7 +91,7 @@ func readSnapHead(r io.Reader, name snapName, fileBytes int64) (*raft.SnapshotMe
 	return meta, nil
 }
 
-// cutString returns the string that b begins with, behind its length, and the bytes after it.
+// cutString returns the length-prefixed string at the beginning of b, and the bytes after it.
 func cutString(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) < 8 {
 		return "", nil, false
@@ -103,7 +103,7 @@ func cutString(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[:n]), b[n:], true
 }
 
-// readFull fills b. An end before that is damage.
+// readFull fills b. If r ends before, it returns ErrDamaged.
 func readFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -112,7 +112,7 @@ func readFull(r io.Reader, b []byte) error {
 	return err
 }
 
-// snapFile is the open file of a snapshot, whose head is whole.
+// snapFile is the open file of a snapshot. Its head is verified.
 type snapFile struct {
 	vfs.File
 	meta  *raft.SnapshotMeta
@@ -136,12 +136,12 @@ func openSnapFile(fs vfs.FS, path string, name snapName) (*snapFile, error) {
 	return f, nil
 }
 
-// state returns the bytes of the FSM.
+// state returns a reader of the FSM's bytes.
 func (f *snapFile) state() io.Reader {
 	return io.NewSectionReader(f, f.bytes-snapTailBytes-f.meta.Size, f.meta.Size)
 }
 
-// verify reads the whole file and compares its checksum.
+// verify reads the whole file and compares its checksum. It stops once check returns an error.
 func (f *snapFile) verify(check func() error) error {
 	sum := crc64.New(snapSums)
 	covered := f.bytes - snapTailBytes
@@ -162,7 +162,7 @@ func (f *snapFile) verify(check func() error) error {
 	return nil
 }
 
-// interruptible reads until check returns an error.
+// interruptible is a reader that fails once check returns an error.
 type interruptible struct {
 	io.Reader
 	check func() error

@@ -8,15 +8,16 @@ import (
 )
 
 // snapName is the name of a snapshot: INDEX-TERM-NUMBER, in decimal. raft and the store of cold
-// rows know a snapshot by it.
+// rows use it as the snapshot's id.
 type snapName struct {
 	index, term uint64
-	// number rises with every snapshot that is begun in the directory. It orders snapshots of
-	// one entry, which differ in the cold rows that they name.
+	// number increases with every snapshot begun in the directory. It orders snapshots of the same
+	// entry, which may name different cold rows.
 	number uint64
 }
 
-// The file of a snapshot is its name with snapSuffix, and snapTmpSuffix while it is written.
+// The file of a snapshot has its name and snapSuffix, followed by snapTmpSuffix while it is
+// written.
 const (
 	snapSuffix    = ".snap"
 	snapTmpSuffix = ".tmp"
@@ -28,7 +29,7 @@ func (n snapName) compare(m snapName) int {
 	return cmp.Or(cmp.Compare(n.index, m.index), cmp.Compare(n.term, m.term), cmp.Compare(n.number, m.number))
 }
 
-// parseSnapName is the reverse of String. It accepts one spelling of a name only.
+// parseSnapName is the reverse of String. It accepts only the spelling that String returns.
 func parseSnapName(s string) (snapName, error) {
 	var n [3]uint64
 	parts := strings.Split(s, "-")

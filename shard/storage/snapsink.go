@@ -13,15 +13,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapSink writes one snapshot. Its errors stop the group, but those that pass: after one of
-// them the snapshot is gone.
+// snapSink writes one snapshot. An error stops the group, except a transient one (scarce.Is),
+// after which the snapshot is discarded.
 type snapSink struct {
 	store  *Snapshots
 	name   snapName
-	meta   *raft.SnapshotMeta // its Size is what was written of the state
+	meta   *raft.SnapshotMeta // its Size is the number of state bytes written so far
 	file   vfs.File
-	dir    vfs.File // held open, so that Close needs no file descriptor
-	named  bool     // the file may have its last name
+	dir    vfs.File // kept open, so that Close needs no file descriptor
+	named  bool     // the file may have its final name
 	out    *bufio.Writer
 	sum    hash.Hash64
 	err    error // the first failure
@@ -51,7 +51,7 @@ func (k *snapSink) write(p []byte) error {
 	return err
 }
 
-// ID is raft.SnapshotSink's.
+// ID implements raft.SnapshotSink.
 func (k *snapSink) ID() string { return k.name.String() }
 
 func (k *snapSink) Write(p []byte) (int, error) {
@@ -70,7 +70,7 @@ func (k *snapSink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close finishes the snapshot. When it returns nil the snapshot is on disk. raft and the FSM may
+// Close completes the snapshot. If it returns nil, the snapshot is on disk. raft and the FSM may
 // both call it.
 func (k *snapSink) Close() error {
 	if k.closed {
@@ -89,7 +89,7 @@ func (k *snapSink) Close() error {
 		k.discard()
 		return k.err
 	}
-	// From here on the name may be on disk, so the snapshot counts, or nothing does.
+	// From here on the name may be on disk. So either the snapshot counts, or the group stops.
 	err := k.dir.Sync()
 	if err = errors.Join(err, k.dir.Close()); err != nil {
 		k.err = k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
@@ -99,7 +99,7 @@ func (k *snapSink) Close() error {
 	return nil
 }
 
-// complete writes the rest of the file, makes it durable, and gives it its name.
+// complete writes the rest of the file, makes it durable, and renames it to its final name.
 func (k *snapSink) complete() error {
 	if _, err := k.out.Write(binary.LittleEndian.AppendUint64(nil, k.sum.Sum64())); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (k *snapSink) complete() error {
 	return k.store.fs.Rename(k.tmp(), k.store.path(k.name))
 }
 
-// Cancel removes the snapshot. A leader that goes away while it sends one is no failure of this
-// node, so a cancelled snapshot alone stops nothing.
+// Cancel discards the snapshot. It does not stop the group: a leader that disconnects while it
+// sends a snapshot is no failure of this node.
 func (k *snapSink) Cancel() error {
 	if !k.closed {
 		k.closed = true
@@ -129,14 +129,14 @@ func (k *snapSink) Cancel() error {
 	return nil
 }
 
-// discard removes what was written. If it cannot, the next start does, and Names has the snapshot
-// until then: a crash may leave it as the newest.
+// discard removes the files of the snapshot. If it cannot, the next start does. Names lists the
+// snapshot until then, because after a crash it may be the newest.
 func (k *snapSink) discard() {
 	var errs []error
 	if k.file != nil {
 		errs = append(errs, k.file.Close())
 	}
-	// Under its last name too: a file system may have renamed it and returned an error.
+	// Also remove the final name: a file system may have renamed the file and returned an error.
 	for _, path := range []string{k.tmp(), k.store.path(k.name)} {
 		if err := k.store.fs.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)

@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// snapshotsKept is how many snapshots stay on disk. Only the newest is ever used. The one
-	// before serves readers that have named it, and the operator.
+	// snapshotsKept is the number of snapshots kept on disk. Restarts use only the newest. The one
+	// before serves readers that have already named it, and the operator.
 	snapshotsKept = 2
 
-	snapshotsDir = "snapshots" // below the replica's directory
+	snapshotsDir = "snapshots" // in the replica's directory
 
-	// snapBufferBytes is read or written at once.
+	// snapBufferBytes is the size of one read or write.
 	snapBufferBytes = 64 << 10
 
-	// snapSyncBytes is how much is written before the system begins to store it: so the sync at
-	// the end is short, which nothing interrupts, and those of the log do not wait for all of it.
+	// snapSyncBytes is written before the system starts to store it. So the final sync, which
+	// nothing can interrupt, is short, and syncs of the log do not wait for the whole snapshot.
 	snapSyncBytes = 4 << 20
 )
 
-// Snapshots keeps a replica's snapshots, and tells raft of the newest only: raft would fall back
-// to an older one, and the log that would lead on from it may be gone, with what this replica
-// acknowledged. DESIGN.md argues why the newest is always whole.
+// Snapshots stores a replica's snapshots, and shows raft only the newest. raft would fall back to
+// an older one, but the log after that one may be deleted, with acknowledged entries. DESIGN.md
+// proves that the newest is always intact.
 type Snapshots struct {
 	fs     vfs.FS
 	dir    string
@@ -44,20 +44,20 @@ type Snapshots struct {
 	logger hclog.Logger
 	stop   *FailStop
 
-	newest atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot, nil for none; set under mu
+	newest atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot; nil for none; set under mu
 
 	mu struct {
-		sync.Mutex // no file is touched under it
+		sync.Mutex // held during no file operation
 		number     uint64
-		finished   []snapName            // ascending; those to remove too, until they are removed
-		writing    map[snapName]struct{} // begun, and neither finished nor removed
+		finished   []snapName            // ascending; includes replaced ones until they are removed
+		writing    map[snapName]struct{} // begun, neither finished nor discarded
 	}
 }
 
 var _ raft.SnapshotStore = (*Snapshots)(nil)
 
-// OpenSnapshots opens the snapshots below dir and removes what unfinished and replaced ones
-// left. It does not read the newest one's state: Open does.
+// OpenSnapshots opens the snapshots in dir. It removes unfinished and replaced ones. It does not
+// read the state of the newest one: Open does.
 func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
 	return openSnapshots(vfs.Default, dir, group, logger, stop)
 }
@@ -71,8 +71,8 @@ func openSnapshots(fs vfs.FS, dir string, group uint32, logger hclog.Logger, sto
 	return s, nil
 }
 
-// recover reads the directory and makes its names durable: one may be of a snapshot whose
-// process was killed before it had synced the directory.
+// recover reads the directory and makes its names durable: the previous process may have been
+// killed between a rename and the sync of the directory.
 func (s *Snapshots) recover(parent string) error {
 	if err := s.fs.MkdirAll(s.dir, 0o750); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (s *Snapshots) recover(parent string) error {
 		return err
 	}
 	for _, file := range files {
-		if strings.HasPrefix(file, ".") { // not ours; a network file system has some
+		if strings.HasPrefix(file, ".") { // not ours; some network file systems create them
 			continue
 		}
 		base, unfinished := strings.CutSuffix(file, snapTmpSuffix)
@@ -127,7 +127,7 @@ func (s *Snapshots) path(name snapName) string {
 	return s.fs.PathJoin(s.dir, name.String()+snapSuffix)
 }
 
-// Newest returns index and term of the newest finished snapshot, 0 for none.
+// Newest returns the index and term of the newest finished snapshot, or 0.
 func (s *Snapshots) Newest() (index, term uint64) {
 	if m := s.newest.Load(); m != nil {
 		return m.Index, m.Term
@@ -135,7 +135,7 @@ func (s *Snapshots) Newest() (index, term uint64) {
 	return 0, 0
 }
 
-// NewestIndex returns the log index of the newest finished snapshot, 0 for none.
+// NewestIndex returns the log index of the newest finished snapshot, or 0.
 func (s *Snapshots) NewestIndex() uint64 {
 	index, _ := s.Newest()
 	return index
@@ -149,17 +149,17 @@ func (s *Snapshots) NewestBytes() int64 {
 	return 0
 }
 
-// IsNewest reports whether a snapshot is the newest finished one. Snapshots may be of the same
-// entry, as what they name on disk changes without one: cold rows do.
+// IsNewest reports whether a snapshot is the newest finished one. Several snapshots may be of the
+// same entry, because the cold rows that they name change without an entry.
 //
-// What only older snapshots name is removed after a newer one was noted. So nothing of this one
-// was removed before IsNewest returned true.
+// Data that only older snapshots name is removed only after a newer one was recorded. So if
+// IsNewest returns true, nothing of this snapshot was removed before.
 func (s *Snapshots) IsNewest(id string) bool {
 	m := s.newest.Load()
 	return m != nil && m.ID == id
 }
 
-// OldestIndex returns the log index of the oldest snapshot on disk, 0 for none.
+// OldestIndex returns the log index of the oldest snapshot on disk, or 0.
 func (s *Snapshots) OldestIndex() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Snapshots) OldestIndex() uint64 {
 	return s.mu.finished[0].index
 }
 
-// Names returns the names of all snapshots on disk, and of those that are being written.
+// Names returns the names of all snapshots on disk, including unfinished ones.
 func (s *Snapshots) Names() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *Snapshots) Names() ([]string, error) {
 	return names, nil
 }
 
-// List is raft.SnapshotStore's. It returns the newest snapshot alone.
+// List implements raft.SnapshotStore. It returns only the newest snapshot.
 func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 	if err := s.stop.Failure(); err != nil {
 		return nil, err
@@ -196,16 +196,16 @@ func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 	return []*raft.SnapshotMeta{&meta}, nil
 }
 
-// Opened is the state of a snapshot that Open returned. raft gives its transport the state of a
-// snapshot without its name.
+// Opened is the state of a snapshot, as returned by Open. raft passes the state to its transport
+// without the snapshot's name, so Opened carries it.
 type Opened struct {
 	io.ReadCloser
 	ID string // raft's name of the snapshot
 }
 
-// Open is raft.SnapshotStore's. It reads the whole file once to check it. The state is Opened.
-// Without a free file descriptor it waits for one, until FailStop.Interrupt: raft would go on after a
-// snapshot that it has received and cannot open, as if it were not there.
+// Open implements raft.SnapshotStore. It reads the whole file once to check it, and returns the
+// state as Opened. If no file descriptor is free, it waits for one, until FailStop.Interrupt. An
+// error would not stop raft: it would continue as if the snapshot did not exist.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	for {
 		meta, state, err := s.open(id)
@@ -217,7 +217,7 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		}
 		err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
 		switch {
-		case s.replaced(id): // it was removed after it was listed
+		case s.replaced(id): // it was removed after List returned it
 			return nil, nil, err
 		case !scarce.NoFiles(err):
 			return nil, nil, s.fail(err)
@@ -250,7 +250,7 @@ func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	}{state, file}, nil
 }
 
-// replaced reports whether a snapshot is not among those that are kept.
+// replaced reports whether newer snapshots have replaced a snapshot.
 func (s *Snapshots) replaced(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *Snapshots) replaced(id string) bool {
 	return len(kept) > 0 && !slices.ContainsFunc(kept, func(n snapName) bool { return n.String() == id })
 }
 
-// Create is raft.SnapshotStore's.
+// Create implements raft.SnapshotStore.
 func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
 	if err := s.stop.Usable(); err != nil {
@@ -283,8 +283,9 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	return k, nil
 }
 
-// finish notes a snapshot whose name is durable, and removes those that it replaces. Some may be
-// written at the same time and end in any order: a leader's, a repair's, and one of raft's own.
+// finish records a snapshot whose name is durable, and removes those that it replaces. Several
+// snapshots may be written at once and finish in any order: a leader's, a repair's, and raft's
+// own.
 func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
 	s.mu.Lock()
 	delete(s.mu.writing, name)
@@ -297,8 +298,8 @@ func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
 	s.removeReplaced()
 }
 
-// removeReplaced removes all but the newest snapshotsKept. One that cannot be removed is tried
-// again when the next is finished, or at the next start.
+// removeReplaced removes all but the newest snapshotsKept snapshots. If it cannot remove one, the
+// next finished snapshot or the next start retries.
 func (s *Snapshots) removeReplaced() {
 	s.mu.Lock()
 	old := slices.Clone(s.mu.finished[:max(0, len(s.mu.finished)-snapshotsKept)])
@@ -314,8 +315,8 @@ func (s *Snapshots) removeReplaced() {
 	}
 }
 
-// judge stops the group for an error, unless it passes: of a snapshot that is not finished,
-// nothing is needed.
+// judge stops the group for an error, except a transient one: nobody needs anything of an
+// unfinished snapshot.
 func (s *Snapshots) judge(err error) error {
 	if scarce.Is(err) || errors.Is(err, errs.ErrGroupClosed) {
 		return err

@@ -81,8 +81,7 @@ func TestSnapshotsGiveBackWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Of two snapshots that are written at the same time the later one stays the newest,
-// whichever ends last.
+// If two snapshots are written concurrently, the later one is the newest, whichever finishes last.
 func TestOlderSnapshotEndsLast(t *testing.T) {
 	s := mustOpenSnaps(t, t.TempDir())
 	_, trans := raft.NewInmemTransport("n1")
@@ -95,8 +94,7 @@ func TestOlderSnapshotEndsLast(t *testing.T) {
 	}
 }
 
-// Snapshots of one entry, one right after the other: the last one is the newest, whatever a clock
-// says.
+// Of several snapshots of one entry, the last is the newest, whatever the clock reads.
 func TestSnapshotsOfOneEntry(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpenSnaps(t, dir)
@@ -168,7 +166,7 @@ func TestFailedSinkStopsTheGroup(t *testing.T) {
 	}
 }
 
-// A leader's snapshot came, and a crash before raft deleted the older log.
+// A crash came after a leader's snapshot was stored and before raft deleted the older log.
 func TestLogReplacedByASnapshotIsDropped(t *testing.T) {
 	eachStore(t, testLogReplacedByASnapshotIsDropped)
 }

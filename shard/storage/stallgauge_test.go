@@ -45,7 +45,8 @@ func TestStalledGauge(t *testing.T) {
 	}
 }
 
-// A disk that is slow hangs once, and again when a write takes twice as long, until it was well for a while.
+// A slow disk hangs once, and again only when a write takes twice as long, until the disk was fast
+// for a while.
 func TestSlowDisk(t *testing.T) {
 	var g stallGauge
 	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}}

@@ -14,28 +14,27 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// LogStore names what all groups of a node keep their logs in. It is chosen
-// when the node is made and stays.
+// LogStore names the kind of log store of all groups of a node. The choice is made with the node's
+// first start and never changes.
 type LogStore string
 
-// The log stores. Both keep the same promises: what is acknowledged is synced,
-// and what is damaged is refused when the node starts.
+// The log stores. Both give the same promises: acknowledged data is synced, and damaged data is
+// refused at the node's start.
 const (
-	LogStoreShared LogStore = "shared" // shard/raftstore: one log for all groups, one sync for all that waits; the default
-	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs a write
+	LogStoreShared LogStore = "shared" // shard/raftstore: one log for all groups, one sync for all waiting writes; the default
+	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs for each write
 
 	LogStoreDefault = LogStoreShared
 )
 
 var (
-	// ErrUnknownLogStore is returned for a name that is none of the above.
+	// ErrUnknownLogStore is returned for a name that is neither of the above.
 	ErrUnknownLogStore = errors.New("the log store is neither shared nor boltdb")
-	// ErrOtherLogStore is returned when a node was made with another log store
-	// than it is opened with.
+	// ErrOtherLogStore is returned if the node has logs of the other log store.
 	ErrOtherLogStore = errors.New("the node was made with another log store")
 )
 
-// Check returns ErrUnknownLogStore for a name that is none of the constants.
+// Check returns ErrUnknownLogStore unless s is one of the constants.
 func (s LogStore) Check() error {
 	if s == LogStoreShared || s == LogStoreBoltDB {
 		return nil
@@ -43,11 +42,11 @@ func (s LogStore) Check() error {
 	return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
 }
 
-// NodeLogDir is the directory of a node's log, among those of its groups.
+// NodeLogDir is the directory of a node's shared log, beside those of its groups.
 const NodeLogDir = "log"
 
-// Path is where a group has its log in its directory, if it has one of its own: the file
-// of boltdb, or the directory of a shared log that nobody shares.
+// Path returns the path of a group's own log in its directory dir: the file of boltdb, or the
+// directory of a raftstore log for this group alone.
 func (s LogStore) Path(dir string) string {
 	if s == LogStoreShared {
 		return filepath.Join(dir, NodeLogDir)
@@ -55,7 +54,7 @@ func (s LogStore) Path(dir string) string {
 	return filepath.Join(dir, "raft.db")
 }
 
-// Stores is where a group keeps its log, term and vote.
+// Stores is the storage of a group's log, term and vote.
 type Stores interface {
 	raft.LogStore
 	stableBytes
@@ -65,12 +64,12 @@ type Stores interface {
 // Config configures OpenStores.
 type Config struct {
 	Dir      string              // of the replica
-	LogStore LogStore            // as ChooseLogStore returned it
-	NodeLog  *raftstore.Log      // of LogStoreShared, the caller's, must outlive the stores; nil for a log of the replica alone
+	LogStore LogStore            // as returned by ChooseLogStore
+	NodeLog  *raftstore.Log      // the node's shared log for LogStoreShared, which must outlive the stores; nil for a log of the replica alone
 	ID       raftstore.ReplicaID // of the replica in NodeLog
 }
 
-// LogPath returns where the replica's log is.
+// LogPath returns the path of the replica's log.
 func (c *Config) LogPath() string {
 	if c.NodeLog != nil {
 		return filepath.Join(filepath.Dir(c.Dir), NodeLogDir)
@@ -78,8 +77,8 @@ func (c *Config) LogPath() string {
 	return c.LogStore.Path(c.Dir)
 }
 
-// OpenStores opens or creates a replica's stores. The logs of the other store are
-// refused, not passed by: the group would begin anew.
+// OpenStores opens or creates a replica's stores. It refuses a replica with a log of the other
+// store, because the group would begin anew.
 func OpenStores(cfg Config) (Stores, error) {
 	other := LogStoreBoltDB
 	if cfg.LogStore == LogStoreBoltDB {
@@ -94,20 +93,19 @@ func OpenStores(cfg Config) (Stores, error) {
 	return openBoltFile(cfg.LogStore.Path(cfg.Dir))
 }
 
-// logStoreFile holds the name of the log store, in the directory of a node's
-// groups:
+// logStoreFile records the name of the log store, in the directory of a node's groups:
 //
 //	countd log store 1: shared
 const (
 	logStoreFile = "log-store"
 	logStoreHead = "countd log store 1: "
-	// logStoreBytesMax bounds what is read; a real file has under 30 bytes.
+	// logStoreBytesMax bounds a read of the file; a valid file has under 30 bytes.
 	logStoreBytesMax = 64
 )
 
-// ChooseLogStore returns the log store of the node whose groups are in dir. If there is no
-// record, it records what is asked for, else LogStoreDefault; it refuses a directory with logs
-// and no record.
+// ChooseLogStore returns the log store of the node whose groups are in dir. If there is no record,
+// it records asked, or LogStoreDefault if asked is empty. It refuses a directory that has logs and
+// no record.
 func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
 	if asked != "" {
 		if err := asked.Check(); err != nil {
@@ -140,7 +138,7 @@ func recordLogStore(dir string, store LogStore) (LogStore, error) {
 	return store, writeLogStore(filepath.Join(dir, logStoreFile), store)
 }
 
-// readLogStore returns what writeLogStore wrote, "" for no file.
+// readLogStore returns the recorded log store, or "" if there is no file.
 func readLogStore(path string) (LogStore, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -13,7 +13,7 @@ func TestChooseLogStore(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		record   LogStore // "" for none
-		log      LogStore // a group's log that is there, "" for none
+		log      LogStore // the log of a group that exists; "" for none
 		asked    LogStore
 		want     LogStore
 		wantErr  error
@@ -68,7 +68,7 @@ func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
 	}
 }
 
-// The record needs no checksum: whatever one of its bytes becomes, it is refused.
+// The record needs no checksum: a change of any one byte makes it invalid.
 func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 	for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
 		whole := logStoreHead + string(store) + "\n"
@@ -86,7 +86,7 @@ func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 	}
 }
 
-// A group is never started again beside a log of the other store.
+// A group does not start beside a log of the other store.
 func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
 		dir := t.TempDir()

@@ -14,25 +14,25 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// raft's keys; it uses no others.
+// The keys that raft uses.
 var (
 	keyTerm     = []byte("CurrentTerm")
 	keyVoteTerm = []byte("LastVoteTerm")
 	keyVoteFor  = []byte("LastVoteCand")
 )
 
-// keyVote holds term and candidate of the last vote in one record.
+// keyVote stores the term and the candidate of the last vote in one record.
 var keyVote = []byte("Vote")
 
-// A stable value is stored as
+// A stored value:
 //
 //	┌───────────┬──────────────────────┬───────┐
 //	│ version 1 │ crc32c little endian │ value │
 //	│  1 byte   │       4 bytes        │       │
 //	└───────────┴──────────────────────┴───────┘
 //
-// crc32c covers the key and the value. The value of CurrentTerm is the term
-// (8 bytes, little endian), that of Vote the term and then the candidate.
+// crc32c covers the key and the value. The value of CurrentTerm is the term (8 bytes, little
+// endian). The value of Vote is the term followed by the candidate.
 const (
 	stableVersion   = 1
 	stableHeadBytes = 5
@@ -67,34 +67,34 @@ type stableBytes interface {
 	Get(key []byte) ([]byte, error) // raftboltdb.ErrKeyNotFound when absent
 }
 
-// Votes stores raft's term and vote. raft saves a vote by two calls,
-// the term and then the candidate, and a crash between them would leave the
-// new term with the old candidate: a vote that was never given. Here the first
-// call only remembers the term and the second stores both in one transaction.
+// Votes stores raft's term and vote. raft saves a vote in two calls, the term and then the
+// candidate. A crash between them would pair the new term with the old candidate, a vote that was
+// never cast. So Votes keeps the term of the first call in memory, and the second call stores both
+// in one transaction.
 //
-// Any error but raftboltdb.ErrKeyNotFound stops the group for good. While the log has no file for
-// a value, the write waits: raft ends the process if it cannot store its term.
+// Any error except raftboltdb.ErrKeyNotFound stops the group for good. While the log has no file
+// for a value, the write waits: raft ends the process if it cannot store its term.
 type Votes struct {
 	store stableBytes
 	group uint32
 	path  string
 	stop  *FailStop
 
-	mu struct { // held during the write: writes of one gauge must not overlap
+	mu struct { // held during a write, because writes of one gauge must not overlap
 		sync.Mutex
 		writing  stallGauge
-		voteTerm uint64 // given by raft and not stored yet; 0 for none
+		voteTerm uint64 // the first call's term, not yet stored; 0 for none
 	}
 }
 
 var _ raft.StableStore = (*Votes)(nil)
 
-// NewVotes returns the term and vote in store. path is for people.
+// NewVotes returns the Votes over store. path is for messages.
 func NewVotes(store stableBytes, group uint32, path string, stop *FailStop) *Votes {
 	return &Votes{store: store, group: group, path: path, stop: stop}
 }
 
-// Term returns the stored term, 0 for none.
+// Term returns the stored term, or 0 if there is none.
 func (s *Votes) Term() (uint64, error) {
 	term, err := s.GetUint64(keyTerm)
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -106,7 +106,7 @@ func (s *Votes) Term() (uint64, error) {
 // SetTerm stores the term.
 func (s *Votes) SetTerm(term uint64) error { return s.SetUint64(keyTerm, term) }
 
-// SetUint64 is raft.StableStore's.
+// SetUint64 implements raft.StableStore.
 func (s *Votes) SetUint64(key []byte, value uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Votes) SetUint64(key []byte, value uint64) error {
 	return s.unknown(key)
 }
 
-// Set is raft.StableStore's.
+// Set implements raft.StableStore.
 func (s *Votes) Set(key, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +135,8 @@ func (s *Votes) Set(key, value []byte) error {
 	return s.writeLocked(keyVote, append(vote, value...))
 }
 
-// GetUint64 is raft.StableStore's. raft knows an absent value by the text of
-// the error, so raftboltdb.ErrKeyNotFound is returned as it is.
+// GetUint64 implements raft.StableStore. It returns raftboltdb.ErrKeyNotFound unwrapped, because
+// raft compares the error's text.
 func (s *Votes) GetUint64(key []byte) (uint64, error) {
 	switch {
 	case bytes.Equal(key, keyVoteTerm):
@@ -155,7 +155,7 @@ func (s *Votes) GetUint64(key []byte) (uint64, error) {
 	return 0, s.unknown(key)
 }
 
-// Get is raft.StableStore's.
+// Get implements raft.StableStore.
 func (s *Votes) Get(key []byte) ([]byte, error) {
 	if !bytes.Equal(key, keyVoteFor) {
 		return nil, s.unknown(key)
@@ -205,7 +205,7 @@ func (s *Votes) writeLocked(key, value []byte) error {
 		if !errors.Is(err, raftstore.ErrNoSegment) {
 			break
 		}
-		if err := s.stop.wait(err); err != nil { // raft goes on with a vote that it could not store
+		if err := s.stop.wait(err); err != nil { // raft would continue with a vote that is not stored
 			return err
 		}
 	}
@@ -215,8 +215,8 @@ func (s *Votes) writeLocked(key, value []byte) error {
 	return s.stop.Failure()
 }
 
-// unknown refuses a key that raft is not known to use: a new version of raft
-// might pair it with another, as it does with the vote.
+// unknown refuses a key that raft is not known to use: a new version of raft might save it in two
+// calls, like the vote.
 func (s *Votes) unknown(key []byte) error {
 	return s.fail("serve", key, errors.New("raft is not known to use it"))
 }

@@ -12,7 +12,7 @@ import (
 
 var errBrokenDisk = errors.New("the disk is broken")
 
-// vote saves a vote as raft's persistVote does.
+// vote saves a vote like raft's persistVote.
 func vote(s raft.StableStore, term uint64, candidate string) error {
 	if err := s.SetUint64(keyVoteTerm, term); err != nil {
 		return err
@@ -73,7 +73,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 		t.Fatal(err)
 	}
 	mustHaveVote(t, s, 4, "n1")
-	b.Close() // the crash: the candidate never came
+	b.Close() // the crash: raft never sent the candidate
 	s = NewVotes(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {
@@ -93,7 +93,7 @@ func TestFailedVoteStopsTheGroup(t *testing.T) {
 	if err := vote(s, 5, "n2"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("a vote on a broken disk: %v", err)
 	}
-	m.Err = nil // once is enough: what reached the disk is not known
+	m.Err = nil // one failure is enough: nobody knows what reached the disk
 	if err := vote(s, 5, "n3"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("the next vote: %v", err)
 	}
@@ -134,7 +134,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 			}
 		}
 	}
-	// A value under another's key.
+	// Store a value under the other's key.
 	swapped := &rafttest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
 	stop, _ := countFatal(t)
 	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {
