@@ -22,14 +22,10 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 func feedGetCommand(c *cli.CLI) *cobra.Command {
 	var detail bool
 	cmd := unreadRead(c, "get USER", "Print the number of posts that a user has not seen", cli.Exactly(1, "one USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			feed, err := server.Feed(ctx, user, detail, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			feed, err := server.Feed(ctx, ids[0], detail, o)
 			return feed, func(t *cli.Table) {
-				feedRows(t, user, feed.Unread)
+				feedRows(t, ids[0], feed.Unread)
 				if detail {
 					t.Gap()
 					t.Row("FOLLOWEE", "UNREAD")
@@ -51,14 +47,10 @@ type followeesOutput struct {
 
 func feedFolloweesCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "followees USER", "List the followees of a user", cli.Exactly(1, "one USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			out := followeesOutput{user, []client.ID{}}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			out := followeesOutput{ids[0], []client.ID{}}
 			for cursor := ""; ; {
-				page, next, err := server.Followees(ctx, user, cursor, 0, o)
+				page, next, err := server.Followees(ctx, ids[0], cursor, 0, o)
 				if err != nil {
 					return nil, nil, err
 				}
@@ -85,28 +77,24 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 	var nobody bool
 	var upTo string
 	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset", cli.AtLeast(1, "USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			users, err := parseUsers(args)
-			if err != nil {
-				return nil, nil, err
-			}
-			if nobody && len(users) > 1 {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+			if nobody && len(ids) > 1 {
 				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
 			}
 			if upTo != "" {
 				seen, err := parseID("post", upTo)
-				if err != nil || nobody || len(users) > 1 {
+				if err != nil || nobody || len(ids) > 1 {
 					return nil, nil, cmp.Or(err, cli.Usagef("feed reset takes followees, --nobody or --up-to"))
 				}
-				answer, err := server.ResetFeedUpTo(ctx, users[0], seen, o)
-				return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+				answer, err := server.ResetFeedUpTo(ctx, ids[0], seen, o)
+				return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 			}
 			followees := []client.ID(nil)
-			if nobody || len(users) > 1 {
-				followees = append([]client.ID{}, users[1:]...)
+			if nobody || len(ids) > 1 {
+				followees = append([]client.ID{}, ids[1:]...)
 			}
-			answer, err := server.ResetFeed(ctx, users[0], followees, o)
-			return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+			answer, err := server.ResetFeed(ctx, ids[0], followees, o)
+			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 		})
 	cmd.Flags().BoolVar(&nobody, "nobody", false, "remove all followees")
 	cmd.Flags().StringVar(&upTo, "up-to", "", "id of the newest post that the user has seen: newer ones stay unread")
@@ -116,12 +104,8 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 func feedChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
 	return unreadWrite(c, verb+" USER FOLLOWEE…", short, what, cli.AtLeast(2, "USER and one FOLLOWEE or more"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			users, err := parseUsers(args)
-			if err != nil {
-				return nil, nil, err
-			}
-			answer, err := change(server, ctx, users[0], users[1:], o)
-			return answer, func(t *cli.Table) { feedRows(t, users[0], answer.Unread) }, err
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := change(server, ctx, ids[0], ids[1:], o)
+			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 		})
 }

@@ -29,11 +29,7 @@ func membersChangeCommand(c *cli.CLI, verb string, leave bool) *cobra.Command {
 		short, what = "Remove members from the set of a row, and print the count after each", "the members were removed"
 	}
 	cmd := unreadWrite(c, verb+" ID MEMBER…", short, what, cli.AtLeast(2, "ID and one MEMBER or more"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			ids, err := c.IDs(args)
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if len(ids)-1 > client.WriteOpsMax {
 				return nil, nil, cli.Usagef("%d members are more than %d", len(ids)-1, client.WriteOpsMax)
 			}
@@ -69,11 +65,7 @@ type checkOutput struct {
 func membersCheckCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
 	cmd := unreadRead(c, "check MEMBER ID…", "Print whether a member is in the sets of rows; - reads ids from standard input", cli.AtLeast(2, "MEMBER and one ID or more"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			ids, err := c.IDs(args)
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			out := checkOutput{Member: ids[0], IDs: ids[1:], Results: []bool{}}
 			for some := out.IDs; len(some) > 0; some = some[min(len(some), client.GetIDsMax):] {
 				page, err := f.Members(server).Check(ctx, out.Member, some[:min(len(some), client.GetIDsMax)], o)
@@ -118,11 +110,7 @@ func membersListCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
 	var p listFlags
 	cmd := unreadRead(c, "list ID", "Print the count and the members of a row, newest first", cli.Exactly(1, "one ID"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			ids, err := c.IDs(args)
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := f.Members(server).List(ctx, ids[0], p.cursor, p.limit, o)
 			return page, func(t *cli.Table) {
 				t.Row("ID", "COUNT")
@@ -145,11 +133,7 @@ func membersOfCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
 	var p listFlags
 	cmd := unreadRead(c, "of MEMBER", "Print the rows that a member is in, newest first", cli.Exactly(1, "one MEMBER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			ids, err := c.IDs(args)
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := f.Members(server).Of(ctx, ids[0], p.cursor, p.limit, o)
 			return page, func(t *cli.Table) {
 				t.Row("ID", "AT")

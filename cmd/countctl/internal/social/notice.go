@@ -17,7 +17,7 @@ func noticeCommand(c *cli.CLI) *cobra.Command {
 
 func noticeListCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "list", "Print the channels", cobra.NoArgs,
-		func(ctx context.Context, server *client.Client, _ []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Channels(ctx, o)
 			out := struct {
 				Channels []client.Channel `json:"channels"`
@@ -33,7 +33,7 @@ func noticeListCommand(c *cli.CLI) *cobra.Command {
 
 func noticePublishCommand(c *cli.CLI) *cobra.Command {
 	return unreadWrite(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published", cli.Exactly(1, "one CHANNEL"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Publish(ctx, args[0], o)
 			return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
 		})
@@ -41,7 +41,7 @@ func noticePublishCommand(c *cli.CLI) *cobra.Command {
 
 func noticeRetractCommand(c *cli.CLI) *cobra.Command {
 	return unreadWrite(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted", cli.Exactly(2, "CHANNEL and NOTICE"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			seq, err := parseNotice(args[1])
 			if err != nil {
 				return nil, nil, err
@@ -71,13 +71,9 @@ func noticeRows(t *cli.Table, channel string, user client.ID, n client.Notices) 
 func noticeGetCommand(c *cli.CLI) *cobra.Command {
 	since := int64(-1)
 	cmd := unreadRead(c, "get CHANNEL USER", "Print the position of a user in a channel", cli.Exactly(2, "CHANNEL and USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[1])
-			if err != nil {
-				return nil, nil, err
-			}
-			answer, err := server.Notices(ctx, args[0], user, given(since), o)
-			return answer, func(t *cli.Table) { noticeRows(t, args[0], user, answer) }, err
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			answer, err := server.Notices(ctx, args[0], ids[1], given(since), o)
+			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer) }, err
 		})
 	cmd.Flags().Int64Var(&since, "since", since, "notice after which a new user starts")
 	return cmd
@@ -86,21 +82,18 @@ func noticeGetCommand(c *cli.CLI) *cobra.Command {
 func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	upTo, since := int64(-1), int64(-1)
 	cmd := unreadWrite(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved", cli.Exactly(2, "CHANNEL and USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[1])
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if upTo >= 0 && since >= 0 {
 				return nil, nil, cli.Usagef("notice read takes --up-to or --since, not both")
 			}
 			var answer client.NoticesRead
+			var err error
 			if since >= 0 {
-				answer, err = server.BeginNotices(ctx, args[0], user, since, o)
+				answer, err = server.BeginNotices(ctx, args[0], ids[1], since, o)
 			} else {
-				answer, err = server.ReadNotices(ctx, args[0], user, given(upTo), o)
+				answer, err = server.ReadNotices(ctx, args[0], ids[1], given(upTo), o)
 			}
-			return answer, func(t *cli.Table) { noticeRows(t, args[0], user, answer.Notices) }, err
+			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer.Notices) }, err
 		})
 	cmd.Flags().Int64Var(&upTo, "up-to", upTo, "the last notice that the user has read (default: the latest)")
 	cmd.Flags().Int64Var(&since, "since", since, "start a new user after this notice, and leave other users unchanged")
@@ -122,7 +115,7 @@ func dotCommand(c *cli.CLI) *cobra.Command {
 
 func dotListCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "list", "Print the dots", cobra.NoArgs,
-		func(ctx context.Context, server *client.Client, _ []string, o client.ReadOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Dots(ctx, o)
 			out := struct {
 				Dots []client.Dot `json:"dots"`
@@ -138,7 +131,7 @@ func dotListCommand(c *cli.CLI) *cobra.Command {
 
 func dotFireCommand(c *cli.CLI) *cobra.Command {
 	return unreadWrite(c, "fire DOT", "Show a dot to all users", "the dot was fired", cli.Exactly(1, "one DOT"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Fire(ctx, args[0], o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
 		})
@@ -147,7 +140,7 @@ func dotFireCommand(c *cli.CLI) *cobra.Command {
 func dotSetCommand(c *cli.CLI) *cobra.Command {
 	newUsers := true
 	cmd := unreadWrite(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set", cli.Exactly(1, "one DOT"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.SetDot(ctx, args[0], newUsers, o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
 		})
@@ -162,24 +155,16 @@ func dotRows(t *cli.Table, name string, user client.ID, show bool) {
 
 func dotGetCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "get DOT USER", "Print whether a user sees a dot", cli.Exactly(2, "DOT and USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[1])
-			if err != nil {
-				return nil, nil, err
-			}
-			show, err := server.ShowsDot(ctx, args[0], user, o)
-			return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], user, show) }, err
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			show, err := server.ShowsDot(ctx, args[0], ids[1], o)
+			return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], ids[1], show) }, err
 		})
 }
 
 func dotClearCommand(c *cli.CLI) *cobra.Command {
 	return unreadWrite(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared", cli.Exactly(2, "DOT and USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[1])
-			if err != nil {
-				return nil, nil, err
-			}
-			answer, err := server.ClearDot(ctx, args[0], user, o)
-			return answer, func(t *cli.Table) { dotRows(t, args[0], user, answer.Show) }, err
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := server.ClearDot(ctx, args[0], ids[1], o)
+			return answer, func(t *cli.Table) { dotRows(t, args[0], ids[1], answer.Show) }, err
 		})
 }

@@ -15,12 +15,8 @@ import (
 func timelineCommand(c *cli.CLI) *cobra.Command {
 	var q client.PostQuery
 	cmd := unreadRead(c, "timeline USER", "Print a page of posts of a user's followees, newest first", cli.Exactly(1, "one USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			page, err := server.Timeline(ctx, user, q, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			page, err := server.Timeline(ctx, ids[0], q, o)
 			return page, func(t *cli.Table) { timelineRows(t, page) }, err
 		})
 	pageFlags(cmd.Flags(), &q)
@@ -83,12 +79,8 @@ func outboxCommand(c *cli.CLI) *cobra.Command {
 func outboxListCommand(c *cli.CLI) *cobra.Command {
 	var q client.PostQuery
 	cmd := unreadRead(c, "list AUTHOR", "Print a page of an author's posts, newest first", cli.Exactly(1, "one AUTHOR"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			author, err := parseID("author", args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			page, err := server.Outbox(ctx, author, q, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			page, err := server.Outbox(ctx, ids[0], q, o)
 			return page, func(t *cli.Table) {
 				t.Row("POST")
 				for _, p := range page.Posts {
@@ -104,19 +96,11 @@ func outboxListCommand(c *cli.CLI) *cobra.Command {
 func outboxChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, client.ID, client.WriteOptions) (client.PostResult, error)) *cobra.Command {
 	return unreadWrite(c, verb+" AUTHOR POST", short, what, cli.Exactly(2, "AUTHOR and POST"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
-			author, err := parseID("author", args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			post, err := parseID("post", args[1])
-			if err != nil {
-				return nil, nil, err
-			}
-			answer, err := change(server, ctx, author, post, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+			answer, err := change(server, ctx, ids[0], ids[1], o)
 			return answer, func(t *cli.Table) {
 				t.Row("AUTHOR", "CHANGED", "POSTS")
-				t.Row(author, answer.Changed, answer.Posts)
+				t.Row(ids[0], answer.Changed, answer.Posts)
 			}, err
 		})
 }
@@ -128,12 +112,8 @@ type followeeGroupsOutput struct {
 
 func feedGroupsCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "groups USER", "List the groups of a user's followees", cli.Exactly(1, "one USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			groups, err := server.FolloweeGroups(ctx, user, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			groups, err := server.FolloweeGroups(ctx, ids[0], o)
 			return followeeGroupsOutput{groups}, func(t *cli.Table) {
 				t.Row("GROUP", "FOLLOWEES")
 				for _, g := range groups {

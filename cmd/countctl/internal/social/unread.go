@@ -13,10 +13,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// unreadRead returns a command that reads unread numbers: read receives its arguments and
-// prints the answer.
+// unreadRead returns a command that reads unread numbers: read receives its arguments, and those
+// of them that are ids, and prints the answer.
 func unreadRead(c *cli.CLI, use, short string, args cobra.PositionalArgs,
-	read func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
+	read func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var o client.ReadOptions
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args,
@@ -24,8 +24,12 @@ func unreadRead(c *cli.CLI, use, short string, args cobra.PositionalArgs,
 			if err := cli.CheckReadOptions(cmd, o); err != nil {
 				return err
 			}
+			ids, err := idsOf(c, use, args)
+			if err != nil {
+				return err
+			}
 			return c.WithServer(func(server *client.Client) error {
-				answer, rows, err := read(cmd.Context(), server, args, o)
+				answer, rows, err := read(cmd.Context(), server, args, ids, o)
 				if err != nil {
 					return unreadError("cannot read", err)
 				}
@@ -39,7 +43,7 @@ func unreadRead(c *cli.CLI, use, short string, args cobra.PositionalArgs,
 
 // unreadWrite is unreadRead for a command that writes. what describes the write.
 func unreadWrite(c *cli.CLI, use, short, what string, args cobra.PositionalArgs,
-	write func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
+	write func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: short + "." + cli.OnceText, Args: args,
@@ -48,8 +52,12 @@ func unreadWrite(c *cli.CLI, use, short, what string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
+			ids, err := idsOf(c, use, args)
+			if err != nil {
+				return err
+			}
 			return c.WithServer(func(server *client.Client) error {
-				answer, rows, err := write(cmd.Context(), server, args, client.WriteOptions{Key: key})
+				answer, rows, err := write(cmd.Context(), server, args, ids, client.WriteOptions{Key: key})
 				if errors.Is(err, client.ErrUnknown) {
 					return cli.Unknown(what, key, err)
 				}
@@ -73,7 +81,26 @@ func unreadError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-func parseUser(text string) (client.ID, error) { return parseID("user", text) }
+// idsOf returns the arguments of a command that its usage says are ids, each at its place. Rows and
+// members may come from standard input.
+func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
+	ids, words := make([]client.ID, len(args)), strings.Fields(use)[1:]
+	for i, arg := range args {
+		var err error
+		switch word := strings.Trim(words[min(i, len(words)-1)], "[]…"); word {
+		case "ID", "MEMBER":
+			return c.IDs(args)
+		case "USER", "AUTHOR", "POST":
+			ids[i], err = parseID(strings.ToLower(word), arg)
+		case "FOLLOWEE":
+			ids[i], err = parseID("user", arg)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
 
 // parseID parses the id of a kind of thing, which its error names.
 func parseID(kind, text string) (client.ID, error) {
@@ -82,17 +109,6 @@ func parseID(kind, text string) (client.ID, error) {
 		return 0, cli.Usagef("the %s %v", kind, err)
 	}
 	return id, nil
-}
-
-func parseUsers(args []string) ([]client.ID, error) {
-	users := make([]client.ID, len(args))
-	for i, arg := range args {
-		var err error
-		if users[i], err = parseUser(arg); err != nil {
-			return nil, err
-		}
-	}
-	return users, nil
 }
 
 // userRows adds the counts of users under a header of their columns.
@@ -119,12 +135,8 @@ func unreadCommand(c *cli.CLI) *cobra.Command {
 
 func unreadGetCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "get USER", "Print a user's numbers; an unknown user has zeros", cli.Exactly(1, "one USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			user, err := parseUser(args[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			row, err := server.Unread(ctx, user, o)
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+			row, err := server.Unread(ctx, ids[0], o)
 			return row, func(t *cli.Table) { userRows(t, row) }, err
 		})
 }
@@ -133,7 +145,7 @@ func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 	var floor cli.FloorFlag
 	cmd := unreadWrite(c, "incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
 		cli.AtLeast(2, "USER and one COLUMN=N or more"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			op, err := cli.ParseOp(args)
 			if err != nil {
 				return nil, nil, err
@@ -161,24 +173,18 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 	var columns []string
 	cmd := unreadWrite(c, "reset USER [COLUMN=SEEN…]", "Subtract the counts that a user has seen, or clear --columns, and print the rest", "the user's numbers were reset",
 		cli.AtLeast(1, "USER"),
-		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*cli.Table), error) {
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if (len(args) > 1) == (len(columns) > 0) {
 				return nil, nil, cli.Usagef("unread reset takes COLUMN=SEEN for the counts seen, or --columns")
 			}
-			seen, err := client.Op{}, error(nil)
-			if len(args) > 1 {
-				seen, err = cli.ParseOp(args)
-			} else {
-				seen.ID, err = parseUser(args[0])
-			}
-			if err != nil {
-				return nil, nil, err
-			}
 			var answer client.ResetResult
+			var err error
 			if len(columns) > 0 {
-				answer, err = server.ResetUnread(ctx, seen.ID, columns, o)
+				answer, err = server.ResetUnread(ctx, ids[0], columns, o)
+			} else if seen, bad := cli.ParseOp(args); bad != nil {
+				err = bad
 			} else {
-				answer, err = server.ResetSeen(ctx, seen.ID, seen.Cells, o)
+				answer, err = server.ResetSeen(ctx, ids[0], seen.Cells, o)
 			}
 			return answer, func(t *cli.Table) {
 				userRows(t, answer.UserCounts)
@@ -196,13 +202,9 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 func pollCommand(c *cli.CLI) *cobra.Command {
 	var channels, dots []string
 	cmd := unreadRead(c, "poll USER…", "Print everything that a user's client polls for", cli.AtLeast(1, "one USER or more"),
-		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*cli.Table), error) {
-			users, err := parseUsers(args)
-			if err != nil {
-				return nil, nil, err
-			}
+		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			var polls []client.Poll
-			for some := range slices.Chunk(users, client.PollUsersMax) {
+			for some := range slices.Chunk(ids, client.PollUsersMax) {
 				page, err := server.PollMany(ctx, some, channels, dots, o)
 				if err != nil {
 					return nil, nil, err
