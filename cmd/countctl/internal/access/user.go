@@ -15,15 +15,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// usersOutput is the JSON output of user list.
-type usersOutput struct {
-	Users []client.User `json:"users"`
-}
-
 func userCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("user", "List, create, change and delete users", c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		users, err := server.Admin().Users(ctx)
-		return usersOutput{users}, func(t *cli.Table) { accountRows(t, users) }, err
+		return map[string]any{"users": users}, func(t *cli.Table) { accountRows(t, users) }, err
 	}), userShowCommand(c), userCreateCommand(c), userGrantCommand(c), userDeleteCommand(c))
 }
 
@@ -223,9 +218,7 @@ func tokenListCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("cannot read user %s: %w", args[0], err)
 			}
-			return c.Print(struct {
-				Tokens []client.UserToken `json:"tokens"`
-			}{u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
+			return c.Print(map[string]any{"tokens": u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
 		}),
 	}
 }
@@ -257,9 +250,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("cannot read the audit log: %w", err)
 				}
-				return c.Print(struct {
-					Events []client.AuditEvent `json:"events"`
-				}{events}, func(t *cli.Table) {
+				return c.Print(map[string]any{"events": events}, func(t *cli.Table) {
 					t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
 					for _, e := range events {
 						t.Row(e.Time.Format(time.RFC3339), cmp.Or(e.Who, "-"), e.From, e.What, cmp.Or(e.Target, "-"), e.Outcome, e.Suppressed)

@@ -126,3 +126,8 @@ func TestColdUsage(t *testing.T) {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 }
+
+// coldStatusOutput is the JSON output of cold status.
+type coldStatusOutput struct {
+	Nodes []client.ColdNode `json:"nodes"`
+}

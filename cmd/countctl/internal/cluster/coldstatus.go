@@ -12,15 +12,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// coldStatusOutput is the JSON output of cold status.
-type coldStatusOutput struct {
-	Nodes []client.ColdNode `json:"nodes"`
-}
-
 func coldStatusCommand(c *cli.CLI) *cobra.Command {
 	status := c.ListCommand("rows on disk", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		nodes, err := server.Admin().Cold(ctx)
-		return coldStatusOutput{nodes}, func(t *cli.Table) { coldNodeRows(t, nodes) }, err
+		return map[string]any{"nodes": nodes}, func(t *cli.Table) { coldNodeRows(t, nodes) }, err
 	})
 	status.Use, status.Short = "status", "Print each node's rows on disk, how they are read and which ones are moving"
 	return status

@@ -15,11 +15,6 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// groupsOutput is the JSON output of group list.
-type groupsOutput struct {
-	Groups []client.ClusterGroup `json:"groups"`
-}
-
 func groupCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("group", "List the Raft groups, hand them over and move their replicas",
 		c.ListCommand("groups", listGroups), groupTransferCommand(c), groupMoveCommand(c))
@@ -27,7 +22,7 @@ func groupCommand(c *cli.CLI) *cobra.Command {
 
 func listGroups(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 	groups, err := server.Admin().ClusterGroups(ctx)
-	return groupsOutput{groups}, func(t *cli.Table) { groupRows(t, groups) }, err
+	return map[string]any{"groups": groups}, func(t *cli.Table) { groupRows(t, groups) }, err
 }
 
 func groupRows(t *cli.Table, groups []client.ClusterGroup) {

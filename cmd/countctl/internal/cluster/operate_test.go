@@ -692,3 +692,8 @@ func TestQuestionIsInterrupted(t *testing.T) {
 func against(t *testing.T, url string) *clitest.Invocation {
 	return clitest.New(t, url, Commands, counters.Commands)
 }
+
+// groupsOutput is the JSON output of group list.
+type groupsOutput struct {
+	Groups []client.ClusterGroup `json:"groups"`
+}

@@ -13,11 +13,6 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// keyspacesOutput is the JSON output of keyspace list.
-type keyspacesOutput struct {
-	Keyspaces []client.Keyspace `json:"keyspaces"`
-}
-
 func keyspaceCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("keyspace", "List, create, change and drop keyspaces",
 		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
@@ -26,7 +21,7 @@ func keyspaceCommand(c *cli.CLI) *cobra.Command {
 
 func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 	list, err := server.Keyspaces(ctx)
-	return keyspacesOutput{list}, func(t *cli.Table) { keyspaceRows(t, list) }, err
+	return map[string]any{"keyspaces": list}, func(t *cli.Table) { keyspaceRows(t, list) }, err
 }
 
 func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {

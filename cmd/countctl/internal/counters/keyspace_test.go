@@ -150,3 +150,8 @@ func TestKeyspaces(t *testing.T) {
 		t.Fatalf("the table is\n%s", table)
 	}
 }
+
+// keyspacesOutput is the JSON output of keyspace list.
+type keyspacesOutput struct {
+	Keyspaces []client.Keyspace `json:"keyspaces"`
+}

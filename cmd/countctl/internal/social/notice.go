@@ -19,10 +19,7 @@ func noticeListCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "list", "Print the channels", cobra.NoArgs,
 		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Channels(ctx, o)
-			out := struct {
-				Channels []client.Channel `json:"channels"`
-			}{list}
-			return out, func(t *cli.Table) {
+			return map[string]any{"channels": list}, func(t *cli.Table) {
 				t.Row("CHANNEL", "LATEST", "RETRACTED")
 				for _, ch := range list {
 					t.Row(ch.Name, ch.Latest, ch.Retracted)
@@ -117,10 +114,7 @@ func dotListCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "list", "Print the dots", cobra.NoArgs,
 		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Dots(ctx, o)
-			out := struct {
-				Dots []client.Dot `json:"dots"`
-			}{list}
-			return out, func(t *cli.Table) {
+			return map[string]any{"dots": list}, func(t *cli.Table) {
 				t.Row("DOT", "FIRED", "NEW USERS")
 				for _, d := range list {
 					t.Row(d.Name, d.Fired, shows(d.NewUsers))

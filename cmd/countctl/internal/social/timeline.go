@@ -105,16 +105,11 @@ func outboxChangeCommand(c *cli.CLI, verb, short, what string,
 		})
 }
 
-// followeeGroupsOutput is the JSON output of feed groups.
-type followeeGroupsOutput struct {
-	Groups []client.FolloweeGroup `json:"groups"`
-}
-
 func feedGroupsCommand(c *cli.CLI) *cobra.Command {
 	return unreadRead(c, "groups USER", "List the groups of a user's followees", cli.Exactly(1, "one USER"),
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			groups, err := server.FolloweeGroups(ctx, ids[0], o)
-			return followeeGroupsOutput{groups}, func(t *cli.Table) {
+			return map[string]any{"groups": groups}, func(t *cli.Table) {
 				t.Row("GROUP", "FOLLOWEES")
 				for _, g := range groups {
 					t.Row(g.Name, g.Followees)

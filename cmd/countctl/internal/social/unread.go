@@ -211,10 +211,7 @@ func pollCommand(c *cli.CLI) *cobra.Command {
 				}
 				polls = append(polls, page...)
 			}
-			out := struct {
-				Results []client.Poll `json:"results"`
-			}{polls}
-			return out, func(t *cli.Table) { pollRows(t, polls, channels, dots) }, nil
+			return map[string]any{"results": polls}, func(t *cli.Table) { pollRows(t, polls, channels, dots) }, nil
 		})
 	cmd.Flags().StringSliceVar(&channels, "channels", nil, "channels whose unread notices are counted")
 	cmd.Flags().StringSliceVar(&dots, "dots", nil, "dots to read")

@@ -19,18 +19,13 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// sourcesOutput is the JSON output of source list.
-type sourcesOutput struct {
-	Sources []client.Source `json:"sources"`
-}
-
 // sourceFileBytesMax is above what the server takes.
 const sourceFileBytesMax = 1 << 20
 
 func sourceCommand(c *cli.CLI) *cobra.Command {
 	list := c.ListCommand("sources", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
 		all, err := server.Sources(ctx)
-		return sourcesOutput{all}, func(t *cli.Table) { sourceRows(t, all) }, err
+		return map[string]any{"sources": all}, func(t *cli.Table) { sourceRows(t, all) }, err
 	})
 	return cli.CommandGroup("source", "Create, list, show, pause, resume, seek and delete sources: queues that the cluster counts",
 		sourceCreateCommand(c), list, sourceShowCommand(c),

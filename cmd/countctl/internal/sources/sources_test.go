@@ -100,3 +100,8 @@ func TestSource(t *testing.T) {
 		}
 	}
 }
+
+// sourcesOutput is the JSON output of source list.
+type sourcesOutput struct {
+	Sources []client.Source `json:"sources"`
+}
