@@ -27,10 +27,7 @@ func userShowCommand(c *cli.CLI) *cobra.Command {
 		Use: "show NAME", Short: "Print a user with its tokens", Args: cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().User(ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("cannot read user %s: %w", args[0], err)
-			}
-			return c.Print(u, func(t *cli.Table) {
+			return c.Answer(err, "read user "+args[0], u, func(t *cli.Table) {
 				accountRows(t, []client.User{u})
 				if len(u.Tokens) > 0 {
 					t.Row()
@@ -154,11 +151,8 @@ func holds(u *client.User, grant client.Grant) bool {
 
 // printChanged prints a user that was made or changed, unless that failed.
 func printChanged(c *cli.CLI, name string, u client.User, err error) error {
-	if err != nil {
-		return fmt.Errorf("cannot change user %s: %w", name, err)
-	}
 	warnOfBehind(c, u.NodesBehind)
-	return c.Print(u, func(t *cli.Table) { accountRows(t, []client.User{u}) })
+	return c.Answer(err, "change user "+name, u, func(t *cli.Table) { accountRows(t, []client.User{u}) })
 }
 
 // warnOfBehind names the nodes that may not know a change yet.
@@ -173,11 +167,8 @@ func userDeleteCommand(c *cli.CLI) *cobra.Command {
 		Use: "delete NAME", Short: "Delete a user with all its tokens", Args: cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().DeleteUser(ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("cannot delete user %s: %w", args[0], err)
-			}
 			warnOfBehind(c, u.NodesBehind)
-			return c.Print(u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
+			return c.Answer(err, "delete user "+args[0], u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
 		}),
 	}
 }
@@ -198,11 +189,8 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 			}
 			return c.WithServer(func(server *client.Client) error {
 				made, err := server.Admin().CreateToken(cmd.Context(), args[0], expiresIn)
-				if err != nil {
-					return fmt.Errorf("cannot create a token for user %s: %w", args[0], err)
-				}
 				warnOfBehind(c, made.NodesBehind)
-				return c.Print(made, func(t *cli.Table) { t.Row(made.Token) })
+				return c.Answer(err, "create a token for user "+args[0], made, func(t *cli.Table) { t.Row(made.Token) })
 			})
 		},
 	}
@@ -215,10 +203,7 @@ func tokenListCommand(c *cli.CLI) *cobra.Command {
 		Use: "list USER", Short: "Print the tokens of a user, without their text", Args: cli.Exactly(1, "USER"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().User(ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("cannot read user %s: %w", args[0], err)
-			}
-			return c.Print(map[string]any{"tokens": u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
+			return c.Answer(err, "read user "+args[0], map[string]any{"tokens": u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
 		}),
 	}
 }
@@ -228,11 +213,8 @@ func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once", Args: cli.Exactly(2, "USER and ID"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			behind, err := server.Admin().RevokeToken(ctx, args[0], args[1])
-			if err != nil {
-				return fmt.Errorf("cannot revoke token %s of user %s: %w", args[1], args[0], err)
-			}
 			warnOfBehind(c, behind)
-			return c.Print(client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
+			return c.Answer(err, fmt.Sprintf("revoke token %s of user %s", args[1], args[0]), client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
 		}),
 	}
 }
@@ -247,10 +229,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 			}
 			return c.WithServer(func(server *client.Client) error {
 				events, err := server.Admin().Audit(cmd.Context(), limit)
-				if err != nil {
-					return fmt.Errorf("cannot read the audit log: %w", err)
-				}
-				return c.Print(map[string]any{"events": events}, func(t *cli.Table) {
+				return c.Answer(err, "read the audit log", map[string]any{"events": events}, func(t *cli.Table) {
 					t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
 					for _, e := range events {
 						t.Row(e.Time.Format(time.RFC3339), cmp.Or(e.Who, "-"), e.From, e.What, cmp.Or(e.Target, "-"), e.Outcome, e.Suppressed)

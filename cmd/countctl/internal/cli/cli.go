@@ -125,10 +125,7 @@ func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client
 		Args:  cobra.NoArgs,
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			all, rows, err := list(ctx, server)
-			if err != nil {
-				return fmt.Errorf("cannot list the %s: %w", kind, err)
-			}
-			return c.Print(all, rows)
+			return c.Answer(err, "list the "+kind, all, rows)
 		}),
 	}
 }

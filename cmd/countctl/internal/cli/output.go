@@ -19,6 +19,14 @@ const (
 	outputJSON  = "json"
 )
 
+// Answer prints the answer to a request, or returns that what it was to do failed.
+func (c *CLI) Answer(err error, what string, v any, rows func(*Table)) error {
+	if err != nil {
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return c.Print(v, rows)
+}
+
 // Print writes a value as JSON, or as the table that rows fills.
 func (c *CLI) Print(value any, rows func(t *Table)) error {
 	if c.output == outputJSON {

@@ -33,10 +33,7 @@ needs --yes. The name is then free.`,
 				return err
 			}
 			dropped, err := server.DropKeyspace(ctx, keyspace.Name)
-			if err != nil {
-				return fmt.Errorf("cannot drop keyspace %s: %w", keyspace.Name, err)
-			}
-			return c.Print(dropped, func(t *cli.Table) {
+			return c.Answer(err, "drop keyspace "+keyspace.Name, dropped, func(t *cli.Table) {
 				t.Row("DROPPED")
 				t.Row(dropped.Name)
 			})
@@ -69,10 +66,7 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 				return err
 			}
 			changed, err := server.DropColumn(ctx, keyspace.Name, column)
-			if err != nil {
-				return fmt.Errorf("cannot drop column %s of keyspace %s: %w", column, keyspace.Name, err)
-			}
-			return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			return c.Answer(err, fmt.Sprintf("drop column %s of keyspace %s", column, keyspace.Name), changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
 		}),
 	}
 }

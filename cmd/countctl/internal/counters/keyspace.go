@@ -79,10 +79,7 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 			}
 			return c.WithServer(func(server *client.Client) error {
 				changed, err := server.ChangeColumns(cmd.Context(), args[0], all)
-				if err != nil {
-					return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
-				}
-				return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+				return c.Answer(err, "add columns to keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
 			})
 		},
 	}
@@ -135,10 +132,7 @@ copied it; countctl group list shows them as non-voters.`,
 		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			changed, err := server.SetEverywhere(ctx, args[0], !off)
-			if err != nil {
-				return fmt.Errorf("cannot locate keyspace %s: %w", args[0], err)
-			}
-			return c.Print(changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			return c.Answer(err, "locate keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
 		}),
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "remove these replicas again: only the voters of each shard keep one")

@@ -24,10 +24,7 @@ func getCommand(c *cli.CLI) *cobra.Command {
 					return cli.Usagef("get takes one id, not %d; mget takes many", len(ids))
 				}
 				row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
-				if err != nil {
-					return fmt.Errorf("cannot get %d: %w", ids[0], err)
-				}
-				return c.Print(row, func(t *cli.Table) { t.Counts([]client.Row{row}) })
+				return c.Answer(err, fmt.Sprintf("get %d", ids[0]), row, func(t *cli.Table) { t.Counts([]client.Row{row}) })
 			})
 		},
 	}

@@ -58,10 +58,7 @@ messages mean, and which queue they come from, can change only while the source 
 			}
 			return c.WithServer(func(server *client.Client) error {
 				of, err := server.PutSource(cmd.Context(), named.Name, text)
-				if err != nil {
-					return fmt.Errorf("cannot create source %s: %w", named.Name, err)
-				}
-				return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
+				return c.Answer(err, "create source "+named.Name, of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
 			})
 		},
 	}
@@ -96,10 +93,7 @@ func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, cont
 		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			of, err := change(server, ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("cannot %s source %s: %w", verb, args[0], err)
-			}
-			return c.Print(of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
+			return c.Answer(err, fmt.Sprintf("%s source %s", verb, args[0]), of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
 		}),
 	}
 }
@@ -129,10 +123,7 @@ position count again, or never: nothing is taken back.`,
 			}
 			return c.WithServer(func(server *client.Client) error {
 				of, err := server.SeekSource(cmd.Context(), args[0], to)
-				if err != nil {
-					return fmt.Errorf("cannot seek source %s: %w", args[0], err)
-				}
-				return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
+				return c.Answer(err, "seek source "+args[0], of, func(t *cli.Table) { sourceDetailRows(t, of) })
 			})
 		},
 	}
@@ -177,10 +168,7 @@ begins is counted. It exits 1 if the source is paused or stalled.`,
 			if err == nil && wait && !c.NoWait {
 				of, err = awaitSource(ctx, c, server, args[0])
 			}
-			if err != nil {
-				return fmt.Errorf("cannot show source %s: %w", args[0], err)
-			}
-			return c.Print(of, func(t *cli.Table) { sourceDetailRows(t, of) })
+			return c.Answer(err, "show source "+args[0], of, func(t *cli.Table) { sourceDetailRows(t, of) })
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until what is in the queue is counted, and show the progress")
