@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -14,25 +15,20 @@ import (
 const auditDefault = 100
 
 // adminAudit answers the last lines of this node's audit log.
-func adminAudit(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+func adminAudit(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	limit := auditDefault
 	if r.asked.limit > 0 {
 		limit = r.asked.limit
 	}
 	switch {
 	case r.asked.hasAfter:
-		return invalid("cursor", "no such parameter of the query")
+		return nil, invalid("cursor", "no such parameter of the query")
 	case limit > audit.TailMax:
-		return invalid("limit", fmt.Sprintf("not an integer from 1 to %d", audit.TailMax))
+		return nil, invalid("limit", fmt.Sprintf("not an integer from 1 to %d", audit.TailMax))
 	}
 	events, err := s.cfg.Audit.Tail(limit)
 	if errors.Is(err, audit.ErrNone) {
-		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: audit.ErrNone.Error()}
+		return nil, &fault{status: fasthttp.StatusConflict, code: codeRefused, message: audit.ErrNone.Error()}
 	}
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, struct {
-		Events []audit.Event `json:"events"`
-	}{events})
+	return map[string]any{"events": events}, err
 }

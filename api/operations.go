@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 
@@ -43,7 +44,7 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 // root answers links to the API, for a person with a browser or curl.
-func (s *Server) root(ctx *fasthttp.RequestCtx, _ *request) error {
+func root(_ context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	type links struct {
 		OpenAPI   string `json:"openapi"`
 		Keyspaces string `json:"keyspaces"`
@@ -52,11 +53,11 @@ func (s *Server) root(ctx *fasthttp.RequestCtx, _ *request) error {
 		Ready     string `json:"ready"`
 		Metrics   string `json:"metrics"`
 	}
-	return answerJSON(ctx, struct {
+	return struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
 		Links   links  `json:"links"`
-	}{"countd", s.cfg.Version, links{"/openapi.yaml", "/v1/keyspaces", "/v1/cluster", "/healthz", "/readyz", "/metrics"}})
+	}{"countd", s.cfg.Version, links{"/openapi.yaml", "/v1/keyspaces", "/v1/cluster", "/healthz", "/readyz", "/metrics"}}, nil
 }
 
 // openAPI answers the contract of the public API.
@@ -66,17 +67,15 @@ func (s *Server) openAPI(ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-func (s *Server) version(ctx *fasthttp.RequestCtx, _ *request) error {
-	return answerJSON(ctx, struct {
-		Version string `json:"version"`
-	}{s.cfg.Version})
+func programVersion(_ context.Context, s *Server, _ *request, _ *nothing) (any, error) {
+	return map[string]any{"version": s.cfg.Version}, nil
 }
 
-func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ *request) error {
+func clusterStatus(_ context.Context, s *Server, _ *request, _ *nothing) (shard.Status, error) {
 	status := s.node().Status()
 	status.Nodes = append([]shard.NodeStatus{}, status.Nodes...)
 	status.Groups = append([]shard.GroupStatus{}, status.Groups...)
-	return answerJSON(ctx, status)
+	return status, nil
 }
 
 // gather answers the registry's metrics as Prometheus text.

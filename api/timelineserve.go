@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
@@ -170,20 +172,13 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page) []byte {
 }
 
 // listGroups answers the names and sizes of a user's groups.
-func (s *Server) listGroups(ctx *fasthttp.RequestCtx, r *request) error {
+func listGroups(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	groups, err := s.node().timelines.Groups(r.id, &r.read)
-	if err != nil {
-		return fmt.Errorf("cannot read groups: %w", err)
+	list := []client.FolloweeGroup{}
+	for _, g := range groups {
+		list = append(list, client.FolloweeGroup{Name: g.Name, Followees: len(g.Followees)})
 	}
-	answer(ctx, func(dst []byte) []byte {
-		dst = append(dst, `{"groups":[`...)
-		for i, g := range groups { // names need no escaping
-			dst = append(append(append(jsontext.Comma(dst, i), `{"name":"`...), g.Name...), `",`...)
-			dst = append(jsontext.AppendNumber(dst, "followees", int64(len(g.Followees))), '}')
-		}
-		return append(dst, `]}`...)
-	})
-	return nil
+	return map[string]any{"groups": list}, err
 }
 
 func (s *Server) getGroup(ctx *fasthttp.RequestCtx, r *request) error {

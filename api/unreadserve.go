@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/api/jsontext"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -46,29 +48,35 @@ func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []by
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
 }
 
-func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
+// numbered returns a write of everybody's notices or dots. It answers with the number that write
+// returns, under a name.
+func numbered(name string, write func(*unread.Numbers, *request) (int64, error)) handler {
+	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+		if err := r.decodeNothing(ctx.Request.Body()); err != nil {
+			return err
+		}
+		number, err := write(s.node().unread, r)
+		if err != nil {
+			return fmt.Errorf("cannot change notices or dots: %w", err)
+		}
+		answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, name, number) })
+		return nil
 	}
-	seq, err := s.node().unread.Publish(string(r.name), &r.write)
-	if err != nil {
-		return fmt.Errorf("cannot publish: %w", err)
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "seq", seq) })
-	return nil
 }
 
-func (s *Server) retract(ctx *fasthttp.RequestCtx, r *request) error {
+func publish(u *unread.Numbers, r *request) (int64, error) {
+	return u.Publish(string(r.name), &r.write)
+}
+
+func retract(u *unread.Numbers, r *request) (int64, error) {
 	seq := int64(r.id)
 	if seq < 0 {
-		return invalid("seq", notCount)
+		return 0, invalid("seq", notCount)
 	}
-	if err := s.node().unread.Retract(string(r.name), seq, &r.write); err != nil {
-		return fmt.Errorf("cannot retract: %w", err)
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "seq", seq) })
-	return nil
+	return seq, u.Retract(string(r.name), seq, &r.write)
 }
+
+func fire(u *unread.Numbers, r *request) (int64, error) { return u.Fire(string(r.name), &r.write) }
 
 func (s *Server) notices(ctx *fasthttp.RequestCtx, r *request) error {
 	n, err := s.node().unread.Notices(string(r.name), r.id, r.asked.since, &r.read)
@@ -108,18 +116,6 @@ func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
-	}
-	fired, err := s.node().unread.Fire(string(r.name), &r.write)
-	if err != nil {
-		return fmt.Errorf("cannot fire: %w", err)
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "fired", fired) })
-	return nil
-}
-
 func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
 	newUsers, err := r.decodeFlag(ctx.Request.Body(), "new_users")
 	if err != nil {
@@ -156,38 +152,28 @@ func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-func (s *Server) listChannels(ctx *fasthttp.RequestCtx, r *request) error {
+func listChannels(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	board, err := s.node().unread.Board(&r.read)
 	if err != nil {
-		return fmt.Errorf("cannot list channels: %w", err)
+		return nil, err
 	}
-	type channel struct {
-		Name      string `json:"name"`
-		Latest    int64  `json:"latest"`
-		Retracted int64  `json:"retracted"`
-	}
-	list := make([]channel, 0, len(board.Channels))
+	list := []client.Channel{}
 	for _, name := range slices.Sorted(maps.Keys(board.Channels)) {
 		c := board.Channels[name]
-		list = append(list, channel{name, c.Latest, c.Latest - c.Unread(0)})
+		list = append(list, client.Channel{Name: name, Latest: c.Latest, Retracted: c.Latest - c.Unread(0)})
 	}
-	return answerJSON(ctx, map[string]any{"channels": list})
+	return map[string]any{"channels": list}, nil
 }
 
-func (s *Server) listDots(ctx *fasthttp.RequestCtx, r *request) error {
+func listDots(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	board, err := s.node().unread.Board(&r.read)
 	if err != nil {
-		return fmt.Errorf("cannot list dots: %w", err)
+		return nil, err
 	}
-	type dot struct {
-		Name     string `json:"name"`
-		Fired    int64  `json:"fired"`
-		NewUsers bool   `json:"new_users"`
-	}
-	list := make([]dot, 0, len(board.Dots))
+	list := []client.Dot{}
 	for _, name := range slices.Sorted(maps.Keys(board.Dots)) {
 		d := board.Dots[name]
-		list = append(list, dot{name, d.Fired, d.NewUsers})
+		list = append(list, client.Dot{Name: name, Fired: d.Fired, NewUsers: d.NewUsers})
 	}
-	return answerJSON(ctx, map[string]any{"dots": list})
+	return map[string]any{"dots": list}, nil
 }
