@@ -84,3 +84,17 @@ func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) boo
 	}
 	return row != [engine.ColumnsMax]int64{}
 }
+
+// readRun returns up to a chunk of rows of a table from a key on, as rows has them. If cold
+// rows cannot be read, another replica may be asked.
+func (r *localReplica) readRun(table *engine.Table, q *remoteRead) ([]int64, error) {
+	rows := []int64{0}
+	err := table.Scan(q.keys[0], q.width, func(p *engine.Page) bool {
+		for i, key := range p.IDs[:min(len(p.IDs), q.chunk-int(rows[0]))] {
+			rows = append(append(rows, int64(key)), p.Counts[i*q.width:(i+1)*q.width]...)
+			rows[0]++
+		}
+		return int(rows[0]) < q.chunk
+	})
+	return rows, r.tableFailure(table, err)
+}

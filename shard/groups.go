@@ -70,12 +70,7 @@ func (r *localReplica) groupsRows(q *remoteRead, cold bool, deadline time.Time) 
 func appendGroupsRow(row []int64, groups []raftfsm.Group) []int64 {
 	row = append(row, int64(len(groups)))
 	for _, g := range groups {
-		row = append(row, int64(len(g.Name)))
-		for at := 0; at < len(g.Name); at += 8 {
-			var word [8]byte
-			copy(word[:], g.Name[at:])
-			row = append(row, int64(binary.LittleEndian.Uint64(word[:])))
-		}
+		row = appendText(row, []byte(g.Name))
 		row = append(row, int64(len(g.Followees)))
 		for _, id := range g.Followees {
 			row = append(row, int64(id))
@@ -89,13 +84,10 @@ func groupsOfRow(row []int64) []raftfsm.Group {
 	groups := make([]raftfsm.Group, row[0])
 	row = row[1:]
 	for i := range groups {
-		var name []byte
-		length := int(row[0])
-		for row = row[1:]; len(name) < length; row = row[1:] {
-			name = binary.LittleEndian.AppendUint64(name, uint64(row[0]))
-		}
-		n := row[0]
-		groups[i] = raftfsm.Group{Name: string(name[:length]), Followees: make([]uint64, n)}
+		name, rest := textOf(row)
+		n := rest[0]
+		groups[i] = raftfsm.Group{Name: string(name), Followees: make([]uint64, n)}
+		row = rest
 		for f, id := range row[1 : 1+n] {
 			groups[i].Followees[f] = uint64(id)
 		}
@@ -106,26 +98,38 @@ func groupsOfRow(row []int64) []raftfsm.Group {
 
 // parseGroupsRows reads an answer with a row of appendGroupsRow for each key.
 func parseGroupsRows(r *wire.Reader, q *remoteRead) (rows []int64) {
-	counted := func(most int64, words func(n int) int) {
-		n := r.Int()
-		if n < 0 || n > most {
-			r.Fail(fmt.Sprintf("%d in a row of groups", n))
-			n = 0
-		}
-		rows = append(append(rows, n), parseCounts(r, words(int(n)))...)
-	}
 	for range q.keys {
-		counted(raftfsm.GroupsMax, func(int) int { return 0 })
+		rows = parseCounted(r, rows, raftfsm.GroupsMax, func(int) int { return 0 })
 		if r.Err != nil {
 			return nil
 		}
 		for range rows[len(rows)-1] {
-			counted(raftfsm.GroupNameBytesMax, func(n int) int { return (n + 7) / 8 })
-			counted(raftfsm.FolloweesMax, func(n int) int { return n })
-			if r.Err != nil {
-				return nil
-			}
+			rows = parseCounted(r, rows, raftfsm.GroupNameBytesMax, textWords)
+			rows = parseCounted(r, rows, raftfsm.FolloweesMax, func(n int) int { return n })
 		}
 	}
 	return rows
+}
+
+// textWords returns how many counts of a row a text of n bytes takes.
+func textWords(n int) int { return (n + 7) / 8 }
+
+// appendText appends a text to a row: its length, then its bytes in words of 8.
+func appendText(row []int64, text []byte) []int64 {
+	row = append(row, int64(len(text)))
+	for at := 0; at < len(text); at += 8 {
+		var word [8]byte
+		copy(word[:], text[at:])
+		row = append(row, int64(binary.LittleEndian.Uint64(word[:])))
+	}
+	return row
+}
+
+// textOf returns the text that a row begins with, and the rest of the row.
+func textOf(row []int64) (text []byte, rest []int64) {
+	length, row := int(row[0]), row[1:]
+	for ; len(text) < length; row = row[1:] {
+		text = binary.LittleEndian.AppendUint64(text, uint64(row[0]))
+	}
+	return text[:length], row
 }

@@ -132,3 +132,36 @@ func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64,
 	}
 	return nil
 }
+
+// BenchmarkNodeGet measures a page of rows that memory holds, and a scan, without HTTP.
+func BenchmarkNodeGet(b *testing.B) {
+	n := benchNode(b, 4, storage.LogStoreShared)
+	ks := n.Keyspace("posts")
+	benchWrites(b, n, 16, 100, "none")
+	b.ResetTimer()
+	opt := &ReadOptions{Consistency: Stale}
+	for _, page := range []int{1, 20, 100} {
+		ids, rows := make([]uint64, page), make([]int64, 4*page)
+		b.Run(fmt.Sprintf("ids=%d", page), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				for at := range ids {
+					ids[at] = uint64(i*page+at) % benchIDs
+				}
+				opt.Deadline = soon()
+				if err := n.Get(ks, ids, 4, opt, rows); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("scan=1000", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			opt.Deadline = soon()
+			if _, err := n.Scan(ks, 0, false, 1000, 4, opt); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -267,7 +267,6 @@ func (n *Node) serveCalls() {
 	}
 	n.prover.Handle(n.calls)
 	n.calls.Handle(methodRead, n.reader.serveReads)
-	n.calls.Handle(methodScan, n.reader.serveScan)
 	n.calls.Handle(methodPropose, n.writer.serveParts)
 	n.calls.Handle(methodRelay, n.writer.serveRelay)
 	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
@@ -275,8 +274,6 @@ func (n *Node) serveCalls() {
 	n.catalogClient.Handle()
 	n.calls.Handle(methodReport, n.serveReport)
 	n.calls.Handle(methodRoom, n.votersRoom().serve)
-	n.calls.Handle(methodBoard, n.reader.serveBoard)
-	n.calls.Handle(methodMembers, memberReads{&n.reader}.serveMembers)
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/keyspace"
@@ -28,6 +29,8 @@ type pagePart struct {
 	// Of posts alone.
 	outboxes *spill.Bodies // those of here
 	disk     bool          // one of them could not be read, or moved: fetch reads the whole part
+
+	after members.Entry // of readRows: the last entry of the page before, by the keys of the shard
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -73,14 +76,14 @@ func (pg *page) forget() {
 	pg.newest.Reset(0)
 }
 
-// wants implements readParts.
-func (pg *page) wants(s int) bool { return len(pg.byShard[s].keys) > 0 }
-
-// fetch implements readParts.
+// fetch reads a part from the disk of this node's replica r, if not nil, or from another node.
 func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *ReadOptions) error {
 	p, q := &pg.byShard[s], pg.readQuery
-	if q.of == readPosts { // Below counts the keys of the part
+	switch q.of {
+	case readPosts: // Below counts the keys of the part
 		q.posts.Below, _ = slices.BinarySearch(p.at, q.posts.Below)
+	case readRows:
+		q.sets.page.After = p.after
 	}
 	rows, err := rd.fetch(g, r, q, p.keys, opt)
 	if err == nil {
@@ -91,7 +94,7 @@ func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *
 
 // fromMemory fills a part from this node's replica, and reports whether memory held all of
 // it. Of feeds it only notes the replica: the caller copies them once. Posts of all parts go
-// to newest.
+// to newest. The page cache of the store of sets counts as memory.
 func (pg *page) fromMemory(s int, r *localReplica) bool {
 	p := &pg.byShard[s]
 	switch pg.of {
@@ -104,6 +107,16 @@ func (pg *page) fromMemory(s int, r *localReplica) bool {
 		if slices.ContainsFunc(p.keys, r.feed.Bodies().IsSpilled) {
 			return false
 		}
+	case readContains, readMembers, readRows:
+		q := pg.sets
+		if pg.of == readRows {
+			q.page.After = p.after
+		}
+		rows, err := r.setRows(&q, pg.of, p.keys)
+		if err == nil {
+			p.rows = rows
+		}
+		return err == nil
 	default:
 		p.cold = r.fsm.TableOf(pg.of.table()).GetMany(p.keys, pg.width, p.rows, p.cold[:0])
 		return len(p.cold) == 0

@@ -7,14 +7,11 @@ import (
 // The methods of calls between nodes.
 const (
 	methodRead      = "read"      // parts of reads → rows
-	methodScan      = "scan"      // one shard's next rows
 	methodPropose   = "propose"   // parts of writes for one group → what became of each
 	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
 	methodRelayRead = "relayread" // a node and parts of reads for it → rows
 	methodReport    = "report"    // → what the node says of itself, as JSON
 	methodRoom      = "room"      // → whether the node's disk is at its reserve
-	methodBoard     = "board"     // the board's group, a read of it → the board, as JSON
-	methodMembers   = "members"   // a shard, a read of its sets → what they hold
 	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of then or later, in pieces
 )
 

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
+	"github.com/countd/countd/shard/wire"
 )
 
 const (
@@ -142,38 +144,27 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.Board
 	if r != nil {
 		return r.board.View(), nil
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
-	defer cancel()
-	err = rd.ask(ctx, g, nil, opt, func(r *localReplica) error {
-		view = r.board.View()
-		return nil
-	}, func(ctx context.Context, node string) (err error) {
-		view, err = rd.boardAt(ctx, node, newRemoteRead(g, opt))
-		return err
-	})
-	return view, err
-}
-
-// readParts is a read of several shards: of one part for each.
-type readParts interface {
-	// wants reports whether the read has a part of shard s.
-	wants(s int) bool
-	// fromMemory reads part s from this node's replica, and reports whether memory held all of it.
-	fromMemory(s int, r *localReplica) bool
-	// fetch reads part s from the disk of this node's replica r, if not nil, or from another node.
-	fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *ReadOptions) error
+	row, err := rd.fetch(g, nil, readQuery{of: readBoard}, []uint64{0}, opt)
+	if err != nil {
+		return nil, err
+	}
+	text, _ := textOf(row)
+	if err := json.Unmarshal(text, &view); err != nil {
+		return nil, fmt.Errorf("%w: the board: %w", wire.ErrBadMessage, err)
+	}
+	return view, nil
 }
 
 // readShards reads each shard's part: from memory where this node's replica may answer,
 // and the others at once, from disk or from other nodes. It is the only fan-out of reads.
-func (rd *reader) readShards(parts readParts, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
+func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
 	var rest *waitingParts // nil, and not allocated, while memory has all
 	for s, g := range groups {
-		if !parts.wants(s) {
+		if len(pg.byShard[s].keys) == 0 {
 			continue
 		}
 		r, err := rd.admitted(g, opt, arrived)
-		if r != nil && parts.fromMemory(s, r) {
+		if r != nil && pg.fromMemory(s, r) {
 			continue
 		}
 		if rest == nil {
@@ -181,7 +172,7 @@ func (rd *reader) readShards(parts readParts, groups []*shardReplica, opt *ReadO
 		}
 		waiting := rest
 		if waiting.errs[s] = err; err == nil {
-			waiting.Go(func() { waiting.errs[s] = parts.fetch(rd, g, s, r, opt) }) // ends at the deadline
+			waiting.Go(func() { waiting.errs[s] = pg.fetch(rd, g, s, r, opt) }) // ends at the deadline
 		}
 	}
 	if rest == nil {
@@ -209,7 +200,7 @@ func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys [
 	q := newRemoteRead(g, opt)
 	q.readQuery = what
 	var rows []int64
-	for keys := range slices.Chunk(slices.Clone(keys), what.of.keysMax()) { // a call that this gave up may still read them
+	for keys := range slices.Chunk(slices.Clone(keys), what.keysMax()) { // a call that this gave up may still read them
 		q := *q
 		q.keys = keys
 		var found []int64

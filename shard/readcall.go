@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -52,7 +51,9 @@ type remoteRead struct {
 type readQuery struct {
 	of    readOf
 	width int                 // counts a row
+	chunk int                 // of a table, if not 0: how many of the rows from the key on, at most
 	posts raftfsm.NewestPosts // of readPosts
+	sets  setQuery            // of readContains, readMembers and readRows
 }
 
 // readOf says what of a shard is read.
@@ -67,6 +68,14 @@ const (
 	readPosts readOf = 3
 	// readGroups reads the groups of users, as appendGroupsRow has them.
 	readGroups readOf = 4
+	// readBoard reads the board as JSON, as appendText has it.
+	readBoard readOf = 5
+	// readContains reads whether the set of each key has a member, as 0 or 1.
+	readContains readOf = 6
+	// readMembers reads a page of the members of a row, and readRows one of the rows of a
+	// member, as appendList has them.
+	readMembers readOf = 7
+	readRows    readOf = 8
 )
 
 // isTable reports whether rows of a table are read.
@@ -75,16 +84,26 @@ func (o readOf) isTable() bool { return o <= readCursors }
 // table is the table that is read.
 func (o readOf) table() raftfsm.Table { return raftfsm.Table(o) }
 
-// keysMax returns how many keys one read may ask for.
-func (o readOf) keysMax() int {
-	switch o {
+// ofSets reports whether sets of members are read.
+func (o readOf) ofSets() bool { return o >= readContains }
+
+// keysMax returns how many keys one read may ask for. If it is 1, the read must have a key.
+func (q *readQuery) keysMax() int {
+	switch q.of {
 	case readFeeds:
 		return feedsInReadMax
-	case readGroups:
+	case readGroups, readBoard, readMembers, readRows:
+		return 1
+	}
+	if q.chunk > 0 {
 		return 1
 	}
 	return readKeysMax
 }
+
+// travelsAlone reports whether other reads do not share a call with this one, because it may
+// need the disk, or its answer may be large.
+func (q *readQuery) travelsAlone() bool { return q.of >= readBoard || q.chunk > 0 }
 
 // readAnswer is what a remoteRead asks for in its order, or why there is nothing.
 type readAnswer struct {
@@ -106,8 +125,10 @@ func (q *remoteRead) size() int {
 		return groupsBytesHint * len(q.keys)
 	case readPosts:
 		return 8*len(q.keys) + postBytes*q.posts.Limit
+	case readBoard:
+		return feedBytesHint
 	}
-	return 8*len(q.keys) + 8*len(q.keys)*q.width
+	return 8*max(len(q.keys), q.chunk)*(1+q.width) + postBytes*q.sets.page.Limit
 }
 
 // readBatchers hold what waits to be read from one node.
@@ -145,7 +166,8 @@ func (rd *reader) close() {
 }
 
 // readAt reads from one node, for at most the time that a living node may take, so that the
-// caller can try another. It reads cold rows with a second call, apart from other reads.
+// caller can try another. It reads cold rows with a second call, apart from other reads, as it
+// reads what travels alone.
 func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
 	ask := func(b *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)
@@ -157,26 +179,13 @@ func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int
 		return answer.rows, answer.err
 	}
 	b := rd.batchers(node)
-	rows, err := ask(b.memory, q, prover.ConfirmTimeout)
-	if !errors.Is(err, errs.ErrColdRows) {
-		return rows, err
-	}
 	again := *q
-	again.cold = true
+	if again.cold = true; !q.travelsAlone() {
+		if rows, err := ask(b.memory, q, prover.ConfirmTimeout); !errors.Is(err, errs.ErrColdRows) {
+			return rows, err
+		}
+	}
 	return ask(b.disk, &again, prover.ConfirmTimeout+tiering.ReadMax)
-}
-
-// boardAt reads the board from one node.
-func (rd *reader) boardAt(ctx context.Context, node string, q *remoteRead) (*raftfsm.BoardView, error) {
-	raw, err := rd.calls.Call(ctx, node, methodBoard, appendRead(nil, q))
-	if err != nil {
-		return nil, err
-	}
-	view := &raftfsm.BoardView{}
-	if err := json.Unmarshal(raw, view); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	return view, nil
 }
 
 func (rd *reader) sendReads(node string) func(context.Context, []*remoteRead) ([]readAnswer, error) {
@@ -214,6 +223,13 @@ func (q *remoteRead) answerMax() int {
 		width = groupsRowMax
 	case readPosts:
 		return max(rpc.ErrorBytesMax, postBytes*(1+q.posts.Limit))
+	case readBoard:
+		return rpc.MessageBytesMax
+	case readMembers, readRows:
+		width = 2 + 2*q.sets.page.Limit
+	}
+	if q.chunk > 0 {
+		width = 1 + q.chunk*(1+q.width)
 	}
 	return max(rpc.ErrorBytesMax, 1+len(q.keys)*width*binary.MaxVarintLen64)
 }
@@ -231,7 +247,8 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 // appendRead appends a read:
 //
 //	group | route | of (1) | consistency (1) | 1 if it waits for cold rows (1) | nanoseconds of staleness
-//	| index of the token | columns | of readPosts: last (8), below, limit | number of keys | keys (8)
+//	| index of the token | columns | of tables: chunk | of readPosts: last (8), below, limit
+//	| of sets: as setQuery.appendTo has it | number of keys | keys (8)
 //
 // Numbers without a size are uvarints, the others little-endian.
 func appendRead(dst []byte, q *remoteRead) []byte {
@@ -240,9 +257,14 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
-	if q.of == readPosts {
+	switch {
+	case q.of.isTable():
+		dst = binary.AppendUvarint(dst, uint64(q.chunk))
+	case q.of == readPosts:
 		dst = binary.AppendUvarint(binary.LittleEndian.AppendUint64(dst, q.posts.Last), uint64(q.posts.Below))
 		dst = binary.AppendUvarint(dst, uint64(q.posts.Limit))
+	case q.of.ofSets():
+		dst = q.sets.appendTo(dst)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(q.keys)))
 	for _, key := range q.keys {
@@ -264,17 +286,22 @@ func parseRead(r *wire.Reader) *remoteRead {
 	if q.route, r.Rest, ok = codec.ParseRoute(r.Rest); !ok {
 		r.Fail("a read without a route")
 	}
-	q.of, q.consistency, q.cold = readOf(r.UintTo(uint64(readGroups))), Consistency(r.UintTo(uint64(Linearizable))), r.UintTo(1) == 1
+	q.of, q.consistency, q.cold = readOf(r.UintTo(uint64(readRows))), Consistency(r.UintTo(uint64(Linearizable))), r.UintTo(1) == 1
 	q.staleness, q.index = time.Duration(r.UintTo(1<<63-1)), r.Uint()
 	q.width = int(r.UintTo(engine.ColumnsMax))
-	if q.of == readPosts {
+	switch {
+	case q.of.isTable():
+		q.chunk = int(r.UintTo(readKeysMax))
+	case q.of == readPosts:
 		q.posts = raftfsm.NewestPosts{Last: r.Fixed64(), Below: int(r.UintTo(readKeysMax)), Limit: int(r.UintTo(PostsMax))}
 		if q.posts.Limit == 0 {
 			r.Fail("a read of no posts")
 		}
+	case q.of.ofSets():
+		q.sets = parseSetQuery(r)
 	}
 	n := r.Count(8)
-	if n > q.of.keysMax() {
+	if most := q.keysMax(); n > most || n == 0 && most == 1 {
 		r.Fail(fmt.Sprintf("%d keys", n))
 		n = 0
 	}
@@ -287,25 +314,36 @@ func parseRead(r *wire.Reader) *remoteRead {
 
 // parseReadRows reads the answer of one read.
 func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
-	switch q.of {
-	case readPosts:
+	pairs := func(n int) int { return 1 + 2*n }
+	switch {
+	case q.chunk > 0:
+		return parseCounted(r, nil, q.chunk, func(n int) int { return n * (1 + q.width) })
+	case q.of == readPosts:
 		return parsePostsRow(r, q)
-	case readGroups:
+	case q.of == readGroups:
 		return parseGroupsRows(r, q)
-	case readFeeds:
-	default:
-		return parseCounts(r, len(q.keys)*q.width)
-	}
-	var rows []int64
-	for range q.keys {
-		n := r.Int()
-		if n < 0 || n > raftfsm.FolloweesMax {
-			r.Fail(fmt.Sprintf("%d followees", n))
-			return nil
+	case q.of == readBoard:
+		return parseCounted(r, nil, rpc.MessageBytesMax, textWords)
+	case q.of == readMembers, q.of == readRows:
+		return parseCounted(r, nil, q.sets.page.Limit, pairs)
+	case q.of == readFeeds:
+		var rows []int64
+		for range q.keys {
+			rows = parseCounted(r, rows, raftfsm.FolloweesMax, pairs)
 		}
-		rows = append(append(rows, n), parseCounts(r, int(1+2*n))...)
+		return rows
 	}
-	return rows
+	return parseCounts(r, len(q.keys)*q.width)
+}
+
+// parseCounted appends a count of at most most to rows, and the words that follow a count of n.
+func parseCounted(r *wire.Reader, rows []int64, most int, words func(n int) int) []int64 {
+	n := r.Int()
+	if n < 0 || n > int64(most) {
+		r.Fail(fmt.Sprintf("%d in a row, of at most %d,", n, most))
+		return rows
+	}
+	return append(append(rows, n), parseCounts(r, words(int(n)))...)
 }
 
 func parseCounts(r *wire.Reader, n int) []int64 {

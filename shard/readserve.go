@@ -61,16 +61,16 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 // readHere answers another node's read of a replica that may answer by the deadline,
 // and of cold rows by the end.
 func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
-	rep, err := rd.replicaFor(q, deadline)
+	rep, err := rd.admittedFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}
 	return rep.rows(q, q.cold, end)
 }
 
-// rows returns what a read asks for: of each key a row of counts, of feeds a row of
-// appendFeedRow, of groups one of appendGroupsRow, and of posts one of outbox.AppendRow for
-// all keys. Unless cold, it returns errs.ErrColdRows for what memory does not hold.
+// rows returns what a read asks for: of each key a row of counts, or what readOf says. A read
+// of a run gets the number of its rows, then of each row the key and the counts. Unless cold,
+// rows returns errs.ErrColdRows for counts, feeds and posts that memory does not hold.
 // Its other errors are those of get.
 func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
 	switch q.of {
@@ -80,10 +80,17 @@ func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int
 		return r.groupsRows(q, cold, deadline)
 	case readPosts:
 		return r.postsRow(q, cold, deadline)
+	case readBoard:
+		return r.boardRow(q)
+	case readContains, readMembers, readRows:
+		return r.setRows(&q.sets, q.of, q.keys)
 	}
 	table := r.fsm.TableOf(q.of.table())
 	if table == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
+	}
+	if q.chunk > 0 {
+		return r.readRun(table, q)
 	}
 	rows := make([]int64, len(q.keys)*q.width)
 	missing := table.GetMany(q.keys, q.width, rows, nil)
@@ -123,16 +130,6 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 	return rows, err
 }
 
-// replicaFor returns the replica here if it may answer another node's read of
-// rows.
-func (rd *reader) replicaFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
-	r, err := rd.admittedFor(q, deadline)
-	if err == nil && q.of.isTable() && r.fsm.TableOf(q.of.table()) == nil {
-		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
-	}
-	return r, err
-}
-
 // admittedFor returns the replica here if it may answer another node's read.
 func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
 	g := rd.registry.shardOf(q.group)
@@ -157,21 +154,13 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 	return r, nil
 }
 
-// serveBoard reads the board for another node.
-func (rd *reader) serveBoard(_ context.Context, request []byte) ([]byte, error) {
-	r := wire.Reader{Rest: request}
-	q := parseRead(&r)
-	if err := r.End(); err != nil {
-		return nil, err
-	}
-	rep, err := rd.admittedFor(q, time.Now().Add(readWaitMax))
-	if err != nil {
-		return nil, err
-	}
-	if rep.board == nil {
+// boardRow returns the board as JSON.
+func (r *localReplica) boardRow(q *remoteRead) ([]int64, error) {
+	if r.board == nil {
 		return nil, fmt.Errorf("%w: group %d is not the board's", wire.ErrBadMessage, q.group)
 	}
-	return json.Marshal(rep.board.View())
+	text, err := json.Marshal(r.board.View())
+	return appendText(nil, text), err
 }
 
 // serveRelayRead asks a node for the reads of another.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -71,10 +72,17 @@ func (r restoring) WritePositions(id RequestID, deadline time.Time) error {
 func (r restoring) Rows(ctx context.Context, table raftfsm.Table, from uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable}
 	opt.Deadline, _ = ctx.Deadline()
-	s := scan{reader: &r.node.reader, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.group.route, chunk: restoreScanRows, table: table}
+	s := scan{reader: &r.node.reader, opt: opt, route: r.group.route,
+		query: readQuery{of: readOf(table), width: engine.ColumnsMax, chunk: restoreScanRows}}
 	next := run{group: r.group, from: from}
-	err := s.fill(&next)
-	return next.ids, err
+	if err := s.fill(&next); err != nil {
+		return nil, err
+	}
+	var ids []uint64
+	for row := range slices.Chunk(next.rows, 1+engine.ColumnsMax) {
+		ids = append(ids, uint64(row[0]))
+	}
+	return ids, nil
 }
 
 func (r restoring) Leader(ctx context.Context) (restore.State, error) {

@@ -139,18 +139,14 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", method, err)
 			}
 		}
-		q := newRemoteRead(g, &ReadOptions{})
-		q.width, q.keys = 1, []uint64{0}
-		if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*remoteRead{q}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
-			t.Errorf("a read: %v, %v", answers, err)
-		}
-		s := scan{reader: &from.reader, opt: &ReadOptions{}, width: 1, chunk: 10}
-		if err := s.fillAt(ctx, n.cfg.NodeKey, &run{group: g}); !errors.Is(err, ErrNoLeader) {
-			t.Errorf("a scan: %v", err)
-		}
-		sets := memberRead{form: membersList}
-		if _, err := from.calls.Call(ctx, n.cfg.NodeKey, methodMembers, sets.appendTo(appendRead(nil, newRemoteRead(g, &ReadOptions{})))); !errors.Is(err, ErrNoLeader) {
-			t.Errorf("a list of members: %v", err)
+		for name, query := range map[string]readQuery{
+			"counts": {width: 1}, "a scan": {width: 1, chunk: 10}, "a list of members": {of: readMembers},
+		} {
+			q := newRemoteRead(g, &ReadOptions{})
+			q.readQuery, q.keys = query, []uint64{0}
+			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*remoteRead{q}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
+				t.Errorf("%s: %v, %v", name, answers, err)
+			}
 		}
 		// An entry of a leader that had checked nothing, as the log may have one.
 		q2, err := led.replica.Load().proposer.Load().Submit(w.Section(), 1, true, 1)

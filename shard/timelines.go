@@ -211,12 +211,7 @@ func (p *pagePart) addPosts(into *outbox.Newest) {
 
 // parsePostsRow reads an answer with a row of outbox.AppendRow.
 func parsePostsRow(r *wire.Reader, q *remoteRead) []int64 {
-	n := r.Int()
-	if n < 0 || n > int64(q.posts.Limit) {
-		r.Fail(fmt.Sprintf("%d posts", n))
-		return nil
-	}
-	row := append([]int64{n}, parseCounts(r, int(2*n))...)
+	row := parseCounted(r, nil, q.posts.Limit, func(n int) int { return 2 * n })
 	for i := 2; i < len(row); i += 2 {
 		if row[i] < 0 || row[i] >= int64(len(q.keys)) {
 			r.Fail(fmt.Sprintf("a post of author %d", row[i]))

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -275,24 +277,43 @@ func TestTimelineAnswers(t *testing.T) {
 			t.Errorf("%s: %v was accepted", name, row)
 		}
 	}
-	var again []uint64
-	for _, of := range []readOf{readCounts, readCursors, readFeeds, readPosts, readGroups} {
-		q := &remoteRead{group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: of, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, cold: of > 1, keys: []uint64{1, 2}}
-		if of != readPosts {
-			q.posts = raftfsm.NewestPosts{}
+	for name, c := range map[string]struct {
+		query readQuery
+		row   []int64
+	}{
+		"rows of a scan":   {readQuery{chunk: 2, width: 1}, []int64{3, 1, 1, 2, 1, 3, 1}},
+		"short rows":       {readQuery{chunk: 2, width: 1}, []int64{2, 1, 1, 2}},
+		"a long list":      {readQuery{of: readRows, sets: setQuery{page: members.Page{Limit: 1}}}, []int64{2, 0, 1, 1, 2, 2}},
+		"a list of halves": {readQuery{of: readMembers, sets: setQuery{page: members.Page{Limit: 1}}}, []int64{1, 0, 1}},
+		"a board of none":  {readQuery{of: readBoard}, []int64{-1}},
+		"a short board":    {readQuery{of: readBoard}, []int64{9, 1}},
+	} {
+		r := &wire.Reader{Rest: answerOf(c.row)}
+		if parseReadRows(r, &remoteRead{readQuery: c.query, keys: []uint64{1}}); r.End() == nil {
+			t.Errorf("%s: %v was accepted", name, c.row)
 		}
-		if of == readGroups {
-			q.keys = q.keys[:1]
-		}
-		r := wire.Reader{Rest: appendRead(nil, q)}
-		p := parseRead(&r)
-		if err := r.End(); err != nil || p.readQuery != q.readQuery || p.cold != q.cold || p.consistency != q.consistency {
-			t.Errorf("%+v became %+v, %v", q, p, err)
-		}
-		again = append(again, p.keys...)
 	}
-	if len(again) != 9 {
-		t.Errorf("keys %v", again)
+}
+
+// Each kind of read survives the way between nodes, and one without its key is refused.
+func TestReadMessages(t *testing.T) {
+	sets := setQuery{column: 3, member: math.MaxUint64, page: members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}}
+	for _, query := range []readQuery{
+		{width: 4}, {of: readCursors, width: 4}, {chunk: 9, width: 4}, {of: readFeeds}, {of: readGroups}, {of: readBoard},
+		{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}},
+		{of: readContains, width: 1, sets: setQuery{column: 1, member: 7}}, {of: readMembers, sets: sets}, {of: readRows, sets: sets},
+	} {
+		q := &remoteRead{group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: query, cold: query.of > 1, keys: []uint64{1, 2}}
+		q.keys = q.keys[:min(2, q.keysMax())]
+		r := wire.Reader{Rest: appendRead(nil, q)}
+		if p := parseRead(&r); r.End() != nil || !reflect.DeepEqual(p, q) {
+			t.Errorf("%+v became %+v, %v", q, p, r.Err)
+		}
+		q.keys = nil
+		r = wire.Reader{Rest: appendRead(nil, q)}
+		if parseRead(&r); (r.End() == nil) != (q.keysMax() > 1) {
+			t.Errorf("%+v without a key: %v", q, r.Err)
+		}
 	}
 }
 
