@@ -266,12 +266,20 @@ func (r *simRaft) heartbeatTimeout() {
 	r.runCandidate()
 }
 
+// mayCampaign is rpcFilter's.
+func (r *simRaft) mayCampaign() bool {
+	return !r.rules().filter || simHasVote(r.latest, r.disk.id)
+}
+
 // runCandidate begins a candidacy.
 func (r *simRaft) runCandidate() {
 	r.campaign++
 	r.campTerm = r.disk.term + 1
 	r.needed = simQuorum(r.latest)
 	r.granted, r.voters = 0, r.voters[:0]
+	if !r.mayCampaign() {
+		return
+	}
 	if r.fromTransfer {
 		r.electSelf(true)
 		return
@@ -868,7 +876,7 @@ func (r *simRaft) installAnswered(m *simMsg) {
 
 // timeoutNow is raft's, which compares no term. The filter is rpcFilter's.
 func (r *simRaft) timeoutNow(m *simMsg) {
-	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) {
+	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) || !r.mayCampaign() {
 		return
 	}
 	r.w.note("%s is told to lead by %s", r.disk.id, m.fromID)

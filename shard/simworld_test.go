@@ -31,7 +31,7 @@ import (
 //	simWorld.numbers      Membership.ReconcileNumbers, provedGone
 //	simWorld.prove        prover.ProveTerm, agreeing
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
-//	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow    rpcFilter
+//	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow, mayCampaign    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which
 // each node knows one. That may be old, and older after a restart. Commands reach the

@@ -20,7 +20,7 @@ import (
 // below a guarantee that raft alone does not give: while a check runs, no other call changes
 // the term, the log behind the commit index, or the applied state.
 //
-// raft has ten gaps that peers, or bytes that arrive late, can lead it into:
+// raft has eleven gaps that peers, or bytes that arrive late, can lead it into:
 //
 //  1. raft compares only the term of a snapshot. One that is behind what is applied
 //     rolls the state back and deletes the log, and with it entries that this replica
@@ -64,8 +64,12 @@ import (
 //     append, and takes that one for its leader until it hears from it once more. If the winner
 //     is lost, raft refuses the others for ever. So a candidate's leader is no reason to refuse
 //     (candidatesLeader).
+//  11. raft has a replica without a vote campaign if it is told to lead, by a call that was late.
+//     As a leader it would add entries to its own log, and refuse shorter ones once it has a vote
+//     again, although it has missed the change that gave it that vote. So it requests no votes
+//     (mayCampaign).
 //
-// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 10.
+// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 11.
 //
 // A check of one call is one function, which handle calls; an error refuses the call.
 type rpcFilter struct {
@@ -102,6 +106,8 @@ var (
 	errOutlived = errors.New("the candidate's node has a later replica")
 	// errNotLeading ends an append that was held back until its sender led no more.
 	errNotLeading = errors.New("this replica leads no more")
+	// errNoVote is returned for a campaign of a replica without a vote in its own configuration.
+	errNoVote = errors.New("this replica has no vote in its own configuration")
 	// errNotLeadersCall is returned for a call that only the leader makes.
 	errNotLeadersCall = errors.New("the caller is not this replica's leader")
 )
@@ -451,18 +457,31 @@ func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []ra
 }
 
 // checkTimeoutNow refuses a call to stand for election at once unless it is the leader's:
-// it has no term, and raft would obey one that comes late, a leader too.
+// it has no term, and raft would obey one that comes late, a leader too. A replica that may not
+// campaign refuses it as well, because raft raises its term before it requests votes.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
+	if err := f.mayCampaign(); err != nil {
+		return err
+	}
 	if _, leader := f.g.raft.LeaderWithID(); f.g.raft.State() != raft.Follower || string(leader) != string(call.ID) {
 		return fmt.Errorf("%w: it is %s, not %s", errNotLeadersCall, leader, call.ID)
 	}
 	return nil
 }
 
-// mayCampaign returns why raft may not ask for votes, nil if it may.
+// mayCampaign returns why raft may not request votes, nil if it may. raft checks that a follower
+// has a vote only when the follower's clock runs out: not if it is told to lead, and not again while
+// it is a candidate, which may be sent a configuration without its vote.
 func (f *rpcFilter) mayCampaign() error {
-	if f != nil && f.barred.Load() {
+	if f == nil {
+		return nil // a transport without a replica
+	}
+	if f.barred.Load() {
 		return errLastIndex
+	}
+	r := f.raft.Load()
+	if r == nil || SuffrageOf(r.GetConfiguration().Configuration().Servers, f.g.ID()) != raft.Voter {
+		return errNoVote
 	}
 	return nil
 }

@@ -427,6 +427,41 @@ func TestTimeoutNowIsTheLeaders(t *testing.T) {
 	}
 }
 
+// A replica without a vote in its own configuration does not campaign: not if it is told to lead,
+// and not any more if it loses its vote while it is a candidate.
+func TestReplicaWithoutAVoteDoesNotCampaign(t *testing.T) {
+	for name, told := range map[string]bool{"then told to lead": false, "told to lead before": true} {
+		t.Run(name, func(t *testing.T) {
+			p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
+				cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
+			})
+			p.mustAppend(2, 1, 1, 1, entriesOf(2, 2, 5)...)
+			timeoutNow := func() error {
+				return p.trans.TimeoutNow("n1", p.to(), &raft.TimeoutNowRequest{RPCHeader: headerOf("n2")}, &raft.TimeoutNowResponse{})
+			}
+			term := uint64(2)
+			if told {
+				mustDo(t, timeoutNow())
+				eventually(t, "it campaigns", func() bool { return p.raft.CurrentTerm() == 3 })
+				mustDo(t, p.Replica.trans.filter.mayCampaign())
+				term = 3 // n2 wins it
+			}
+			demoted := raft.Configuration{Servers: []raft.Server{
+				{ID: "n1", Address: "a1", Suffrage: raft.Nonvoter}, {ID: "n2", Address: "a2"}, {ID: "n3", Address: "a3"},
+			}}
+			p.mustAppend(term, 5, 2, 6, &raft.Log{Index: 6, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(demoted)})
+			if !told {
+				if err := timeoutNow(); err == nil || p.raft.CurrentTerm() != term || p.raft.State() != raft.Follower {
+					t.Errorf("%v, %s in term %d", err, p.raft.State(), p.raft.CurrentTerm())
+				}
+			}
+			if err := p.Replica.trans.RequestPreVote("n3", "a3", &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{}); !errors.Is(err, errNoVote) {
+				t.Errorf("it campaigns: %v", err)
+			}
+		})
+	}
+}
+
 // A replica that begins blank votes for nobody, whatever the candidate's log, until it
 // knows by its own log that it is a member.
 func TestNoVoteBeforeItIsAMember(t *testing.T) {
