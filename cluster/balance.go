@@ -146,7 +146,7 @@ func (p *plan) shards(ok func(uint32) bool) []uint32 {
 // other replicas are.
 func (p *plan) evenReplicas() {
 	takers := p.takers()
-	for p.roomToMove() && uneven(takers, p.load) {
+	for p.mayStartMove() && uneven(takers, p.load) {
 		e := p.replicaEdges(p.shards(p.sound))
 		s, ok := nextShift(takers, p.load, e)
 		if !ok || !s.direct && p.moving > 0 {

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// quiet is a cluster in which all is well: nodes alive and active, groups as
-// their targets say, led by the first of them.
+// quiet returns a healthy cluster: all nodes are alive and active, and each group matches its target and is led by the first node
+// of it.
 func quiet(zones []string, targets [][]string) View {
 	c := &catalog.View{
 		NextGroup: uint32(len(targets) + 1), ClusterVersion: 1,
@@ -36,13 +36,13 @@ func quiet(zones []string, targets [][]string) View {
 
 func nodeKey(i int) string { return string(rune('a' + i)) }
 
-// settle puts a group where it is told, all voters caught up.
+// settle puts a group on the nodes of target, all voters caught up.
 func settle(v *View, g uint32, target []string, leader string) {
 	v.Catalog.Groups[g] = catalog.Placement{Initial: target, Target: target}
 	v.Groups[g] = shard.LeaderView{Leader: leader, Voters: target, CaughtUp: target}
 }
 
-// enact carries steps out to their ends.
+// enact carries out steps completely.
 func enact(v *View, steps []Step) {
 	for _, step := range steps {
 		switch step := step.(type) {
@@ -66,7 +66,7 @@ func enact(v *View, steps []Step) {
 	}
 }
 
-// planOut plans and enacts until there is nothing to do, and returns all steps.
+// planOut plans and enacts until a plan is empty, and returns all steps.
 func planOut(t rapid.TB, v *View) []Step {
 	t.Helper()
 	var all []Step
@@ -90,7 +90,7 @@ func squares(load map[string]int) int {
 	return sum
 }
 
-// subsets returns the sets of n of the keys.
+// subsets returns all sets of n keys.
 func subsets(keys []string, n int) [][]string {
 	if n == 0 {
 		return [][]string{nil}
@@ -104,8 +104,8 @@ func subsets(keys []string, n int) [][]string {
 	return all
 }
 
-// leastSquares tries every choice of one of the options for each group. Each
-// option adds one to the load of its nodes.
+// leastSquares tries every choice of one option for each group, and returns the least sum of squared loads. Each option adds one
+// to the load of its nodes.
 func leastSquares(options [][][]string, load map[string]int) int {
 	if len(options) == 0 {
 		return squares(load)
@@ -123,9 +123,9 @@ func leastSquares(options [][][]string, load map[string]int) int {
 	return best
 }
 
-// From any placing, plans come to one of which none is better, by trying all:
-// 1. each group in as many zones as can be; 2. among those, replicas as even as
-// can be; 3. on that placing, leaderships as even as can be.
+// Plans reach an optimum from any placement. Trying all placements verifies that
+// 1. each group is in as many zones as possible; 2. given that, replicas are as even as possible;
+// 3. given that placement, leaderships are as even as possible.
 func TestPlansReachTheBestThereIs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "x", "y", "z"}), 3, 5).Draw(rt, "zones")
@@ -159,12 +159,10 @@ func TestPlansReachTheBestThereIs(t *testing.T) {
 	})
 }
 
-// The first keyspace that is made where Initial says leaves a plan nothing to do,
-// whatever the zones. Later ones, in one zone, leave it no replica to move; old
-// shards may have to make room for their leaders.
-// On three nodes each keyspace's leaders come to be even, and then those of all.
-// No transfer makes a keyspace less even, and one that leaves its keyspace as it is
-// makes all more even.
+// If the first keyspace is placed where Initial says, a plan has nothing to do, whatever the zones. Later keyspaces, in one zone,
+// leave no replica to move; old shards may hand leaderships over. On three nodes the leaders of each keyspace become even, and
+// then those of all keyspaces. No transfer makes a keyspace less even. A transfer that leaves its keyspace as even as it was
+// makes all keyspaces together more even.
 func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := []string{"a", "b", "c"}
@@ -207,7 +205,7 @@ func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 	})
 }
 
-// clonedLeaders returns a view whose leaders may change and the others' stay.
+// clonedLeaders returns a view whose leaders may change without changing v.
 func clonedLeaders(v View) *View {
 	v.Groups = maps.Clone(v.Groups)
 	return &v
@@ -269,8 +267,7 @@ func TestInitialOnNodesThatTakeReplicas(t *testing.T) {
 	}
 }
 
-// A node that joins takes its share with as few moves as there can be, and the
-// nodes that were there change nothing among themselves.
+// A joining node gets its share with the fewest possible moves, and the other nodes exchange nothing among themselves.
 func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 	for _, nodes := range []int{3, 4, 5} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
@@ -302,7 +299,7 @@ func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 	}
 }
 
-// A node that joins takes its share of each keyspace, of replicas and of leaders.
+// A joining node gets its share of each keyspace, of replicas and of leaders.
 func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	keys, joined := []string{"a", "b", "c"}, "d"
 	v := quiet(slices.Repeat([]string{""}, len(keys)), nil)
@@ -336,8 +333,8 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	}
 }
 
-// A chain: a has three, b has one, and no group can move from a to b, since
-// where a is, b is as well or its zone. Over c it goes.
+// A chain: a has three replicas, b has one. No group can move from a to b directly: b, or a node of its zone, has each group of a
+// already. The move goes over c.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
 	load := map[string]int{"a": 3, "b": 1, "c": 2}
 	e := edges{}

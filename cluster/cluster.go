@@ -86,7 +86,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 			return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
 		}
 	}
-	if err := checkForeign(path); err != nil { // before there is a file of this node
+	if err := checkForeign(path); err != nil { // before this node creates a file here
 		return nil, err
 	}
 	lock, err := lockDir(path)
@@ -100,13 +100,13 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	return d, nil
 }
 
-// ownFiles are the names in a data directory, one of which makes it a node's.
+// ownFiles holds the names that mark a directory as the data directory of a node.
 var ownFiles = map[string]bool{
 	identityFile: true, lockFile: true, openedFile: true, groupsDir: true, coldDir: true, membersDir: true,
 }
 
-// checkForeign refuses a directory of somebody else. File systems put lost+found and hidden files
-// into the root of a new volume.
+// checkForeign returns ErrForeignDir for a directory that holds files but none of a node. It ignores lost+found and hidden files,
+// because file systems put these into the root of a new volume.
 func checkForeign(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func checkForeign(path string) error {
 	foreign := ""
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case ownFiles[strings.TrimSuffix(name, ".tmp")]: // also of a start that was cut short
+		case ownFiles[strings.TrimSuffix(name, ".tmp")]: // .tmp: a start was cut short
 			return nil
 		case name != "lost+found" && !strings.HasPrefix(name, "."):
 			foreign = name
@@ -127,9 +127,8 @@ func checkForeign(path string) error {
 	return fmt.Errorf("%q has %q: %w", path, foreign, ErrForeignDir)
 }
 
-// KeepIdentity writes an identity that is not on disk yet, or is there without a checksum.
-// Call it after the steps of a start that often fail: until then the directory may still
-// become any node's.
+// KeepIdentity writes an identity that is not on disk yet. Call it after the steps of a start that often fail: until then the
+// directory may still become any node's.
 func (d *DataDir) KeepIdentity() error {
 	if !d.fresh {
 		return nil
@@ -215,9 +214,9 @@ func (d *DataDir) change(edit func(*Identity)) error {
 
 // load reads the identity and the record of groups, or creates both.
 //
-// It syncs the directory first. A process that was killed between a rename and its sync left a name
-// that a crash of the machine takes back, after this node has acted by it: voted under an identity,
-// or deleted a replica that the groups' record no longer has.
+// It syncs the directory first. A process may have been killed between a rename and its sync. If the machine then crashed, the
+// rename would be undone after this node has acted on it: after it has voted under an identity, or has deleted a replica that it
+// had struck from the record of groups.
 func (d *DataDir) load(nodeID string) error {
 	if err := atomicfile.SyncDir(d.path); err != nil {
 		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)

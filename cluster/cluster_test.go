@@ -76,7 +76,7 @@ func TestAnotherNodeIDIsRefused(t *testing.T) {
 	if !errors.Is(err, ErrNodeIDDiffers) || !strings.Contains(err.Error(), `"a"`) {
 		t.Fatalf("error %v, want ErrNodeIDDiffers naming both", err)
 	}
-	open(t, dir, "a") // the refusal gave the lock back
+	open(t, dir, "a") // the refusal released the lock
 }
 
 func TestNodeIDBounds(t *testing.T) {
@@ -107,7 +107,7 @@ func TestSecondHolderIsRefusedWithThePID(t *testing.T) {
 	open(t, dir, "")
 }
 
-// TestLockGoesWithItsProcess: a killed holder must not keep the next one out.
+// TestLockGoesWithItsProcess: a killed process leaves no lock that keeps the next one out.
 func TestLockGoesWithItsProcess(t *testing.T) {
 	dir := os.Getenv("COUNTD_TEST_LOCK_DIR")
 	if dir != "" {
@@ -141,7 +141,7 @@ func TestLockGoesWithItsProcess(t *testing.T) {
 	open(t, dir, "")
 }
 
-// A file that is too long is not read to its end, where the checksum is.
+// A file that is too long is refused before its end, where the checksum is, is read.
 func TestLongIdentityIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, identityFile), make([]byte, 10*identityBytesMax), 0o600); err != nil {

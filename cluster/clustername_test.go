@@ -30,7 +30,7 @@ func TestNamesAgree(t *testing.T) {
 	}
 }
 
-// of returns cfg with a cluster and its name.
+// of returns cfg with a cluster id and a cluster name.
 func of(cfg GossipConfig, id, name string) GossipConfig {
 	cfg.Self.ClusterID, cfg.Self.ClusterName = id, name
 	return cfg
@@ -47,12 +47,12 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestStrangersPullNobodyIn: members of a cluster look for a former one, at whose address
-// there is a node without a cluster. Then
+// TestStrangersPullNobodyIn: members of a cluster search for a former member at an address where a node without a cluster now
+// listens. Then
 //
 //  1. that node sees none of them, and logs once who they are;
 //  2. they do not see it;
-//  3. a search of its own that leads to one of them has it see all.
+//  3. once a search of its own reaches one of them, it sees all.
 func TestStrangersPullNobodyIn(t *testing.T) {
 	address := freePort(t)
 	a := startGossip(t, of(gossiper("a", address), clusterX, ""))
@@ -84,8 +84,8 @@ func TestStrangersPullNobodyIn(t *testing.T) {
 	eventually(t, func() string { return all(sees(a, "a", "b", "w"), sees(b, "a", "b", "w")) })
 }
 
-// TestOtherNamesAreRefused: nodes of two names see only their own, whether or not they
-// have a cluster, and say why.
+// TestOtherNamesAreRefused: nodes with different cluster names do not see each other, whether or not they have a cluster, and log
+// why.
 func TestOtherNamesAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		idA, nameA, idB, nameB string
@@ -130,12 +130,12 @@ func TestOtherNamesAreRefused(t *testing.T) {
 	}
 }
 
-// TestNodesJoinWhatTheyPromisedThemselvesTo: a node that was told no address, and that has
-// promised to form a cluster with others, joins what they have formed.
+// TestNodesJoinWhatTheyPromisedThemselvesTo: a node without --join that promised to form a cluster with others joins the cluster
+// that those have formed.
 func TestNodesJoinWhatTheyPromisedThemselvesTo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		joining, promised string // before its start
-		trust             string // after it
+		trust             string // after its start
 		sees              bool
 	}{
 		"strangers":           {},
@@ -168,17 +168,17 @@ func TestNodesJoinWhatTheyPromisedThemselvesTo(t *testing.T) {
 	}
 }
 
-// TestAnswersThatComeWhileDialling: of several answers, a node without a cluster takes what
-// all have in common, as it cannot tell which of them was that of the address it dialled.
+// TestAnswersThatComeWhileDialling: of several answers, a node without a cluster trusts the members that all answers share,
+// because it does not know which answer the dialled address sent.
 func TestAnswersThatComeWhileDialling(t *testing.T) {
 	x, y, bare := Member{Key: "x.00000000", Name: "x", ClusterID: clusterX}, Member{Key: "y.00000000", Name: "y", ClusterID: clusterY}, numbered(1)
-	const addr = "127.0.0.1:1" // of all that node returns
+	const addr = "127.0.0.1:1" // the address of all these nodes
 	for name, tc := range map[string]struct {
 		answers [][]Member
 		failed  bool
 		addr    string
 		added   bool
-		want    []Member // that may be joined
+		want    []Member // that v may join
 	}{
 		"one":                    {answers: [][]Member{{x, bare}}, addr: addr, added: true, want: []Member{x, bare}},
 		"a stranger's too":       {answers: [][]Member{{y}, {x}}, addr: addr},
@@ -191,7 +191,7 @@ func TestAnswersThatComeWhileDialling(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
 			stray := []*memberlist.Node{node(y, true), node(x, true)}
-			if err := v.NotifyMerge(stray); err != nil { // before it dialled
+			if err := v.NotifyMerge(stray); err != nil { // before v dialled
 				t.Fatal(err)
 			}
 			if !v.dial() {
@@ -209,7 +209,7 @@ func TestAnswersThatComeWhileDialling(t *testing.T) {
 			if added := v.dialled(tc.addr, !tc.failed); added != tc.added {
 				t.Errorf("a cluster was added: %v", added)
 			}
-			if err := v.NotifyMerge(stray); err != nil { // after it
+			if err := v.NotifyMerge(stray); err != nil { // after v dialled
 				t.Fatal(err)
 			}
 			for _, m := range []Member{x, y, bare} {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// controlled is a node that leads a catalog and takes any command.
+// controlled is a node that leads a catalog and accepts any command.
 type controlled struct {
 	catalog *catalog.View
 	changed []*catalog.Command
@@ -28,8 +28,7 @@ func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catal
 
 func (c *controlled) Transfer(context.Context, uint32, string, string) error { return nil }
 
-// That a node is given up is an operator's business: it is warned of and counted,
-// as an ordered removal is not.
+// The controller warns of a node that it gives up, and counts it. It does neither for a removal that an operator ordered.
 func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	var log bytes.Buffer
 	known := catalog.New().View()
@@ -57,7 +56,7 @@ func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	}
 }
 
-// deadMember sees four nodes, one of which has been dead for an hour.
+// deadMember is a view of four nodes, one of which has been dead for an hour.
 type deadMember struct{ dead string }
 
 func (d deadMember) Members() []Member {

@@ -41,8 +41,8 @@ func cutChecksum(raw []byte) (object []byte, err error) {
 	return nil, ErrBadChecksum
 }
 
-// readBounded returns the content of a file, and of a longer one than bytesMax
-// just so much that it can be seen to be too long.
+// readBounded returns the content of a file. Of a file longer than bytesMax it returns bytesMax+1 bytes, so that the caller sees
+// that it is too long.
 func readBounded(path string, bytesMax int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -64,8 +64,7 @@ func readChecked(path string, bytesMax int64) (object []byte, err error) {
 	return object, nil
 }
 
-// replaceChecked durably replaces the small file at path by object, which ends with its
-// newline, and a checksum.
+// replaceChecked durably replaces the small file at path by object and a checksum. object ends with a newline.
 func replaceChecked(path string, object []byte) error {
 	return atomicfile.Replace(path, appendChecksum(bytes.Clone(object), object))
 }

@@ -23,8 +23,7 @@ func madeDir(t *testing.T) (path string, id Identity) {
 	return path, d.Identity
 }
 
-// Whatever one byte of a small file becomes, the directory is refused with the name of
-// the file, or opens as it was.
+// If one byte of a small file changes, the directory is refused with the name of the file, or it opens unchanged.
 func TestChangedByteOfASmallFileIsNeverMisread(t *testing.T) {
 	dir, id := madeDir(t)
 	for _, name := range []string{identityFile, openedFile} {

@@ -60,8 +60,7 @@ type MemberView interface {
 	Changed() <-chan struct{}
 }
 
-// Asker asks another node. It never asks this one. An error means that no answer
-// came, not that the other did not act.
+// Asker asks other nodes, never this one. An error means that no answer arrived; the other node may have acted all the same.
 type Asker interface {
 	Form(ctx context.Context, addr string, p Proposal) (Agreement, error)
 	Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error)
@@ -123,7 +122,7 @@ func NewFormer(cfg FormConfig) (*Former, error) {
 	f := &Former{cfg: cfg}
 	f.mu.identity = cfg.Identity
 	f.mu.waiting = "the node has no cluster yet"
-	if cfg.Identity.Promised != "" { // the crash erased how long it was held
+	if cfg.Identity.Promised != "" { // nobody knows how long the promise was kept before the crash
 		f.mu.promisedUntil = time.Now().Add(promiseFor)
 	}
 	return f, nil
@@ -177,10 +176,10 @@ type formRun struct {
 	*Former
 	logged  time.Time // when the reason for the wait was last logged
 	retryAt time.Time // no attempt before this time
-	set     string    // set that was seen last
-	setAt   time.Time // since then
+	set     string    // the set seen last
+	setAt   time.Time // when set was first seen
 	rival   string    // key of another node with this node's name
-	rivalAt time.Time // since then
+	rivalAt time.Time // when rival was first seen
 }
 
 // look checks the members once and acts on what it sees. It returns an identity with a

@@ -47,11 +47,11 @@ func TestDecide(t *testing.T) {
 		joining string
 		members []Member
 		set     string // of the step
-		first   bool   // this node asks
+		first   bool   // this node is the initiator
 		cluster string
 		rival   string
 		err     error
-		why     string // part of it
+		why     string // part of the reason
 	}{
 		"nobody, joining":              {why: "a node that has a cluster"},
 		"nobody, expecting":            {expect: 3, why: "3 nodes with --bootstrap-expect 3; reached are 1: b"},
@@ -92,7 +92,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// scriptedAsker answers as a test says.
+// scriptedAsker answers as the test scripts it.
 type scriptedAsker struct {
 	form func(addr string, p Proposal) (Agreement, error)
 	join func(addr string, r JoinRequest) (JoinAnswer, error)
@@ -106,7 +106,7 @@ func (a scriptedAsker) Join(_ context.Context, addr string, r JoinRequest) (Join
 	return a.join(addr, r)
 }
 
-// memoryStore is a disk that counts what it keeps.
+// memoryStore is a FormStore in memory that counts its writes.
 type memoryStore struct {
 	mu     sync.Mutex
 	id     Identity
@@ -136,7 +136,7 @@ func (s *memoryStore) write(what string, change func()) error {
 	return s.err
 }
 
-// formerOf makes a former that sees the members.
+// formerOf returns a Former that sees the members.
 func formerOf(t *testing.T, self Identity, expect int, asker Asker, members ...Member) (*Former, *formView, *memoryStore) {
 	t.Helper()
 	view, store := newFormView(), &memoryStore{id: self}
@@ -161,8 +161,8 @@ func proposalOf(to string, names ...string) Proposal {
 	return p
 }
 
-// TestPromise: a node agrees to the set that it sees and, for 10 s, to no other;
-// a restart does not shorten that, nor does asking again.
+// TestPromise: a node agrees to the set that it sees and, for 10 s, to no other. Neither a restart nor a repeated request
+// shortens that.
 func TestPromise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, view, store := formerOf(t, identityOf("b"), 2, nil, bareNode("a", 2))
@@ -179,7 +179,7 @@ func TestPromise(t *testing.T) {
 		agree("this node sees", bc)
 		agree("", ab)
 		time.Sleep(promiseFor - time.Second)
-		agree("", ab) // begins anew
+		agree("", ab) // restarts the 10 s
 		view.show(dead(bareNode("a", 2)))
 		agree("waits for 2 nodes", ab)
 		view.show(bareNode("0", 2))
@@ -195,7 +195,7 @@ func TestPromise(t *testing.T) {
 			t.Errorf("writes %q, want %q", store.writes, want)
 		}
 		store.err = errors.New("disk")
-		agree("", bc) // is kept already
+		agree("", bc) // already stored
 		time.Sleep(promiseFor)
 		f, _, store = formerOf(t, identityOf("b"), 2, nil, bareNode("a", 2))
 		store.err = errors.New("disk")
@@ -232,11 +232,11 @@ func TestWhoAgreesToNothing(t *testing.T) {
 	}
 }
 
-// TestInitiator: it promises first, asks until all have agreed, founds within
-// formTimeout of its first ask or not at all, and agrees to nothing afterwards.
+// TestInitiator: the initiator promises first, and asks until all have agreed. It founds within formTimeout of its first request
+// or never, and agrees to nothing afterwards.
 func TestInitiator(t *testing.T) {
 	for name, tc := range map[string]struct {
-		answer  func(n int) (Agreement, error) // to the n-th ask
+		answer  func(n int) (Agreement, error) // to the n-th request
 		delay   time.Duration                  // of an answer
 		founded bool                           // within 8 s
 	}{
@@ -288,7 +288,7 @@ func lostUntil(n, least int) error {
 	return nil
 }
 
-// TestInitiatorLooksAgain: all have agreed, but meanwhile there is one more node.
+// TestInitiatorLooksAgain: all have agreed, but meanwhile one more node has appeared.
 func TestInitiatorLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var view *formView
@@ -324,8 +324,8 @@ func TestAloneAtOnce(t *testing.T) {
 	}
 }
 
-// TestAskedClusterIsNotForgottenWithTheFlags: without flags a node forms a
-// cluster of itself, but not one that another may have admitted.
+// TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster by itself, unless it has asked a cluster that
+// may have admitted it.
 func TestAskedClusterIsNotForgottenWithTheFlags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := identityOf("a")
@@ -385,7 +385,7 @@ func TestFormerIsForNodesWithoutCluster(t *testing.T) {
 	}
 }
 
-// TestDataDirKeepsForming: the store of a real node.
+// TestDataDirKeepsForming: a DataDir stores each step of forming.
 func TestDataDirKeepsForming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, t.TempDir(), "a")

@@ -10,14 +10,14 @@ import (
 
 // Proposal asks a node to form a cluster with exactly the nodes of Set.
 type Proposal struct {
-	To  string   `json:"to"`  // key of the node asked: an address may have changed hands
-	Set []string `json:"set"` // keys, ascending; the node of the first one is the initiator
+	To  string   `json:"to"`  // key of the node asked: another node may have its address by now
+	Set []string `json:"set"` // keys, ascending; the first one is the initiator's
 }
 
 // Agreement answers a Proposal. A node that agrees is bound to the set for 10 s.
 type Agreement struct {
 	Agreed bool   `json:"agreed"`
-	Why    string `json:"why,omitempty"` // not
+	Why    string `json:"why,omitempty"` // the reason if not Agreed
 }
 
 // HandleForm answers another node's proposal. It is safe for concurrent use. An

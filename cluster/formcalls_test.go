@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// wire joins an asker to handlers as calls between two nodes do. What the calls
-// were sent to is noted as cluster@address.
+// wire connects an asker to handlers as calls between two nodes do. It appends the target of each call to sent, as
+// cluster@address.
 func wire(handlers map[string]func(context.Context, []byte) ([]byte, error), sent *[]string) CallAsker {
 	return CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 		*sent = append(*sent, clusterID+"@"+addr)
@@ -55,7 +55,7 @@ func TestCallsComeThroughWhole(t *testing.T) {
 	}
 }
 
-// TestWidestCallFits: a proposal to the most nodes, with the longest keys.
+// TestWidestCallFits: a proposal to the largest set, with the longest keys, fits into a call.
 func TestWidestCallFits(t *testing.T) {
 	p := Proposal{To: widestMember().Key}
 	for range ExpectMax {
@@ -107,14 +107,14 @@ func FuzzParseCall(f *testing.F) {
 	})
 }
 
-// fuzzAgain checks that what was read is written and read as the same.
+// fuzzAgain checks that a parsed value survives encoding and parsing.
 func fuzzAgain[T any](t *testing.T, v T) {
 	out, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again, err := parseCall[T](out)
-	if err != nil && len(out) <= formBytesMax { // escapes may make it longer
+	if err != nil && len(out) <= formBytesMax { // escapes may lengthen it
 		t.Fatalf("%s came back with %v", out, err)
 	}
 	if twice, _ := json.Marshal(again); err == nil && !bytes.Equal(twice, out) {

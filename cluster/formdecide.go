@@ -9,11 +9,11 @@ import (
 // formStep is the action that the visible members require.
 type formStep struct {
 	why     string   // why the node waits
-	err     error    // never: the operator must act
-	rival   Member   // has this node's name and takes precedence
-	cluster string   // to be joined,
-	members []Member // by asking one of these
-	set     []Member // is to form a cluster, by key, ascending; this node is in it
+	err     error    // set if waiting does not help: the operator must act
+	rival   Member   // a node that has this node's name and takes precedence
+	cluster string   // the cluster to join, if not ""
+	members []Member // the members of cluster to ask for admission
+	set     []Member // the nodes to form a cluster with, by key, ascending; includes this node
 	// initiate is set if this node is the initiator for set.
 	initiate bool
 }
@@ -22,7 +22,7 @@ type formStep struct {
 // function.
 func decide(self Identity, expect int, members []Member) formStep {
 	var clustered, bare []Member
-	clusters := map[string]string{} // a member of each
+	clusters := map[string]string{} // a member of each cluster, by cluster id
 	for _, m := range members {
 		switch {
 		case !m.Alive || m.Key == self.Key():

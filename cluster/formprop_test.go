@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// What forming promises, over nodes in memory in every kind of bad weather:
+// The promises of forming, over nodes in memory under every kind of fault:
 //
-//  1. a node's cluster never changes, and no node is in two clusters, whatever
-//     is lost, cut, mistaken for dead, crashed or wiped at whatever moment;
-//  2. a node promises itself only to the very set that it sees, and at the
-//     moment that a set founds a cluster, all of it is bound to it;
-//  3. exactly as many nodes as are expected come to one cluster when the weather
-//     is fair again, whatever happened before, but for wiped disks;
-//  4. while no node is taken for dead, none is of two sets that found a cluster,
-//     however many nodes there are;
-//  5. nodes that all see each other and are too many form nothing.
+//  1. A node's cluster never changes, and no node is in two clusters, whatever
+//     is lost, cut, mistaken for dead, crashed or wiped at whatever moment.
+//  2. A node promises itself only to the very set that it sees. At the
+//     moment that a set founds a cluster, all of its nodes are bound to it.
+//  3. Once faults end, exactly the expected number of nodes form one
+//     cluster, whatever happened before, unless disks were wiped.
+//  4. While no node is mistaken for dead, no node is in two sets that found a
+//     cluster, however many nodes there are.
+//  5. Too many nodes that all see each other form nothing.
 func TestFormingIsSafe(t *testing.T) {
 	scenarios := uint64(200)
 	if testing.Short() {
@@ -47,8 +47,8 @@ func TestFormingIsSafe(t *testing.T) {
 
 const stormFor = time.Minute
 
-// storm lasts for stormFor: calls are lost and late, disks fail the process, the
-// network is cut, and nodes crash and come back.
+// storm injects faults for stormFor: calls get lost or late, disks fail the process, the network is cut, and nodes crash and
+// return.
 func (w *formWorld) storm(wipes bool) {
 	w.setWeather(weather{lost: 0.3, slowest: 2 * time.Second, newsSlow: 3 * time.Second, crashes: 0.1})
 	for began := time.Now(); time.Since(began) < stormFor; {
@@ -80,8 +80,8 @@ func (w *formWorld) anyNode() *formNode {
 	return w.mu.nodes[w.mu.rng.IntN(len(w.mu.nodes))]
 }
 
-// settle starts all nodes and waits until done says so, for at most most. A node
-// that gave up starts again, as orchestrators do.
+// settle starts all nodes and waits until done returns true, for at most most. It restarts a node that gave up, as orchestrators
+// do.
 func (w *formWorld) settle(most time.Duration, done func() bool) bool {
 	began := time.Now()
 	for time.Since(began) < most {
@@ -102,7 +102,7 @@ func (w *formWorld) allInOneCluster() bool {
 	return len(ids) == 1 && ids[0] != ""
 }
 
-// startAll starts all nodes, each at a random time of the next most.
+// startAll starts all nodes, each at a random time within most.
 func (w *formWorld) startAll(most time.Duration) {
 	for _, n := range w.mu.nodes {
 		after := w.within(most)
@@ -122,8 +122,8 @@ func anythingHappens(t *testing.T, label string, seed uint64) {
 	w.verify()
 }
 
-// nodesDream holds the promises and the intents alone to account: what nodes see
-// of each other changes at random, whatever is.
+// nodesDream tests the promises and the intents alone: the views that nodes have of each other change at random and match
+// nothing.
 func nodesDream(t *testing.T, label string, seed uint64) {
 	expect := 2 + int(seed%2)
 	w := newFormWorld(t, label, seed, 6, expect)
@@ -149,7 +149,7 @@ func asManyAsExpected(t *testing.T, label string, seed uint64) {
 	expect := 2 + int(seed%4)
 	w := newFormWorld(t, label, seed, expect, expect)
 	w.startAll(10 * time.Second)
-	if seed%5 != 0 { // else in fair weather alone
+	if seed%5 != 0 { // the rest run without faults
 		w.storm(false)
 	}
 	if !w.settle(2*time.Minute, w.allInOneCluster) {

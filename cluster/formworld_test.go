@@ -16,10 +16,9 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// formWorld is nodes without a cluster in memory: their disks, what gossip tells
-// them of each other, and the calls between them, which may be slow, lost on
-// either way, or come long after the caller has gone. It runs in a bubble of
-// testing/synctest, so no lock is held while it sleeps.
+// formWorld simulates nodes without a cluster in memory: their disks, the gossip among them, and the calls between them. Calls
+// may be slow, lost in either direction, or arrive long after the caller has given up. It runs in a bubble of testing/synctest,
+// so no lock is held while it sleeps.
 type formWorld struct {
 	t      *testing.T
 	label  string
@@ -31,48 +30,46 @@ type formWorld struct {
 		rng     *rand.Rand
 		nodes   []*formNode
 		weather weather
-		// admitted holds the keys that each cluster's catalog has, its founder's
-		// among them.
+		// admitted holds, for each cluster, the keys that its catalog has, including the founder's.
 		admitted map[string]map[string]bool
-		// founded holds the set that each cluster was founded with.
+		// founded holds the set that founded each cluster.
 		founded map[string]string
-		blind   bool // nodes see what dream shows them, and nothing else
+		blind   bool // nodes see only what dream shows them
 		ended   bool
 	}
 }
 
-// weather is how calls and news travel.
+// weather sets how calls and news travel.
 type weather struct {
-	lost     float64       // share of requests, and of answers, that are
-	slowest  time.Duration // a request, or an answer
-	newsSlow time.Duration // news of gossip
-	crashes  float64       // share of writes to disk that the node crashes at
+	lost     float64       // share of requests, and of answers, that get lost
+	slowest  time.Duration // slowest request or answer
+	newsSlow time.Duration // slowest news of gossip
+	crashes  float64       // share of writes to disk at which the node crashes
 }
 
 var fairWeather = weather{slowest: 50 * time.Millisecond, newsSlow: 300 * time.Millisecond}
 
-// formNode is one node, over its restarts and wipes. Its fields are under the
-// world's lock.
+// formNode is one node, across its restarts and wipes. The world's lock guards its fields.
 type formNode struct {
 	world   *formWorld
 	disk    Identity
-	run     int // number of the process; 0 is none, a negative one has crashed
+	run     int // number of the process; 0 if none runs, negative after a crash
 	runs    int
-	news    uint64 // number of what it says of itself last
+	news    uint64 // number of its last news
 	said    Member
 	former  *Former
 	view    *formView
 	stop    context.CancelFunc
-	problem error // of its last process
-	side    int   // of the cut network; only nodes of one side reach each other
+	problem error // error of its last process
+	side    int   // side of the cut network; nodes reach only nodes of their own side
 }
 
-// formView is what one process sees.
+// formView is the view of one process.
 type formView struct {
 	mu struct {
 		sync.Mutex
 		members map[string]Member
-		heard   map[string]uint64 // number of the news, by key
+		heard   map[string]uint64 // number of the last news, by key
 		changed chan struct{}
 	}
 }
@@ -95,7 +92,7 @@ func (v *formView) Changed() <-chan struct{} {
 	return v.mu.changed
 }
 
-// hear takes news of a member, but for older ones than it has.
+// hear stores news of a member unless it knows newer ones.
 func (v *formView) hear(m Member, number uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -106,7 +103,7 @@ func (v *formView) hear(m Member, number uint64) {
 	v.setLocked(m)
 }
 
-// lose takes a member for dead that does not answer.
+// lose marks a member that does not answer as dead.
 func (v *formView) lose(key string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,7 +113,7 @@ func (v *formView) lose(key string) {
 	}
 }
 
-// show sets what is seen of a member.
+// show sets the view of a member.
 func (v *formView) show(m Member) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -175,7 +172,7 @@ func (w *formWorld) setWeather(now weather) {
 	w.mu.weather = now
 }
 
-// start starts a process of the node, if it has none.
+// start starts a process of the node unless one runs.
 func (n *formNode) start() {
 	w := n.world
 	w.mu.Lock()
@@ -205,7 +202,7 @@ func (n *formNode) start() {
 	w.wg.Go(func() { n.form(ctx, former, run) })
 }
 
-// form runs the former of one process, then tells of the cluster that it has.
+// form runs the Former of one process, then spreads the news of its cluster.
 func (n *formNode) form(ctx context.Context, former *Former, run int) {
 	id, err := former.Run(ctx)
 	w := n.world
@@ -242,7 +239,7 @@ func (w *formWorld) crashLocked(n *formNode) {
 	w.tellLocked(n, false)
 }
 
-// wipe crashes the node and empties its disk: it is another node of the same name.
+// wipe crashes the node and empties its disk: it returns as another node of the same name.
 func (n *formNode) wipe() {
 	w := n.world
 	w.mu.Lock()
@@ -251,8 +248,7 @@ func (n *formNode) wipe() {
 	n.disk = Identity{Format: identityFormat, NodeID: n.disk.NodeID, Instance: w.hexLocked()}
 }
 
-// tellLocked spreads what n says of itself now, or that it is dead, which comes
-// later.
+// tellLocked spreads the news of n, or, later than that, the news of its death.
 func (w *formWorld) tellLocked(n *formNode, alive bool) {
 	n.news++
 	m, number, self := n.said, n.news, n.view
@@ -267,7 +263,7 @@ func (w *formWorld) tellLocked(n *formNode, alive bool) {
 	}
 }
 
-// introduceLocked lets n hear of those who live.
+// introduceLocked makes n hear of all living nodes.
 func (w *formWorld) introduceLocked(n *formNode) {
 	for _, other := range w.mu.nodes {
 		if other != n && other.run > 0 && !w.mu.blind {
@@ -278,8 +274,8 @@ func (w *formWorld) introduceLocked(n *formNode) {
 	}
 }
 
-// carry brings news to the process that the node has when they come. Those that
-// do not reach it come again, as gossip does, until they are old.
+// carry delivers news to the process that the node has when they arrive. Like gossip, it repeats news that did not arrive, until
+// they are old.
 func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	slow := w.weather().newsSlow
 	if !m.Alive {
@@ -303,8 +299,8 @@ func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	}
 }
 
-// cut divides the network: nodes of two sides take each other for dead some time
-// later, and those of one side find each other.
+// cut divides the network. Some time later, nodes of different sides take each other for dead, and nodes of one side find each
+// other.
 func (w *formWorld) cut(sides int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -332,7 +328,7 @@ func (w *formWorld) loseUnreached(n, other *formNode) {
 	}
 }
 
-// mistake makes n take another node for dead, and see for a while that it is not.
+// mistake makes n take another node for dead for a while.
 func (w *formWorld) mistake(n, other *formNode) {
 	w.mu.Lock()
 	if n.run <= 0 || n == other {
@@ -353,7 +349,7 @@ func (w *formWorld) mistake(n, other *formNode) {
 	})
 }
 
-// dream draws some nodes and makes most of them see just these, whoever lives.
+// dream picks some nodes and makes most of them see exactly these, whoever lives.
 func (w *formWorld) dream(size int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -379,7 +375,7 @@ func (w *formWorld) reaches(a, b *formNode) bool {
 	return a.side == b.side
 }
 
-// end stops all processes and waits for what is under way.
+// end stops all processes and waits for all that is under way.
 func (w *formWorld) end() {
 	w.mu.Lock()
 	w.mu.ended = true
@@ -392,7 +388,7 @@ func (w *formWorld) end() {
 
 var errCrashed = errors.New("the process has crashed")
 
-// formDisk is the disk as one process of a node has it.
+// formDisk is the disk as one process of a node sees it.
 type formDisk struct {
 	node *formNode
 	run  int
@@ -407,7 +403,7 @@ func (d formDisk) SetPromised(set string) error {
 	})
 }
 
-// seesLocked returns the set of living nodes without a cluster that n sees.
+// seesLocked returns the set of living nodes without a cluster in the view of n.
 func (n *formNode) seesLocked() string {
 	var keys []string
 	for _, m := range n.view.Members() {
@@ -438,8 +434,7 @@ func (d formDisk) SetCluster(cluster string, founder bool) error {
 	})
 }
 
-// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes
-// is bound to it at that moment, but for those that have gone to a cluster.
+// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes is bound to the set or has a cluster already.
 func (w *formWorld) verifyBoundLocked(set string) {
 	if set == "" {
 		w.errorf("a cluster is founded by nodes that have promised nothing")
@@ -452,8 +447,7 @@ func (w *formWorld) verifyBoundLocked(set string) {
 	}
 }
 
-// write changes the disk, but for a process that has crashed, or crashes before
-// or after it.
+// write changes the disk, unless the process has crashed. It may crash the process before or after the change.
 func (d formDisk) write(change func(*Identity)) error {
 	w := d.node.world
 	w.mu.Lock()
@@ -481,7 +475,7 @@ func (w *formWorld) admitLocked(cluster, key string) {
 	w.mu.admitted[cluster][key] = true
 }
 
-// formAsker is the network as one process of a node has it.
+// formAsker is the network as one process of a node sees it.
 type formAsker struct {
 	node *formNode
 	run  int
@@ -519,8 +513,8 @@ func (a formAsker) Join(ctx context.Context, addr string, r JoinRequest) (JoinAn
 	})
 }
 
-// travel takes a question to the process that is at addr when it arrives, whether
-// or not the caller still waits, and its answer back.
+// travel carries a request to the process that is at addr when it arrives, whether or not the caller still waits, and carries the
+// answer back.
 func travel[A any](ctx context.Context, a formAsker, addr string, handle func(*formNode) (A, error)) (A, error) {
 	type reply struct {
 		answer A
@@ -561,7 +555,7 @@ func (w *formWorld) at(addr string) *formNode {
 	return nil
 }
 
-// clusters returns the cluster of each node, "" for none.
+// clusters returns the cluster of each node; "" for none.
 func (w *formWorld) clusters() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -572,8 +566,7 @@ func (w *formWorld) clusters() []string {
 	return ids
 }
 
-// verify checks what must hold at any time: no key is in two clusters, and no
-// node has a cluster whose catalog does not have it.
+// verify checks the invariants of every moment: no key is in two clusters, and the catalog of a node's cluster has the node.
 func (w *formWorld) verify() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -593,7 +586,7 @@ func (w *formWorld) verify() {
 	}
 }
 
-// verifyDisjoint checks that no node was of two sets that founded a cluster.
+// verifyDisjoint checks that no node was in two sets that founded a cluster.
 func (w *formWorld) verifyDisjoint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

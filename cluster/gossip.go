@@ -19,21 +19,21 @@ import (
 const (
 	// gossipLabel keeps other programs that use memberlist apart.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits until others know: a stop has 10 s in all,
-	// and the failure detector of the other nodes does the rest.
+	// leaveTimeout bounds how long Close waits for the farewell to reach others. A stop has 10 s in all; the failure detector of
+	// the other nodes notices the rest.
 	leaveTimeout = time.Second
 	// announceTimeout bounds how long Announce waits until others know.
 	announceTimeout = time.Second
 	resolveTimeout  = 2 * time.Second
 )
 
-// gossipTiming is how fast members are found, lost and found again.
+// gossipTiming sets how fast gossip detects members that arrive, die and return.
 type gossipTiming struct {
-	probeEvery   time.Duration // a member is pinged
+	probeEvery   time.Duration // interval of the pings to a member
 	probeTimeout time.Duration
-	gossipEvery  time.Duration // news go to a few members
-	syncEvery    time.Duration // all that is known is exchanged with one member
-	dialTimeout  time.Duration // of a connection and the exchange over it
+	gossipEvery  time.Duration // interval at which news goes to a few members
+	syncEvery    time.Duration // interval of full exchanges with one member
+	dialTimeout  time.Duration // for a connection and the exchange over it
 	// reclaimAfter is how long a member must have been dead before its key may return with
 	// another address.
 	reclaimAfter time.Duration
@@ -91,10 +91,9 @@ type Gossip struct {
 // gossip on: all nodes take the first one, then all the second, and then neither.
 type GossipTransition string
 
-// The steps.
 const (
-	GossipStrict GossipTransition = ""       // encrypts, and refuses what is not encrypted
-	GossipAccept GossipTransition = "accept" // accepts both, and does not encrypt
+	GossipStrict GossipTransition = ""       // encrypts, and refuses plain packets
+	GossipAccept GossipTransition = "accept" // accepts both, and sends plain packets
 	GossipSend   GossipTransition = "send"   // accepts both, and encrypts
 )
 
@@ -242,7 +241,7 @@ func (g *Gossip) Announce(change func(*Member)) error {
 func (g *Gossip) Close() error {
 	g.stopSearch()
 	leaving := g.list.Leave(leaveTimeout)
-	if leaving != nil { // they find out by their pings
+	if leaving != nil { // the others detect the loss by their pings
 		g.cfg.Logger.Debug("left gossip unheard", "err", leaving)
 	}
 	if err := g.list.Shutdown(); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// fastGossip finds a member that ends without a word dead after 1.2 to 2 s.
+// fastGossip detects a killed member after 1.2 to 2 s.
 var fastGossip = gossipTiming{
 	probeEvery: 200 * time.Millisecond, probeTimeout: 150 * time.Millisecond, gossipEvery: 20 * time.Millisecond,
 	syncEvery: time.Second, dialTimeout: time.Second, reclaimAfter: 100 * time.Millisecond,
 	searchMin: 20 * time.Millisecond, searchMax: 200 * time.Millisecond,
 }
 
-// eventually polls until holds says "", for at most half a minute.
+// eventually polls until holds returns "", for at most half a minute.
 func eventually(t *testing.T, holds func() string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -36,7 +36,7 @@ func eventually(t *testing.T, holds func() string) {
 	}
 }
 
-// gossiper configures a member by name.
+// gossiper returns the configuration of a member.
 func gossiper(name string, join ...string) GossipConfig {
 	return GossipConfig{
 		Self: Member{
@@ -60,8 +60,7 @@ func startGossip(t *testing.T, cfg GossipConfig) *Gossip {
 	return g
 }
 
-// sees returns "" when g sees exactly these members, each as "name" or "-name"
-// for a dead one.
+// sees returns "" if g sees exactly these members. "-name" stands for a dead one.
 func sees(g *Gossip, want ...string) string {
 	var got []string
 	for _, m := range g.Members() {
@@ -86,7 +85,7 @@ func all(whys ...string) string {
 	return ""
 }
 
-// crash ends a member as if its process was killed: it says nothing.
+// crash ends a member without a farewell, as if its process was killed.
 func crash(t *testing.T, g *Gossip) {
 	t.Helper()
 	g.stopSearch()
@@ -95,7 +94,7 @@ func crash(t *testing.T, g *Gossip) {
 	}
 }
 
-// startMortal starts a member that the test ends itself.
+// startMortal starts a member that the test itself ends.
 func startMortal(t *testing.T, cfg GossipConfig) *Gossip {
 	t.Helper()
 	g, err := StartGossip(cfg)
@@ -105,9 +104,8 @@ func startMortal(t *testing.T, cfg GossipConfig) *Gossip {
 	return g
 }
 
-// TestMembersLiveDieAndReturn: of three members each sees the others alive; one
-// that is killed dead, within seconds; back at its address alive; killed and
-// back at another address, alive there; and one that leaves dead, at once.
+// TestMembersLiveDieAndReturn: each of three members sees the others alive. A killed member is seen dead within seconds, alive
+// once it is back, and alive at its new address if that changed. A member that leaves is seen dead at once.
 func TestMembersLiveDieAndReturn(t *testing.T) {
 	a := startGossip(t, gossiper("a"))
 	b := startGossip(t, gossiper("b", a.Addr()))
@@ -229,8 +227,8 @@ func TestKeysMustAgree(t *testing.T) {
 	}
 }
 
-// TestSearchGoesOn: a node that found nobody finds them when they come, and one
-// that knew a member finds it again though that looks for nobody.
+// TestSearchGoesOn: a node that found nobody finds nodes that arrive later. A node that lost a member finds it again although
+// that member does not search.
 func TestSearchGoesOn(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -288,8 +286,8 @@ func numbered(i int) Member {
 	return Member{Key: fmt.Sprintf("n%04d.00000000", i), Name: fmt.Sprintf("n%04d", i)}
 }
 
-// TestMembersAreBounded: past the bound the longest dead member goes, and while
-// none is dead no other comes.
+// TestMembersAreBounded: beyond the bound, the member that has been dead the longest is forgotten. While none is dead, no other
+// is added.
 func TestMembersAreBounded(t *testing.T) {
 	v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
 	for i := range membersMax {
@@ -313,8 +311,8 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 }
 
-// TestForeignMembersAreNotShown: those of another cluster that were let in by a
-// node without one go from sight when it has one.
+// TestForeignMembersAreNotShown: a node without a cluster may admit members of another cluster. Once it has its own cluster, it
+// hides them.
 func TestForeignMembersAreNotShown(t *testing.T) {
 	x, y := strings.Repeat("0a", clusterIDBytes), strings.Repeat("0b", clusterIDBytes)
 	self, mine, foreign := numbered(0), numbered(1), numbered(2)
@@ -349,7 +347,7 @@ func TestForeignMembersAreNotShown(t *testing.T) {
 	}
 }
 
-// Whoever sends packets that are none of gossip gets one line, not one a packet.
+// Packets of another protocol cause one log line, not one for each packet.
 func TestGossipLogRepeatsNothing(t *testing.T) {
 	var out proctest.Buffer
 	l := newGossipLog(out.Logger())
@@ -361,7 +359,7 @@ func TestGossipLogRepeatsNothing(t *testing.T) {
 	}
 }
 
-// Nor does it matter how the packets differ, though most lines repeat bytes of theirs.
+// The same holds for malformed packets, although most lines repeat bytes of them.
 func TestGossipLogOfMalformedPackets(t *testing.T) {
 	var out proctest.Buffer
 	l := newGossipLog(out.Logger())

@@ -28,7 +28,7 @@ func openKeys(t *testing.T, lines ...string) *GossipKeys {
 	return k
 }
 
-// reload replaces the lines of the file, and has the node read it.
+// reload replaces the lines of the file and makes the node read it.
 func (k *GossipKeys) reload(t *testing.T, lines ...string) error {
 	t.Helper()
 	must.Do(t, os.WriteFile(k.path, []byte(strings.Join(lines, "\n")), 0o600))
@@ -44,7 +44,7 @@ func TestGossipKeysReload(t *testing.T) {
 		name  string
 		lines []string
 		err   error
-		want  [][]byte // afterwards, the first one first
+		want  [][]byte // keys afterwards, the first one first
 	}{
 		{"the same keys", []string{textOne}, nil, [][]byte{one}},
 		{"no key", []string{"# none"}, ErrBadGossipKeys, [][]byte{one}},
@@ -70,8 +70,7 @@ func TestGossipKeysReload(t *testing.T) {
 	}
 }
 
-// TestGossipKeyRotates: nodes change from one key to another while they gossip, and one with
-// the new key alone joins them.
+// TestGossipKeyRotates: nodes change from one key to another while they gossip, and a node with only the new key joins them.
 func TestGossipKeyRotates(t *testing.T) {
 	var nodes []*GossipKeys
 	start := func(name, key string, join ...string) *Gossip {

@@ -11,9 +11,8 @@ import (
 	"github.com/countd/countd/internal/lograte"
 )
 
-// gossipLog writes memberlist's lines to slog, one level lower than memberlist does: its ERR
-// is about every ping to a node that is down, its WARN about every suspicion. This package
-// itself logs what an operator must act on.
+// gossipLog writes memberlist's lines to slog, one level lower than memberlist does: memberlist logs an ERR for each ping to a
+// node that is down, and a WARN for each suspicion. This package itself logs what an operator must act on.
 type gossipLog struct{ logger *slog.Logger }
 
 func newGossipLog(logger *slog.Logger) *log.Logger {
@@ -31,8 +30,7 @@ var gossipLevels = []struct {
 	{[]byte("[DEBUG] "), slog.LevelDebug - 4},
 }
 
-// gossipRefusals are the beginnings of lines about a member that gossipView refuses, which
-// logs that itself.
+// gossipRefusals holds the beginnings of lines about members that gossipView refuses. gossipView logs these refusals itself.
 var gossipRefusals = [][]byte{
 	[]byte("[WARN] memberlist: ignoring alive message for"),
 	[]byte("[ERR] memberlist: Failed push/pull merge"),

@@ -28,12 +28,12 @@ const (
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended
-	wake chan struct{} // has one when there are new seeds
+	wake chan struct{} // receives when there are new seeds
 
 	mu struct {
 		sync.Mutex
 		seeds   []string
-		problem string // of the last search, "" if it reached somebody
+		problem string // of the last search; "" if it reached a node
 	}
 }
 
@@ -115,7 +115,7 @@ func (g *Gossip) runSearch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-g.search.wake:
-		case <-time.After(wait/2 + rand.N(wait/2)): // not all nodes at one moment
+		case <-time.After(wait/2 + rand.N(wait/2)): // random, so that nodes do not search in step
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (g *Gossip) exchange(addr string, seed bool) error {
 	}
 	_, err := g.list.Join([]string{addr})
 	if g.view.dialled(addr, err == nil) {
-		_, err = g.list.Join([]string{addr}) // admits members that were refused before
+		_, err = g.list.Join([]string{addr}) // memberlist now admits members that it refused before
 	}
 	return err
 }

@@ -36,10 +36,10 @@ type gossipView struct {
 		sync.Mutex
 		self     Member               // the entry of this node
 		members  map[string]Member    // by key, this node among them
-		answered map[string]time.Time // by name in gossip: when the member last answered a probe of this node
+		answered map[string]time.Time // member name → when the member last answered a probe of this node
 		snapshot []Member             // of members; replaced whole, never changed
 		changed  chan struct{}        // closed when snapshot is replaced
-		refused  map[string]time.Time // by whose it was: a refusal was logged
+		refused  map[string]time.Time // cluster → when a refusal of it was last logged
 		contacts contacts             // empty maps for a node that has a cluster
 	}
 }
@@ -173,14 +173,14 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	}
 	if err == nil {
 		if v.mu.self.ClusterID == "" && m.ClusterID != "" {
-			v.mu.contacts.clusters[m.ClusterID] = true // the contact had no cluster before
+			v.mu.contacts.clusters[m.ClusterID] = true // this contact had no cluster until now
 		}
 		return m, nil
 	}
 	if !errors.Is(err, errBare) && !(errors.Is(err, errStranger) && v.mu.contacts.dialling) {
 		v.logRefusalLocked(peer, &m, err)
 	}
-	// A node never loses its cluster, so the data without one are the older.
+	// A node never loses its cluster, so the entry without one is the older.
 	if known, ok := v.mu.members[m.Key]; ok && known.ClusterID == "" && m.ClusterID != "" {
 		delete(v.mu.members, m.Key)
 		v.publishLocked()
@@ -266,8 +266,8 @@ func (v *gossipView) NotifyLeave(n *memberlist.Node) { v.set(n, false) }
 // NotifyUpdate implements memberlist.EventDelegate.
 func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. Both may be the same node, which
-// has moved, until its old address is found dead.
+// NotifyConflict implements memberlist.ConflictDelegate. Both may be the same node after a move, until gossip finds its old
+// address dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())
@@ -281,13 +281,13 @@ func (v *gossipView) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ [
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.mu.answered) >= membersMax {
-		clear(v.mu.answered) // of members that are long gone; the others answer again
+		clear(v.mu.answered) // drops members that are gone; the others answer again
 	}
 	v.mu.answered[n.Name] = time.Now()
 }
 
-// sinceLocked returns since when a member whose Alive changed is as it is now. A member that
-// says that it stops does so at once; another is dead since it answered last.
+// sinceLocked returns when a member whose Alive changed entered its new state. A member that announces its stop dies at once. Any
+// other member died when it last answered.
 func (v *gossipView) sinceLocked(name string, before, m Member) time.Time {
 	if answered := v.mu.answered[name]; !m.Alive && m.State != MemberStopping && answered.After(before.Since) {
 		return answered
@@ -300,7 +300,7 @@ func (v *gossipView) set(n *memberlist.Node, alive bool) {
 	defer v.mu.Unlock()
 	m, err := parseMember(n.Name, n.Address(), n.Meta)
 	if err != nil {
-		return // NotifyAlive has refused it, so memberlist does not have it
+		return // NotifyAlive refused it, so memberlist does not know it
 	}
 	before, known := v.mu.members[m.Key]
 	m.Alive = alive || m.Key == v.mu.self.Key
@@ -314,7 +314,7 @@ func (v *gossipView) set(n *memberlist.Node, alive bool) {
 	v.publishLocked()
 }
 
-// oldestDeadLocked returns the key of the member that is dead for longest, or "".
+// oldestDeadLocked returns the key of the member that has been dead the longest, or "".
 func (v *gossipView) oldestDeadLocked() string {
 	oldest := Member{}
 	for _, m := range v.mu.members {

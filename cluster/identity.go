@@ -19,19 +19,18 @@ const (
 	nodeIDBytesMax     = 64 // gossip metadata includes it and has 512 bytes in all
 	clusterIDBytes     = 16
 	instanceBytes      = 4
-	madeNodeIDBytes    = 4 // of the random part of a generated id
+	madeNodeIDBytes    = 4 // random bytes of a generated id
 	// identityBytesMax bounds how much is read; a real file has under 1,000 bytes.
 	identityBytesMax = 4096
 )
 
-// Identity names the node and the cluster of a data directory. NodeID and Instance are
-// created with the directory and never change, because Raft counts votes by them. ClusterID
-// is written once, when the node has formed or joined a cluster.
+// Identity names the node and the cluster of a data directory. NodeID and Instance are created with the directory and never
+// change, because Raft counts votes by them. The node writes ClusterID once, when it has formed or joined a cluster.
 type Identity struct {
 	Format    int    `json:"format"`     // identityFormat
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
 	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
-	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" before that
+	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" until the node has a cluster
 	// Founder is set if this node founded the cluster, so that its group 0 began here. No
 	// other node may ever bootstrap group 0.
 	Founder bool `json:"founder,omitempty"`
@@ -44,8 +43,8 @@ type Identity struct {
 	Promised string `json:"promised,omitempty"`
 }
 
-// Key returns the key of this node, which no other node ever had: a wiped node that returns
-// with its old id has a new key. Raft identifies the node by it.
+// Key returns the key of this node. No other node ever had it: a wiped node that returns with its old id gets a new key. Raft
+// identifies the node by its key.
 func (id Identity) Key() string { return id.NodeID + "." + id.Instance }
 
 // NodeOfKey returns the node id in a key, or "" if s is no key.

@@ -93,7 +93,7 @@ func TestOpenedGroupsAreKept(t *testing.T) {
 	if err := d.GroupRemoved(7); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.GroupRemoved(8); err != nil { // never was there
+	if err := d.GroupRemoved(8); err != nil { // the group was never there
 		t.Fatal(err)
 	}
 	d = reopened(t, d)
@@ -109,7 +109,7 @@ func TestOpenedGroupIsNotForgottenWhenTheDiskFails(t *testing.T) {
 	if err := d.GroupOpened(1); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(d.Path(), openedFile+".tmp"), 0o700); err != nil { // nothing can be written there
+	if err := os.Mkdir(filepath.Join(d.Path(), openedFile+".tmp"), 0o700); err != nil { // so that the file cannot be written
 		t.Fatal(err)
 	}
 	if err := d.GroupOpened(2); err == nil || d.WasOpened(2) {
@@ -190,8 +190,8 @@ func FuzzParseOpened(f *testing.F) {
 	})
 }
 
-// TestForeignDirIsRefused checks that a node makes no files among those of somebody else, and
-// takes the root of a new volume.
+// TestForeignDirIsRefused checks that a node creates no files in a directory with foreign files, and accepts the root of a new
+// volume.
 func TestForeignDirIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		files  []string

@@ -14,7 +14,7 @@ var ErrNoNodes = errors.New("no node takes replicas")
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
 	if len(p.takers()) < view.Settings.Replicas {
-		view.Dead = nil // they may be back soon
+		view.Dead = nil // the dead nodes may be back soon
 		p = newPlan(&view)
 	}
 	if len(p.takers()) == 0 {

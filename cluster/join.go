@@ -15,7 +15,7 @@ type JoinRequest struct {
 	ClusterID string `json:"cluster_id"` // of the member asked
 	// ClusterName is the node's --cluster-name; "" for none.
 	ClusterName string       `json:"cluster_name,omitempty"`
-	Node        catalog.Node `json:"node"` // State is ignored
+	Node        catalog.Node `json:"node"`
 }
 
 // JoinAnswer answers a JoinRequest: either the catalog has the node as requested, or Refused

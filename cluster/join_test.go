@@ -16,7 +16,7 @@ func TestJoinAsksUntilOneAnswers(t *testing.T) {
 	lost := errors.New("lost")
 	members := []Member{clusteredNode("a", clusterX), clusteredNode("b", clusterX), clusteredNode("c", clusterX)}
 	for name, tc := range map[string]struct {
-		answers map[string]JoinAnswer // of those who answer
+		answers map[string]JoinAnswer // of the members that answer
 		members []Member
 		want    error
 	}{
@@ -45,8 +45,8 @@ func TestJoinAsksUntilOneAnswers(t *testing.T) {
 	}
 }
 
-// TestJoinAfterACrash: at any point between the asking and the keeping, a node
-// that starts again comes to the same cluster, asking again at most.
+// TestJoinAfterACrash: a node that crashes at any point between its first request and its last write joins the same cluster after
+// a restart. At worst it asks again.
 func TestJoinAfterACrash(t *testing.T) {
 	disk := errors.New("disk")
 	for name, fail := range map[string]func(step string) (before, after bool){
@@ -117,12 +117,11 @@ func TestRefusedJoinEndsTheStart(t *testing.T) {
 	}
 }
 
-// A node that was wiped and that hears of no living node of its name is admitted once the
-// member that it asks has found the old one dead.
+// A wiped node that knows no living node of its name is admitted once the member that it asks has found the old one dead.
 func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const old = "a.99999999"
-		seen := newFormView() // by the member
+		seen := newFormView() // the view of the member
 		living := clusteredNode("a", clusterX)
 		living.Key = old
 		seen.show(living)
@@ -147,7 +146,7 @@ func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 	})
 }
 
-// fakeCatalog is a catalog that keeps what it is asked to.
+// fakeCatalog is a catalog that stores what it is asked to.
 type fakeCatalog struct {
 	nodes   map[string]catalog.Node
 	entries []catalog.PutNodeEntry
@@ -177,10 +176,10 @@ func TestAdmission(t *testing.T) {
 		name     string // of the cluster
 		seen     []Member
 		after    time.Duration
-		refused  string // by the catalog
-		err      error  // of it
+		refused  string // the answer of the catalog
+		err      error  // the error of the catalog
 		replaces string
-		asked    bool // the catalog is
+		asked    bool // whether the catalog is asked
 		want     string
 		wantErr  error
 	}{

@@ -18,7 +18,7 @@ const (
 	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
 	// then grows by joins.
 	ExpectMax       = 32
-	programBytesMax = 32 // of the program's version; longer ones are cut
+	programBytesMax = 32 // bound of the program's version; longer ones are cut
 )
 
 // MemberState is the state that a node announces. Later versions may add values.
@@ -47,7 +47,7 @@ func (s MemberState) String() string {
 // living member may be unreachable from here.
 type Member struct {
 	Key  string // the node's key, which identifies the member
-	Name string // its node id
+	Name string // the node id
 	// ClusterID is empty for a member that has no cluster yet.
 	ClusterID   string
 	ClusterName string // --cluster-name; empty if not set
@@ -55,15 +55,15 @@ type Member struct {
 	HTTPAddr    string // HOST:PORT as announced
 	ClusterAddr string // HOST:PORT as announced
 	GossipAddr  string // IP:PORT
-	Version     string // of the program, for people
+	Version     string // the program's version, for people
 	VersionMax  uint16 // highest cluster version that the program supports
 	Expect      uint8  // --bootstrap-expect of a member without a cluster
 	State       MemberState
 
 	Alive bool
-	// Since is when Alive changed last: to false when the member answered a probe of this
-	// process last, or said that it stops; to true when this process noticed. It has a
-	// monotonic reading, and is independent of the member's clock.
+	// Since is when Alive last changed. A member became dead when it last answered a probe of this process, or when it announced
+	// its stop. It became alive when this process noticed. Since has a monotonic reading and does not depend on the member's
+	// clock.
 	Since time.Time
 }
 
@@ -98,10 +98,8 @@ func (m *Member) check() error {
 //	│  1 byte   │   1   │   1    │ 2, big end. │  16, or 0s │ cluster address, its name    │
 //	└───────────┴───────┴────────┴─────────────┴────────────┴──────────────────────────────┘
 //
-// Each of the last five is its length in one byte and its bytes. Programs of cluster
-// version 4 send no name of the cluster. What comes after it is of a later version and
-// is skipped: these are hints, and nodes of two versions must see each other while a
-// cluster is upgraded.
+// Each of the last five fields is a length of one byte, then so many bytes. A reader skips all bytes behind them, which a later
+// version may add: metadata is a hint, and nodes of two versions must see each other while a cluster is upgraded.
 const metaHeadBytes = 5 + clusterIDBytes
 
 // appendMeta appends the metadata of m, which passes check, to dst.
@@ -109,7 +107,7 @@ func appendMeta(dst []byte, m *Member) []byte {
 	dst = append(dst, metaVersion, byte(m.State), m.Expect)
 	dst = binary.BigEndian.AppendUint16(dst, m.VersionMax)
 	var id [clusterIDBytes]byte
-	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // checked; an empty one leaves zeros
+	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // m is checked, so Decode cannot fail; an empty id leaves zeros
 	dst = append(dst, id[:]...)
 	program := m.Version[:min(len(m.Version), programBytesMax)]
 	for _, s := range []string{m.Zone, program, m.HTTPAddr, m.ClusterAddr, m.ClusterName} {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// widestMember has the longest of everything.
+// widestMember returns a member with the longest value in each field.
 func widestMember() Member {
 	name := strings.Repeat("n", nodeIDBytesMax)
 	return Member{

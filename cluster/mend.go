@@ -15,9 +15,9 @@ func (p *plan) mend() {
 	}
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
-			// The catalog's group is small, and others may wait for it: it takes a new node in
-			// only once the lost one that had its address has left.
-			if !p.settled(g) || !p.roomToMove() && g != catalog.Group {
+			// The catalog's group is small, and others may wait for it, so it ignores MovesMax. A node may join by the address of
+			// a lost one: the group takes it in only once the lost node has left.
+			if !p.settled(g) || !p.mayStartMove() && g != catalog.Group {
 				continue
 			}
 			if target, why := change(g); target != nil && p.majority(target, p.alive) {
@@ -27,23 +27,23 @@ func (p *plan) mend() {
 	}
 }
 
-// retarget changes the target of a move if the joining node dies, or starts to leave, before it is
-// a voter: to another node that is alive. Otherwise the group would wait for as long as that lasts.
-// A node may also be chosen that is dead already, which gossip finds out within seconds. A voter of
-// the target that is lost is replaced too: the others may need the voter that is to go.
+// retarget changes the target of a move if the joining node dies, or starts to leave, before it is a voter. The new target names
+// another node that is alive; otherwise the group would wait as long as the node is away. The plan may also have chosen a node
+// that had just died, which gossip detects within seconds. retarget replaces a lost voter of the target too: the group may need
+// the voter that is to go.
 func (p *plan) retarget(g uint32) {
-	facts, known := p.view.Groups[g]
-	if !known || !p.majority(facts.Voters, func(key string) bool { return p.fresh(g, key) }) {
+	report, known := p.view.Groups[g]
+	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
 		return
 	}
 	for _, key := range p.targets[g] {
 		var next []string
 		why := "died"
 		switch {
-		case p.nodes[key].State == catalog.NodeLeaving && (!contains(facts.Voters, key) || !p.alive(key) && !sameSet(facts.Voters, p.targets[g])):
+		case p.nodes[key].State == catalog.NodeLeaving && (!contains(report.Voters, key) || !p.alive(key) && !sameSet(report.Voters, p.targets[g])):
 			next, _ = p.replace(g, key)
 			why = "is leaving"
-		case !contains(facts.Voters, key) && !p.alive(key):
+		case !contains(report.Voters, key) && !p.alive(key):
 			if to := p.bestTaker(g, without(p.staying(g), key)); to != "" {
 				next = swapped(p.targets[g], key, to)
 			}
@@ -118,8 +118,7 @@ func (p *plan) want(g uint32) int {
 	return min(n, p.settings.Replicas)
 }
 
-// grow adds a voter. A group of one gets all that it lacks at once: while it has two, the loss of either
-// stops it.
+// grow adds a voter. To a group of one it adds all missing voters at once: a group of two stops when either voter is lost.
 func (p *plan) grow(g uint32) ([]string, Reason) {
 	was := p.targets[g]
 	target := slices.Clone(was)
@@ -161,7 +160,7 @@ func (p *plan) spread(g uint32) ([]string, Reason) {
 	from, to, least := "", "", p.crowding(target)
 	for _, x := range target {
 		if !p.takes(x) {
-			continue // a draining voter stays, and a leaving one is replaced elsewhere
+			continue // a draining voter stays, and replaceLeaving moves a leaving one
 		}
 		y := p.bestTaker(g, without(target, x))
 		if y == "" {

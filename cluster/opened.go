@@ -14,7 +14,7 @@ import (
 const (
 	openedFile   = "groups.json"
 	openedFormat = 1
-	// openedBytesMax bounds how much is read: some 90,000 groups, where 64 are usual.
+	// openedBytesMax bounds how much is read: some 90,000 groups. Nodes usually have 64.
 	openedBytesMax = 1 << 20
 )
 

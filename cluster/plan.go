@@ -23,14 +23,14 @@ type View struct {
 
 // PlanSettings configure plans. All but NodesWanted must be set.
 type PlanSettings struct {
-	NodesWanted  int           // of a new cluster, for which its first plan waits; 0 for none
-	Replicas     int           // voters of a group if there are enough nodes; 1…raftfsm.ReplicasMax
-	ReplaceAfter time.Duration // a node dead for so long is replaced
-	MovesMax     int           // groups whose members change at a time: each copies a shard
+	NodesWanted  int           // nodes of a new cluster that its first plan waits for; 0 for none
+	Replicas     int           // voters of a group if there are enough nodes; 1…catalog.ReplicasMax
+	ReplaceAfter time.Duration // how long a node is dead before it is replaced
+	MovesMax     int           // groups that may move at a time: each move copies a shard
 }
 
-// PlanSettingsDefault outlives any one node, sits out a reboot, and leaves most
-// of the disks and the network to requests.
+// PlanSettingsDefault survives the loss of any one node, does not react to a reboot, and leaves most of the disks and the network
+// to requests.
 var PlanSettingsDefault = PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Minute, MovesMax: 2}
 
 // Check returns why s is not valid, or nil.
@@ -44,8 +44,8 @@ func (s PlanSettings) Check() error {
 	return nil
 }
 
-// Plan returns the next steps, the most urgent first, and none when nothing needs to change.
-// It is a pure function. Carrying out its steps, plan after plan, leads to a state in which:
+// Plan returns the next steps, the most urgent first, and none when nothing needs to change. It is a pure function. Carrying out
+// its steps, plan after plan, leads to a state in which:
 //
 //   - Each group has Replicas voters, or as many as there are nodes, in as many zones as
 //     possible.
@@ -54,10 +54,10 @@ func (s PlanSettings) Check() error {
 //     of all keyspaces as far as that allows.
 //   - Nodes that leave hold nothing, and are removed.
 //
-// A group never loses more than one of its voters at a time: a target changes by one member, but that of
-// a group with one voter, and only after the configuration has reached the previous target and most of its voters
-// are alive. Plan moves nothing to a dead node, and a voter off one only once it has been dead for
-// ReplaceAfter or an operator removes it. It moves nothing at all while most nodes are dead.
+// A target changes by one member at a time, so a group never loses two voters at once. Only a group with one voter gets several
+// new ones together. A target changes only after the configuration has reached the previous target and most of its voters are
+// alive. Plan moves nothing to a dead node. It moves a voter off a dead node only after ReplaceAfter, or if an operator removes
+// the node. While most nodes are dead, it moves nothing at all.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if len(view.Catalog.Keyspaces) == 0 && len(p.nodes) < view.Settings.NodesWanted {
@@ -103,7 +103,7 @@ func (p *plan) declareLost() {
 	}
 }
 
-// kept returns why a dead node is not given up however long it is dead, or "".
+// kept returns why Plan never gives up a dead node, or "" if it may.
 func (p *plan) kept(key string) string {
 	switch takers := len(p.takers()); {
 	case p.nodes[key].State == catalog.NodeLeaving:
@@ -132,12 +132,12 @@ func (p *plan) removeEmpty() {
 
 func (p *plan) empty(key string) bool {
 	for _, g := range p.groups {
-		facts, known := p.view.Groups[g]
-		if !known || contains(p.targets[g], key) || contains(facts.Voters, key) {
+		report, known := p.view.Groups[g]
+		if !known || contains(p.targets[g], key) || contains(report.Voters, key) {
 			return false
 		}
-		if !p.everywhere[g] && contains(facts.NonVoters, key) {
-			return false // of some groups all nodes are members
+		if !p.everywhere[g] && contains(report.NonVoters, key) {
+			return false // all nodes are members of some groups
 		}
 	}
 	return true

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// three zones, and groups on a, b and c that they lead in turn.
+// abc returns three zones, and groups on a, b and c that these lead in turn.
 func abc(nodes int, groups int) View {
 	v := quiet([]string{"x", "y", "z", "x", "y", "z"}[:nodes], slices.Repeat([][]string{{"a", "b", "c"}}, groups))
 	for i := range groups {
@@ -19,8 +19,8 @@ func abc(nodes int, groups int) View {
 	return v
 }
 
-// chained is a placing where a has two replicas and d none. Those of a are with
-// nodes of d's zone, so they can only go to c, and one of c to d.
+// chained returns a placement where a has two replicas and d has none. The groups of a have replicas in d's zone, so they can
+// only move to c, and one group of c to d.
 func chained() View {
 	v := quiet([]string{"x", "y", "x", "y", "z", "y"}, [][]string{{"b", "a"}, {"c", "e"}, {"a", "f"}})
 	v.Settings.Replicas = 2
@@ -38,7 +38,7 @@ func in(state catalog.NodeState) func(*catalog.Node) {
 }
 
 func TestPlan(t *testing.T) {
-	const late = 2 * time.Minute // beyond when a node is replaced
+	const late = 2 * time.Minute // longer than ReplaceAfter
 	for _, test := range []struct {
 		name   string
 		view   View
@@ -270,19 +270,18 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// everywhere has all nodes be members of the keyspace, those that do not vote without a
-// vote.
+// everywhere makes all nodes members of the keyspace; those that are no voters have no vote.
 func everywhere(v *View) {
 	k := v.Catalog.Keyspaces["k"]
 	k.Everywhere = true
 	v.Catalog.Keyspaces["k"] = k
-	for g, facts := range v.Groups {
+	for g, report := range v.Groups {
 		for key := range v.Catalog.Nodes {
-			if !contains(facts.Voters, key) {
-				facts.NonVoters = append(facts.NonVoters, key)
+			if !contains(report.Voters, key) {
+				report.NonVoters = append(report.NonVoters, key)
 			}
 		}
-		v.Groups[g] = facts
+		v.Groups[g] = report
 	}
 }
 
@@ -324,8 +323,7 @@ func TestPlanSettings(t *testing.T) {
 	}
 }
 
-// BenchmarkPlan plans for the largest cluster that shards fit on, which has
-// gained a node.
+// BenchmarkPlan plans for the largest supported cluster, which has gained a node.
 func BenchmarkPlan(b *testing.B) {
 	v := quiet(slices.Repeat([]string{"x", "y", "z"}, 7), nil)
 	replicas, err := Initial(v, 1000)

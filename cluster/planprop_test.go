@@ -11,10 +11,10 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Nodes join, die, return, are wiped, drained and removed, and a keyspace is to be on
-// all of them or not, while plans are made and carried out in any order, late, or not
-// at all. 1. Each plan keeps to its rules (see mustKeepRules). 2. Once nothing more
-// happens, plans come to an end, 3. and have made of the cluster what Plan promises.
+// Nodes join, die, return, and are wiped, drained and removed. A keyspace switches between full replication and shards. Meanwhile
+// plans are made and carried out in any order, late, or not at all.
+// 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans come to an end.
+// 3. The cluster is then as Plan promises.
 func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSim(rt)
@@ -50,7 +50,7 @@ func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 	})
 }
 
-// planned makes a plan that keeps its rules, twice the same.
+// planned returns a plan that keeps its rules. Planning twice yields the same plan.
 func (s *sim) planned() []Step {
 	view := s.view()
 	steps := Plan(view)
@@ -61,8 +61,7 @@ func (s *sim) planned() []Step {
 	return steps
 }
 
-// mustKeepRules checks a plan against the cluster as it is: p is of the view that
-// the plan was made from.
+// mustKeepRules checks a plan against the cluster as it is. p belongs to the view that the plan was made from.
 func (s *sim) mustKeepRules(steps []Step, p *plan) {
 	transferred, placed := map[uint32]bool{}, map[uint32]bool{}
 	moving := 0
@@ -154,7 +153,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	if len(out) == 0 && !settled {
 		no("the group has not reached its target")
 	}
-	// Where a node had to come in, no other would have been less crowded.
+	// If a node had to join, no other node would have been less crowded.
 	if len(in) == 1 {
 		stay := slices.DeleteFunc(without(step.Target, in[0]), func(key string) bool { return p.nodes[key].State == catalog.NodeLeaving })
 		for _, other := range p.takers() {
@@ -165,8 +164,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	}
 }
 
-// calmDown ends the events. At most one node stays dead, and only one that no
-// group needs.
+// calmDown ends the events. At most one node stays dead, and no group needs it.
 func (s *sim) calmDown() {
 	s.calm = true
 	keys := slices.Sorted(maps.Keys(s.dead))
@@ -197,8 +195,7 @@ func (s *sim) calmDown() {
 	}
 }
 
-// mustConverge makes and carries out plans until they are empty and nothing
-// moves, for longer than a node may be dead.
+// mustConverge makes and carries out plans until they are empty and nothing moves for longer than ReplaceAfter.
 func (s *sim) mustConverge() {
 	idle := time.Duration(0)
 	var last []Step
@@ -218,8 +215,7 @@ func (s *sim) mustConverge() {
 	s.t.Fatalf("no end of it; the last plan is %v\n%s", last, s)
 }
 
-// still reports whether every group is what its target says, or waits for a node
-// that is dead.
+// still reports whether every group matches its target, or waits for a dead node.
 func (s *sim) still() bool {
 	for _, g := range s.numbers() {
 		group := s.groups[g]
@@ -252,7 +248,7 @@ func (s *sim) mustBeAsPromised() {
 		}
 	}
 	if len(s.dead) > 0 {
-		return // a node that may come back is waited for
+		return // the group waits for a node that may come back
 	}
 	for _, key := range p.keys {
 		if p.nodes[key].State == catalog.NodeLeaving {

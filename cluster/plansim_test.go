@@ -11,19 +11,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sim is a naive cluster: the real catalog, and Raft groups that follow it one
-// change at a time. All chance is rapid's.
+// sim is a naive cluster: the real catalog, and Raft groups that follow it one change at a time. rapid makes all random choices.
 type sim struct {
 	t        *rapid.T
 	catalog  *catalog.View
 	settings PlanSettings
 	now      time.Duration
-	dead     map[string]time.Duration // node to when it died
+	dead     map[string]time.Duration // node → when it died
 	groups   map[uint32]*simGroup
-	wiped    string // the last node that lost its disk: it never returns, and another has its address
-	heir     string // that one
-	made     int    // nodes ever made
-	calm     bool   // nothing takes longer any more
+	wiped    string // the last node that lost its disk: it never returns, and heir has its address
+	heir     string
+	made     int  // number of nodes ever created
+	calm     bool // nothing takes longer any more
 }
 
 // simGroup is a group's Raft configuration.
@@ -70,7 +69,7 @@ func (s *sim) join(zone, replaces string, versionMax int) string {
 	return key
 }
 
-// create makes a keyspace where Initial wants it, its leaders elected.
+// create creates a keyspace where Initial places it, with elected leaders.
 func (s *sim) create(name string, shards int) {
 	replicas, err := Initial(s.view(), shards)
 	if err != nil {
@@ -82,7 +81,7 @@ func (s *sim) create(name string, shards int) {
 	}
 }
 
-// begin makes the groups that the catalog has and that are not there.
+// begin starts the groups that the catalog has and the simulation lacks.
 func (s *sim) begin() {
 	for g, p := range s.catalog.Groups {
 		if s.groups[g] == nil {
@@ -115,18 +114,18 @@ func (s *sim) view() View {
 		if group.leader == "" {
 			continue
 		}
-		facts := shard.LeaderView{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
+		report := shard.LeaderView{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
 		for _, key := range group.voters {
 			if s.alive(key) && !group.behind[key] {
-				facts.CaughtUp = append(facts.CaughtUp, key)
+				report.CaughtUp = append(report.CaughtUp, key)
 			}
 		}
-		v.Groups[g] = facts
+		v.Groups[g] = report
 	}
 	return v
 }
 
-// tick lets time pass and each group do at most one thing.
+// tick advances time; each group does at most one thing.
 func (s *sim) tick() {
 	s.now += time.Second
 	s.begin()
@@ -154,12 +153,12 @@ func (s *sim) elect(group *simGroup) {
 		}
 		return
 	}
-	for key := range group.behind { // among those that are alive, one has all that is committed
+	for key := range group.behind { // one of the living has all committed entries
 		delete(group.behind, key)
 	}
 }
 
-// reconcile brings a group one change nearer to what the catalog says.
+// reconcile brings a group one change nearer to the catalog.
 func (s *sim) reconcile(g uint32, group *simGroup) {
 	c := s.catalog
 	target := c.Groups[g].Target
@@ -178,7 +177,7 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 			if key == s.heir && (contains(group.voters, s.wiped) || contains(group.nonVoters, s.wiped)) {
 				left := without(group.voters, s.wiped)
 				if contains(target, s.wiped) || !s.quorum(left) {
-					continue // raft takes no address twice
+					continue // Raft accepts no address twice
 				}
 				group.voters, group.nonVoters = left, without(group.nonVoters, s.wiped)
 				return
@@ -202,15 +201,14 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	s.dismiss(group, target, others)
 }
 
-// follows reports whether a node knows that it is to have a replica of a group: the catalog's
-// group has taken it in, or the group is the catalog's.
+// follows reports whether a node knows that it should have a replica of a group: the catalog's group has admitted it, or the
+// group is the catalog's.
 func (s *sim) follows(g uint32, key string) bool {
 	meta := s.groups[catalog.Group]
 	return g == catalog.Group || contains(meta.voters, key) || contains(meta.nonVoters, key)
 }
 
-// canWipe reports whether a node may lose its disk: no other that did is left, and no group
-// needs it.
+// canWipe reports whether a node may lose its disk: no other wiped node remains, and no group needs this one.
 func (s *sim) canWipe(key string) bool {
 	s.begin()
 	c := s.catalog
@@ -226,9 +224,8 @@ func (s *sim) canWipe(key string) bool {
 	return true
 }
 
-// dismiss takes away a voter that is not in the target once all that are have
-// joined, the leader last, if most of those that are left are alive. Others stay
-// without a vote.
+// dismiss removes a voter that is not in the target, the leader last. It waits until all voters of the target have joined, and
+// removes none unless most of the remaining voters are alive. Others stay without a vote.
 func (s *sim) dismiss(group *simGroup, target, others []string) {
 	for _, key := range target {
 		if !contains(group.voters, key) {
@@ -260,7 +257,7 @@ func (s *sim) dismiss(group *simGroup, target, others []string) {
 	}
 }
 
-// carryOut carries a step out, as far as it still fits.
+// carryOut carries out a step, as far as it still applies.
 func (s *sim) carryOut(step Step) {
 	switch step := step.(type) {
 	case Place:
@@ -281,7 +278,7 @@ func (s *sim) carryOut(step Step) {
 	}
 }
 
-// happen lets something happen to the cluster.
+// happen injects one random event.
 func (s *sim) happen() {
 	c := s.catalog
 	keys := slices.Sorted(maps.Keys(c.Nodes))
@@ -320,7 +317,7 @@ func (s *sim) happen() {
 	}
 }
 
-// revive brings a node back, its replicas behind.
+// revive brings a node back with replicas that lag.
 func (s *sim) revive(key string) {
 	if key == s.wiped {
 		return

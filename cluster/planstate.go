@@ -16,19 +16,19 @@ type plan struct {
 	settings   PlanSettings
 	nodes      map[string]catalog.Node
 	keys       []string // of nodes, ascending
-	groups     []uint32 // that are placed, ascending
+	groups     []uint32 // the groups that Plan places, ascending
 	names      map[uint32]string
-	everywhere map[uint32]bool // groups that all nodes are members of
-	light      map[uint32]bool // of these, groups that count as no load
+	everywhere map[uint32]bool // groups with all nodes as members
+	light      map[uint32]bool // groups among everywhere that count as no load
 
 	targets map[uint32][]string
 	leaders map[uint32]string // of groups whose leader answers
 	load    map[string]int    // replicas of shards, by node
 	leads   map[string]int    // shards led, by node
 
-	busy    map[uint32]bool // the group has not reached its target, or is given another
+	busy    map[uint32]bool // the group has not reached its target, or this plan has changed the target
 	moving  int             // groups that copy data now or will soon
-	unheard int             // groups without a report that could have a leader
+	unheard int             // groups that could have a leader but sent no report
 	steps   []Step
 }
 
@@ -43,9 +43,9 @@ func newPlan(view *View) *plan {
 	for _, g := range p.groups {
 		p.everywhere[g], p.light[g] = c.EveryNode(g), c.Light(g)
 		p.setTarget(g, c.Groups[g].Target)
-		facts, known := view.Groups[g]
+		report, known := view.Groups[g]
 		if known {
-			p.setLeader(g, facts.Leader)
+			p.setLeader(g, report.Leader)
 		} else if p.majority(c.Groups[g].Target, p.alive) {
 			p.unheard++
 		}
@@ -77,7 +77,7 @@ func without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
-// swapped returns keys with one in the place of another.
+// swapped returns keys with to in the place of from.
 func swapped(keys []string, from, to string) []string {
 	keys = slices.Clone(keys)
 	keys[slices.Index(keys, from)] = to
@@ -110,7 +110,6 @@ func (p *plan) setLeader(g uint32, leader string) {
 	p.leaders[g] = leader
 }
 
-// place adds a Place.
 func (p *plan) place(g uint32, target []string, why Reason) {
 	p.add(Place{Group: g, Name: p.names[g], Was: p.targets[g], Target: target, Reason: why})
 	p.setTarget(g, target)
@@ -118,8 +117,8 @@ func (p *plan) place(g uint32, target []string, why Reason) {
 	p.moving++
 }
 
-// roomToMove reports whether one more group may move.
-func (p *plan) roomToMove() bool { return p.moving < p.settings.MovesMax }
+// mayStartMove reports whether one more group may move.
+func (p *plan) mayStartMove() bool { return p.moving < p.settings.MovesMax }
 
 func (p *plan) alive(key string) bool {
 	_, dead := p.view.Dead[key]
@@ -127,7 +126,7 @@ func (p *plan) alive(key string) bool {
 	return known && !dead
 }
 
-// takes reports whether a node may be given replicas and the lead of groups.
+// takes reports whether a node may get replicas and leaderships.
 func (p *plan) takes(key string) bool {
 	return p.alive(key) && p.nodes[key].State == catalog.NodeActive
 }
@@ -139,8 +138,8 @@ func (p *plan) takers() []string {
 
 // fresh reports whether a voter of a group is alive and has nearly all of its log.
 func (p *plan) fresh(g uint32, key string) bool {
-	facts := p.view.Groups[g]
-	return p.alive(key) && (key == facts.Leader || contains(facts.CaughtUp, key))
+	report := p.view.Groups[g]
+	return p.alive(key) && (key == report.Leader || contains(report.CaughtUp, key))
 }
 
 func (p *plan) majority(keys []string, is func(string) bool) bool {
@@ -155,20 +154,20 @@ func (p *plan) majority(keys []string, is func(string) bool) bool {
 
 // moves reports whether a group's members are changing now, as far as known.
 func (p *plan) moves(g uint32) bool {
-	facts, known := p.view.Groups[g]
-	if !known { // with most of its voters it has a leader soon; without, nothing moves
+	report, known := p.view.Groups[g]
+	if !known { // a majority elects a leader soon; without a majority nothing moves
 		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
-	return !sameSet(facts.Voters, p.view.Catalog.Groups[g].Target) ||
-		!p.everywhere[g] && len(facts.NonVoters) > 0
+	return !sameSet(report.Voters, p.view.Catalog.Groups[g].Target) ||
+		!p.everywhere[g] && len(report.NonVoters) > 0
 }
 
 // waitsForDead reports whether a group's move waits because the joining node is dead. The
 // wait may be long and must not delay other moves.
 func (p *plan) waitsForDead(g uint32) bool {
-	facts, known := p.view.Groups[g]
+	report, known := p.view.Groups[g]
 	return known && slices.ContainsFunc(p.targets[g], func(key string) bool {
-		return !contains(facts.Voters, key) && !p.alive(key)
+		return !contains(report.Voters, key) && !p.alive(key)
 	})
 }
 

@@ -27,7 +27,7 @@ func (r Reason) Why() string { return string(r) }
 type Place struct {
 	Group  uint32   `json:"group"`
 	Name   string   `json:"name"` // of the group: keyspace and shard, such as "posts/3"
-	Was    []string `json:"was"`  // the target that this is planned upon
+	Was    []string `json:"was"`  // the target that this step was planned on
 	Target []string `json:"target"`
 	Reason `json:"reason"`
 }
@@ -36,12 +36,11 @@ type Place struct {
 type Transfer struct {
 	Group  uint32 `json:"group"`
 	Name   string `json:"name"`
-	From   string `json:"from"` // if another node leads by then, there is nothing to do
+	From   string `json:"from"` // if another node leads by then, the step does nothing
 	To     string `json:"to"`
 	Reason `json:"reason"`
 }
 
-// SetNodeState sets the state of a node.
 type SetNodeState struct {
 	Node   string            `json:"node"`
 	State  catalog.NodeState `json:"state"`
