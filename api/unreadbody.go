@@ -35,11 +35,8 @@ func (r *request) idName() string {
 // findUnread sets the request's keyspace to that of unread numbers.
 func (r *request) findUnread() error {
 	r.keyspace = r.backend.Keyspace(shard.KeyspaceUnread)
-	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
+	if r.keyspace == nil { // it is built in
 		return errNoCluster
-	}
-	if r.keyspace == nil || r.keyspace.Kind != shard.KindUnread {
-		return fmt.Errorf("%w: the cluster version is too low for unread numbers", shard.ErrUnknownKeyspace)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func TestUnknownOpsAreRefusedByName(t *testing.T) {
 			section := append([]byte{codec.SectionRequest, 3, 0, 0, 0, 1, 0}, byte(op))
 			_, _, err := CheckSection(kind, codectest.Whole, section, SectionVisitor{})
 			refused := err != nil && strings.Contains(err.Error(), fmt.Sprintf(" in a shard of %s", kind))
-			named := int(op) < len(opNames) && opNames[op] != ""
+			named := op < len(opNames) && opNames[op] != ""
 			if !refused {
 				known++
 			}

@@ -80,11 +80,10 @@ func (n *Node) SkewWarning(k *Keyspace) string {
 		"an odd number, or sharding %s, spreads them evenly", k.Shards, layout, ShardingHash)
 }
 
-// AddColumns adds those columns that the keyspace does not have, at its end, and returns
-// it. Counts of a new column are 0. floors, by name, gives columns a floor, those that
-// are there too, or with nil takes it away; others keep theirs. Where the cluster
-// version has floors, a new column of unread numbers that is not among them has the
-// floor 0.
+// AddColumns appends the columns that the keyspace lacks and returns the keyspace. Counts of a
+// new column are 0. floors sets the floors of new and old columns by name, nil removes one, and
+// columns that it does not name keep theirs. A new column of unread numbers has the floor 0
+// unless floors names it.
 func (n *Node) AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*Keyspace, error) {
 	if err := keyspace.CheckColumns(columns); err != nil {
 		return nil, err

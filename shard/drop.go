@@ -12,8 +12,7 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// DropRefusedError is returned for a drop of what a cluster cannot be without, or that the
-// cluster version does not allow yet. Nothing was changed.
+// DropRefusedError is returned for a drop of what a cluster cannot be without. Nothing was changed.
 type DropRefusedError struct{ Reason string }
 
 func (e *DropRefusedError) Error() string { return e.Reason }

@@ -15,8 +15,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// ReportCall is the name of the call by which a node asks another what it reads. Nodes know
-// it from the first cluster version with sources on.
+// ReportCall is the name of the call by which a node asks another what it reads.
 const ReportCall = "sources.report"
 
 // Position is a place in a partition: all below it is applied.

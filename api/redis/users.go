@@ -19,8 +19,6 @@ func userCommands() []command {
 	}
 }
 
-const errNoUnread = argumentError("no such keyspace: the cluster version is too low for unread numbers")
-
 // unreadTable returns the table of the users' counts.
 func (b *batch) unreadTable() (*table, error) {
 	for _, t := range b.tables {
@@ -28,14 +26,10 @@ func (b *batch) unreadTable() (*table, error) {
 			return t, nil
 		}
 	}
-	t := b.newTable(shard.KeyspaceUnread, shard.KindUnread)
-	switch {
-	case t != nil:
+	if t := b.newTable(shard.KeyspaceUnread, shard.KindUnread); t != nil {
 		return t, nil
-	case len(b.conn.server.node().Keyspaces()) == 0:
-		return nil, errNoKeyspaces
 	}
-	return nil, errNoUnread
+	return nil, errNoKeyspaces // unread is built in: the cluster has not begun
 }
 
 // unreadRow parses a user and returns the key of its row.

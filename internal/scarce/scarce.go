@@ -29,7 +29,7 @@ func isNoRoom(e syscall.Errno) bool { return e == syscall.ENOSPC || e == syscall
 
 // every reports whether err wraps nothing but system errors for which is returns true.
 func every(err error, is func(syscall.Errno) bool) bool {
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it unwraps by itself, all of what is joined
 	case syscall.Errno:
 		return is(e)
 	case interface{ Unwrap() error }:
