@@ -98,6 +98,16 @@ type Group struct {
 	ColdDamaged   bool   `json:"cold_damaged"` // some of the cold rows cannot be read
 	SealedRows    uint64 `json:"sealed_rows"`  // of Rows, packed in memory
 	SealedBytes   uint64 `json:"sealed_bytes"` // of packed rows, included in Bytes
+	// Members is the group's configuration as the replica knows it.
+	Members []GroupMember `json:"members"`
+}
+
+// GroupMember is one member of a group's configuration.
+type GroupMember struct {
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+	Replica string `json:"replica"`
+	Voter   bool   `json:"voter"`
 }
 
 // Keyspaces lists the keyspaces.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/client"
 )
 
 // watchEvery is how often digests are compared: several times in the least fault.
@@ -70,7 +70,7 @@ func (d *Digests) run(ctx context.Context) {
 }
 
 // note compares the report of one node with all earlier ones.
-func (d *Digests) note(node string, groups []proctest.Group) {
+func (d *Digests) note(node string, groups []client.Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range groups {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -66,7 +67,7 @@ func TestDigestsAreCompared(t *testing.T) {
 			d := &Digests{}
 			d.mu.seen = map[place]sighting{}
 			for _, s := range tc.shown {
-				d.note(s.node, []proctest.Group{{ID: 1, AppliedIndex: s.index, Digest: s.digest}})
+				d.note(s.node, []client.Group{{ID: 1, AppliedIndex: s.index, Digest: s.digest}})
 			}
 			if d.mu.matched != tc.matched || len(d.mu.wrong) != tc.wrong {
 				t.Errorf("%d matched, wrong %q; want %d and %d", d.mu.matched, d.mu.wrong, tc.matched, tc.wrong)

@@ -151,11 +151,11 @@ const rule = `
 	internal/days:
 
 	# What tests use: the built programs; no package beneath them.
-	internal/proctest:
+	internal/proctest: client
 	# A server of Kafka's protocol that tests kill.
 	internal/testbroker/kafka:
 	# Clusters of them.
-	internal/clustertest: internal/proctest
+	internal/clustertest: client internal/proctest
 	# A whole node in the process of a test.
 	internal/nodetest: admin api engine shard source sources
 	# A cable between two nodes, to cut.

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"net/http"
 	"time"
+
+	"github.com/countd/countd/client"
 )
 
 const callTimeout = 15 * time.Second
@@ -109,40 +111,8 @@ type Row struct {
 	Counts map[string]int64 `json:"counts"`
 }
 
-// Group is the part of a group's status that tests use.
-type Group struct {
-	ID            uint32   `json:"id"`
-	Keyspace      string   `json:"keyspace"`
-	Shard         int      `json:"shard"`
-	Role          string   `json:"role"`
-	Leader        string   `json:"leader"` // node id; "" when not known
-	Term          uint64   `json:"term"`
-	AppliedIndex  uint64   `json:"applied_index"`
-	SnapshotIndex uint64   `json:"snapshot_index"`
-	Digest        string   `json:"digest"`
-	Rows          uint64   `json:"rows"`
-	ColdRows      uint64   `json:"cold_rows"`
-	Members       []Member `json:"members"`
-}
-
-// Member is one member of a group's configuration.
-type Member struct {
-	Node  string `json:"node"`
-	Voter bool   `json:"voter"`
-}
-
-// Cluster is the part of the cluster's status that tests use.
-type Cluster struct {
-	ClusterID string `json:"cluster_id"`
-	Nodes     []struct {
-		ID          string `json:"id"`
-		State       string `json:"state"`
-		HTTPAddr    string `json:"http_addr"`
-		ClusterAddr string `json:"cluster_addr"`
-		GossipAddr  string `json:"gossip_addr"`
-	} `json:"nodes"`
-	Groups []Group `json:"groups"`
-}
+// Cluster is a node's status.
+type Cluster struct{ client.Cluster }
 
 // Cluster returns the node's status.
 func (n *Node) Cluster() Cluster {

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/clustertest"
-	"github.com/countd/countd/internal/proctest"
 )
 
 // TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new cluster
@@ -16,7 +16,7 @@ func TestClusterFounderDies(t *testing.T) {
 		c := clustertest.Start(t, bin, clustertest.Options{})
 		tally := c.NewTally(0)
 		i := slices.IndexFunc(c.Nodes(), func(n *clustertest.Node) bool {
-			return slices.ContainsFunc(n.Cluster().Groups, func(g proctest.Group) bool { return g.ID == 0 && g.Role == "leader" })
+			return slices.ContainsFunc(n.Cluster().Groups, func(g client.Group) bool { return g.ID == 0 && g.Role == "leader" })
 		})
 		if i < 0 {
 			t.Fatal("nobody leads the catalog")
