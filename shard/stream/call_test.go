@@ -374,8 +374,10 @@ func TestStreamCallArrivesAsItWasSent(t *testing.T) {
 	if serve, err := parseAppendAnswer(appendAnswerOf(nil, &Answer{serve: true})); err != nil || !serve.serve || serve.leave {
 		t.Errorf("%+v, %v", serve, err)
 	}
-	if _, err := parseAppendAnswer([]byte{0, answerServe - 1}); !errors.Is(err, wire.ErrBadMessage) {
-		t.Errorf("unknown flags: %v", err)
+	for _, kind := range []byte{0, answerServe + 1, 255} {
+		if _, err := parseAppendAnswer([]byte{0, kind}); !errors.Is(err, wire.ErrBadMessage) {
+			t.Errorf("kind %d: %v", kind, err)
+		}
 	}
 }
 

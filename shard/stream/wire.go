@@ -21,11 +21,11 @@ import (
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
 //	entry:   index | term | type | seconds (zigzag) | nanoseconds | data | extensions
 //	call:    1 | id | method | microseconds that it has | request, which is the rest
-//	answer:  id | flags | opening | term | last index
-//	         or, with flag 4, id | flags | text of the error
-//	         or, to a call, with flag 8, id | flags | error (appendCallError) | body, which is the rest
-//	leave:   0 | flag 16: the node that serves the stream is closing, and is to be sent no more
-//	serve:   0 | flag 32, the first message back: the node serves the stream, and takes calls
+//	answer:  id | 1 | success (1) | no pause (1) | opening | term | last index, to an append
+//	         id | 2 | text of the error
+//	         id | 3 | error (rpc.AppendError) | body, which is the rest, to a call
+//	leave:   0 | 4: the node that serves the stream is closing, and takes no more calls
+//	serve:   0 | 5, the first message back: the node serves the stream, and takes calls
 //
 // to is the addressee of the replica that is meant, as in a preface. The id is the
 // call's on its connection. opening counts how often the answering process has opened a
@@ -35,14 +35,11 @@ const (
 	streamAppend = 0
 	streamCall   = 1
 
-	answerSuccess = 1
-	answerNoPause = 2 // raft's NoRetryBackoff
-	answerError   = 4
-	answerCall    = 8
-	answerLeave   = 16
-	answerServe   = 32
-
-	answerFlagsMax = answerSuccess | answerNoPause
+	answerAppend = 1
+	answerError  = 2
+	answerCall   = 3
+	answerLeave  = 4
+	answerServe  = 5
 
 	// AppendBytesMax bounds the entries of a call that travels with those of other
 	// groups: those of a follower that keeps up. What is larger has a connection of its
@@ -64,7 +61,7 @@ type Answer struct {
 	Term    uint64
 	Last    uint64
 	Success bool
-	NoPause bool
+	NoPause bool   // raft's NoRetryBackoff
 	body    []byte // the error and the body of an answer to a call; nil of one to an append
 	leave   bool   // it answers nothing: the node is closing
 	serve   bool   // it answers nothing: the node serves the stream
@@ -192,14 +189,15 @@ func appendAnswerOf(dst []byte, a *Answer) []byte {
 	if a.err != nil {
 		return rpc.AppendText(append(dst, answerError), a.err.Error(), rpc.ErrorTextMax)
 	}
-	flags := byte(0)
-	if a.Success {
-		flags |= answerSuccess
+	dst = append(dst, answerAppend)
+	for _, is := range [...]bool{a.Success, a.NoPause} {
+		if is {
+			dst = append(dst, 1)
+		} else {
+			dst = append(dst, 0)
+		}
 	}
-	if a.NoPause {
-		flags |= answerNoPause
-	}
-	dst = binary.AppendUvarint(append(dst, flags), a.Opening)
+	dst = binary.AppendUvarint(dst, a.Opening)
 	dst = binary.AppendUvarint(dst, a.Term)
 	return binary.AppendUvarint(dst, a.Last)
 }
@@ -208,26 +206,26 @@ func appendAnswerOf(dst []byte, a *Answer) []byte {
 func parseAppendAnswer(b []byte) (Answer, error) {
 	r := wire.Reader{Rest: b}
 	a := Answer{id: r.Uint()}
-	switch flags := r.UintTo(answerServe); {
-	case flags == answerServe:
+	switch kind := r.Byte(); kind {
+	case answerServe:
 		a.serve = true
-	case flags == answerLeave:
+	case answerLeave:
 		a.leave = true
-	case flags == answerCall:
+	case answerCall:
 		if a.body, r.Rest = r.Rest, nil; len(a.body) == 0 {
 			r.Fail("an answer")
 		}
-	case flags == answerError:
+	case answerError:
 		text := r.Bytes()
 		if len(text) > rpc.ErrorTextMax {
 			r.Fail("a long error")
 		}
 		a.err = errors.New(string(text))
-	case flags > answerFlagsMax:
-		r.Fail("unknown flags")
-	default:
-		a.Success, a.NoPause = flags&answerSuccess != 0, flags&answerNoPause != 0
+	case answerAppend:
+		a.Success, a.NoPause = r.UintTo(1) == 1, r.UintTo(1) == 1
 		a.Opening, a.Term, a.Last = r.Uint(), r.Uint(), r.Uint()
+	default:
+		r.Fail(fmt.Sprintf("an answer of kind %d", kind))
 	}
 	return a, r.End()
 }
