@@ -17,18 +17,17 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// LeaderView is a group's latest configuration as its leader knows it, as node
-// keys.
+// LeaderView is a group's latest configuration as its leader knows it, in node keys.
 type LeaderView struct {
 	Group     uint32
 	Leader    string
 	Voters    []string
 	NonVoters []string
-	CaughtUp  []string // those of the other voters that are about as far as the leader
+	CaughtUp  []string // other voters that are within CaughtUpEntries of the leader
 }
 
-// LeaderViews asks every node about the groups that it leads. Groups whose leader does
-// not answer are not in it.
+// LeaderViews asks every node for the views of the groups that it leads. A group is missing if its
+// leader does not answer.
 func (m *Membership) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 	answers := rpc.AskAll(ctx, maps.Keys(m.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) ([]LeaderView, error) {
 		if node == m.cfg.Key {
@@ -61,11 +60,12 @@ func (m *Membership) serveLeaderViews(ctx context.Context, _ []byte) ([]byte, er
 	return json.Marshal(m.LeaderViewsHere(ctx))
 }
 
-// LeaderViewsHere returns the views of the groups that this node leads.
+// LeaderViewsHere returns the views of the groups that this node leads. It asks the other voters
+// for their progress, and updates VotersLag.
 func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
 	views := []LeaderView{}
-	last := map[uint32]uint64{} // index of each log, before anybody was asked
-	place := map[uint32]int{}   // of each group in views
+	last := map[uint32]uint64{} // last index of each log, read before any other node is asked
+	place := map[uint32]int{}   // index in views of each group
 	voters := map[string][]raftstore.ReplicaID{}
 	for _, g := range m.cfg.Replicas.Replicas() {
 		if g.Ready() != nil {
@@ -111,7 +111,7 @@ func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
 	return views
 }
 
-// Progress returns how far another node has applied the logs of its replicas.
+// Progress returns the last index that each replica on another node has applied.
 func (m *Membership) Progress(ctx context.Context, node string, replicas []raftstore.ReplicaID) ([]uint64, error) {
 	answer, err := m.cfg.Calls.Call(ctx, node, methodProgress, AppendReplicas(nil, replicas))
 	if err != nil {
@@ -125,7 +125,7 @@ func (m *Membership) Progress(ctx context.Context, node string, replicas []rafts
 	return applied, r.End()
 }
 
-// Transfer has the node that leads a group hand it over to another.
+// Transfer asks the node from, which leads a group, to hand it over to another.
 func (m *Membership) Transfer(ctx context.Context, group uint32, from, to string) error {
 	if from == m.cfg.Key {
 		return m.HandOver(group, to)
@@ -135,8 +135,8 @@ func (m *Membership) Transfer(ctx context.Context, group uint32, from, to string
 	return err
 }
 
-// ToHandOver counts the groups of several voters that this node leads, and those of
-// them that no other would.
+// ToHandOver returns how many groups with other voters this node leads, and how many of them have
+// no successor.
 func (m *Membership) ToHandOver() (led, heirless int) {
 	for _, g := range m.cfg.Replicas.Replicas() {
 		if g.Ready() != nil || len(g.Voters()) < 2 {

@@ -1,11 +1,11 @@
-// Package membership owns which nodes are members of the groups that this node leads: it
-// changes them step by step to those that the catalog wants, hands groups over, and reports
-// to other nodes and to the catalog what a leader knows about replicas.
+// Package membership owns the member sets of the groups that this node leads. It changes them step
+// by step to what the catalog wants, and hands groups over. It also reports what a leader knows
+// about replicas to other nodes and to the catalog.
 //
-// It never decides where replicas go, and it opens or deletes none.
+// It never decides where replicas are placed, and it neither opens nor deletes a replica.
 //
-// Invariant: a replica is only called removed after this node proved that it leads the
-// group and that no configuration, committed or not, has the replica.
+// Invariant: this node calls a replica removed only after it proved that it leads the group and
+// that no configuration, committed or not, has the replica.
 package membership
 
 import (
@@ -20,21 +20,21 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodProgress = "progress" // groups and numbers of replicas → the index that each has applied
-	methodTransfer = "transfer" // a group and a node → its leadership handed over
-	methodFacts    = "facts"    // → the groups led there, as JSON
-	methodMember   = "member"   // a group and a node → whether it is in the configuration
-	methodKnown    = "known"    // a node → whether it is in the catalog, which is led there
+	methodProgress = "progress" // groups and numbers of replicas → the last index that each has applied
+	methodTransfer = "transfer" // a group and a node → nothing; hands the leadership over
+	methodFacts    = "facts"    // nothing → the views of the groups led there, as JSON
+	methodMember   = "member"   // a group and a Raft id → whether its configuration may have the replica
+	methodKnown    = "known"    // a node → whether it is in the catalog, for the catalog's leader
 )
 
-// groupsMax bounds the groups that one call names: all that a cluster can have.
+// groupsMax bounds the groups in one call: a cluster cannot have more.
 const groupsMax = catalog.GroupsMax + 1
 
-// Replicas are this node's replicas of groups, the catalog's included.
+// Replicas gives access to this node's replicas, the catalog's included.
 type Replicas interface {
 	Replica(group uint32) *replica.Replica // nil for none
 	Replicas() []*replica.Replica
-	Damaged(group uint32) bool // cold rows of the replica cannot be read
+	Damaged(group uint32) bool // the replica has cold rows that it cannot read
 	LedBy(node string) int     // how many groups a node leads, as far as this node knows
 }
 
@@ -44,33 +44,33 @@ type Config struct {
 	Catalog  *catalog.Catalog
 	Calls    *rpc.Calls
 	Replicas Replicas
-	// Prove returns nil once a majority of a group's voters was in no later term at some
-	// moment after the call, and this node leads the group still.
+	// Prove returns nil if this node still leads the group and, at a moment after the call, a
+	// majority of the voters was in no later term.
 	Prove    func(ctx context.Context, g *replica.Replica, term uint64) error
-	Change   func(context.Context, *catalog.Command) error // of the catalog
-	Unfit    func() error                                  // why this node should lead nothing, nil if it may: its disk takes no writes
-	Wake     func()                                        // has reconciling look again at once
+	Change   func(context.Context, *catalog.Command) error // changes the catalog
+	Unfit    func() error                                  // returns why this node should lead nothing, because its disk takes no writes; or nil
+	Wake     func()                                        // makes the node reconcile again at once
 	Stopping <-chan struct{}
 	Logger   *slog.Logger
-	Limited  *slog.Logger // limits what repeats
+	Limited  *slog.Logger // rate-limited
 }
 
-// Membership changes the members of groups that this node leads to those that the catalog
-// wants, and answers other nodes about its replicas. It has no lock: its state is atomic.
+// Membership changes the members of groups that this node leads to those that the catalog wants,
+// and answers other nodes about its replicas. It needs no lock: its state is atomic.
 //
-// Its goroutine: RunRemoved, which the node starts and waits for.
+// Its goroutine is RunRemoved. The node starts it and waits for it.
 type Membership struct {
 	cfg Config
 
-	HandingOver atomic.Bool   // this node is to lead nothing
-	Removed     atomic.Bool   // a member has proved that this node is in the catalog no more
-	VotersLag   atomic.Uint64 // of the groups led here, in entries, the most that LeaderViewsHere last found
+	HandingOver atomic.Bool   // this node must lead nothing
+	Removed     atomic.Bool   // a member has proved that this node is no longer in the catalog
+	VotersLag   atomic.Uint64 // the largest lag of a voter of the groups led here, in entries, as of the last LeaderViewsHere
 }
 
 // New returns the membership of a node.
 func New(cfg Config) *Membership { return &Membership{cfg: cfg} }
 
-// Handle answers the calls of other nodes.
+// Handle registers the handlers for calls of other nodes.
 func (m *Membership) Handle() {
 	m.cfg.Calls.Handle(methodProgress, m.serveProgress)
 	m.cfg.Calls.Handle(methodTransfer, m.serveTransfer)

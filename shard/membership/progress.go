@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// behind returns how many entries another replica of a group lacks of what this
-// node's log had before the call.
+// behind returns how many entries of this node's log, as of the call, another replica has not
+// applied.
 func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.ServerID) (uint64, error) {
 	last := g.LastIndex()
 	node, number := catalog.ParseReplicaID(string(id))
@@ -30,16 +30,15 @@ func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.Ser
 	return last - min(last, theirs[0]), nil
 }
 
-// ErrNotMember is returned for a replica that has not applied the configuration that is
-// in force, or is not there. It may lack only a few entries, but if it does not know
-// that it is a member it can neither lead nor vote.
+// ErrNotMember is returned for a replica that is missing, or has not applied the configuration in
+// force. Even if it lacks only a few entries, it can neither lead nor vote until it knows that it
+// is a member.
 var ErrNotMember = errors.New("it has not applied the configuration that is in force")
 
-// serveProgress answers the index up to which each replica has applied its log.
-// It answers 0 for a replica that is not here, has cold rows that cannot be read, or is
-// not in its own configuration. The log may reach further; a voter should be able to
-// lead at once. A node that is stopping answers ErrDraining, and one whose disk takes no
-// writes why: nothing is to be handed to it.
+// serveProgress answers the index up to which each replica has applied its log; the log may reach
+// further. It answers 0 for a replica that is missing, has unreadable cold rows, or is not in its
+// own configuration, because a voter should be able to lead at once. It returns ErrDraining if
+// this node is stopping, or why its disk takes no writes: nobody should hand a group to it.
 func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, error) {
 	replicas, err := ParseReplicas(request)
 	if err != nil {
@@ -63,9 +62,9 @@ func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, e
 	return answer, nil
 }
 
-// ServeMember answers whether a replica is, or may become again, a member of a group
-// that this node leads. After the answer no, the other node may delete its replica, so
-// this node must lead the group now, and its answer must be committed.
+// ServeMember answers whether a replica is, or may become again, a member of a group that this
+// node leads. After the answer no, the asking node may delete its replica. So this node must lead
+// the group now, and the absence must be committed.
 func (m *Membership) ServeMember(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number, id := uint32(r.UintTo(1<<32-1)), raft.ServerID(r.Bytes())
@@ -82,9 +81,8 @@ func (m *Membership) ServeMember(ctx context.Context, request []byte) ([]byte, e
 	return []byte{1}, nil
 }
 
-// provedGone reports whether a replica is in no configuration, committed or not, of a
-// group that this node leads. It proves that this node led the group at a moment after
-// the call.
+// provedGone reports whether no configuration, committed or not, of a group that this node leads
+// has the replica. It proves that this node led the group at a moment after the call.
 func (m *Membership) provedGone(ctx context.Context, g *replica.Replica, id raft.ServerID) (bool, error) {
 	term := g.ReadyTerm()
 	if err := g.Ready(); err != nil {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// reconcileTimeout bounds what one group's step asks of other nodes.
+	// reconcileTimeout bounds one group's step, including its calls to other nodes.
 	reconcileTimeout = time.Second
 )
 
-// Wanted returns the replicas that the catalog wants to be voters of a group,
-// and those of all nodes if each node is to have one. It reports false while the
-// catalog here does not name the nodes or the numbers of all voters.
+// Wanted returns the replicas that the catalog wants as voters of a group. If each node is to have
+// a replica, others are those of all nodes. known is false while the local catalog lacks a node or
+// the number of a voter.
 func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, known bool) {
 	placement := view.Groups[group]
 	for _, key := range placement.Target {
@@ -47,16 +47,16 @@ func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, 
 	return target, others, true
 }
 
-// Reconcile changes the members of a group that this node leads by one
-// step, and hands the group over if this node is draining. It returns whether
-// this node leads it.
+// Reconcile changes the members of a group by one step, if this node leads it. If no step is due
+// and this node should not lead, it hands the group over. It reports whether this node leads the
+// group.
 func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	if g.Ready() != nil {
 		m.shedStuck(g, view)
 		return false
 	}
 	if _, placed := view.Groups[g.Group()]; !placed {
-		return true // the catalog's own group, before the first node is in it
+		return true // the catalog's own group, before the first node is placed
 	}
 	target, others, known := Wanted(view, g.Group())
 	if !known || m.catalogIsBehind(g, view) {
@@ -77,7 +77,7 @@ func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	case step != "":
 		level := slog.LevelInfo
 		if shedding {
-			level = slog.LevelDebug // a drained node hands over many: see Health
+			level = slog.LevelDebug // a drained node hands many groups over: see Health
 		}
 		m.cfg.Logger.Log(ctx, level, "members", "group", g.Group(), "step", step)
 		m.cfg.Wake()
@@ -85,7 +85,7 @@ func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	return true
 }
 
-// shed hands a group over that this node should not lead: it is draining, its disk takes no
+// shed hands a group over if this node should not lead it: the node is draining, its disk takes no
 // writes, or it cannot read all rows. A group whose own write hangs hands itself over.
 func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
 	may := view.Nodes[m.cfg.Key].State == catalog.NodeActive && !m.HandingOver.Load() && !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil && m.cfg.Unfit() == nil
@@ -100,8 +100,7 @@ func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog
 	return "handed over to " + string(to.ID), g.Transfer(to)
 }
 
-// shedStuck hands a group over that this node leads and whose entries it does not
-// apply.
+// shedStuck hands a group over if this node leads it but does not apply its entries.
 func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 	if g.Stuck() == nil || !g.Leads() {
 		return
@@ -113,11 +112,9 @@ func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 	}
 }
 
-// successor returns the voter that is nearest to having this group's whole log,
-// and of those that have it the one that leads the least, as far as is known
-// here. None that is draining or stopping, whose disk is full, or that does not answer, is chosen.
-// There is no hope of one if all others will not lead: some say so, and the rest do
-// not answer.
+// successor returns the caught-up voter that leads the fewest groups, as far as this node knows.
+// It skips a voter that is draining or stopping, whose disk is full, or that does not answer. hope
+// is false if no other voter will ever lead: at least one refuses, and the rest do not answer.
 func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
 	bestLed, unwilling := 0, false
 	for _, id := range g.Voters() {
@@ -162,13 +159,13 @@ func (m *Membership) HandOver(number uint32, node string) error {
 	return &errs.ArgumentError{Field: "to", Problem: fmt.Sprintf("node %s has no vote in group %d", node, number)}
 }
 
-// WasRemoved reports whether the catalog has retired a replica's number, and asks the
-// group's leader whether the replica is in a configuration.
+// WasRemoved reports whether the catalog has retired a replica's number and the group's leader
+// confirms that no configuration has the replica.
 //
-// A replica that was removed while it was down, or whose leader died in that moment,
-// hears of no leader again. So it asks all nodes, of which only the leader answers. The
-// leader may be about to leave, and not be in the target any more, or be retired itself:
-// it waits for the next replica on this node, which begins once this one is deleted.
+// A replica that was removed while it was down, or whose leader died at that moment, never hears
+// from a leader again. So WasRemoved asks all nodes, of which only the leader answers. That leader
+// may itself be on its way out: it then waits for the next replica on this node, which begins only
+// after this one is deleted.
 func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[group]
 	if !placement.Retired(m.cfg.Key, number) {
@@ -192,9 +189,9 @@ func Without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
-// catalogIsBehind reports whether the group has a member whose number the catalog here
-// has not given yet. A node that was just started may know an older catalog than the one
-// by which the members were chosen, and would undo that.
+// catalogIsBehind reports whether the group has a member whose number the local catalog has not
+// assigned yet. A restarted node may know an older catalog than the one that chose the members,
+// and would undo that choice.
 func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) bool {
 	placement := view.Groups[g.Group()]
 	return slices.ContainsFunc(g.Configuration().Servers, func(s raft.Server) bool {
@@ -213,8 +210,8 @@ func (m *Membership) isMember(ctx context.Context, leader string, number uint32,
 	return len(answer) != 1 || answer[0] != 0, nil
 }
 
-// Displaced reports whether a node is leaving and another has its address: it was
-// wiped, and can never be back.
+// Displaced reports whether a node is leaving and another node has its address. Such a node was
+// wiped and can never return.
 func Displaced(view *catalog.View, node string) bool {
 	old := view.Nodes[node]
 	if old.State != catalog.NodeLeaving {

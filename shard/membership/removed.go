@@ -12,18 +12,18 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// ErrRemoved is returned by Ready once a member has proved that the cluster has
-// removed this node. A key is never used again, so that lasts.
+// ErrRemoved is returned by Ready after a member has proved that the cluster removed this node. It
+// is final, because node keys are never reused.
 var ErrRemoved = errors.New("this node was removed from the cluster, by an operator or because it was gone for longer than --replace-after; " +
 	"start it with a new --data-dir and --join: it joins as a new node")
 
-// removedLookEvery is how often a node that hears of no leader of the catalog, or
-// is not in it, asks whether it was removed: it is for people to read.
+// removedLookEvery is the interval at which a node without a leader of the catalog, or outside the
+// catalog, asks whether it was removed. Only operators wait for the answer.
 const removedLookEvery = 2 * time.Second
 
-// RunRemoved finds out that this node was removed while it was gone: nobody speaks
-// to it by itself any more. It changes and deletes nothing, and ends once it is
-// known. Open starts it, Close stops and waits for it.
+// RunRemoved detects that this node was removed while it was away: no other node would tell it. It
+// changes and deletes nothing, and returns once it knows. Open starts it; Close stops it and
+// waits.
 func (m *Membership) RunRemoved() {
 	tick := time.NewTicker(removedLookEvery)
 	defer tick.Stop()
@@ -41,9 +41,9 @@ func (m *Membership) RunRemoved() {
 	}
 }
 
-// RemovedBy returns the node that has proved that this one is no longer in the catalog, ""
-// for none. It asks only if this node was in the catalog. A node that has an entry of the
-// catalog's log was: the leader adds a node to the catalog before it sends entries to it.
+// RemovedBy returns a node that has proved that this node is no longer in the catalog, or "". It
+// asks only if this node was in the catalog before. A node with an entry of the catalog's log was:
+// the leader adds a node to the catalog before it sends entries to it.
 func (m *Membership) RemovedBy() string {
 	view := m.cfg.Catalog.View()
 	_, in := view.Nodes[m.cfg.Key]
@@ -67,8 +67,7 @@ func (m *Membership) RemovedBy() string {
 	return ""
 }
 
-// catalogMembers returns the other nodes that may lead the catalog, as far as it is
-// known here.
+// catalogMembers returns the other nodes that may lead the catalog, as far as this node knows.
 func (m *Membership) catalogMembers(view *catalog.View, meta *replica.Replica) []string {
 	may := map[string]bool{}
 	for key := range view.Nodes {
@@ -81,7 +80,7 @@ func (m *Membership) catalogMembers(view *catalog.View, meta *replica.Replica) [
 	return slices.Collect(maps.Keys(may))
 }
 
-// IsKnown asks a node that leads the catalog whether this one is in it.
+// IsKnown asks the catalog's leader whether this node is in the catalog.
 func (m *Membership) IsKnown(ctx context.Context, leader string) (bool, error) {
 	request := wire.AppendBytes(nil, []byte(m.cfg.Key))
 	answer, err := m.cfg.Calls.Call(ctx, leader, methodKnown, request)
@@ -91,8 +90,8 @@ func (m *Membership) IsKnown(ctx context.Context, leader string) (bool, error) {
 	return len(answer) != 1 || answer[0] != 0, nil
 }
 
-// serveKnown answers whether a node is in the catalog. This node must lead it now:
-// then it has applied whatever put the asker in.
+// serveKnown answers whether a node is in the catalog. This node must lead the catalog now: then
+// it has applied every command that added a node.
 func (m *Membership) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	node := r.Bytes()

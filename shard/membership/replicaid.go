@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// MemberID returns the Raft id under which a node is, or is to become, a member of a
-// group. It returns false while the catalog has given the node no number.
+// MemberID returns the Raft id of a node's current or future member of a group. It returns false
+// while the catalog has assigned no number.
 func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	if !p.Numbered() {
 		return replica.RaftID(node, 0), true

@@ -7,11 +7,11 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// The catalog learns from a group's leader what only it knows: which replicas will
-// never be members again.
+// This file tells the catalog what only a group's leader knows: which replicas will never be
+// members again.
 
-// ReconcileNumbers tells the catalog what it should know of the replicas of a group
-// that this node leads. An error means that the catalog could not be told now.
+// ReconcileNumbers retires, in the catalog, the numbers of removed replicas of a group that this
+// node leads. It returns an error if the catalog could not be changed now.
 func (m *Membership) ReconcileNumbers(g *replica.Replica, view *catalog.View) error {
 	placement, placed := view.Groups[g.Group()]
 	if !placed || m.catalogIsBehind(g, view) {

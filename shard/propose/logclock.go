@@ -6,35 +6,33 @@ import (
 	"time"
 )
 
-// logOffWarn is how far a group's log may be off the clock before that is logged.
-// Clocks of machines that are looked after differ by less.
+// logOffWarn is how far a log's time may differ from the clock before a warning. The clocks of
+// maintained machines differ by less.
 const logOffWarn = time.Minute
 
-// Clock is the time that a group's entries are stamped with: the process's
-// clock when it was made, or the log's own time where that is later, and what
-// has gone by since. A clock that is set meanwhile does not make the log forget
-// what it should remember, and a log that was once stamped by a clock ahead of
-// this one does not stand still until this one has come up: it would forget
-// nothing, and a group whose memory is full would refuse new keys.
+// Clock is the time that stamps a group's entries. It starts at the process's clock or the log's
+// own time, whichever is later, and advances monotonically. If the machine's clock is set back
+// later, the log does not forget anything early. If an earlier clock ran ahead and stamped the
+// log, time still passes: a log whose time stood still would forget nothing, and a group with a
+// full memory of keys would refuse new keys.
 //
-// While the process's clock is ahead, as after one that was wrong at the start is
-// set right, this one goes at twice the speed. It forgets up to twice as fast, and
-// not at once; but it must come up: keys that tell when they were made are refused
-// if that is too far ahead of the log.
+// While the process's clock is ahead, for example after a wrong clock was corrected, this clock
+// runs at twice the speed. So keys expire up to twice as fast, but not all at once. It must catch
+// up, because a group refuses keys whose own time is too far ahead of the log.
 type Clock struct {
 	logTime func() time.Time
 	logger  *slog.Logger
 
 	mu struct {
-		sync.Mutex           // one goroutine asks for the time, metrics for how far it is off
-		at         time.Time // what the clock said at since, without a monotonic reading
+		sync.Mutex           // the proposer asks for the time, metrics for Behind
+		at         time.Time // the clock at since, without a monotonic reading
 		since      time.Time
-		late       bool // by more than logOffWarn, which was logged
+		late       bool // by more than logOffWarn; already logged
 	}
 }
 
-// NewClock returns a clock that reads at now, and is never behind logTime: the latest
-// stamp of the entries that were applied here. at is time.Now(), but in tests.
+// NewClock returns a clock that starts at at and is never behind logTime, the latest stamp of the
+// applied entries. Outside tests, at is time.Now().
 func NewClock(at time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
 	c := &Clock{logTime: logTime, logger: logger}
 	c.mu.at, c.mu.since = at.Round(0), time.Now()
@@ -46,8 +44,8 @@ func (c *Clock) now() time.Time {
 	defer c.mu.Unlock()
 	now := time.Now()
 	c.mu.at, c.mu.since = c.readLocked(now), now
-	// Stamps of this clock are never above it, so what is comes from another
-	// process.
+	// This clock never stamps an entry with a later time than at. So a later stamp comes from
+	// another process.
 	if stamped := c.logTime(); stamped.After(c.mu.at) {
 		c.mu.at = stamped
 		if ahead := time.Until(stamped); ahead > logOffWarn {
@@ -63,8 +61,7 @@ func (c *Clock) now() time.Time {
 	return c.mu.at
 }
 
-// Behind returns how far the next stamp would be behind the process's clock, 0 if
-// it would not.
+// Behind returns how far the next stamp would be behind the process's clock, at least 0.
 func (c *Clock) Behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +70,7 @@ func (c *Clock) Behind() time.Duration {
 	return max(0, min(wall.Sub(c.readLocked(now)), wall.Sub(c.logTime())))
 }
 
-// readLocked returns what the clock says, the log's own time not looked at.
+// readLocked returns the clock's time, without regard to the log's time.
 func (c *Clock) readLocked(now time.Time) time.Time {
 	passed := now.Sub(c.mu.since)
 	at := c.mu.at.Add(passed)

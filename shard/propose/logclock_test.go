@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The clock of a log: the log's latest stamp, and what the clock would say.
+// A clock for each latest stamp of the log and each wall clock.
 func TestLogClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stamped time.Time
@@ -46,8 +46,8 @@ func TestLogClock(t *testing.T) {
 	})
 }
 
-// A clock that was made while the machine's was an hour behind goes at twice the
-// speed until it has come up, and then as the machine's does.
+// If the machine's clock was an hour behind at the start, the log's clock runs at twice the speed
+// until it has caught up, and then with the machine's.
 func TestLogClockComesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

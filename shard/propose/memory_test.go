@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// A log that one start with a clock a year ahead has stamped goes on forgetting:
-// a memory with room for five keys takes one a minute for ever.
+// A log that a clock a year ahead has stamped continues to forget keys: a memory of five keys
+// accepts one a minute for ever.
 func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, g := newFakeProposer(t)
@@ -37,7 +37,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 		right := p.clock.mu.at
 		p.clock.mu.at = right.AddDate(1, 0, 0)
 		send(0)
-		p.clock.mu.at = right // as after a restart with the clock set right
+		p.clock.mu.at = right // as after a restart with a correct clock
 		for key := range 100 {
 			time.Sleep(time.Minute)
 			send(key + 1)

@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the stages of a write, summed over the node's groups.
+// Metrics has the metrics of the stages of a write, summed over the node's groups.
 type Metrics struct {
 	queue, log, apply prometheus.Observer
 	refused           prometheus.Counter // the queue was full
-	keysRefused       prometheus.Counter // no room to remember another key
+	keysRefused       prometheus.Counter // a shard remembers its maximum of keys
 }
 
 // NewMetrics registers the metrics.
@@ -20,7 +20,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "countd_write_stage_seconds",
 		Help: "Duration of the stages of a write: queue, a request until its entry is proposed; log, an entry until it is committed and about to be applied; apply, a batch of entries in the state machine.",
-		// 4 µs, an apply of a few ops, to 8 s.
+		// From 4 µs, an apply of a few ops, to 8 s.
 		Buckets: prometheus.ExponentialBuckets(4e-6, 2, 22),
 	}, []string{"stage"})
 	refused := prometheus.NewCounter(prometheus.CounterOpts{
@@ -44,24 +44,24 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	}, nil
 }
 
-// applied is a state machine's answer with the moment it began to apply. The
-// state machine itself sees no clock.
+// applied is a state machine's answer, with the time at which it began to apply. The state machine
+// itself sees no clock.
 type applied struct {
 	answer any
 	began  time.Time
 }
 
-// TimedFSM measures how long a state machine takes. A Proposer's group applies
-// entries through one: Proposer reads its answers.
+// TimedFSM measures the time of a state machine. A Proposer's group must apply entries through
+// one, because Proposer reads its answers.
 type TimedFSM struct {
 	raft.BatchingFSM
 	Metrics *Metrics
 }
 
-// Apply is raft.FSM's.
+// Apply implements raft.FSM.
 func (f TimedFSM) Apply(entry *raft.Log) any { return f.ApplyBatch([]*raft.Log{entry})[0] }
 
-// ApplyBatch is raft.BatchingFSM's.
+// ApplyBatch implements raft.BatchingFSM.
 func (f TimedFSM) ApplyBatch(entries []*raft.Log) []any {
 	began := time.Now()
 	answers := f.BatchingFSM.ApplyBatch(entries)

@@ -12,18 +12,18 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Proposal is one request's part for one group. Its answer is set once Wait has
-// returned something other than ErrOutcomeUnknown.
+// Proposal is the part of a request that concerns one group. Its answer is set once Wait returns
+// anything but ErrOutcomeUnknown.
 type Proposal struct {
-	owner   *Proposer // nil if another node has it, or if it is settled
-	section []byte    // the proposer's until done; never changed once it is queued
+	owner   *Proposer // nil if another node has the proposal, or if it is settled
+	section []byte    // owned by the proposer until done; immutable once queued
 	Ops     int       // in the section
 	Width   int       // columns of each result row; 0 for none
-	clocked bool      // the request needs the leader's time: for its identity, or its ops do
-	since   time.Time // it was queued
+	clocked bool      // the request's identity or its ops need the leader's time
+	since   time.Time // when it was queued
 
-	queued bool          // in its line; guarded by Proposer.mu
-	done   chan struct{} // closed when the answer below is set
+	queued bool          // waits in a line; guarded by Proposer.mu
+	done   chan struct{} // closed once the fields below are set
 
 	Err    error
 	Result *raftfsm.Result // of the whole entry
@@ -31,20 +31,19 @@ type Proposal struct {
 	First  int             // number of its first op in the entry
 }
 
-// load is what a proposal counts against QueueOpsMax. One without ops, a read
-// that is confirmed through the log, takes memory too.
+// load is the proposal's part of QueueOpsMax. A proposal without ops, a read confirmed through the
+// log, uses memory too.
 func (q *Proposal) load() int { return max(q.Ops, 1) }
 
-// large reports which line it waits in.
+// large reports whether the proposal waits in the line of large ones.
 func (q *Proposal) large() bool { return len(q.section) > smallBytesMax }
 
-// Wait returns the request's error once it is settled. At the deadline it
-// withdraws a request that is still queued (ErrOverloaded) and gives one that
-// was proposed up (ErrOutcomeUnknown). What became of a Pending one is its caller's to
-// say, who knows whether it was sent.
+// Wait blocks until the request is settled and returns its error. At the deadline it withdraws a
+// queued request (ErrOverloaded) and gives up one that was proposed (ErrOutcomeUnknown). For a
+// Pending one it waits for Settle, because only the caller knows whether it was sent.
 func (q *Proposal) Wait(deadline *time.Timer) error {
 	select {
-	case <-q.done: // as most of a request's later parts are; the timer costs more to look at
+	case <-q.done: // the usual case for a request's later parts; cheaper than the timer
 		return q.answer()
 	default:
 	}
@@ -89,42 +88,43 @@ func (q *Proposal) answer() error {
 
 func (q *Proposal) Outcome() dedup.Outcome { return q.Result.Outcome(q.number) }
 
-// Use returns the use of the request's key, as the shard judged it.
+// Use returns how the request used its key, as the shard decided.
 func (q *Proposal) Use() dedup.Use { return q.Result.Use(q.number) }
 
-// Position returns where the partition of a section of a source is.
+// Position returns the new position of the partition of a source's section.
 func (q *Proposal) Position() (answer dedup.PositionAnswer, ok bool) {
 	return q.Result.Position(q.number)
 }
 
-// Row returns the first width counts of the row of the proposal's op i.
+// Row returns the first width counts in the result row of op i.
 func (q *Proposal) Row(i, width int) []int64 {
 	at := (q.First + i) * q.Result.Width
 	return q.Result.Rows[at : at+width]
 }
 
-// Refused returns the refusals of the proposal's ops, by number in the entry.
+// Refused returns the refusals of the proposal's ops. Ops are numbered in the entry.
 func (q *Proposal) Refused() []engine.Overflow {
 	return ofOps(q, q.Result.Overflows, func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) })
 }
 
-// Cuts is refused for the deltas that floors cut short.
+// Cuts returns the deltas of the proposal's ops that floors cut short. Ops are numbered in the
+// entry.
 func (q *Proposal) Cuts() []engine.Cut {
 	return ofOps(q, q.Result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })
 }
 
-// Changed returns the proposal's ops that changed a set of members, by number in the entry.
+// Changed returns the proposal's ops that changed a set of members. Ops are numbered in the entry.
 func (q *Proposal) Changed() []int { return ofOps(q, q.Result.Changed, cmp.Compare[int]) }
 
-// ofOps returns those of an entry's notes that are of the proposal's ops.
+// ofOps returns the items of an entry's list that belong to the proposal's ops.
 func ofOps[T any](q *Proposal, all []T, byOp func(T, int) int) []T {
 	from, _ := slices.BinarySearchFunc(all, q.First, byOp)
 	to, _ := slices.BinarySearchFunc(all, q.First+q.Ops, byOp)
 	return all[from:to]
 }
 
-// Overflow returns the refusal of the proposal's op i, if it was refused. from
-// is where to look in the entry's refusals; calls come with rising i.
+// Overflow returns the refusal of op i, if the entry refused it. Calls must come with increasing
+// i; from keeps the place in the entry's refusals between them.
 func (q *Proposal) Overflow(i int, from *int) (engine.Overflow, bool) {
 	all := q.Result.Overflows
 	for *from < len(all) && all[*from].Op < q.First+i {
@@ -136,16 +136,16 @@ func (q *Proposal) Overflow(i int, from *int) (engine.Overflow, bool) {
 	return engine.Overflow{}, false
 }
 
-// Settled returns a proposal that has its answer already: err, or what its caller sets.
+// Settled returns a proposal that is already answered, with err or with what the caller sets.
 func Settled(err error) *Proposal {
 	q := &Proposal{Err: err, done: make(chan struct{})}
 	close(q.done)
 	return q
 }
 
-// Pending returns a proposal that another node has. Its caller sets the answer, then
-// calls Settle, at the deadline at the latest: Wait waits for that.
+// Pending returns a proposal that another node has. The caller must set the answer and then call
+// Settle, at the deadline at the latest, because Wait blocks until then.
 func Pending() *Proposal { return &Proposal{done: make(chan struct{})} }
 
-// Settle ends the waits for a Pending proposal.
+// Settle wakes the waiters of a Pending proposal.
 func (q *Proposal) Settle() { close(q.done) }

@@ -2,41 +2,38 @@ package propose
 
 import "slices"
 
-// The bounds of the requests of one group that wait or are in flight. Bytes and ops bound
-// the memory (a result row is at most 512 B an op), whatever the number of callers.
+// These bound the requests of one group that wait or are in flight. Bytes and ops bound the memory
+// whatever the number of callers; a result row takes at most 512 B for each op.
 const (
-	// The slowest disk seen (a sync of 10 ms) commits as many in a second.
+	// The slowest disk measured (10 ms a sync) commits this many in a second.
 	QueueOpsMax   = 200_000
 	QueueBytesMax = 16 << 20
-	// largeShare is the part of both, 1/largeShare, that large requests may
-	// take, so that small ones find room however many large ones come.
+	// Large requests may use 1/largeShare of both, so that small ones find space however many
+	// large ones arrive.
 	largeShare = 2
-	// smallBytesMax is how long a section may be to be a small one: some 250 ops.
+	// smallBytesMax bounds the section of a small request: about 250 ops.
 	smallBytesMax = 4 << 10
-	// An entry is closed at either of these; a larger single request is an
-	// entry by itself. Above some 10,000 ops an entry no longer gets cheaper
-	// by the op, it only makes the ones behind it wait.
+	// An entry is full at either of these. A larger single request is an entry by itself. Above
+	// about 10,000 ops an entry gets no cheaper per op, but delays the entries after it.
 	EntryOpsMax   = 16_384
 	EntryBytesMax = 256 << 10
 )
 
-// proposalQueue holds the proposals that wait for one group, and counts what
-// they and those in flight take. Small and large ones wait in lines of their
-// own: each has half of an entry for itself while the other line is not empty,
-// so that who brings single ops waits for one or two entries and not for all
-// the batches that came before, and the other way round. Who stands behind a
-// proposal is not known here; a client that sends many requests gets as many
-// turns.
+// proposalQueue holds the proposals that wait for one group, and counts the ops and bytes of all
+// proposals, waiting and in flight. Small and large ones wait in separate lines. While both lines
+// wait, each gets half of an entry. So a single op waits for one or two entries, not for all
+// batches before it, and a batch does not wait for all single ops. The queue does not know
+// clients: a client with many requests gets as many turns.
 //
-// Its proposer's mutex guards it.
+// Proposer.mu guards it.
 type proposalQueue struct {
 	small, large line
-	largeFirst   bool // in the next entry
-	load         load // of both lines, of rooms taken for them and of entries in flight
-	largeLoad    load // the part of large ones
+	largeFirst   bool // fills the next entry first
+	load         load // of both lines, of reservations, and of entries in flight
+	largeLoad    load // the part of large proposals
 }
 
-// load is what proposals take.
+// load is the size of proposals.
 type load struct{ ops, bytes int }
 
 func (l *load) add(q *Proposal, sign int) {
@@ -44,13 +41,13 @@ func (l *load) add(q *Proposal, sign int) {
 	l.bytes += sign * len(q.section)
 }
 
-// fits reports whether q fits beside what is there. Where nothing is, anything
-// does: no request is larger than the bounds for ever.
+// fits reports whether q fits the bounds beside the current load. If the load is zero, any
+// proposal fits, so that no request is too large for ever.
 func (l *load) fits(q *Proposal, share int) bool {
 	return l.ops == 0 || l.ops+q.load() <= QueueOpsMax/share && l.bytes+len(q.section) <= QueueBytesMax/share
 }
 
-// take takes room for a proposal, or reports that there is none.
+// take reserves space for a proposal, or reports false if there is none.
 func (u *proposalQueue) take(q *Proposal) bool {
 	if !u.load.fits(q, 1) || q.large() && !u.largeLoad.fits(q, largeShare) {
 		return false
@@ -59,7 +56,7 @@ func (u *proposalQueue) take(q *Proposal) bool {
 	return true
 }
 
-// give gives a proposal's room back.
+// give releases a proposal's space.
 func (u *proposalQueue) give(q *Proposal) { u.count(q, -1) }
 
 func (u *proposalQueue) count(q *Proposal, sign int) {
@@ -76,13 +73,13 @@ func (u *proposalQueue) lineOf(q *Proposal) *line {
 	return &u.small
 }
 
-// waiting returns how many proposals wait, and what they take.
+// waiting returns the number and the load of the waiting proposals.
 func (u *proposalQueue) waiting() (int, load) {
 	count := len(u.small.waiting) + len(u.large.waiting) - u.small.withdrawn - u.large.withdrawn
 	return count, load{u.small.load.ops + u.large.load.ops, u.small.load.bytes + u.large.load.bytes}
 }
 
-// next removes the proposals of the next entry, none if none waits.
+// next removes and returns the proposals of the next entry, if any.
 func (u *proposalQueue) next() []*Proposal {
 	e := entry{}
 	first, second := &u.small, &u.large
@@ -105,11 +102,11 @@ type entry struct {
 	bytes     int
 }
 
-// line is a queue in order of arrival.
+// line is a FIFO queue.
 type line struct {
 	waiting   []*Proposal
-	withdrawn int  // of waiting; never more than half of it
-	load      load // of the others
+	withdrawn int  // of waiting; at most half of it
+	load      load // of the proposals not withdrawn
 }
 
 func (l *line) push(q *Proposal) {
@@ -118,9 +115,8 @@ func (l *line) push(q *Proposal) {
 	l.waiting = append(l.waiting, q)
 }
 
-// withdraw marks a proposal that waits. The line is closed up when half of it is
-// withdrawn: while a disk hangs nothing takes from it, and callers with short
-// deadlines come and go.
+// withdraw marks a waiting proposal. Once half of the line is withdrawn, withdraw compacts it:
+// while a disk hangs nobody removes proposals, but callers with short deadlines come and go.
 func (l *line) withdraw(q *Proposal) {
 	q.queued = false
 	l.load.add(q, -1)
@@ -131,8 +127,8 @@ func (l *line) withdraw(q *Proposal) {
 	}
 }
 
-// moveTo moves proposals from the front to an entry until that is full to the
-// 1/share-th. An empty entry takes any one.
+// moveTo moves proposals from the front of the line to an entry, until they fill 1/share of it. An
+// empty entry accepts any proposal.
 func (l *line) moveTo(e *entry, share int) {
 	n := 0
 	for _, q := range l.waiting {

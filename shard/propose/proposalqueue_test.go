@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// queueOf has proposals of so many bytes in the queue, a byte an op.
+// queueOf enqueues proposals of these sizes in bytes, one op a byte.
 func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*Proposal {
 	t.Helper()
 	var all []*Proposal
@@ -28,9 +28,9 @@ func sizesOf(batch []*Proposal) []int {
 	return sizes
 }
 
-// While both lines wait: 1. each begins every second entry and has half of it
-// for itself; 2. what one leaves the other may have; 3. one that is larger than
-// an entry waits for its line's turn, and for no more; 4. a line is in order.
+// While both lines wait: 1. each starts every second entry and gets half of it; 2. the other line
+// may use what one leaves; 3. a proposal larger than an entry waits only for its line's turn; 4.
+// each line is in order.
 func TestLinesShareEntries(t *testing.T) {
 	const small, large, huge = 1, smallBytesMax + 1, EntryOpsMax + 1
 	times := func(n, size int) []int { return slices.Repeat([]int{size}, n) }
@@ -72,8 +72,8 @@ func TestLinesShareEntries(t *testing.T) {
 	}
 }
 
-// However many large ones come, half of the room is for small ones; and where
-// there is nothing, anything fits.
+// However many large proposals arrive, half of the space is for small ones. If the queue is empty,
+// any proposal fits.
 func TestLargeOnesLeaveRoom(t *testing.T) {
 	const size = smallBytesMax + 1
 	for name, ops := range map[string]int{"by ops": size, "by bytes": 0} {

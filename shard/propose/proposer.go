@@ -1,11 +1,10 @@
-// Package propose turns the requests that wait for a Raft group into log entries, and
-// hands each request its part of the entry's result. It owns the queue of a group, its
-// bounds, the rounds in which the groups of a node propose together, and the time that
-// entries are stamped with.
+// Package propose turns the requests that wait for a Raft group into log entries, and gives each
+// request its part of the entry's result. It owns a group's queue and its bounds, the rounds in
+// which a node's groups propose together, and the time that stamps entries.
 //
-// It never routes, forwards, retries, reads a row, or speaks to another node. Invariant:
-// a request whose room was taken is answered exactly once, and one that Proposal.Wait
-// reports as ErrOverloaded is in no entry.
+// It never routes, forwards, retries, reads a row, or calls another node. Invariant: every
+// enqueued request is answered exactly once, and a request for which Proposal.Wait returns
+// ErrOverloaded is in no entry.
 package propose
 
 import (
@@ -23,28 +22,28 @@ import (
 )
 
 const (
-	// EntriesInFlightMax lets raft write one entry while it applies the one before.
+	// EntriesInFlightMax lets raft write one entry while it applies the previous one.
 	EntriesInFlightMax = 2
-	// A second entry is made only of so much: one costs each replica two syncs and
-	// some 0.5 ms of processor, which by then is little an op. Less waits, and grows.
+	// A second entry in flight must have at least this size. Each entry costs every replica two
+	// syncs and about 0.5 ms of processor time, which is little per op at this size. A smaller one
+	// waits and grows.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
 )
 
-// Proposer gathers the requests that wait for one group into log entries: the
-// entry that is next takes all that has come while the one before it was written.
-// Entries of the node's groups are made together, in rounds, which say when; only one
-// that is large by itself is made beside them.
+// Proposer combines the requests that wait for one group into log entries: each entry has all
+// requests that arrived while the previous one was written. Rounds decides when the groups of a
+// node propose, so that their entries are written together. An entry that is large enough does not
+// wait for its round.
 //
-// Its goroutines, propose and settle, are started by New and end with
-// Close, which waits for them.
+// Its goroutines are propose and settle. New starts them; Close stops them and waits.
 type Proposer struct {
 	group   Group
 	kind    codec.Kind
 	metrics *Metrics
 	logger  *slog.Logger
 	limits  dedup.Limits
-	clock   *Clock // propose's
+	clock   *Clock // only propose uses it
 	round   *roundMember
 
 	mu struct {
@@ -53,23 +52,23 @@ type Proposer struct {
 		inFlight int // entries
 		closed   bool
 	}
-	wake    chan struct{} // one token: an entry may have become due
+	wake    chan struct{} // capacity 1: an entry may be due
 	flights chan flight   // from propose to settle, in log order
 	wg      sync.WaitGroup
 }
 
-// Group is what a proposer needs of its group.
+// Group is the part of a group that a proposer needs.
 type Group interface {
 	Apply(entry []byte) raft.ApplyFuture
 	Failed() <-chan struct{}
 }
 
-// flight is one entry that was handed to raft.
+// flight is an entry that was passed to raft.
 type flight struct {
 	proposals []*Proposal
 	future    raft.ApplyFuture
 	proposed  time.Time
-	round     uint64 // 0 for none
+	round     uint64 // 0 if it was proposed outside a round
 }
 
 // Config configures New. Every field must be set.
@@ -77,13 +76,13 @@ type Config struct {
 	Group   Group
 	Rounds  *Rounds // of the node
 	Kind    codec.Kind
-	Clock   *Clock // the proposer's alone
+	Clock   *Clock // used by this proposer alone
 	Limits  dedup.Limits
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
 
-// New starts a proposer. Close stops it.
+// New starts a proposer.
 func New(cfg Config) *Proposer {
 	p := &Proposer{group: cfg.Group, kind: cfg.Kind, clock: cfg.Clock, limits: cfg.Limits, metrics: cfg.Metrics, logger: cfg.Logger,
 		wake:    make(chan struct{}, 1),
@@ -95,9 +94,9 @@ func New(cfg Config) *Proposer {
 	return p
 }
 
-// Submit queues a request section of that many ops. The section belongs to the
-// proposer until it is settled. It returns ErrOverloaded if the queue is full,
-// ErrDraining if the proposer is closed.
+// Submit queues a section with that many ops. The proposer owns the section until the proposal is
+// settled. Submit returns ErrOverloaded if the queue is full, and ErrDraining if the proposer is
+// closed.
 func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q, err := p.Reserve(section, ops, clocked, width)
 	if err != nil {
@@ -106,10 +105,9 @@ func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Pr
 	return q, q.Enqueue()
 }
 
-// Reserve is the first half of Submit: it takes the section's room in the queue. The
-// proposal's Enqueue or Cancel must follow. Until then the caller may change the section, but
-// not its length. Whoever writes to several groups takes
-// all rooms before it proposes anything.
+// Reserve is the first half of Submit: it reserves space in the queue. The caller must then call
+// Enqueue or Cancel. Until then it may change the section, but not its length. A request to
+// several groups reserves space in all of them before it enqueues anything.
 func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q := &Proposal{owner: p, section: section, Ops: ops, Width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
@@ -124,7 +122,7 @@ func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*P
 	return q, nil
 }
 
-// Cancel releases the room of a reserved proposal.
+// Cancel releases the space of a reserved proposal.
 func (q *Proposal) Cancel() {
 	p := q.owner
 	p.mu.Lock()
@@ -132,8 +130,8 @@ func (q *Proposal) Cancel() {
 	p.mu.Unlock()
 }
 
-// Enqueue is the second half of Submit. It returns ErrDraining if the proposer was
-// closed meanwhile.
+// Enqueue is the second half of Submit. It returns ErrDraining if the proposer was closed
+// meanwhile.
 func (q *Proposal) Enqueue() error {
 	p := q.owner
 	q.since = time.Now()
@@ -153,13 +151,13 @@ func (q *Proposal) Enqueue() error {
 	return nil
 }
 
-// stateLocked returns how many proposals wait, and whether no entry is in flight.
+// stateLocked returns the number of waiting proposals, and whether no entry is in flight.
 func (p *Proposer) stateLocked() (waiting int, free bool) {
 	waiting, _ = p.mu.queue.waiting()
 	return waiting, p.mu.inFlight == 0
 }
 
-// dueLocked reports whether the next entry is to be proposed now.
+// dueLocked reports whether the next entry should be proposed now.
 func (p *Proposer) dueLocked() bool {
 	waiting, load := p.mu.queue.waiting()
 	enough := load.ops >= secondEntryOps || load.bytes >= secondEntryBytes
@@ -172,7 +170,8 @@ func (p *Proposer) dueLocked() bool {
 	return waiting > 0 && (enough || p.mu.closed)
 }
 
-// withdraw takes a proposal out of the queue, unless it was taken.
+// withdraw removes a proposal from the queue. It returns false if the proposal is already in an
+// entry.
 func (p *Proposer) withdraw(q *Proposal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,9 +185,8 @@ func (p *Proposer) withdraw(q *Proposal) bool {
 	return true
 }
 
-// take removes the next entry's proposals from the queue, none if it is not due, and
-// returns the entry's round. It returns true once the proposer is closed and the queue is
-// empty for ever.
+// take removes the next entry's proposals from the queue, if it is due, and returns the entry's
+// round. ended is true once the proposer is closed and its queue is empty.
 func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,8 +199,7 @@ func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	return batch, round, len(batch) == 0 && waiting == 0 && p.mu.closed
 }
 
-// propose turns the queue into entries until the proposer is closed and the
-// queue is empty.
+// propose turns the queue into entries until the proposer is closed and the queue is empty.
 func (p *Proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
@@ -212,7 +209,7 @@ func (p *Proposer) propose() {
 				return
 			}
 			if len(batch) == 0 {
-				break // who makes an entry due wakes again
+				break // the goroutine that makes an entry due sends another token
 			}
 			f := p.launch(batch)
 			f.round = round
@@ -221,7 +218,7 @@ func (p *Proposer) propose() {
 	}
 }
 
-// launch hands one entry to raft.
+// launch encodes one entry and passes it to raft.
 func (p *Proposer) launch(batch []*Proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
 	bytes, width, first, clocked := 0, 0, 0, false
@@ -244,12 +241,12 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 	return f
 }
 
-// settle answers the proposals of each entry, in log order. It ends when
-// propose has ended and every entry is answered.
+// settle answers the proposals of each entry, in log order. It returns after propose has ended and
+// every entry is answered.
 func (p *Proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
-		p.land(f) // first: who has an answer finds the room that it took free again
+		p.land(f) // first, so that an answered caller finds its space free again
 		for _, q := range f.proposals {
 			q.Result, q.Err = result, err
 			if err == nil && q.Outcome() == dedup.Full {
@@ -260,7 +257,7 @@ func (p *Proposer) settle() {
 	}
 }
 
-// land counts an entry as no longer in flight.
+// land removes an entry from those in flight and releases its space.
 func (p *Proposer) land(f flight) {
 	p.mu.Lock()
 	for _, q := range f.proposals {
@@ -276,8 +273,8 @@ func (p *Proposer) land(f flight) {
 	}
 }
 
-// outcome waits for an entry to be applied here. A group that has failed no
-// longer answers its futures.
+// outcome waits until an entry is applied here. It also returns if the group fails, because raft
+// no longer answers the future then.
 func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	answer := make(chan error, 1)
 	go func() { answer <- f.future.Error() }() // ends with the future, or with the process of a failed group
@@ -291,7 +288,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	case err == nil:
 		r := f.future.Response().(applied)
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
-		if stuck, ok := r.answer.(error); ok { // it is committed, and applied elsewhere
+		if stuck, ok := r.answer.(error); ok { // it is committed, and other nodes apply it
 			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
 			return nil, errs.ErrOutcomeUnknown
 		}
@@ -304,8 +301,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	}
 }
 
-// Close refuses further requests, and returns when those that wait are
-// answered.
+// Close refuses further requests, and blocks until all waiting ones are answered.
 func (p *Proposer) Close() {
 	p.mu.Lock()
 	again := p.mu.closed
@@ -320,7 +316,7 @@ func (p *Proposer) Close() {
 // Behind returns how far the next entry's stamp would be behind the process's clock.
 func (p *Proposer) Behind() time.Duration { return p.clock.Behind() }
 
-// wake leaves a token in a channel with room for one, if it has none.
+// wake puts a token into a channel of capacity 1, unless it has one.
 func wake(token chan struct{}) {
 	select {
 	case token <- struct{}{}:

@@ -26,13 +26,13 @@ import (
 
 var errBrokenDisk = errors.New("the disk is broken")
 
-// limits are those of a node that sets none.
+// limits are the default limits of a node.
 var limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: dedup.KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
 
 var eventually = must.Become
 
-// fakeGroup is a log in memory that applies an entry when the test says so, or
-// at once if it is prompt.
+// fakeGroup is a log in memory. It applies an entry when the test calls settle, or at once if it
+// is prompt.
 type fakeGroup struct {
 	fsm    TimedFSM
 	failCh chan struct{}
@@ -113,7 +113,7 @@ func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Conf
 	return Config{Group: g, Rounds: rounds, Kind: codec.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
 }
 
-// newFakeProposer returns a proposer whose close is the test's affair.
+// newFakeProposer returns a proposer that the test must close.
 func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
@@ -122,7 +122,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }
 
-// sectionOf is a request of ops that add 1 to column 0 of id.
+// sectionOf returns a request of ops that add 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
@@ -146,11 +146,11 @@ func mustSubmit(t *testing.T, p *Proposer, id uint64, ops, width int) *Proposal 
 	return q
 }
 
-// flightsOps is how many ops fillFlights proposes.
+// flightsOps is the number of ops that fillFlights proposes.
 const flightsOps = 1 + secondEntryOps
 
-// fillFlights has as many entries in flight as there may be, of ops on id 0: one
-// of one op, and one of as many as make it worth it.
+// fillFlights proposes the maximum of entries in flight, with ops on id 0: one entry of one op,
+// and one of enough ops for a second entry.
 func fillFlights(t *testing.T, p *Proposer, g *fakeGroup) []*Proposal {
 	t.Helper()
 	all := []*Proposal{mustSubmit(t, p, 0, 1, 0)}
@@ -168,7 +168,7 @@ func waitFor(p *Proposer, q *Proposal, d time.Duration) error {
 	return q.Wait(timer)
 }
 
-// mustBeIdle checks that nothing is counted once everything is answered.
+// mustBeIdle checks that nothing is counted after everything is answered.
 func mustBeIdle(t *testing.T, p *Proposer) {
 	t.Helper()
 	p.mu.Lock()
@@ -187,8 +187,8 @@ func mustBeIdle(t *testing.T, p *Proposer) {
 	}
 }
 
-// What comes while entries are in flight: 1. becomes one entry; 2. in order of
-// arrival; 3. each with its own rows, of the width that it asked for at least.
+// Requests that arrive while entries are in flight 1. become one entry, 2. in order of arrival, 3.
+// each with its own rows, at least as wide as it asked for.
 func TestProposerGroupsWhatWaits(t *testing.T) {
 	p, g := newFakeProposer(t)
 	first := fillFlights(t, p, g)
@@ -221,7 +221,7 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
-// An entry is proposed in its group's turn, or at once if it is large enough, even while
+// A group proposes an entry in its turn, or at once if the entry is large enough, even while
 // another is in flight.
 func TestEntryIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -257,8 +257,7 @@ func TestEntryIsDue(t *testing.T) {
 	}
 }
 
-// The proposer does not wait for ever for callers that do not return, nor for those that
-// withdraw.
+// The proposer does not wait for ever for callers that do not return or that withdraw.
 func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	p, g := newFakeProposer(t)
 	mustSubmit(t, p, 1, 1, 0)
@@ -340,7 +339,7 @@ func TestProposerIsBounded(t *testing.T) {
 		fillFlights(t, p, g)
 		p.mu.Lock()
 		room := QueueBytesMax - p.mu.queue.load.bytes
-		p.mu.queue.load.bytes += room // as of other requests
+		p.mu.queue.load.bytes += room // as if other requests used it
 		p.mu.Unlock()
 		if _, err := submit(p, 1, 1, 0); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
@@ -367,7 +366,7 @@ func TestProposerIsBounded(t *testing.T) {
 		if err := waitFor(p, q, 10*time.Second); err != nil {
 			t.Error(err)
 		}
-		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // an answer means that its room is free
+		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // an answer means that its space is free
 		g.settle(g.entry(t, 1), nil)
 		p.Close()
 		mustBeIdle(t, p)
@@ -427,8 +426,7 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
-// What became of a proposal that another node has is for its caller to say, who may say
-// so a moment behind the deadline.
+// Only the caller of a Pending proposal can answer it, even a moment after the deadline.
 func TestDeadlineOfAPendingProposal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := Pending()
@@ -472,7 +470,7 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	p, g := newFakeProposer(t)
 	all := fillFlights(t, p, g)
 	waiting := mustSubmit(t, p, 1, 1, 0)
-	close(g.failCh) // its futures never answer
+	close(g.failCh) // its futures never complete
 	for _, q := range append(all, waiting) {
 		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Errorf("told %v", err)
@@ -481,11 +479,11 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	p.Close()
 	mustBeIdle(t, p)
 	for i := range g.count() {
-		g.settle(g.entry(t, i), raft.ErrRaftShutdown) // ends the goroutines that ask
+		g.settle(g.entry(t, i), raft.ErrRaftShutdown) // ends the waiting goroutines
 	}
 }
 
-// A request is either refused or answered, however close to close it comes.
+// A request is either refused or answered, however close it comes to Close.
 func TestProposerCloseAnswersEverything(t *testing.T) {
 	for range 300 {
 		p, g := newFakeProposer(t)
@@ -519,9 +517,9 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// Under callers with short deadlines and a log that applies, refuses and loses
-// entries: 1. what was acknowledged is there; 2. nothing is there beyond what
-// was acknowledged or unknown; 3. rows rise; 4. nothing stays counted.
+// With callers of short deadlines, and a log that applies, refuses and loses entries: 1. every
+// acknowledged op is there; 2. nothing is there beyond acknowledged and unknown ops; 3. rows
+// increase; 4. nothing stays counted.
 func TestProposerUnderStress(t *testing.T) {
 	p, g := newFakeProposer(t)
 	stop := make(chan struct{})

@@ -8,71 +8,70 @@ import (
 )
 
 const (
-	// gatherMax bounds how long a round waits for those to come back who were answered by
-	// the one before, which is also never longer than gatherRounds times what that one took.
+	// A round waits for callers that the previous round answered to return. gatherMax bounds that
+	// wait, and so does gatherRounds times the length of the previous round.
 	gatherRounds = 2
 	gatherMax    = 10 * time.Millisecond
-	// gatherShare/gatherOf of them are waited for: some do not come back.
+	// A round waits for gatherShare/gatherOf of these callers, because some do not return.
 	gatherShare, gatherOf = 3, 4
-	// A round waits for the entries of the one before for no longer than slowRounds times
-	// what the last took, within these bounds: a group that is slower is left behind, and
-	// takes part again once its entry is answered.
+	// A round waits at most slowRounds times the length of the previous round for its entries,
+	// within these bounds. It leaves a slower group behind, which takes part again once its entry
+	// is answered.
 	slowRounds   = 2
 	roundWaitMin = time.Millisecond
 	roundWaitMax = gatherMax
 )
 
-// Rounds has the groups of a node propose together: the logs of all replicas then sync
-// once for the entries of a round, and one call carries them to a follower. A round
-// begins when none of the entries of the round before is in flight, and takes all
-// proposals that wait in any group. Who was answered by the last round is likely to come
-// again at once, so the next also waits for most of them. One caller alone waits for
-// nobody.
+// Rounds makes the groups of a node propose together. So the logs of all replicas sync once for
+// the entries of a round, and one call carries them to a follower. A round begins when no entry of
+// the previous round is in flight, and takes all waiting proposals of all groups. Callers answered
+// by the last round are likely to return at once, so the next round waits for most of them. A
+// single caller waits for nobody.
 //
-// It has no goroutine; its timer runs only while a round waits.
+// It has no goroutine. Its timer runs only while a round waits.
 type Rounds struct {
 	expect func(entries int) // see NewRounds
 
-	mu struct { // taken with a proposer's lock held; no proposer's is taken under it
+	mu struct { // acquired with a proposer's lock held; no proposer's lock is acquired under it
 		sync.Mutex
-		waiting []*roundMember // those with proposals that may take part in the next round
-		total   int            // proposals that wait in all groups
+		waiting []*roundMember // have proposals and may take part in the next round
+		total   int            // waiting proposals of all groups
 
 		number   uint64    // of the last round
-		flying   int       // its entries without an answer; 0 once it has ended
-		began    time.Time // of it
-		answered int       // proposals that it has answered
+		flying   int       // its unanswered entries; 0 once it has ended
+		began    time.Time // when it began
+		answered int       // proposals answered so far
 		behind   int       // proposals that waited when its first entry was answered
 
-		gather      int // the next round waits for so many proposals,
+		gather      int // the next round waits for this many proposals,
 		gatherUntil time.Time
-		took        time.Duration // the last round
+		took        time.Duration // the length of the last round
 
 		timer *time.Timer
-		at    time.Time // the timer goes off; zero while it does not run
+		at    time.Time // when the timer fires; zero while it is stopped
 	}
 }
 
-// roundMember is one proposer as rounds knows it. Fields are guarded by rounds' lock
-// unless they say otherwise.
+// roundMember is the state of one proposer in Rounds. Rounds.mu guards its fields, except where a
+// comment differs.
 type roundMember struct {
 	rounds *Rounds
-	wake   chan struct{} // the proposer's
-	queued bool          // in rounds' waiting
-	count  int           // proposals that wait
-	// turn is the number of the round in which the proposer is to propose what waits, 0
-	// for none. It gives the turn back by take. Read without a lock.
+	wake   chan struct{} // the proposer's wake
+	queued bool          // in Rounds.mu.waiting
+	count  int           // waiting proposals
+	// turn is the number of the round in which the proposer should propose, or 0. The proposer
+	// ends its turn with take. turn is read without a lock.
 	turn atomic.Uint64
 }
 
-// NewRounds returns the rounds of a node. Right before a round proposes its entries it calls
-// expect, unless nil, with their number. expect must not block.
+// NewRounds returns the rounds of a node. Each round calls expect, unless it is nil, with the
+// number of its entries right before it proposes them. expect must not block.
 func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
 
-// report says how many proposals wait, and whether the proposer has no entry in flight.
-// The proposer's lock is held.
+// report sets the number of waiting proposals, and whether the proposer has no entry in flight.
+// The caller holds the proposer's lock.
 func (m *roundMember) report(waiting int, free bool) {
 	r := m.rounds
 	r.mu.Lock()
@@ -81,9 +80,8 @@ func (m *roundMember) report(waiting int, free bool) {
 	r.beginLocked()
 }
 
-// take ends the proposer's turn, if it has one, once it has proposed an entry or found
-// that it has none to propose. It returns the round of the entry, 0 for none. The
-// proposer's lock is held.
+// take ends the proposer's turn, if any, after it proposed an entry or found none to propose. It
+// returns the round of the entry, or 0. The caller holds the proposer's lock.
 func (m *roundMember) take(proposed bool, waiting int, free bool) (round uint64) {
 	r := m.rounds
 	r.mu.Lock()
@@ -98,8 +96,8 @@ func (m *roundMember) take(proposed bool, waiting int, free bool) (round uint64)
 	return turn
 }
 
-// land counts an entry of a round, 0 for one of none, with that many proposals as
-// answered. The proposer's lock is held.
+// land counts an entry and its proposals as answered. round is 0 for an entry outside a round. The
+// caller holds the proposer's lock.
 func (m *roundMember) land(round uint64, proposals, waiting int, free bool) {
 	r := m.rounds
 	r.mu.Lock()
@@ -125,10 +123,11 @@ func (r *Rounds) countLocked(m *roundMember, waiting int, free bool) {
 	}
 }
 
-// landLocked ends the round with its last entry, and says what the next waits for.
+// landLocked counts an answered entry. With the last one it ends the round and sets what the next
+// round waits for.
 func (r *Rounds) landLocked(round uint64, proposals int) {
 	if round != r.mu.number || r.mu.flying == 0 {
-		return // it was left behind
+		return // the round was left behind
 	}
 	if r.mu.answered == 0 {
 		r.mu.behind = r.mu.total
@@ -143,7 +142,7 @@ func (r *Rounds) landLocked(round uint64, proposals int) {
 	r.mu.gatherUntil = now.Add(min(gatherRounds*r.mu.took, gatherMax))
 }
 
-// beginLocked begins a round if it is time to, and otherwise has the timer look again.
+// beginLocked begins a round if it is due. Otherwise it sets the timer to check again.
 func (r *Rounds) beginLocked() {
 	if len(r.mu.waiting) == 0 {
 		return

@@ -13,15 +13,15 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// roundsOf are groups of one node in simulated time: an entry takes as long as takes
-// says for its group.
+// roundsOf simulates the groups of one node in simulated time. takes returns the time of an entry
+// of a group.
 type roundsOf struct {
 	rounds    *Rounds
 	proposers []*Proposer
 	began     time.Time
 
 	mu      sync.Mutex
-	entries [][]time.Duration // of each group, when they were proposed
+	entries [][]time.Duration // by group, when each entry was proposed
 	flying  []int
 }
 
@@ -49,7 +49,7 @@ func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Dur
 	return w
 }
 
-// simulatedGroup answers an entry after a while.
+// simulatedGroup answers an entry after some time.
 type simulatedGroup struct {
 	fakeGroup
 	takes func() time.Duration
@@ -78,7 +78,7 @@ func (w *roundsOf) call(t *testing.T, group int) time.Duration {
 	return time.Since(began)
 }
 
-// close closes all proposers and checks that nothing is counted any more.
+// close closes all proposers and checks that nothing stays counted.
 func (w *roundsOf) close(t *testing.T) {
 	t.Helper()
 	for _, p := range w.proposers {
@@ -92,7 +92,7 @@ func (w *roundsOf) close(t *testing.T) {
 	}
 }
 
-// moments returns the distinct moments at which entries were proposed, ascending.
+// moments returns the distinct times at which entries were proposed, ascending.
 func (w *roundsOf) moments(from time.Duration) []time.Duration {
 	var all []time.Duration
 	for _, at := range w.entries {
@@ -104,7 +104,7 @@ func (w *roundsOf) moments(from time.Duration) []time.Duration {
 	return all[first:]
 }
 
-// A single caller waits for nobody, whichever groups it goes to.
+// A single caller waits for nobody, whichever groups it uses.
 func TestSingleCallerWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Millisecond
@@ -118,13 +118,13 @@ func TestSingleCallerWaitsForNobody(t *testing.T) {
 	})
 }
 
-// Groups with callers of their own propose at the same moments, and share them about
-// evenly: a round has nearly all groups.
+// Groups with separate callers propose at the same times, and nearly all groups take part in each
+// round.
 func TestGroupsProposeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const groups, callers, takes = 16, 64, 5 * time.Millisecond
 		w := newRoundsOf(t, groups, func(group, entry int) time.Duration {
-			return takes + time.Duration(group*entry%7)*50*time.Microsecond // a sync is not the same for all
+			return takes + time.Duration(group*entry%7)*50*time.Microsecond // syncs take different times
 		})
 		ends := w.began.Add(2 * time.Second)
 		var all sync.WaitGroup
@@ -152,14 +152,14 @@ func TestGroupsProposeTogether(t *testing.T) {
 		if entries < moments*groups*3/4 {
 			t.Errorf("%d entries at %d moments: a round has few of %d groups", entries, moments, groups)
 		}
-		if longest > 5*takes { // the rest of a round, a gathering as long as two, its own round, each a bit longer
+		if longest > 5*takes { // the rest of a round, a gathering of twice that, its own round, each a bit longer
 			t.Errorf("a call took %v", longest)
 		}
 	})
 }
 
-// A group that is slow keeps the others waiting for no longer than a round may wait, and
-// only when its next entry is proposed; one that never answers, once.
+// A slow group delays the others for at most the bound of a round, and only when its next entry is
+// proposed. A group that never answers delays them once.
 func TestSlowGroupIsLeftBehind(t *testing.T) {
 	for name, slow := range map[string]time.Duration{"slow": 80 * time.Millisecond, "without a quorum": 20 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -195,9 +195,9 @@ func TestSlowGroupIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Whatever comes, leaves, is large, is slow: 1. every proposal is answered or withdrawn;
-// 2. nothing waits for longer than the bounds while its group has no entry in flight;
-// 3. nothing is counted at the end.
+// With random arrivals, withdrawals, sizes and delays: 1. every proposal is answered or withdrawn;
+// 2. nothing waits longer than the bounds while its group has no entry in flight; 3. nothing is
+// counted at the end.
 func TestRoundsAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestRoundsAtRandom(t *testing.T) {
 			}
 			all.Wait()
 			<-watched
-			time.Sleep(time.Second) // entries that were given up end
+			time.Sleep(time.Second) // until the given-up entries end
 			w.close(t)
 		})
 	}

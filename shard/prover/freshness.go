@@ -9,20 +9,20 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// ConfirmTimeout bounds one round of asking. Living peers answer within a few round
-// trips, or after the disk write that blocks their raft.
+// ConfirmTimeout bounds one round. Living peers answer within a few round trips, or after the disk
+// write that blocks their raft.
 const ConfirmTimeout = time.Second
 
-// Confirmation says that every write of a group that was acknowledged before
-// Asked is in its log at Index or before. It stays true for ever.
+// Confirmation states that every write acknowledged before Asked is in the group's log at or below
+// Index. It stays true for ever.
 //
-// Its age is the longer one by two clocks: the monotonic one stands still while the machine is
-// suspended, and the wall clock may be set back. A confirmation passes for younger than it is only
-// if the wall clock is set back by the time of a suspension. CLOCK_BOOTTIME would exclude that
-// too, for a system call in each read.
+// Its age is the larger of the ages by two clocks. The monotonic clock stops while the machine is
+// suspended, and the wall clock may be set back. Its age is underestimated only if the wall clock
+// is set back by the time of a suspension. CLOCK_BOOTTIME would exclude that too, at the cost of a
+// system call in each read.
 //
-// Nothing else that is acknowledged depends on a clock which may stand still: linearizable reads
-// ask after they came, and a leader's writes need a majority, whatever its lease is.
+// No other acknowledgement depends on a clock that may stop. A linearizable read asks after it
+// arrived. A leader's write needs a majority, whatever the leader's lease is.
 type Confirmation struct {
 	Asked time.Time
 	Index uint64
@@ -30,16 +30,16 @@ type Confirmation struct {
 	wall time.Time // Asked without its monotonic reading
 }
 
-// Freshness is what a replica knows of its distance to its leader. Rounds of asking follow
-// each other. A caller that comes during a round waits for the next one, because the current
-// round asked before the caller came.
+// Freshness tracks how recently a replica's index was confirmed by its leader. Rounds follow one
+// after another. A caller that arrives during a round waits for the next one, because the current
+// round asked before the caller arrived.
 type Freshness struct {
 	Ask  func(context.Context) (index uint64, err error) // one round
 	last atomic.Pointer[Confirmation]
 
 	mu struct {
 		sync.Mutex
-		next    *round // has not asked yet; nil for none
+		next    *round // not started; nil for none
 		running bool
 		closed  bool
 	}
@@ -47,12 +47,12 @@ type Freshness struct {
 }
 
 type round struct {
-	done  chan struct{} // closed when the rest is set
+	done  chan struct{} // closed once the other fields are set
 	index uint64
 	err   error
 }
 
-// Since returns the newest confirmation if it was not asked before the time.
+// Since returns the newest confirmation unless it was asked before notBefore.
 func (f *Freshness) Since(notBefore time.Time) *Confirmation {
 	if c := f.last.Load(); c != nil && !c.Asked.Before(notBefore) && !c.wall.Before(notBefore.Round(0)) {
 		return c
@@ -60,7 +60,7 @@ func (f *Freshness) Since(notBefore time.Time) *Confirmation {
 	return nil
 }
 
-// Confirm waits for a confirmation that was asked after this call.
+// Confirm blocks until a confirmation asked after this call.
 func (f *Freshness) Confirm(ctx context.Context) (index uint64, err error) {
 	r := f.join()
 	if r == nil {
@@ -74,10 +74,10 @@ func (f *Freshness) Confirm(ctx context.Context) (index uint64, err error) {
 	}
 }
 
-// Renew starts a round unless one is about to begin. Nobody waits for it.
+// Renew starts a round, unless one is about to start, and does not wait for it.
 func (f *Freshness) Renew() { f.join() }
 
-// join returns the round that begins next, nil after Close.
+// join returns the next round, or nil after Close.
 func (f *Freshness) join() *round {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *Freshness) join() *round {
 	return f.mu.next
 }
 
-// run asks for as long as somebody waits. join starts it, Close waits for it.
+// run runs rounds while callers wait. join starts it; Close waits for it.
 func (f *Freshness) run() {
 	for {
 		f.mu.Lock()
@@ -115,7 +115,7 @@ func (f *Freshness) run() {
 	}
 }
 
-// Close begins no further round and waits for the one under way.
+// Close prevents further rounds and waits for the running one.
 func (f *Freshness) Close() {
 	f.mu.Lock()
 	f.mu.closed = true

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestSuspended checks that a confirmation of before a suspension, during which the monotonic clock
-// stood still, is as old as the wall clock says, and that a wall clock which was set back makes
-// none younger.
+// After a suspension, during which the monotonic clock stopped, a confirmation is as old as the
+// wall clock shows. A wall clock that was set back makes no confirmation younger.
 func TestSuspended(t *testing.T) {
 	f := &Freshness{Ask: func(context.Context) (uint64, error) { return 7, nil }}
 	defer f.Close()

@@ -10,31 +10,33 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// termProbe asks a replica for its term and index in a group, and names the asker's replica.
+// termProbe asks a replica for its term and index in a group. It carries the number of the asking
+// replica.
 type termProbe struct {
 	group uint32
-	term  uint64 // no later one was known to the asker
-	// asker and asked are the numbers of the two replicas. Another replica that is on
-	// the asked node by now does not answer for this one, and a leader does not count
-	// another replica of the asker's node.
+	term  uint64 // the asker knows no later one
+	// asker and asked are the numbers of the two replicas. If the asked node now has another
+	// replica of the group, that one must not answer. A leader must not count another replica of
+	// the asker's node.
 	asker, asked uint64
 }
 
 // termAnswer is a replica's answer to a term probe.
 type termAnswer struct {
-	term uint64 // disagrees, for a replica that cannot be counted
-	// index is how far the group is, if that is proved: the replica leads, and it
-	// and the asker are a majority in no later term. 0 otherwise.
+	term uint64 // disagrees if the replica cannot be counted
+	// index is the group's index, if it is proved: this replica leads, and it and the asker form a
+	// majority in no later term. Otherwise it is 0.
 	index uint64
 }
 
-// termAnswerBytesMax is what a termAnswer takes on its way.
+// termAnswerBytesMax bounds an encoded termAnswer.
 const termAnswerBytesMax = 2 * binary.MaxVarintLen64
 
-// disagrees is later than any term.
+// disagrees is greater than any term.
 const disagrees = ^uint64(0)
 
-// sendProbes sends term probes to a node, which answers them without asking a third node.
+// sendProbes returns a function that sends term probes to a node. That node answers without
+// calling a third one.
 func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
 	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
 		method, numbered := methodStanding, false
@@ -57,7 +59,8 @@ func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]t
 	}
 }
 
-// serveUnnumberedProbes answers probes of replicas of number 0, serveProbes of any.
+// serveUnnumberedProbes answers probes between replicas of number 0. serveProbes answers all
+// others.
 func (p *Prover) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
 	return p.answerProbes(request, false)
 }
@@ -82,10 +85,9 @@ func (p *Prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	return answer, nil
 }
 
-// answerProbe answers a term probe if the replica that it asks is here and its
-// configuration has both that replica and the asker's. The term of a replica that is in no
-// configuration proves nothing: it may vote for nobody and acknowledge nothing now, but
-// it is not known what it is to be.
+// answerProbe answers a term probe if the asked replica is here and its configuration has both
+// that replica and the asker's. The term of a replica outside its configuration proves nothing. It
+// neither votes nor acknowledges now, but its future role is unknown.
 func (p *Prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
 	r, here := p.cfg.Find(q.group)
 	if !here {

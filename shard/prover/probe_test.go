@@ -24,8 +24,8 @@ func FuzzProbes(f *testing.F) {
 	})
 }
 
-// Probes of replicas of number 0 travel as programs before numbers read them, and each
-// call announces a bound of its answer.
+// Probes between replicas of number 0 use the short method. Each call announces a bound of its
+// answer.
 func TestSendProbes(t *testing.T) {
 	for _, c := range []struct {
 		name   string

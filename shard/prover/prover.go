@@ -1,10 +1,10 @@
 // Package prover proves that this node leads a group, and asks leaders for the commit index
 // up to which a replica must apply the log before it may answer a read.
 //
-// It never answers a read, and never judges by heartbeats or time.
+// It never answers a read, and never relies on heartbeats or time.
 //
-// Invariant: the leader reads an index after the call for it began, and every write
-// acknowledged before that call is in the group's log at or below the index.
+// Invariant: the leader reads an index after the call for it began. Every write acknowledged
+// before that call is in the group's log at or below the index.
 package prover
 
 import (
@@ -24,28 +24,27 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// A leader proves that it leads by the terms of the other voters. A voter that is
-// in a term no higher than the leader's has voted for no later leader by then; when
-// that holds for a majority, no later leader was elected before the first of them
-// was asked, so no write was acknowledged that this leader does not know.
-// raft.VerifyLeader proves less: it counts answers to heartbeats that were sent
-// before it was called, and those of non-voters (see raft.verifyLeader).
+// A leader proves that it leads by the terms of the other voters. A voter whose term is no higher
+// than the leader's has not voted for a later leader. If that holds for a majority, no later
+// leader was elected before the first voter was asked. So the leader knows every acknowledged
+// write. raft.VerifyLeader proves less: it counts answers to heartbeats sent before the call, and
+// answers of non-voters (see raft.verifyLeader).
 
 // The methods of calls between nodes.
 const (
-	methodStanding = "standing" // groups → the place of each replica, at once
-	methodProbe    = "probe"    // groups and numbers → the same, of these replicas alone
-	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
+	methodStanding = "standing" // groups and terms → the term and index of each replica
+	methodProbe    = "probe"    // the same with the numbers of the replicas
+	methodConfirm  = "confirm"  // groups led there → the index of each, proved by a majority
 )
 
 const (
-	// askInFlightMax lets one question travel while the answer before it is
-	// made; what comes meanwhile shares the next.
+	// askInFlightMax lets one call travel while the other node still answers the previous one.
+	// Questions that arrive meanwhile share the next call.
 	askInFlightMax = 2
-	// askQueueMax bounds what waits for one peer: an idle one answers thousands of times
-	// a second, so this many waiting will not be answered in time.
+	// askQueueMax bounds the questions that wait for one peer. Even an idle peer, which answers
+	// thousands a second, would not answer more in time.
 	askQueueMax = 16_384
-	// groupsMax bounds the groups that one call names: all that a cluster can have.
+	// groupsMax bounds the groups in one call: a cluster cannot have more.
 	groupsMax = catalog.GroupsMax + 1
 )
 
@@ -53,8 +52,8 @@ const (
 type Local struct {
 	Group *replica.Replica
 	Fresh *Freshness
-	// Applied returns the index of the last entry that its state machine applied. It is nil
-	// for the catalog, whose followers ask for a round of the leader's own.
+	// Applied returns the last index that the state machine applied. It is nil for the catalog,
+	// whose followers ask the leader for a round of its own.
 	Applied func() uint64
 }
 
@@ -62,21 +61,21 @@ type Local struct {
 type Config struct {
 	Key  string                           // of this node
 	Find func(group uint32) (Local, bool) // false if this node has no replica of the group
-	// Call asks another node, as stream.Streams.Call does.
+	// Call calls another node, like stream.Streams.Call.
 	Call   func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error)
-	Asking *sync.WaitGroup // questions to other nodes, for which the node waits when it closes
+	Asking *sync.WaitGroup // counts running questions to other nodes; the node waits for them when it closes
 }
 
-// Prover proves that this node leads a group, and learns how far groups are that other
-// nodes lead. mu guards peers; no call to another node is made under it.
+// Prover proves that this node leads a group, and asks the leaders of other groups for their
+// index. mu guards peers; no call is made under it.
 type Prover struct {
 	cfg Config
 
 	mu    sync.Mutex
-	peers map[string]provingPeer // by node key; made when first asked
+	peers map[string]provingPeer // by node key; created by the first question
 }
 
-// provingPeer is what waits to be asked of another node.
+// provingPeer batches the questions to another node.
 type provingPeer struct {
 	probes  *rpc.Batcher[termProbe, termAnswer]
 	confirm *rpc.Batcher[uint32, confirmed]
@@ -85,14 +84,14 @@ type provingPeer struct {
 // New returns the prover of a node.
 func New(cfg Config) *Prover { return &Prover{cfg: cfg, peers: map[string]provingPeer{}} }
 
-// Handle answers the calls of other nodes.
+// Handle registers the handlers for calls of other nodes.
 func (p *Prover) Handle(calls *rpc.Calls) {
 	calls.Handle(methodStanding, p.serveUnnumberedProbes)
 	calls.Handle(methodProbe, p.serveProbes)
 	calls.Handle(methodConfirm, p.serveConfirm)
 }
 
-// peer returns the batchers of questions to a node; it makes them for the first question.
+// peer returns the batchers of a node, and creates them for the first question.
 func (p *Prover) peer(node string) provingPeer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,12 +120,12 @@ func (p *Prover) Close() {
 	}
 }
 
-// secondAskAfter is how long a leader waits for the voters that it asked before it
-// asks those that it can do without: a few times what a busy node takes. Next
-// time it begins with these.
+// secondAskAfter is how long a leader waits for the voters that it asked before it asks the
+// remaining ones. It is a few times what a busy node needs. Next time the leader starts with
+// those.
 const secondAskAfter = 25 * time.Millisecond
 
-// AskFresh is one round of a replica's freshness.
+// AskFresh is one round of a replica's Freshness.
 func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
 	term := g.ReadyTerm()
 	if g.Ready() != nil {
@@ -138,9 +137,9 @@ func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func(
 	return g.CommittedIndex(applied), nil
 }
 
-// AskLeader asks the group's leader, which another node is, how far the group is.
-// In a group of three the term of this node proves with the leader's own that it
-// leads; where more are needed the leader is asked for a round of its own.
+// AskLeader asks the group's leader on another node for the group's index. In a group of three,
+// this node's term and the leader's own are a majority and prove the leadership. In a larger
+// group, the leader must run a round of its own.
 func (p *Prover) AskLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
 	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
 	if leader == "" || leader == p.cfg.Key {
@@ -153,7 +152,7 @@ func (p *Prover) AskLeader(ctx context.Context, g *replica.Replica) (index uint6
 	return p.Confirm(ctx, leader, g.Group())
 }
 
-// Confirm has a node prove that it leads a group, and returns how far the group is.
+// Confirm makes a node prove that it leads a group, and returns the group's index.
 func (p *Prover) Confirm(ctx context.Context, node string, group uint32) (index uint64, err error) {
 	answer, err := p.peer(node).confirm.Do(ctx, group)
 	if err == nil {
@@ -162,9 +161,9 @@ func (p *Prover) Confirm(ctx context.Context, node string, group uint32) (index 
 	return answer.index, err
 }
 
-// ProveTerm returns nil once a majority of the group's voters, this node
-// included, was in no later term at some moment after the call. It asks as many as
-// it needs, and the others only when one of these does not agree soon.
+// ProveTerm returns nil if this node still leads the group and, at a moment after the call, a
+// majority of the voters was in no later term. It asks as many voters as it needs, and the others
+// only if one of these does not agree soon.
 func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
 	others := g.Voters()
 	need := len(others)/2 + 1
@@ -181,8 +180,8 @@ func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64)
 	return nil
 }
 
-// agreeing asks voters on other nodes, at least need of them, for their terms. It returns how
-// many are in no later term, and stops asking once need of them are.
+// agreeing asks voters on other nodes for their terms, at least need of them. It returns how many
+// are in no later term, and stops once need of them are.
 func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
 	if need == 0 {
 		return 0
@@ -226,10 +225,11 @@ type confirmed struct {
 	err   error
 }
 
-// confirmedBytesMax is what a confirmed takes on its way.
+// confirmedBytesMax bounds an encoded confirmed.
 const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
 
-// sendConfirm asks a node that leads groups to prove it, and how far they are.
+// sendConfirm returns a function that asks a node to prove that it leads groups, and for their
+// indexes.
 func (p *Prover) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
 		answer, err := p.cfg.Call(ctx, node, methodConfirm, wire.AppendGroups(nil, groups), len(groups)*confirmedBytesMax)
@@ -272,7 +272,7 @@ func (p *Prover) serveConfirm(ctx context.Context, request []byte) ([]byte, erro
 	return answer, nil
 }
 
-// confirmHere proves that this node leads a group.
+// confirmHere proves that this node leads a group and returns the group's index.
 func (p *Prover) confirmHere(ctx context.Context, number uint32) (index uint64, err error) {
 	r, here := p.cfg.Find(number)
 	if !here {
