@@ -177,9 +177,9 @@ func TestLaggingReplicaKeepsNobody(t *testing.T) {
 // Replicas write, delete, vote and read concurrently, while the cleaner removes segments and their
 // files are reused:
 //
-// 1. each replica reads its own entries as it wrote them;
-// 2. a read never meets a file that was reused;
-// 3. after all of it, and after a restart, everything is there.
+//  1. each replica reads its own entries as it wrote them;
+//  2. a read never meets a file that was reused;
+//  3. after all of it, and after a restart, everything is there.
 func TestReplicasAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)

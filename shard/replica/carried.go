@@ -16,16 +16,16 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// Snapshot is a snapshot of one shard on its way out. It is the caller's, who
-// closes it.
+// Snapshot is a snapshot of one shard that is ready to be sent. The caller must close it.
 type Snapshot struct {
-	io.ReadCloser       // of Bytes bytes: raftfsm's stream
+	io.ReadCloser       // of Bytes bytes, as raftfsm writes it
 	Bytes         int64 // of the stream
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks it whole. ctx bounds the wait until it may
-// begin. Then it takes as long as the disk does, for a large shard minutes, and Close ends it.
+// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait until it
+// may begin. The rest takes as long as the disk needs, minutes for a large shard; Close interrupts
+// it.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
@@ -36,7 +36,7 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
 	if c, is := checked.ReadCloser.(carriedFile); is {
-		c.note(err) // of what was read and makes no sense; Read has noted the rest
+		c.note(err) // what was read but makes no sense; Read has noted other damage
 	}
 	if err = errors.Join(err, checked.Close()); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
@@ -44,7 +44,7 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 	return &Snapshot{ReadCloser: sent, Bytes: sent.meta.Size, SnapshotFacts: facts}, nil
 }
 
-// untilClosing reads until the replica is closed.
+// untilClosing is a reader that fails once the replica is closing.
 type untilClosing struct {
 	io.Reader
 	group *Replica
@@ -57,15 +57,14 @@ func (r untilClosing) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// lockSnapshots locks snapshotting, unless ctx ends before. Nobody may open a snapshot of a
-// replica that is closed.
+// lockSnapshots locks snapshotting, unless ctx ends first or the replica is closed.
 func (g *Replica) lockSnapshots(ctx context.Context) error {
 	locked := make(chan struct{})
-	go func() { // ends once the others have unlocked it: they write and open a snapshot at most
+	go func() { // ends once the others unlock it: at most they write and open a snapshot
 		g.snapshotting.Lock()
 		select {
 		case locked <- struct{}{}:
-		case <-ctx.Done(): // the caller leaves or has left
+		case <-ctx.Done(): // the caller no longer waits
 			g.snapshotting.Unlock()
 		}
 	}()
@@ -75,7 +74,7 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 		return ctx.Err()
 	}
 	err := ctx.Err()
-	if err == nil && g.Closed() { // its directory may be deleted, or be another replica's
+	if err == nil && g.Closed() { // its directory may be deleted, or belong to another replica
 		err = errs.ErrGroupClosed
 	}
 	if err != nil {
@@ -84,17 +83,17 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 	return err
 }
 
-// openTaken takes a snapshot and opens it twice: to be sent, and to be checked before.
+// openTaken takes a snapshot and opens it twice: once to be sent, once to be checked first.
 //
-// Both are of the moment of the snapshot, however often others are taken. From before the
-// snapshot is taken until both are open, nobody takes or receives another (snapshotting), so
-// its file, the cold rows that it names and the view of its sets are kept, and the views are
-// held against the clock. From then on neither needs what a later snapshot removes: an open
-// file stays readable, CarryBlocks holds the cold rows, and members.ViewReader keeps its sets.
-// The check, which may take long, holds up no snapshot.
+// Both readers show the moment of the snapshot, whatever snapshots follow. Until both are open,
+// the snapshotting lock keeps out any other snapshot, taken or received. So the file, the cold
+// rows that it names and the view of its sets exist, and HoldViews keeps the views from expiring.
+// Afterwards neither reader needs what a later snapshot removes: an open file stays readable,
+// CarryBlocks holds the cold rows, and members.ViewReader keeps its sets. The check may take long,
+// but delays no snapshot.
 //
-// Two things can still replace the sets: a snapshot that another leader sends, and the removal
-// of a damaged file. Then the caller gets an error, and tries again.
+// Only two things can still replace the sets: a snapshot from another leader, and the removal of a
+// damaged file. Then the caller gets an error and tries again.
 func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
@@ -126,15 +125,15 @@ func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot,
 	return sent, checked, nil
 }
 
-// storedSnapshot is a stored snapshot on its way out, of counters with its cold rows and its
-// sets of members in it.
+// storedSnapshot is an open stored snapshot. A snapshot of counters includes its cold rows and its
+// sets of members.
 type storedSnapshot struct {
 	io.ReadCloser
 	meta *raft.SnapshotMeta // its Size is that of the stream
 }
 
-// openCarried opens a stored snapshot. The caller holds snapshotting, or the snapshot may be
-// replaced meanwhile.
+// openCarried opens a stored snapshot. If the caller does not hold snapshotting, a newer snapshot
+// may replace it meanwhile.
 func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	meta, state, err := g.openStored(id)
 	if err != nil {
@@ -151,19 +150,19 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	return &storedSnapshot{carriedFile{c, state}, meta}, nil
 }
 
-// carry opens the cold rows and the sets that the stored snapshot id names, whose file is state.
-// They are of the same entry as state, or the sets are of a later one and the outcomes since are
-// with them: members.OpenView compares what the snapshot names.
+// carry opens the cold rows and the sets that the stored snapshot id names; state is the
+// snapshot's file. Either they are of the same entry as state, or the sets are of a later entry
+// and include the outcomes since. members.OpenView verifies that.
 //
-// raft's own sends hold no lock. If two snapshots are finished from when raft opens the file,
-// which reads it, until carry returns, carry fails, or a generation is missing later; raft tries
-// again with the newest. That cannot go on: to write and sync two snapshots takes longer than to
-// read one.
+// raft's own sends hold no lock. raft opens and reads the file first. If two newer snapshots
+// finish before carry returns, carry fails, or a later read misses a generation. raft then tries
+// again with the newest snapshot. That cannot go on for ever, because writing and syncing two
+// snapshots takes longer than reading one.
 //
-// What cannot be read of a snapshot that was the newest once all was open is damaged, however
-// many have come since: nothing removes what is open (see openTaken). It is noted, or the
-// follower would get the same error again and again. Before, a later snapshot may have removed it,
-// also one of the same entry: cold rows change without an entry.
+// If the snapshot was the newest when everything was open, any part that cannot be read is
+// damaged, because nothing removes what is open (see openTaken). carry reports that damage, or the
+// follower would get the same error for ever. If it was not the newest, a later snapshot may have
+// removed the part, even one of the same entry: cold rows change without an entry.
 func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	c := &carried{rows, g, g.snaps.IsNewest(id)}
@@ -174,11 +173,11 @@ func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	return c, nil
 }
 
-// carried is a snapshot with what carry opened.
+// carried is a snapshot with the data that carry opened.
 type carried struct {
 	*raftfsm.Carried
 	group  *Replica
-	newest bool // since before what is read now was opened
+	newest bool // was still the newest after everything was opened
 }
 
 func (c *carried) Read(p []byte) (int, error) {
@@ -187,14 +186,14 @@ func (c *carried) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// note reports damage.
+// note reports damage to Config.ColdDamaged.
 func (c *carried) note(err error) {
 	if c.newest && isDamage(err) && c.group.cfg.ColdDamaged != nil {
 		c.group.cfg.ColdDamaged(err)
 	}
 }
 
-// carriedFile is a snapshot and the file that it is read from.
+// carriedFile is a carried snapshot together with its file.
 type carriedFile struct {
 	*carried
 	file io.Closer
@@ -205,9 +204,9 @@ func (f carriedFile) Close() error {
 	return f.file.Close()
 }
 
-// SnapshotFrom opens the newest snapshot that is stored, and takes one first if that is
-// of an earlier entry. As in openTaken, no other replaces it before it is open. Its sets may be
-// of a later entry, which a replica may start from. ctx bounds the wait until it may begin.
+// SnapshotFrom opens the newest stored snapshot. If that is of an entry before index, it takes a
+// new one first. No other snapshot replaces it before it is open, as in openTaken. Its sets may be
+// of a later entry, from which a replica may start. ctx bounds the wait until it may begin.
 func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
@@ -232,13 +231,13 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 	return s.meta, s, nil
 }
 
-// Receive makes a snapshot of another replica the newest of this one, whose log and vote
-// stay. fetch asks node for one that is of entry from or a later one. Receive reads it whole,
-// and leaves everything as it was if it is not.
+// Receive installs a snapshot of another replica as the newest of this one, and keeps this
+// replica's log and vote. fetch asks node for a snapshot of entry from or later. If Receive cannot
+// read all of it, it changes nothing.
 func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	g.snapshotting.Lock() // by none of its own, which would be of an earlier moment
+	g.snapshotting.Lock() // keeps out this replica's own snapshots, which would be older
 	defer g.snapshotting.Unlock()
-	if g.Closed() { // its directory may be deleted, and raft's store would make it again
+	if g.Closed() { // its directory may be deleted, and Create would make it again
 		return errs.ErrGroupClosed
 	}
 	from := g.snaps.NewestIndex()
@@ -272,8 +271,8 @@ func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch
 	return sink.Close()
 }
 
-// isDamage reports whether err means that rows or members on disk cannot be read. Another
-// replica has them.
+// isDamage reports whether err means that rows or members on disk cannot be read. Another replica
+// has them.
 func isDamage(err error) bool {
 	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)
 }

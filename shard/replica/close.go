@@ -9,17 +9,17 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// closeShare is the part of the time to close that a snapshot may take: the rest stops raft.
+// closeShare is the share of the close timeout that a last snapshot may use. The rest is for
+// stopping raft.
 const closeShare = 0.75
 
-// Close stops the group: what was proposed before is answered, a snapshot is
-// taken if asked for and worth it, raft and then its stores are closed. It
-// waits for everything, but not past ctx: then it returns ctx's error, with
-// the rest stopping behind it. Further calls wait for the first.
+// Close stops the group. It waits until pending proposals are answered, takes a snapshot if wanted
+// and worthwhile, and closes raft and the stores. If ctx ends first, it returns ctx's error, and
+// the rest stops in the background. Later calls wait for the first.
 //
-// Snapshots that are being read, written or restored end at once, or once that last one is
-// taken: however large they are, they do not hold up the close. Nor does a write that waits for
-// disk or file descriptors: its wait ends, and the last snapshot is not taken.
+// Close interrupts snapshots that are being read, written or restored, at once or after the last
+// snapshot. So their size does not delay it. It also ends a write that waits for disk or file
+// descriptors; then it takes no last snapshot.
 func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
 		return Within(ctx, func() error { <-g.closed; return nil })
@@ -41,15 +41,14 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	return errors.Join(all...)
 }
 
-// interrupt ends the reads and writes of snapshots. A restore that it cuts short fails the group,
-// of which only Close hears from here on.
+// interrupt ends the reads and writes of snapshots. An interrupted restore fails the group, but
+// from here on only Close learns of that.
 func (g *Replica) interrupt() {
 	g.stop.Disarm()
 	g.stop.Interrupt()
 }
 
-// closeGate refuses proposals, once those are in raft's queue that are on their
-// way there.
+// closeGate refuses new proposals, after those on their way into raft's queue have arrived.
 func (g *Replica) closeGate() error {
 	g.gate.Lock()
 	g.closing = true
@@ -57,11 +56,11 @@ func (g *Replica) closeGate() error {
 	return nil
 }
 
-// settle waits until raft has answered the requests in its queue. At its shutdown raft drops
-// the requests that are left, and their callers would wait for ever.
+// settle waits until raft has answered the requests in its queue. raft's shutdown drops the
+// remaining requests, and their callers would wait for ever.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 	err := Within(ctx, func() error {
-		// Its answer does not matter: raft's queue is first in, first out.
+		// The result does not matter: raft's queue is first in, first out.
 		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
 		return nil
 	})
@@ -74,25 +73,26 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		limited, cancel = context.WithTimeout(ctx, time.Duration(closeShare*float64(time.Until(deadline))))
 		defer cancel()
 	}
-	// Its error does not matter either: the log has all, and what must end the process failed the group.
+	// This error does not matter either: the log has everything, and a fatal error has failed the
+	// group.
 	if Within(limited, func() error { g.NoteSnapshot(g.TakeSnapshot()); return nil }) != nil {
 		g.cfg.Logger.Info("a snapshot was cut short: the next start replays more of the log", "group", g.cfg.Group)
 	}
 	return nil
 }
 
-// shutdown stops raft, then what stands around it, then closes the stores.
+// shutdown stops raft, then the transport and the goroutines, then closes the stores.
 func (g *Replica) shutdown(ctx context.Context) error {
 	return Within(ctx, func() error {
 		stopped := g.raft.Shutdown()
-		// Now, not after: raft waits for its calls to peers, which end with
-		// their connections.
+		// Before raft has stopped: raft waits for its calls to peers, which end when their
+		// connections close.
 		g.trans.CloseStreams()
 		all := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)
 		g.wg.Wait()
-		// A repair may be writing a snapshot. The caller may delete the directory, or open
-		// the replica again.
+		// A repair may be writing a snapshot. After shutdown the caller may delete the directory,
+		// or open the replica again.
 		g.snapshotting.Lock()
 		defer g.snapshotting.Unlock()
 		if g.stores != nil {
@@ -112,7 +112,7 @@ func (g *Replica) Closed() bool {
 	}
 }
 
-// Within runs f and returns its error, or ctx's when that comes first.
+// Within runs f and returns its error, or ctx's if that comes first.
 func Within(ctx context.Context, f func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
@@ -124,8 +124,8 @@ func Within(ctx context.Context, f func() error) error {
 	}
 }
 
-// Hold delays Close until release is called, as a proposal does that is on its way into
-// raft's queue.
+// Hold delays Close until release is called. A proposal on its way into raft's queue does the
+// same.
 func (g *Replica) Hold() (release func()) {
 	g.gate.RLock()
 	return g.gate.RUnlock

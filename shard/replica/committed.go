@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// committedMembers remembers the newest configuration that was applied here, which
-// is committed. raft tells its latest one only, and a leader that is cut off may
-// have begun a change that never will be.
+// committedMembers records the newest configuration that was applied here, which is therefore
+// committed. raft returns only its latest configuration, and a leader that is cut off may have
+// begun a change that never commits.
 type committedMembers struct {
 	applied atomic.Pointer[ConfigurationAt]
 }
@@ -19,7 +19,7 @@ type ConfigurationAt struct {
 	Servers []raft.Server
 }
 
-// note looks for configurations in what is about to be applied.
+// note records configurations among the entries that are about to be applied.
 func (c *committedMembers) note(entries []*raft.Log) {
 	for _, entry := range entries {
 		if entry.Type == raft.LogConfiguration {
@@ -28,18 +28,18 @@ func (c *committedMembers) note(entries []*raft.Log) {
 	}
 }
 
-// CommittedIndex returns how far the group is as its leader, which this node is,
-// knows. Not what is applied here: a follower may be ahead of this node's state
-// machine, and somebody have read there what is to be seen from then on.
+// CommittedIndex returns the group's commit index as known to its leader, which this node must be.
+// The applied index is not enough: a follower may be ahead of this node's state machine, and a
+// client may have read there what later reads must see.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
 		return committed
 	}
-	return applied() // the barrier never reaches a state machine, all before it has here
+	return applied() // the barrier never reaches a state machine, but everything before it is applied here
 }
 
-// committedConfiguration returns the newest configuration that is known here to be
-// committed, from the log or from the newest snapshot; nil if none is.
+// committedConfiguration returns the newest configuration that this replica knows to be committed,
+// from the log or the newest snapshot; nil if it knows none.
 func (g *Replica) committedConfiguration() *ConfigurationAt {
 	at := g.members.applied.Load()
 	metas, err := g.snaps.List()
@@ -49,8 +49,8 @@ func (g *Replica) committedConfiguration() *ConfigurationAt {
 	return at
 }
 
-// ConfigurationInForce returns the committed configuration, nil while none is known here
-// or a change of it is under way.
+// ConfigurationInForce returns the committed configuration. It returns nil while none is known
+// here, or while a change is in progress.
 func (g *Replica) ConfigurationInForce() *ConfigurationAt {
 	at := g.committedConfiguration()
 	if at == nil || !slices.Equal(at.Servers, g.Configuration().Servers) {
@@ -59,7 +59,7 @@ func (g *Replica) ConfigurationInForce() *ConfigurationAt {
 	return at
 }
 
-// CommittedServers returns the members of committedConfiguration.
+// CommittedServers returns the servers of committedConfiguration, or nil.
 func (g *Replica) CommittedServers() []raft.Server {
 	if at := g.committedConfiguration(); at != nil {
 		return at.Servers
@@ -67,9 +67,9 @@ func (g *Replica) CommittedServers() []raft.Server {
 	return nil
 }
 
-// IndexWith returns how far the group is, if this node leads it and is with the asker
-// a majority of its voters: the asker was in that term, and then this node was. It
-// returns 0 otherwise.
+// IndexWith returns the group's index if this node leads the group and forms a majority of its
+// voters with the asker. The asker was in askersTerm, and this node leads that or a later term
+// afterwards. Otherwise it returns 0.
 func (g *Replica) IndexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
 	term := g.readyTerm.Load()
 	if askersTerm > term || g.Ready() != nil {
@@ -85,7 +85,7 @@ func (g *Replica) IndexWith(applied func() uint64, asker raft.ServerID, askersTe
 	return index
 }
 
-// TwoSuffice reports whether two replicas are a majority of the voters.
+// TwoSuffice reports whether a and b are a majority of the voters.
 func TwoSuffice(voters []raft.ServerID, a, b raft.ServerID) bool {
 	return len(voters)/2+1 <= 2 && a != b && slices.Contains(voters, a) && slices.Contains(voters, b)
 }

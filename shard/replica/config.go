@@ -16,57 +16,55 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// snapshotBytesDefault is the least log since the last snapshot that starts a new
-// one: replayed in a second or two.
+// snapshotBytesDefault is the least size of the log at which a new snapshot starts. A restart
+// replays it in a second or two.
 const snapshotBytesDefault = 64 << 20
 
 // Config configures Open.
 type Config struct {
 	Dir    string // of this replica alone: its log and snapshots/
 	Group  uint32 // its number in the cluster
-	NodeID string // the key of this node, never used by another
-	// Replica is the number of this replica, which with NodeID makes its Raft id.
+	NodeID string // the key of this node, never reused by another
+	// Replica is the number of this replica. Together with NodeID it makes the Raft id.
 	Replica uint64
 	FSM     raft.BatchingFSM
 	Mux     *rpc.Mux // the caller's; must outlive the group
-	// Streams carries appends together with those of other groups. nil for none.
+	// Streams carries appends together with those of other groups; nil for none.
 	Streams *stream.Streams // the caller's; must outlive the group
-	Beats   *Beats          // of all groups of the node; nil for a group that is alone
+	Beats   *Beats          // shared by all groups of the node; nil for a single group
 	Logger  *slog.Logger
-	// Fatal receives, once, the reason why this group has stopped for good. The goroutine
-	// that failed calls it. It must not wait for the group. The process should end, because
-	// the group serves no more.
+	// Fatal is called once, with the reason why this group has stopped for good, in the goroutine
+	// that failed. It must not wait for the group. The process should end, because the group no
+	// longer serves.
 	Fatal func(error)
 
-	// Initial are the voters that a new group begins with: an empty replica
-	// starts with this configuration, which must be the same at each of them,
-	// and the first stands for election at once. Without it an empty replica
-	// waits for a leader to add it.
+	// Initial are the first voters of a new group. An empty replica starts with this
+	// configuration, which must be the same on each of them. The first of them campaigns at once.
+	// Without Initial, an empty replica waits until a leader adds it.
 	Initial []Member
-	// Begun is called when the replica's log is on disk, before it votes or
-	// acknowledges anything. Its error ends the opening. nil for nothing.
+	// Begun is called once the replica's log is on disk, before it votes or acknowledges anything.
+	// Its error fails Open. nil for no call.
 	Begun func() error
-	// Addrs returns where a node listens now. nil for the address that the
-	// configuration has.
+	// Addrs returns a node's current address; nil for the addresses in the configuration.
 	Addrs func(node string) (string, bool)
 
-	// StateBytes is no less than what a snapshot would take now, but for what the
-	// last one took besides. nil for next to nothing.
+	// StateBytes returns an upper bound of what the state in memory adds to a snapshot now; nil
+	// for almost nothing.
 	StateBytes func() uint64
-	// Room returns an error if the disk has no room for a snapshot of about so
-	// many bytes, or else what to call once it is written. nil for always.
+	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
+	// disk lacks it. give releases the reservation once the snapshot is written. nil for no check.
 	Room func(bytes uint64) (give func(), err error)
 
-	// Stuck says why the state machine applies nothing more, nil while it does. nil for
-	// one that always does.
+	// Stuck returns why the state machine applies nothing more, or nil. A nil Stuck means that it
+	// always applies.
 	Stuck func() error
 
-	// Reopen is called, once, when the replica must be closed and opened again, and must
-	// not wait for that: until then it takes no more calls of its peers. nil stops the
-	// group for good instead.
+	// Reopen is called once, when the replica must be closed and opened again. It must not wait
+	// for that: until then the replica takes no calls of its peers. If it is nil, the group stops
+	// for good instead.
 	Reopen func()
 
-	// Hangs is called when the log takes entries no more, and when it does again; nil for no
+	// Hangs is called when the log stops taking entries, and when it takes them again; nil for no
 	// call. It must not wait.
 	Hangs func(bool)
 
@@ -74,30 +72,30 @@ type Config struct {
 	// rows that a snapshot needs cannot be read.
 	Cold        *cold.Group
 	ColdDamaged func(error)
-	// Members is where this replica's sets of members are; nil for nowhere.
+	// Members stores this replica's sets of members; nil for none.
 	Members *members.Group
 
 	LogStore      storage.LogStore // "" for LogStoreDefault
-	NodeLog       *raftstore.Log   // of LogStoreShared, the caller's, must outlive the group; nil for a log of the replica alone
+	NodeLog       *raftstore.Log   // the node's shared log for LogStoreShared, which must outlive the group; nil for a log of the replica alone
 	SnapshotBytes int64            // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration    // 0 for DiskStallMax
 	Timing        Timing           // zero for TimingDefault
 }
 
-// Timing holds raft's timeouts. They are the same for a group of one
-// voter and of three: one voter needs none of them (see Replica.campaign), and
-// raft cannot change the lease of a group that gains voters.
+// Timing has raft's timeouts. Groups of one voter and of three use the same: a single voter needs
+// none of them (see Replica.campaign), and raft cannot change the lease of a group that gains
+// voters.
 type Timing struct {
-	Heartbeat time.Duration // without a leader for this to twice this: an election
-	Election  time.Duration // an election without result is repeated after this
-	Lease     time.Duration // a leader without a majority for this steps down
+	Heartbeat time.Duration // a follower campaigns after this to twice this without a leader
+	Election  time.Duration // an election without a result is repeated after this
+	Lease     time.Duration // a leader steps down after this without a majority
 	Commit    time.Duration // followers of an idle leader learn its commit index within this to twice this
 }
 
-// TimingDefault keeps many idle groups cheap: a follower has a heartbeat each
-// 0.4–0.6 s (see raftTransport), and a leader that fails is replaced in 1–1.6 s
-// (see Replica.DetectFailure). The lease has room for a heartbeat that waits for a beat and 0.35 s
-// or, from beat to beat, 0.55 s until its answer.
+// TimingDefault keeps many idle groups cheap: a follower gets a heartbeat every 0.4–0.6 s (see
+// raftTransport), and a failed leader is replaced in 1–1.6 s (see Replica.DetectFailure). The
+// lease allows a heartbeat to wait for a beat and then take 0.35 s until its answer, or, measured
+// from beat to beat, 0.55 s.
 var TimingDefault = Timing{
 	Heartbeat: time.Second,
 	Election:  time.Second,
@@ -106,16 +104,14 @@ var TimingDefault = Timing{
 }
 
 const (
-	// appendEntriesMax is how many entries raft takes from its queue into one
-	// write, and sends to a follower in one call. Each entry is a batch by
-	// itself, so more would not save a sync; a follower that catches up is
-	// sent this many at once.
+	// appendEntriesMax is the maximum of entries that raft takes from its queue into one write,
+	// and sends to a follower in one call. Each entry is already a batch, so a larger maximum
+	// would not save a sync.
 	appendEntriesMax = 64
 
-	// A snapshot leaves entries of about dueBytes in front of it in the log, so
-	// that a follower that was away for a short time, or that restores the
-	// snapshot meanwhile, needs no other. raft wants it as a number of entries:
-	// this is the least, and that of a snapshot of nothing new.
+	// A snapshot leaves about dueBytes of entries before it in the log. So a follower that was
+	// away briefly, or that restores the snapshot meanwhile, needs no other snapshot. raft wants a
+	// number of entries: these are the minimum, and the number if nothing is new.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240
 )
@@ -151,17 +147,17 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// LogID names the replica in the node's log.
+// LogID identifies the replica in the node's log.
 func (c *Config) LogID() raftstore.ReplicaID {
 	return raftstore.ReplicaID{Group: c.Group, Number: c.Replica}
 }
 
-// Stores returns how the replica's stores are opened.
+// Stores returns the configuration of the replica's stores.
 func (c *Config) Stores() storage.Config {
 	return storage.Config{Dir: c.Dir, LogStore: c.LogStore, NodeLog: c.NodeLog, ID: c.LogID()}
 }
 
-// LogPath returns where the replica's log is.
+// LogPath returns the path of the replica's log.
 func (c *Config) LogPath() string {
 	stores := c.Stores()
 	return stores.LogPath()
@@ -174,7 +170,7 @@ func (c Config) raftLogger() *raftLogger {
 	return &raftLogger{slog: c.Mux.LimitedBy(c.Logger).With("group", c.Group), failures: c.Mux.Failures()}
 }
 
-// raftConfig returns what raft is started with. leadership is raft's NotifyCh.
+// raftConfig returns raft's configuration. leadership becomes raft's NotifyCh.
 func (c Config) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Config {
 	conf := raft.DefaultConfig()
 	conf.LocalID = c.ID()
@@ -184,11 +180,11 @@ func (c Config) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Con
 	conf.CommitTimeout = c.Timing.Commit
 	conf.MaxAppendEntries = appendEntriesMax
 	conf.BatchApplyCh = true
-	// A replica that is removed stays a follower until its owner closes it:
-	// nobody is surprised by a raft that has shut itself down.
+	// A removed replica stays a follower until its owner closes it, so that raft never shuts down
+	// unexpectedly.
 	conf.ShutdownOnRemove = false
-	// Snapshots are started by bytes, in Replica.runSnapshots, and never by
-	// raft's own count of entries.
+	// Replica.runSnapshots starts snapshots by bytes. raft's own count of entries must never start
+	// one.
 	conf.SnapshotThreshold = math.MaxUint64
 	conf.SnapshotInterval = 365 * 24 * time.Hour
 	conf.TrailingLogs = trailingEntriesDefault

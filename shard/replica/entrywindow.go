@@ -9,26 +9,25 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// entriesKept is how many applied entries a replica remembers. Replicas of an idle
-// group whose histories differ are rarely further apart; those of a busy one are
-// compared by their marks.
+// entriesKept is the number of applied entries that a replica remembers. Replicas of an idle group
+// with different histories are rarely further apart. Replicas of a busy group are compared by
+// their marks.
 const entriesKept = 128
 
-// EntryMark tells one applied entry of a group's log from any other that could have
-// the same index. Replicas of a group apply entries of the same term and CRC at each
-// index, or they differ.
+// EntryMark distinguishes an applied entry from any other with the same index. All replicas of a
+// group must apply entries with the same term and CRC at each index.
 type EntryMark struct {
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
-	CRC   uint32 `json:"crc"` // of the rest
+	CRC   uint32 `json:"crc"` // of type, data and extensions
 }
 
-// markOf uses another polynomial than entries do: those of shards end with their own
-// CRC32C, so that all of one length have one CRC32C.
+// markOf uses another polynomial than the entries. A shard's entry ends with its own CRC32C, so
+// all entries of one length have the same CRC32C.
 //
-// The first configuration is marked without addresses. Each of the first voters writes it by
-// itself (see Replica.bootstrap), with the addresses that its catalog has by then, and a node
-// may have moved meanwhile. Every other entry is one leader's.
+// markOf ignores the addresses in the first configuration. Each of the first voters writes that
+// entry itself (see Replica.bootstrap), with the addresses that its catalog has, and a node may
+// have moved meanwhile. Every other entry comes from one leader.
 func markOf(e *raft.Log) EntryMark {
 	data := e.Data
 	if e.Index == 1 && e.Type == raft.LogConfiguration {
@@ -46,14 +45,14 @@ func markOf(e *raft.Log) EntryMark {
 	return EntryMark{e.Index, e.Term, crc32.Update(sum, crc32.IEEETable, e.Extensions)}
 }
 
-// entryWindow remembers the newest entries that were handed to a state machine.
-// Between its first and its last index it has every entry that state machines get:
-// raft keeps barriers and the first entry of a term from all of them alike.
+// entryWindow remembers the newest entries that the state machine received. Between its first and
+// last index it has every entry that state machines receive: raft keeps barriers and the first
+// entry of a term from all of them.
 type entryWindow struct {
 	mu struct {
 		sync.Mutex
 		ring []EntryMark // grows to entriesKept
-		next int         // of a full ring, the oldest
+		next int         // once the ring is full, the oldest
 	}
 }
 
@@ -78,7 +77,7 @@ func (w *entryWindow) reset() {
 	w.mu.ring, w.mu.next = nil, 0
 }
 
-// rising returns the entries by index.
+// rising returns the marks in the order of their indexes.
 func (w *entryWindow) rising() []EntryMark {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,21 +6,20 @@ import (
 )
 
 const (
-	// detectEvery is between two looks at least: one that comes early is followed by
-	// few.
+	// detectEvery is the least pause between two checks.
 	detectEvery = 10 * time.Millisecond
 )
 
-// FailureDetector makes followers check for their leader when its silence lasts. By
-// itself raft checks at random moments, one or two heartbeat timeouts apart, and all voters
-// must have checked before one is elected: two to three times as late as they might know.
+// FailureDetector makes followers check for a silent leader in time. raft itself checks at random
+// moments, one to two heartbeat timeouts apart, and all voters must have checked before one is
+// elected. That takes two to three times as long.
 type FailureDetector struct {
 	Replicas func() []*Replica
-	Logger   *slog.Logger // limits what repeats
+	Logger   *slog.Logger // rate-limited
 	Stopping <-chan struct{}
 }
 
-// Run checks until the node is stopping. Open starts it, Close waits for it.
+// Run checks until the node is stopping. Open starts it; Close waits for it.
 func (d FailureDetector) Run() {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -30,7 +29,7 @@ func (d FailureDetector) Run() {
 		case <-d.Stopping:
 			return
 		}
-		next := TimingDefault.DetectAfter() // of a replica that is opened meanwhile
+		next := TimingDefault.DetectAfter() // for a replica that is opened meanwhile
 		for _, g := range d.Replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// watchedFSM is the state machine that raft is given. It notes what is applied, and stops the
-// group after a Restore or a Snapshot that failed: raft goes on after a restore that failed half
-// way, at start with an older snapshot, later with the next entry. It passes a panic of
-// ApplyBatch on: an entry that is committed and cannot be applied must end the process.
+// watchedFSM wraps the state machine for raft. It records what is applied, and stops the group
+// after a failed Restore or Snapshot. raft itself would continue after a restore that failed half
+// way: at start with an older snapshot, later with the next entry. watchedFSM does not catch a
+// panic of ApplyBatch, because a committed entry that cannot be applied must end the process.
 type watchedFSM struct {
 	raft.BatchingFSM
 	group   uint32
 	stop    *storage.FailStop
 	entries *entryWindow
 	members *committedMembers
-	// damaged receives the error of a snapshot that needs data which cannot be read from disk.
-	// That stops nothing: the replica is repaired, and its snapshot and log have all.
+	// damaged receives the error of a snapshot whose data cannot be read from disk. That stops
+	// nothing: the replica's own snapshot and log have everything, and the node repairs it.
 	damaged func(error)
 }
 
@@ -35,8 +35,8 @@ func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
 	return f.BatchingFSM.ApplyBatch(entries)
 }
 
-// Restore implements raft.FSM. It begins the entries anew: what was applied before is no part
-// of the state any more.
+// Restore implements raft.FSM. It resets the remembered entries, because what was applied before
+// is no longer part of the state.
 func (f watchedFSM) Restore(state io.ReadCloser) error {
 	if err := f.stop.Failure(); err != nil {
 		return err

@@ -6,27 +6,27 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader whose disk hangs goes on sending heartbeats: raft sends them beside the write that
-// hangs. Nobody else would lead, and the group would stand still until the disk answers. So
-// while the log takes no entries, and the other voters that answer are a majority, a leader
+// A leader whose disk hangs still sends heartbeats, because raft sends them beside the hanging
+// write. So no other node would lead, and the group would stand still until the disk answers.
+// Therefore, while the log takes no entries and a majority of other voters answers, a leader
 //
 //   - sends no appends, so that its followers miss it and elect another;
-//   - asks the follower that has the most to campaign at once, as a transfer would. raft
-//     itself cannot hand over: its main loop waits for the disk.
+//   - asks the follower with the most entries to campaign at once, as in a transfer. raft itself
+//     cannot hand over: its main loop waits for the disk.
 //
-// Both are safe at any time: Raft holds with any message lost, and with a campaign of anybody
-// at any moment. A leader whose vote the others need goes on: it would only be deposed once its
-// disk answers, and fail the writes that wait for it.
+// Both are safe at any time: Raft tolerates any lost message, and a campaign of any replica at any
+// moment. If the others need this leader's vote, it stays leader: a candidate would depose it only
+// once its disk answers, and then fail the writes that wait for the disk.
 //
-// Short hangs that come again do not move leaders to and fro:
+// Short hangs that recur do not move leaders back and forth:
 //
-//   - A leader goes on while a write takes less than twice as long as those that hung within the last
-//     minute (storage.WatchStalls). If all disks are slow, nobody could take its place: an election
-//     is four writes, one after the other, within 1 to 2 s.
-//   - A node whose disk hung is given no leads for a minute (headroom.Unfit).
+//   - A leader stays while a write takes less than twice as long as those that hung within the last
+//     minute (storage.WatchStalls). If all disks are slow, nobody could replace it: an election is
+//     four sequential writes within 1 to 2 s.
+//   - A node whose disk hung gets no new leaderships for a minute (headroom.Unfit).
 
-// noteHang notes whether the log takes entries no more, and whether that is unusual. One goroutine
-// calls it, again and again while the log hangs.
+// noteHang records whether the log has stopped taking entries, and whether that is unusual. One
+// goroutine calls it repeatedly while the log hangs.
 func (g *Replica) noteHang(hangs, unusual bool) {
 	if g.hangs.Swap(hangs) != hangs && g.cfg.Hangs != nil {
 		g.cfg.Hangs(hangs)
@@ -45,11 +45,11 @@ func (g *Replica) noteHang(hangs, unusual bool) {
 	}
 }
 
-// Hangs reports whether the log takes entries no more.
+// Hangs reports whether the log has stopped taking entries.
 func (g *Replica) Hangs() bool { return g.hangs.Load() }
 
-// heir returns the voter that has the most of the log among those that answered this leader
-// lately, and whether they are a majority without it.
+// heir returns the voter with the longest log among those that answered this leader recently.
+// suffice reports whether these voters are a majority without this leader.
 func (g *Replica) heir() (best raft.Server, suffice bool) {
 	var most uint64
 	voters, there := 0, 0
@@ -70,7 +70,7 @@ func (g *Replica) heir() (best raft.Server, suffice bool) {
 	return best, there > voters/2
 }
 
-// handOverHung asks a voter to campaign.
+// handOverHung asks a voter to campaign at once.
 func (g *Replica) handOverHung(to raft.Server) {
 	self := g.ID()
 	ask := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{

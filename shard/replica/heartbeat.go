@@ -9,17 +9,17 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// heartbeatEvery is between two beats of a node: as long as raft may be told of a
-// contact that has been (see contact.spares).
+// heartbeatEvery is the time between two beats of a node. It is also about how long raft may get
+// an answer from an earlier contact (see contact).
 const heartbeatEvery = 400 * time.Millisecond
 
-// Beats has the heartbeats of all groups of a node leave together, at beats that
-// are heartbeatEvery apart. Those of all groups between two nodes then share one write,
-// one wake-up of the other node and one write of their answers.
+// Beats makes the heartbeats of all groups of a node leave together, at beats that are
+// heartbeatEvery apart. The heartbeats between two nodes then share one write, one wake-up of the
+// other node, and one write of the answers.
 //
 // It has no goroutine, and its timer runs only while a heartbeat waits.
 type Beats struct {
-	began time.Time // a beat
+	began time.Time // the time of a beat
 
 	mu struct {
 		sync.Mutex
@@ -29,12 +29,12 @@ type Beats struct {
 
 func NewBeats() *Beats { return &Beats{began: time.Now()} }
 
-// next returns how long it is until the next beat.
+// next returns the time until the next beat.
 func (h *Beats) next(now time.Time) time.Duration {
 	return heartbeatEvery - now.Sub(h.began)%heartbeatEvery
 }
 
-// wait returns at the next beat after now, or when stop is closed.
+// wait blocks until the next beat after now, or until stop closes.
 func (h *Beats) wait(now time.Time, stop <-chan struct{}) {
 	h.mu.Lock()
 	beat := h.mu.next
@@ -57,24 +57,25 @@ func (h *Beats) beat() {
 	h.mu.next = nil
 }
 
-// contact is what a replica knows of one follower by the calls that it took. raft sends
-// a follower ten heartbeats in a heartbeat timeout, which is what an idle group costs;
-// most of them are answered from here.
+// contact records what a replica learned about one follower from successful calls. raft sends ten
+// heartbeats in a heartbeat timeout, which is the cost of an idle group; most of them are answered
+// from here.
 //
-// pause is the time after a successful call until raft learns again that the follower answers.
+// A pause (see raftTransport) is the time after a successful call for which raft need not hear
+// from the follower again.
 type contact struct {
 	to uint64 // addressee of the follower's Raft id
 
 	mu struct {
 		sync.Mutex
-		began time.Time // of the last call that it took
+		began time.Time // when the last successful call began
 		term  uint64    // of that call
 		told  knownTo   // zero for nothing
 	}
 }
 
-// knownTo is how far a follower has the log and knows it to be committed. It holds for
-// one opening of its replica: one that is opened again knows of no commit.
+// knownTo is how far a follower has the log and knows it to be committed. It is valid for one
+// opening of the follower's replica: a reopened replica knows of no commit.
 type knownTo struct {
 	conn      *stream.Conn
 	opening   uint64
@@ -83,7 +84,7 @@ type knownTo struct {
 	committed uint64
 }
 
-// took notes a call that the follower took.
+// took records a successful call.
 func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *stream.Conn, opening uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,35 +99,34 @@ func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *s
 	}
 }
 
-// since returns how long ago the last call of a term began that the follower took.
+// since returns how long ago the last successful call of a term began.
 func (c *contact) since(now time.Time, term uint64) (ago time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return now.Sub(c.mu.began), c.mu.term == term && !c.mu.began.IsZero()
 }
 
-// recent reports whether a call of the term that began less than pause ago was taken.
+// recent reports whether a successful call of the term began less than pause ago.
 func (c *contact) recent(now time.Time, term uint64, pause time.Duration) bool {
 	ago, ok := c.since(now, term)
 	return ok && ago < pause
 }
 
-// waits reports whether a heartbeat may wait for the next beat: the follower hears of
-// its leader no later than half a pause after the pause then.
+// waits reports whether a heartbeat may wait for the next beat: the follower then hears from its
+// leader at most one and a half pauses after the last call.
 func (c *contact) waits(now time.Time, term uint64, pause, untilBeat time.Duration) bool {
 	ago, ok := c.since(now, term)
 	return ok && ago+untilBeat <= pause*3/2
 }
 
-// last returns the last entry that the follower is known to have, 0 for an unknown one.
+// last returns the last entry that the follower is known to have, or 0.
 func (c *contact) last() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.told.last
 }
 
-// knows reports whether an append without entries says nothing that the follower does
-// not know.
+// knows reports whether an append has no entries and tells the follower nothing new.
 func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// RaftID returns the Raft id of one lifetime of a node's replica (see
-// raftfsm.ReplicaID).
+// RaftID returns the Raft id of one lifetime of a node's replica (see catalog.ReplicaID).
 func RaftID(node string, number uint64) raft.ServerID {
 	return raft.ServerID(catalog.ReplicaID(node, number))
 }
@@ -20,12 +19,12 @@ func NodeOf(id raft.ServerID) string {
 	return node
 }
 
-// Contains reports whether a configuration has a replica, with a vote or without.
+// Contains reports whether a configuration has a replica, as a voter or not.
 func Contains(servers []raft.Server, id raft.ServerID) bool { return SuffrageOf(servers, id) != Absent }
 
-// Outlived reports whether a configuration shows that a replica was deleted: it has a later
-// one of the same node. A node has one replica of a group at a time, and the catalog gives it
-// the next number only once no configuration has the one before (see catalog.RetireEntry).
+// Outlived reports whether a configuration proves that a replica was deleted, because it has a
+// later replica of the same node. A node has one replica of a group at a time. The catalog assigns
+// the next number only once no configuration has the previous one (see catalog.RetireEntry).
 func Outlived(servers []raft.Server, id raft.ServerID) bool {
 	node, number := catalog.ParseReplicaID(string(id))
 	return slices.ContainsFunc(servers, func(s raft.Server) bool {

@@ -11,12 +11,11 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// barrierRetryDelay is the pause before a barrier that raft refused for a
-// passing reason is tried again.
+// barrierRetryDelay is the pause before the retry of a barrier that raft refused for a transient
+// reason.
 const barrierRetryDelay = 10 * time.Millisecond
 
-// watchLeadership follows raft's changes of leadership, so that raft never
-// waits for anybody to hear of them.
+// watchLeadership receives raft's changes of leadership, so that raft never blocks on them.
 func (g *Replica) watchLeadership() {
 	for {
 		select {
@@ -31,9 +30,9 @@ func (g *Replica) watchLeadership() {
 	}
 }
 
-// confirm makes this node ready for the term that it leads: entries of earlier
-// terms may be committed and not applied here, and a barrier comes after them. That of an
-// earlier term ends first, so that it does not replace what this one stores.
+// confirm makes this node ready in the term that it leads. Entries of earlier terms may be
+// committed but not applied here, so it waits for a barrier after them. The lock confirming lets
+// the confirm of an earlier term end first, so that it does not overwrite this one's result.
 func (g *Replica) confirm() {
 	g.confirming.Lock()
 	defer g.confirming.Unlock()
@@ -41,7 +40,7 @@ func (g *Replica) confirm() {
 	for {
 		index, err := g.barrier()
 		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
-			return // another term's confirm is told of it
+			return // watchLeadership starts another confirm for that term
 		}
 		if err == nil {
 			g.barrierIndex.Store(index)
@@ -64,10 +63,9 @@ func (g *Replica) confirm() {
 	}
 }
 
-// campaign has a voter stand for election at once: the only one of its group, or
-// the first of a new one. raft has no call
-// for it, but lets a follower look at its clock when its heartbeat timeout is
-// made shorter, and one that has heard of no leader then stands for election.
+// campaign makes a voter campaign at once: the only voter of its group, the first of a new one, or
+// one that misses its leader. raft has no call for it. But if its heartbeat timeout is shortened,
+// a follower checks it at once, and campaigns if it has not heard from a leader.
 func (g *Replica) campaign() error {
 	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {
@@ -76,8 +74,8 @@ func (g *Replica) campaign() error {
 	return nil
 }
 
-// reload changes those of raft's settings that can be changed. raft takes all of
-// them at once: of two changes at the same time one would be lost.
+// reload changes the raft settings that can change at run time. raft replaces all of them at once,
+// so concurrent changes without the lock would lose one.
 func (g *Replica) reload(change func(*raft.ReloadableConfig)) error {
 	g.settings.Lock()
 	defer g.settings.Unlock()
@@ -86,8 +84,7 @@ func (g *Replica) reload(change func(*raft.ReloadableConfig)) error {
 	return g.raft.ReloadConfig(conf)
 }
 
-// Follows returns nil while the group has a leader that may serve, as far as is
-// known here.
+// Follows returns nil while the group has a leader that may serve, as far as this node knows.
 func (g *Replica) Follows() error {
 	if leader := g.Leader(); leader != "" && leader != g.cfg.NodeID {
 		return g.stop.Failure()
@@ -99,20 +96,19 @@ func (g *Replica) Follows() error {
 	return err
 }
 
-// outOfTouchAfter is for how long a replica has no leader until it is doubted that
-// it would hear of one: it may be new to its group, or removed from it. By then
-// connections to nodes that were lost are closed.
+// outOfTouchAfter is how long a replica may have no leader before it may be out of touch: it may
+// be new to its group, or removed from it. By then the connections to lost nodes are closed.
 const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
-// InTouch reports whether the group's replica here hears of a new leader as soon
-// as any: it is a member, and has heard of one not long ago. What was hinted
-// before is no better, and one that is asked may be the one that was lost.
+// InTouch reports whether this replica hears of a new leader as soon as any other does: it is a
+// member, and heard from a leader recently. Then older hints are no better, and the hinted node
+// may be the lost one.
 func (g *Replica) InTouch() bool {
 	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
 		Contains(g.Configuration().Servers, g.ID())
 }
 
-// Leader returns the key of the group's leader as raft knows it here, or "".
+// Leader returns the key of the leader's node as known here, or "".
 func (g *Replica) Leader() string {
 	_, id := g.raft.LeaderWithID()
 	return NodeOf(id)
@@ -129,8 +125,8 @@ func (g *Replica) Voters() []raft.ServerID {
 	return voters
 }
 
-// Configuration returns the latest configuration, which may not be committed. It
-// is not to be changed.
+// Configuration returns the latest configuration, which may not be committed. The caller must not
+// change it.
 func (g *Replica) Configuration() raft.Configuration {
-	return g.raft.GetConfiguration().Configuration() // raft answers it at once
+	return g.raft.GetConfiguration().Configuration() // raft answers at once
 }

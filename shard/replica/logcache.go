@@ -9,23 +9,22 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Bounds of one group's log cache. A leader reads the newest entries once for
-// each follower and a follower reads each entry once to apply it, soon after
-// it was stored; an entry here may be as large as a whole batch, so bytes are
-// bounded and not entries alone.
+// These bound one group's log cache. A leader reads the newest entries once for each follower, and
+// a follower reads each entry once, soon after it stored it. An entry may be as large as a whole
+// batch, so bytes are bounded too.
 const (
 	logCacheEntriesMax = 512
 	logCacheBytesMax   = 4 << 20
-	// An entry leaves once it has been here for one to two logCacheAges: who needs it
-	// later is far behind, and reads it from the log.
+	// An entry leaves the cache after one to two logCacheAges. A reader that needs it later is far
+	// behind, and reads the log.
 	logCacheAge = 10 * time.Second
-	// The newest entry stays if it has no more bytes than this: raft's leader looks at it
-	// for each heartbeat of an idle group.
+	// The newest entry stays in the cache if it has at most this many bytes: raft's leader reads
+	// it for each heartbeat of an idle group.
 	logCacheNewestMax = 4 << 10
 )
 
-// logCache keeps the newest entries of a log in memory, in front of store.
-// raft.LogCache bounds entries only and keeps each proposal's future alive.
+// logCache keeps the newest entries of a log in memory, in front of store. raft.LogCache bounds
+// only the number of entries, and keeps each proposal's future alive.
 type logCache struct {
 	raft.LogStore
 
@@ -35,8 +34,8 @@ type logCache struct {
 		first uint64     // [first, next) is cached; equal when nothing is
 		next  uint64
 		bytes int    // of [first, next), at most logCacheBytesMax
-		aged  uint64 // entries below it have been here for a logCacheAge
-		aging bool   // age is to be called
+		aged  uint64 // entries below it have been here for at least one logCacheAge
+		aging bool   // a call of age is scheduled
 	}
 }
 
@@ -46,7 +45,7 @@ func newLogCache(store raft.LogStore) *logCache {
 	return c
 }
 
-// GetLog is raft.LogStore's.
+// GetLog implements raft.LogStore.
 func (c *logCache) GetLog(index uint64, entry *raft.Log) error {
 	c.mu.RLock()
 	if c.mu.first <= index && index < c.mu.next {
@@ -58,12 +57,12 @@ func (c *logCache) GetLog(index uint64, entry *raft.Log) error {
 	return c.LogStore.GetLog(index, entry)
 }
 
-// StoreLog is raft.LogStore's.
+// StoreLog implements raft.LogStore.
 func (c *logCache) StoreLog(entry *raft.Log) error {
 	return c.StoreLogs([]*raft.Log{entry})
 }
 
-// StoreLogs is raft.LogStore's. Entries are cached once they are stored.
+// StoreLogs implements raft.LogStore. It caches entries after they are stored.
 func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	if err := c.LogStore.StoreLogs(entries); err != nil {
 		return err
@@ -80,9 +79,9 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// age forgets what was here when it was last called, but for a small newest entry. It
-// calls itself again until nothing else is left, and touches nothing but memory, so a log
-// that is closed needs not wait for it.
+// age removes the entries that were here at its previous call, except a small newest entry. It
+// reschedules itself until nothing else is left. It touches only memory, so a closing log need not
+// wait for it.
 func (c *logCache) age() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +97,8 @@ func (c *logCache) age() {
 	}
 }
 
-// DeleteRange is raft.LogStore's. Nothing that is deleted is served from the
-// cache from the moment the call begins.
+// DeleteRange implements raft.LogStore. The cache returns no deleted entry once the call has
+// begun.
 func (c *logCache) DeleteRange(first, last uint64) error {
 	c.mu.Lock()
 	if first < c.mu.next && last >= c.mu.first {
@@ -129,7 +128,7 @@ func (c *logCache) addLocked(e *raft.Log) {
 	}
 }
 
-// evictLocked forgets the entries below first.
+// evictLocked removes the entries below first.
 func (c *logCache) evictLocked(first uint64) {
 	for ; c.mu.first < first; c.mu.first++ {
 		slot := &c.mu.ring[c.mu.first%logCacheEntriesMax]

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// memberTimeout bounds the wait for room in raft's queue for one change of a
-	// group's members. The change itself is waited for as long as the group has
-	// a quorum, without which its leader soon steps down and the wait ends.
+	// memberTimeout bounds the wait for space in raft's queue for a change of members. The wait
+	// for the change itself has no bound: it ends when the group loses its quorum, because its
+	// leader then steps down.
 	memberTimeout = time.Second
-	// CaughtUpEntries is how far behind its leader's log a replica may be to be
-	// made a voter: what one call of raft brings it.
+	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends that
+	// many entries in one call.
 	CaughtUpEntries = appendEntriesMax
 )
 
-// MembersStep brings the group's members one change nearer to the voters of
-// target and, besides, the non-voters of others. This node must lead the group.
-// It returns what it did, "" when nothing is left to be done now. raft takes one
-// change at a time, and none of a node that no longer leads.
+// MembersStep makes one change towards the voters in target and the non-voters in others. This
+// node must lead the group. It returns what it did, or "" if no step is possible now. raft takes
+// one change at a time, and only from the leader.
 //
-// The order keeps as many voters as there were. A replica that joins is a non-voter until
-// it has caught up, and nobody leaves before all that join are voters. Only a member whose
-// address a joining replica has leaves before: its node is lost, or has another replica now.
+// The order never reduces the number of voters below the previous one. A replica that joins is a
+// non-voter until it has caught up, and nobody leaves before all joining replicas are voters. The
+// exception is a member whose address a joining replica has: its node is lost, or now has another
+// replica.
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	step := NextStep(g.ID(), g.Configuration().Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
 	id, addr := step.Member.ID, raft.ServerAddress(step.Member.Addr)
@@ -46,8 +46,8 @@ func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behi
 	return "", nil
 }
 
-// MemberStep is one change of a group's members, or a handover, with what it is for
-// people. The zero value does nothing.
+// MemberStep is one change of a group's members, or a handover, with a description. The zero value
+// does nothing.
 type MemberStep struct {
 	Do     StepKind
 	Member Member
@@ -58,16 +58,15 @@ type StepKind uint8
 
 const (
 	StepNone    StepKind = iota
-	StepAdd              // as a non-voter, or with a new address and the suffrage that it has
+	StepAdd              // as a non-voter, or with a new address and its present suffrage
 	StepPromote          // to a voter
 	StepDemote           // to a non-voter
 	StepRemove
 	StepHandOver
 )
 
-// NextStep decides for a leader what MembersStep does. behind returns how far a member is
-// behind its log, and an error unless it answers and has applied the configuration in
-// force.
+// NextStep decides what MembersStep does. behind returns the lag of a member. It returns an error
+// unless the member answers and has applied the configuration in force.
 func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member, behind func(raft.ServerID) (uint64, error)) MemberStep {
 	if step := moveStep(servers, slices.Concat(target, others)); step.Do != StepNone {
 		return step
@@ -75,7 +74,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if step := admitStep(self, servers, target, others, behind); step.Do != StepNone {
 		return step
 	}
-	for _, m := range target { // all are voters, or the group waits for them
+	for _, m := range target { // all must be voters first
 		if SuffrageOf(servers, m.ID) != raft.Voter {
 			return MemberStep{}
 		}
@@ -84,8 +83,8 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if len(surplus) == 0 {
 		return MemberStep{}
 	}
-	up := map[raft.ServerID]bool{self: true} // as upOf
-	var there []Member                       // of the target, those that could go on without the rest
+	up := map[raft.ServerID]bool{self: true} // like upOf
+	var there []Member                       // members of the target that could continue without the rest
 	for _, s := range servers {
 		if s.Suffrage != raft.Voter || s.ID == self {
 			continue
@@ -100,14 +99,14 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 		there = append(there, target[i])
 	}
 	if 2*len(there) <= len(target) {
-		return MemberStep{} // whoever is left over may be needed
+		return MemberStep{} // the group may still need the surplus members
 	}
 	return dismissStep(self, servers, surplus, others, there, up)
 }
 
-// upOf returns the voters that answer and have applied the configuration in force, the leader
-// among them. One that has not may be far behind: if the others need it, nothing is committed
-// until it has caught up.
+// upOf returns the voters, the leader included, that answer and have applied the configuration in
+// force. Any other voter may be far behind: if the others need its vote, nothing commits until it
+// has caught up.
 func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
 	up := map[raft.ServerID]bool{self: true}
 	for _, s := range servers {
@@ -119,9 +118,9 @@ func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) 
 	return up
 }
 
-// canLose reports whether a majority of the voters that are left without one of them is
-// up. Without one, the leader commits neither the new configuration, which is in force at once,
-// nor anything else, and nobody can take its place (see DESIGN.md).
+// canLose reports whether a majority of the voters without lost is up. Otherwise the leader could
+// commit neither the new configuration, which is in force at once, nor anything else, and nobody
+// could replace it (see DESIGN.md).
 func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]bool) bool {
 	voters, there := 0, 0
 	for _, s := range servers {
@@ -135,7 +134,7 @@ func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]boo
 	return 2*there > voters
 }
 
-// Member is a replica that is to be in a group, and the address of its node.
+// Member is a wanted replica of a group, with the address of its node.
 type Member struct {
 	ID   raft.ServerID
 	Addr string
@@ -152,8 +151,8 @@ func SuffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
 	return Absent
 }
 
-// moveStep gives the first member that has moved its new address: raft takes no
-// address twice, so the old one would keep out the next node that has it.
+// moveStep updates the address of the first member that has moved. raft accepts no address twice,
+// so the old address would keep out the next node that has it.
 func moveStep(servers []raft.Server, all []Member) MemberStep {
 	for _, m := range all {
 		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.Addr })
@@ -165,8 +164,8 @@ func moveStep(servers []raft.Server, all []Member) MemberStep {
 	return MemberStep{}
 }
 
-// admitStep adds the first replica that is missing, or removes the member that has its
-// address; then it gives a vote to the first of those that have caught up.
+// admitStep adds the first missing replica, or removes the member that has its address. If none is
+// missing, it promotes the first caught-up replica of the target to a voter.
 func admitStep(self raft.ServerID, servers []raft.Server, target, others []Member, behind func(raft.ServerID) (uint64, error)) MemberStep {
 	all := slices.Concat(target, others)
 	for _, m := range all {
@@ -177,9 +176,9 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if at < 0 {
 			return MemberStep{StepAdd, m, "added " + string(m.ID)}
 		}
-		old := servers[at].ID // raft takes no address twice
+		old := servers[at].ID // raft accepts no address twice
 		wanted := slices.ContainsFunc(all, func(m Member) bool { return m.ID == old })
-		if !wanted && old == self { // which never takes its own vote
+		if !wanted && old == self { // the leader never removes its own vote
 			if heir := heirOf(self, servers, target, behind); heir.ID != "" {
 				return MemberStep{StepHandOver, heir, "handed over to " + string(heir.ID) + ": " + string(m.ID) + " has this address"}
 			}
@@ -194,15 +193,15 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 			continue
 		}
 		if !isCaughtUp(m.ID, behind) {
-			continue // it is asked again in the next step
+			continue // the next step asks it again
 		}
 		return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 	}
 	return MemberStep{}
 }
 
-// heirOf returns the voter to which a leader hands over whose address another replica has:
-// one that has caught up, of the target if there is one. The zero Member means none.
+// heirOf returns a caught-up voter to which the leader hands over because another replica has the
+// leader's address. It prefers voters of the target. The zero Member means none.
 func heirOf(self raft.ServerID, servers []raft.Server, target []Member, behind func(raft.ServerID) (uint64, error)) (heir Member) {
 	for _, s := range servers {
 		if s.ID == self || s.Suffrage != raft.Voter || !isCaughtUp(s.ID, behind) {
@@ -220,7 +219,7 @@ func isCaughtUp(id raft.ServerID, behind func(raft.ServerID) (uint64, error)) bo
 	return err == nil && lag <= CaughtUpEntries
 }
 
-// surplusOf returns the members that are there, or have a vote, and should not.
+// surplusOf returns the members that should leave the group or lose their vote.
 func surplusOf(servers []raft.Server, target, others []Member) []raft.Server {
 	var surplus []raft.Server
 	for _, s := range servers {
@@ -235,10 +234,9 @@ func isIn(list []Member, s raft.Server) bool {
 	return slices.ContainsFunc(list, func(m Member) bool { return m.ID == s.ID })
 }
 
-// dismissStep takes out, or the vote from, the first of those that should not have it and
-// that the others can do without; the first of those that do not answer, if there is one.
-// The leader itself goes last, and leads no longer by then: it hands over to one of those
-// that are there.
+// dismissStep removes the first surplus member that the others can do without, or takes its vote.
+// Members that do not answer go first. The leader goes last: it first hands over to a member of
+// there.
 func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, there []Member, up map[raft.ServerID]bool) MemberStep {
 	leads := false
 	for _, silent := range []bool{true, false} {
@@ -260,7 +258,7 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, the
 	return MemberStep{StepHandOver, there[0], "handed over to " + string(there[0].ID)}
 }
 
-// changed waits for a change of members.
+// changed waits until a change of members is applied.
 func (g *Replica) changed(future raft.IndexFuture) error {
 	if err := g.await(future); err != nil {
 		return fmt.Errorf("cannot change the members: %w", err)
@@ -268,21 +266,20 @@ func (g *Replica) changed(future raft.IndexFuture) error {
 	return nil
 }
 
-// errTransferStuck is why a replica is opened again whose leadership is being handed over for
-// ever: raft refuses every write meanwhile (hashicorp/raft#696).
+// errTransferStuck is the reason to open a replica again whose handover of leadership never ends:
+// raft refuses every write meanwhile (hashicorp/raft#696).
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
-// Transfer hands the leadership to another voter. raft refuses writes from its
-// beginning to its end, for an election timeout at most, or, when the other
-// takes the call and does not answer, for rpcTimeout. Transfer waits for three election
-// timeouts at most.
+// Transfer hands the leadership to another voter. raft refuses writes during the transfer: for at
+// most an election timeout, or for rpcTimeout if the other takes the call and does not answer.
+// Transfer waits at most three election timeouts.
 func (g *Replica) Transfer(to Member) error {
 	answer := make(chan error, 1)
 	go func() { answer <- g.await(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))) }()
 	err := errTransferWaits
 	select {
 	case err = <-answer:
-	case <-time.After(3 * g.cfg.Timing.Election): // raft takes two at most, once it begins
+	case <-time.After(3 * g.cfg.Timing.Election): // once it begins, raft takes at most two
 	}
 	if err != nil {
 		return fmt.Errorf("cannot hand the leadership to %s: %w", to.ID, err)
@@ -290,11 +287,10 @@ func (g *Replica) Transfer(to Member) error {
 	return nil
 }
 
-// errTransferWaits is returned for a handover that raft has not begun in time, as its main
-// loop waits for the disk. It may happen later.
+// errTransferWaits is returned if raft has not begun the handover in time, because its main loop
+// waits for the disk. It may begin later.
 var errTransferWaits = errors.New("raft waits for the disk, and hands over later")
 
-// transferMax is how long raft may refuse writes because it believes that it
-// hands its leadership over: it waits for a call and two election timeouts,
-// and past that it will for ever.
+// transferMax is how long raft may refuse writes during a handover. A handover waits for one call
+// and two election timeouts; if it takes longer, it never ends.
 const transferMax = 3 * rpcTimeout

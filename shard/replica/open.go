@@ -13,11 +13,10 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Open opens this node's replica of a group, or makes a new one where
-// there is none, and returns once its state is restored from its newest
-// snapshot. Entries behind that are applied once a leader says what is
-// committed. It refuses what is damaged with ErrDamaged and changes nothing
-// then: such a replica is to be wiped, and to join again under a new node id.
+// Open opens this node's replica of a group, or creates a new one, and returns once its state is
+// restored from the newest snapshot. Later entries are applied once a leader announces the commit
+// index. Open refuses a damaged replica with ErrDamaged and changes nothing: the operator must
+// wipe it, and it joins again under a new node id.
 func Open(cfg Config) (*Replica, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -38,7 +37,7 @@ func Open(cfg Config) (*Replica, error) {
 	return g, nil
 }
 
-// makeGroupDir makes dir and its name durable.
+// makeGroupDir creates dir and makes its name durable.
 func makeGroupDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -46,8 +45,7 @@ func makeGroupDir(dir string) error {
 	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
-// startGroup starts raft over the stores, which stay the caller's when it
-// fails.
+// startGroup starts raft over the stores. If it fails, the caller must close them.
 func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	path := cfg.LogPath()
 	logger := cfg.raftLogger()
@@ -59,7 +57,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	}
 	g.stop = storage.NewFailStop(cfg.Fatal, func(err error) {
 		cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
-		if g.Closing() { // what raft is to answer before the close would wait too
+		if g.Closing() { // raft's answers before the close would wait too
 			g.interrupt()
 		}
 	})
@@ -102,9 +100,9 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	return g, nil
 }
 
-// bootstrap writes the first configuration into an empty replica. A crash may
-// leave the term behind without the entry, so the test is for a log without
-// entries and a term that no election has raised.
+// bootstrap writes the first configuration into an empty replica. A crash may leave the term
+// without the entry, so it checks for a log without entries and a term that no election has
+// raised.
 func (g *Replica) bootstrap(stable *storage.Votes) error {
 	last, err := g.log.LastIndex()
 	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.NewestIndex() > 0 {
@@ -127,13 +125,13 @@ func (g *Replica) bootstrap(stable *storage.Votes) error {
 	return g.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
 }
 
-// start starts raft and the group's goroutines. After an error nothing runs.
+// start starts raft and the group's goroutines. After an error no goroutine runs.
 func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	conf := g.cfg.raftConfig(g.leadership, logger)
 	cache := newLogCache(g.log)
 	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
-	if g.cfg.Streams != nil { // before raft restores a snapshot: what comes meanwhile waits for it
+	if g.cfg.Streams != nil { // before raft restores a snapshot, so that earlier calls wait for it
 		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.ID())
 	}
 	if g.first {
@@ -141,7 +139,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	}
 	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, g.noteUnreadable}
 
-	// In a goroutine of its own, which the stores may end (see storage.NewEndingLog).
+	// In its own goroutine, because the stores may end it (see storage.NewEndingLog).
 	var err error
 	started := make(chan struct{})
 	go func() {
@@ -151,7 +149,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	<-started
 	g.trans.filter.raft.Store(g.raft)
 	if failure := g.stop.Failure(); failure != nil {
-		err = failure // what raft made of it says less
+		err = failure // raft's own error says less
 	}
 	if g.raft == nil {
 		if g.trans.filter.served != nil {

@@ -15,27 +15,24 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// raftLogger writes raft's messages to slog, one level lower than raft gives them: raft
-// logs every snapshot and state change at Info, every normal election at Warn and every
-// heartbeat to a peer that is down at Error. Config.Fatal reports what an operator must act
-// on.
+// raftLogger writes raft's messages to slog, one level lower than raft's. raft logs every snapshot
+// and state change at Info, every normal election at Warn, and every heartbeat to an unreachable
+// peer at Error. Config.Fatal reports everything that needs an operator.
 //
-// It logs that a peer cannot be reached once that has lasted, and then seldom.
+// It logs an unreachable peer only after some time, and then seldom.
 type raftLogger struct {
 	slog     *slog.Logger
 	name     string
 	with     []any
-	failures *rpc.PeerFailures // of all groups of the node; nil tells each of them
+	failures *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
-// What raft warns of at each start: that a group of this node alone begins to
-// elect itself, that the catalog, which is not applied yet, does not know where
-// nodes are, and that a snapshot waits until a change of members is applied. Of
-// each question of a node that comes back to all its groups at once. And of each
-// change of members: that a new replica knows none yet, that its log has not begun
-// or is behind what it is sent, and that votes are split.
+// raft warns of these in normal operation. At each start: a single voter elects itself, the
+// catalog has not applied the addresses yet, and a snapshot waits for a change of members. When a
+// node returns: its pre-votes to all its groups. At each change of members: a new replica knows no
+// peers, its log is empty or behind, and votes are split.
 const (
 	electionMsg = "heartbeat timeout reached"
 	againMsg    = "Election timeout reached"
@@ -44,10 +41,10 @@ const (
 	preVoteMsg  = "rejecting pre-vote request since we have a leader"
 	snapshotMsg = "failed to take snapshot"
 	waitsErr    = "cannot take snapshot now"
-	behindMsg   = "failed to get previous log" // an error of the disk is none of a log that is behind
+	behindMsg   = "failed to get previous log" // also logged for disk errors, which are not usual
 )
 
-// levelOf is the level of a message.
+// levelOf returns the level at which a message is logged.
 func levelOf(level hclog.Level, msg string, args []any) slog.Level {
 	for _, usual := range []string{electionMsg, againMsg, noPeersMsg, addressMsg, preVoteMsg} {
 		if strings.HasPrefix(msg, usual) {
@@ -146,8 +143,8 @@ func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
 	return slog.NewLogLogger(l.slog.Handler(), slog.LevelDebug).Writer()
 }
 
-// failingPeer returns the address of the peer that a message of raft's about a
-// failed exchange is of, or "" for any other message.
+// failingPeer returns the peer's address if raft's message is about a failed exchange with a peer,
+// or "".
 func failingPeer(args []any) string {
 	peer, failed := "", false
 	for i := 0; i+1 < len(args); i += 2 {

@@ -1,7 +1,7 @@
-// Package replica owns this node's replica of one Raft group: raft itself, and the layers
-// between raft and the network (rpcFilter, raftTransport), between raft and its state machine
-// (watchedFSM) and between raft and the disk (logCache over package storage). It also
-// decides when the replica takes snapshots and campaigns.
+// Package replica owns this node's replica of one Raft group. That is raft itself, and the layers
+// between raft and the network (rpcFilter, raftTransport), its state machine (watchedFSM) and the
+// disk (logCache over package storage). It also decides when the replica takes snapshots and
+// campaigns.
 //
 // It never chooses the members, proves that a leader still leads, or interprets an entry; the
 // node that owns the replica does.
@@ -25,78 +25,77 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// EnqueueTimeoutMax bounds the wait for room in raft's queue, and with it how
-// long close waits for calls of apply that are under way.
+// EnqueueTimeoutMax bounds the wait for space in raft's queue. So it also bounds how long Close
+// waits for running calls of Apply.
 const EnqueueTimeoutMax = 5 * time.Second
 
-// Replica is this node's replica of one Raft group, from open to close.
+// Replica is this node's replica of one Raft group, from Open to Close.
 //
-// Its goroutines: the filter of calls, watchLeadership, runSnapshots and WatchStalls,
-// which startGroup starts and close stops and waits for; confirm, which
-// watchLeadership starts for each term that this node leads.
+// Its goroutines are the rpcFilter, watchLeadership, runSnapshots and WatchStalls. startGroup
+// starts them; Close stops them and waits. watchLeadership also starts confirm for each term that
+// this node leads.
 type Replica struct {
 	cfg    Config
 	raft   *raft.Raft
 	trans  raftTransport
-	stores storage.Stores // closed with the group; nil for those of a caller of startGroup
+	stores storage.Stores // closed with the group; nil if the caller of startGroup owns them
 	log    *storage.Log
 	snaps  *storage.Snapshots
 	stop   *storage.FailStop
-	// openStored is snaps.Open, but in tests.
+	// openStored is snaps.Open, except in tests.
 	openStored func(id string) (*raft.SnapshotMeta, io.ReadCloser, error)
 
 	members committedMembers
 	entries entryWindow
-	first   bool // of the voters of a group that was made just now
-	// Heirless is set while no other voter would lead the group in this node's
-	// place, as far as its last shed has seen.
+	first   bool // the first voter of a newly created group
+	// Heirless is set while no other voter would lead the group instead of this node, as of the
+	// last attempt to hand it over.
 	Heirless atomic.Bool
 
-	leadership chan bool // raft's NotifyCh: raft waits until it is read
-	// readyTerm is the term whose barrier was applied here while this node
-	// led it, 0 for none. Set by confirm, cleared by watchLeadership.
+	leadership chan bool // raft's NotifyCh; raft blocks until it is read
+	// readyTerm is the term whose barrier was applied here while this node led it, or 0. confirm
+	// sets it; watchLeadership clears it.
 	readyTerm atomic.Uint64
-	// barrierIndex is that of this term's barrier, set before readyTerm. What is
-	// committed behind it reaches the FSM.
+	// barrierIndex is the index of this term's barrier, set before readyTerm. Committed entries
+	// after it reach the FSM.
 	barrierIndex atomic.Uint64
-	// hangs is set while the log takes entries no more: see noteHang.
+	// hangs is set while the log takes no entries: see noteHang.
 	hangs atomic.Bool
-	// muted is set while no appends are sent for that reason.
+	// muted is set while this leader sends no appends, because its disk hangs.
 	muted atomic.Bool
-	// AskFirst is the index, among the other voters, of the one that a term proof asks first.
+	// AskFirst is the index, among the other voters, of the voter that a term proof asks first.
 	AskFirst atomic.Uint32
 
-	// gate is held for reading while something is handed to raft's queue and
-	// for writing to set closing: behind it the queue only empties.
+	// gate is held for reading while a request enters raft's queue, and for writing to set
+	// closing. After that the queue only empties.
 	gate    sync.RWMutex
 	closing bool
 
 	settings     sync.Mutex            // held by reload
 	confirming   sync.Mutex            // held by confirm
-	snapshotting sync.Mutex            // held by snapshot, until one to send is open, while raft installs a leader's, and by a repair; at the end by shutdown
-	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
-	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
+	snapshotting sync.Mutex            // held while a snapshot is taken, opened for sending, installed from a leader, or written by a repair; and by shutdown at the end
+	withoutRoom  atomic.Bool           // a snapshot is due and the disk lacks space for it
+	unreadable   atomic.Pointer[error] // why the last snapshot could not read its data; nil for no failure
 
-	done       chan struct{} // closed when raft has stopped
+	done       chan struct{} // closed once raft has stopped
 	wg         sync.WaitGroup
 	closeBegan atomic.Bool
-	closed     chan struct{} // closed when the first close has returned
+	closed     chan struct{} // closed once the first Close has returned
 }
 
-// refusedFuture answers a proposal that raft was never given.
+// refusedFuture is the answer to a proposal that never reached raft.
 type refusedFuture struct{ err error }
 
 func (f refusedFuture) Error() error { return f.err }
 func (refusedFuture) Index() uint64  { return 0 }
 func (refusedFuture) Response() any  { return nil }
 
-// Apply proposes an entry. It returns at once unless raft's queue is full; then it
-// waits for room until EnqueueTimeoutMax. raft owns the entry from here on: the caller
-// must not change it.
+// Apply proposes an entry. It returns at once unless raft's queue is full; then it waits for
+// space, up to EnqueueTimeoutMax. raft owns the entry from here on: the caller must not change it.
 //
-// The future's Error waits until the entry is applied here, or can never be
-// told: errs.NeverProposed reports which. It may wait for
-// ever if the group fails or is closed meanwhile; wait for failed as well.
+// The future's Error blocks until the entry is applied here, or its outcome cannot be known:
+// errs.NeverProposed tells which. If the group fails or closes meanwhile, it may block for ever,
+// so wait for Failed as well.
 func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	g.gate.RLock()
 	defer g.gate.RUnlock()
@@ -106,9 +105,8 @@ func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	return g.raft.Apply(entry, EnqueueTimeoutMax)
 }
 
-// barrier returns its own index once every entry proposed here before it is
-// applied. It waits for room in raft's queue until EnqueueTimeoutMax, then for its
-// own turn.
+// barrier blocks until every entry proposed here before it is applied, and returns its own index.
+// The wait for space in raft's queue is bounded by EnqueueTimeoutMax.
 func (g *Replica) barrier() (index uint64, err error) {
 	g.gate.RLock()
 	if err := g.refusal(); err != nil {
@@ -123,8 +121,8 @@ func (g *Replica) barrier() (index uint64, err error) {
 	return future.(raft.IndexFuture).Index(), nil // every future of a log entry is one
 }
 
-// await waits for a future, which raft leaves without an answer if the group
-// fails: then the goroutine that asks it stays behind until the process ends.
+// await waits for a future. If the group fails, raft never answers the future: await returns the
+// failure, and its goroutine stays until the process ends.
 func (g *Replica) await(future raft.Future) error {
 	answer := make(chan error, 1)
 	go func() { answer <- future.Error() }()
@@ -136,7 +134,7 @@ func (g *Replica) await(future raft.Future) error {
 	}
 }
 
-// refusal says why nothing may be proposed. The caller holds gate.
+// refusal returns why nothing may be proposed, or nil. The caller holds gate.
 func (g *Replica) refusal() error {
 	if g.closing {
 		return errs.ErrGroupClosed
@@ -144,11 +142,10 @@ func (g *Replica) refusal() error {
 	return g.stop.Failure()
 }
 
-// Failed is closed when the group has stopped for good.
+// Failed returns a channel that closes when the group has stopped for good.
 func (g *Replica) Failed() <-chan struct{} { return g.stop.Failed() }
 
-// Stuck returns why the state machine here applies no more entries, nil while it
-// does.
+// Stuck returns why the state machine applies no more entries, or nil.
 func (g *Replica) Stuck() error {
 	if g.cfg.Stuck == nil {
 		return nil
@@ -156,8 +153,8 @@ func (g *Replica) Stuck() error {
 	return g.cfg.Stuck()
 }
 
-// Ready returns nil while this node leads the group and has applied every
-// entry that it should, those of the terms before too, and errs.ErrNoLeader otherwise.
+// Ready returns nil while this node leads the group and has applied all committed entries of
+// earlier terms, and errs.ErrNoLeader otherwise.
 func (g *Replica) Ready() error {
 	if err := g.stop.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
@@ -187,14 +184,14 @@ func (g *Replica) SoleVoter() bool {
 	return voters == 1 && self
 }
 
-// Stats is what raft knows of a group.
+// Stats is raft's view of a group.
 type Stats struct {
 	Role     string // leader, follower, candidate, shutdown
-	Leader   string // node key, "" when not known
+	Leader   string // node key; "" if unknown
 	Term     uint64
-	Applied  uint64 // raft's own; the FSM may be a moment behind it or ahead
+	Applied  uint64 // raft's own; the FSM may be slightly behind or ahead
 	Commit   uint64
-	Snapshot uint64 // index of the newest snapshot, 0 for none
+	Snapshot uint64 // index of the newest snapshot; 0 for none
 }
 
 func (g *Replica) Stats() Stats {

@@ -14,101 +14,99 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// rpcFilter filters the calls between the network and raft: raft's Consumer is rpcs, and run
-// passes one call of a peer at a time to it, each after the answer to the one before. raft's
-// main loop handles calls one at a time anyway, so this changes no order. It gives the checks
-// below a guarantee that raft alone does not give: while a check runs, no other call changes
-// the term, the log behind the commit index, or the applied state.
+// rpcFilter filters the calls between the network and raft. rpcs is raft's Consumer, and run
+// passes one call at a time to it, each after the answer to the previous one. raft's main loop
+// handles one call at a time anyway, so this changes no order. It gives the checks below a
+// guarantee that raft alone does not give: while a check runs, no other call changes the term, the
+// log after the commit index, or the applied state.
 //
-// raft has eleven gaps that peers, or bytes that arrive late, can lead it into:
+// raft has eleven gaps that peers, or late messages, can expose:
 //
-//  1. raft compares only the term of a snapshot. One that is behind what is applied
-//     rolls the state back and deletes the log, and with it entries that this replica
-//     has acknowledged. So raft is never given a snapshot that this replica has already
-//     (holds): its index is applied, or the log has its last entry, of the same term, and
-//     so, by Raft's log matching, all before. The sender is told of success, which is
-//     true of the log on disk, once raft has judged the sender's term by an empty append
-//     in the snapshot's place. raft is given a snapshot only if the log has another
-//     entry in its place, or ends before it: what raft deletes then is no more than what
-//     contradicts the snapshot or is in it.
-//  2. raft does not take back its last index when it deletes the log for a snapshot. If
-//     the log was as long as the snapshot, raft would acknowledge, vote and be elected
-//     on entries that are gone. Such a replica is closed and opened again, and no call
-//     reaches raft any more. Nor can raft campaign: the transport sends no requests for
-//     votes from before raft is given a snapshot until its last index was checked (see
-//     mayCampaign); and one that needs nobody's vote holds all that is committed.
-//  3. A snapshot of raft's own that ends while raft installs a later one takes its place
-//     in raft's memory, which then has too low a last index. snapshotting is held
-//     meanwhile; if it is taken already, the replica is opened again like in 2.
-//  4. raft commits up to its own last entry if the leader's commit index is beyond that,
-//     although it has compared only the entries up to the last one of the call. The
-//     commit index is bounded by that entry (boundCommit), here for peers that send it
-//     unbounded.
-//  5. raft looks for the entry before those of a call in its log alone. If a snapshot
-//     took that entry's place, raft refuses the call for ever, or, if the call begins at
-//     entry 1, stores it in front of a gap. What is applied is the leader's too, by Raft's
-//     leader completeness, so raft is given only what comes behind (skipApplied).
-//  6. raft votes for any candidate while it has no configuration. A replica that has none
-//     knows nothing of its group, and nobody counts on its vote: it gets one only once it
-//     has applied a configuration that it is in. So it votes only then (checkVote).
-//  7. raft votes only for voters of its own latest configuration. A voter that missed a
-//     change of members and those that did not refuse each other then, and the group has no
-//     leader although a majority lives. A vote must depend on term and log alone, so
-//     checkVote names a candidate that raft would refuse by the id of a voter.
-//  8. raft sends a replica that loses its vote, or has none, what is not committed. Such a
-//     replica does not campaign, and if its log is the longest of a majority, it refuses
-//     all others. So it is sent only what is committed (awaitCommit).
-//  9. raft stays a candidate if it is sent a snapshot in its own term, and refuses the others
-//     its vote because it knows a leader. An append makes it a follower first (install).
-//  10. raft stays a candidate if it was told to lead and the winner of that term sends it an
-//     append, and takes that one for its leader until it hears from it once more. If the winner
-//     is lost, raft refuses the others for ever. So a candidate's leader is no reason to refuse
-//     (candidatesLeader).
-//  11. raft has a replica without a vote campaign if it is told to lead, by a call that was late.
-//     As a leader it would add entries to its own log, and refuse shorter ones once it has a vote
-//     again, although it has missed the change that gave it that vote. So it requests no votes
+//  1. raft compares only the term of a snapshot. A snapshot older than the applied state would roll
+//     the state back and delete the log, with entries that this replica has acknowledged. So
+//     rpcFilter never passes raft a snapshot that the replica already holds (holds): its index is
+//     applied, or the log has its last entry with the same term, and so, by Raft's log matching,
+//     everything before. The filter sends an empty append in the snapshot's place, so that raft
+//     judges the sender's term. Then it reports success to the sender, which is true of the log on
+//     disk. raft gets a snapshot only if the log has another entry in its place, or ends before it.
+//     Then raft deletes only entries that contradict the snapshot or are in it.
+//  2. raft does not lower its last index when it deletes the log for a snapshot. If the log was as
+//     long as the snapshot, raft would acknowledge, vote and be elected on entries that are gone.
+//     Such a replica is closed and opened again, and no more calls reach raft. raft cannot campaign
+//     either: from before it gets a snapshot until its last index is checked, the transport sends
+//     no vote requests (see mayCampaign). A replica that needs no other vote already holds
+//     everything committed.
+//  3. If raft's own snapshot ends while raft installs a later one, it replaces the later one in
+//     raft's memory, and raft's last index is too low. The filter holds snapshotting meanwhile. If
+//     it is already locked, the replica is opened again as in 2.
+//  4. If the leader's commit index is beyond raft's last entry, raft commits up to that entry,
+//     although it has compared only entries up to the last one of the call. So boundCommit bounds
+//     the commit index by that entry, for peers that send it unbounded.
+//  5. raft looks for the entry before an append's entries only in its log. If a snapshot replaced
+//     that entry, raft refuses the call for ever. If the call begins at entry 1, raft stores it and
+//     leaves a gap. What is applied here is also the leader's, by Raft's leader completeness. So
+//     skipApplied passes on only the later entries.
+//  6. raft votes for any candidate while it has no configuration. Such a replica knows nothing of
+//     its group, and nobody counts on its vote: it becomes a voter only after it has applied a
+//     configuration that includes it. So it votes only then (checkVote).
+//  7. raft votes only for voters of its own latest configuration. A voter that missed a change of
+//     members and voters that did not miss it refuse each other. The group then has no leader
+//     although a majority lives. A vote must depend only on term and log. So checkVote replaces the
+//     id of a candidate that raft would refuse with the id of a voter.
+//  8. raft sends uncommitted entries to a replica without a vote, or one that is losing it. Such a
+//     replica does not campaign, and if it has the longest log of a majority, it refuses all
+//     candidates. So it gets only committed entries (awaitCommit).
+//  9. raft stays a candidate when it gets a snapshot in its own term, and then refuses its vote to
+//     others because it knows a leader. So an append makes it a follower first (install).
+//  10. If raft campaigned because it was told to lead, and the winner of that term sends it an
+//     append, raft stays a candidate and knows the winner as its leader until the next call. If the
+//     winner is lost, raft would refuse the others for ever. So a candidate's leader is no reason
+//     to refuse (candidatesLeader).
+//  11. raft lets a replica without a vote campaign if it is told to lead by a late call. As a
+//     leader it would add entries to its own log. Once it has a vote again, it would refuse shorter
+//     logs, although it has missed the change that gave it that vote. So it requests no votes
 //     (mayCampaign).
 //
-// DESIGN.md proves that the group has one leader at most, and that it has one, with 7 to 11.
+// DESIGN.md proves that the group has at most one leader, and, with 7 to 11, that it gets one.
 //
-// A check of one call is one function, which handle calls; an error refuses the call.
+// Each call has one function that checks it, called by handle. An error refuses the call.
 type rpcFilter struct {
 	g    *Replica
 	log  raft.LogStore // as raft reads it
 	rpcs chan raft.RPC // unbuffered, from run to raft
-	// served is where appends come from that travel with those of other groups, nil for
-	// nowhere; run closes it. answered has the answer to the one that run handles.
+	// served receives the appends that travel with those of other groups; nil for none. run closes
+	// it. answered has the answer to the append that run handles.
 	served   *stream.Inbox
 	answered chan raft.RPCResponse
-	// answer is raft's to the call that it was given last.
+	// answer has raft's answer to the last call.
 	answer chan raft.RPCResponse
-	entry  raft.Log // termAt's
-	// barred is set from before raft is given a snapshot until its last index was found
-	// to be right, and stays set if it is not.
+	entry  raft.Log // used by termAt
+	// barred is set before raft gets a snapshot. It is cleared once raft's last index was found to
+	// be right.
 	barred atomic.Bool
-	// raft is set once it has started, for the transport, which raft calls before NewRaft returns.
+	// raft is nil until raft has started: raft calls the transport before NewRaft returns.
 	raft atomic.Pointer[raft.Raft]
 }
 
-// withheldPause is how often awaitCommit checks: a small part of what a commit takes.
+// withheldPause is the pause between two checks of awaitCommit: a small part of a commit's time.
 const withheldPause = time.Millisecond
 
 var (
-	// errContradicted stops a group to which a leader sent another entry than is
-	// committed.
+	// errContradicted stops a group if a leader sent an entry that differs from a committed one.
 	errContradicted = errors.New("two leaders have committed different entries")
-	// errLastIndex is returned for requests for votes while raft's last index may be
-	// wrong, and stops a group that nobody opens again.
+	// errLastIndex is returned for vote requests while raft's last index may be wrong. It stops a
+	// group that nobody opens again.
 	errLastIndex = errors.New("the replica must be opened again: raft's last index is not that of its log")
-	// errNotInGroup is returned for a request for a vote that this replica has not got.
+	// errNotInGroup is returned for a vote request if this replica's own configuration lacks this
+	// replica.
 	errNotInGroup = errors.New("this replica is not in its own configuration")
-	// errOutlived is returned for a request for a vote of a replica that was deleted.
+	// errOutlived is returned for a vote request of a replica that was deleted.
 	errOutlived = errors.New("the candidate's node has a later replica")
-	// errNotLeading ends an append that was held back until its sender led no more.
+	// errNotLeading ends a held-back append once its sender no longer leads.
 	errNotLeading = errors.New("this replica leads no more")
 	// errNoVote is returned for a campaign of a replica without a vote in its own configuration.
 	errNoVote = errors.New("this replica has no vote in its own configuration")
-	// errNotLeadersCall is returned for a call that only the leader makes.
+	// errNotLeadersCall is returned if another replica makes a call that only the leader may make.
 	errNotLeadersCall = errors.New("the caller is not this replica's leader")
 )
 
@@ -116,8 +114,7 @@ func newRPCFilter(g *Replica, log raft.LogStore) *rpcFilter {
 	return &rpcFilter{g: g, log: log, rpcs: make(chan raft.RPC), answer: make(chan raft.RPCResponse, 1), answered: make(chan raft.RPCResponse, 1)}
 }
 
-// run passes calls on until the group is closed. The group's start starts it, shutdown
-// waits for it.
+// run passes calls on until the group is closed. start starts it; shutdown waits for it.
 func (f *rpcFilter) run() {
 	calls := f.g.trans.NetworkTransport.Consumer()
 	var appends <-chan *stream.Append
@@ -144,7 +141,7 @@ func (f *rpcFilter) run() {
 }
 
 func (f *rpcFilter) handle(rpc raft.RPC) {
-	if err := f.g.stop.Usable(); err != nil { // of an interrupted restore, raft knows less than the disk
+	if err := f.g.stop.Usable(); err != nil { // after an interrupted restore, raft knows less than the disk
 		f.respond(rpc, raft.RPCResponse{Error: err})
 		return
 	}
@@ -180,8 +177,8 @@ func (f *rpcFilter) handle(rpc raft.RPC) {
 	}
 }
 
-// ask hands a call to raft and returns its answer, or false once the group is closed:
-// then its caller has no answer either, and its connection is closed.
+// ask passes a call to raft and returns its answer. It returns false once the group is closed: the
+// caller then gets no answer, and its connection is closed.
 func (f *rpcFilter) ask(command any, body io.Reader) (raft.RPCResponse, bool) {
 	select {
 	case f.rpcs <- raft.RPC{Command: command, Reader: body, RespChan: f.answer}:
@@ -196,8 +193,8 @@ func (f *rpcFilter) ask(command any, body io.Reader) (raft.RPCResponse, bool) {
 	}
 }
 
-// respond answers a call that raft was not given, once its body is read: the sender
-// writes all of it before it reads the answer. Other calls go on meanwhile.
+// respond answers a call that raft did not get. It reads the call's body first, because the sender
+// writes all of it before it reads the answer. Other calls continue meanwhile.
 func (f *rpcFilter) respond(rpc raft.RPC, answer raft.RPCResponse) {
 	if rpc.Reader == nil {
 		rpc.Respond(answer.Response, answer.Error)
@@ -209,8 +206,8 @@ func (f *rpcFilter) respond(rpc raft.RPC, answer raft.RPCResponse) {
 	})
 }
 
-// install has raft judge the sender's term, gives it the snapshot unless this replica holds
-// it, and checks what raft makes of it.
+// install lets raft judge the sender's term, passes it the snapshot unless this replica holds it,
+// and checks raft's last index afterwards.
 func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 	answer, ok := f.ask(&raft.AppendEntriesRequest{RPCHeader: call.RPCHeader, Term: call.Term}, nil)
 	if !ok {
@@ -243,7 +240,7 @@ func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 	f.barred.Store(false)
 }
 
-// reopen has the replica opened again, and passes nothing on until it is closed.
+// reopen requests that the replica be opened again, and passes no call on until it is closed.
 func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	g := f.g
 	g.cfg.Logger.Warn("a snapshot replaced a log of the same length: the replica is opened again",
@@ -252,8 +249,8 @@ func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	<-g.done
 }
 
-// Reopen asks the owner to open the replica again, or stops the group for good, because of why, if
-// nobody does.
+// Reopen asks the owner to open the replica again. Without Config.Reopen it stops the group for
+// good, because of why.
 func (g *Replica) Reopen(why error) {
 	if g.cfg.Reopen != nil {
 		g.cfg.Reopen()
@@ -262,16 +259,16 @@ func (g *Replica) Reopen(why error) {
 	}
 }
 
-// lastLogIndex returns what raft takes for the index of the last entry in its log.
+// lastLogIndex returns raft's own index of the last entry in its log.
 func (f *rpcFilter) lastLogIndex() uint64 {
 	index, err := strconv.ParseUint(f.g.raft.Stats()["last_log_index"], 10, 64)
 	if err != nil {
-		return ^uint64(0) // not seen to be right
+		return ^uint64(0) // treat it as wrong
 	}
 	return index
 }
 
-// holds reports whether this replica has all that a snapshot has.
+// holds reports whether this replica already has everything in a snapshot.
 func (f *rpcFilter) holds(call *raft.InstallSnapshotRequest) bool {
 	if call.LastLogIndex <= f.g.raft.AppliedIndex() {
 		return true
@@ -280,8 +277,7 @@ func (f *rpcFilter) holds(call *raft.InstallSnapshotRequest) bool {
 	return known && term == call.LastLogTerm
 }
 
-// termAt returns the term of an entry, if it is in the log or is the newest snapshot's
-// last.
+// termAt returns the term of an entry, if the log has it or it is the newest snapshot's last.
 func (f *rpcFilter) termAt(index uint64) (term uint64, known bool) {
 	err := f.log.GetLog(index, &f.entry)
 	term, f.entry = f.entry.Term, raft.Log{}
@@ -292,15 +288,15 @@ func (f *rpcFilter) termAt(index uint64) (term uint64, known bool) {
 	return term, newest > 0 && newest == index
 }
 
-// boundCommit bounds a leader's commit index by the last entry that raft compares: what
-// a follower has behind that may be another leader's.
+// boundCommit bounds a leader's commit index by the last entry that raft compares. The follower's
+// entries after that may be another leader's.
 func boundCommit(call *raft.AppendEntriesRequest) {
 	call.LeaderCommitIndex = min(call.LeaderCommitIndex, call.PrevLogEntry+uint64(len(call.Entries)))
 }
 
-// skipApplied takes the entries that are applied here out of an append that begins in
-// front of the log. An append without a previous entry is one that raft compares
-// nothing before; one of nothing at all is a heartbeat.
+// skipApplied removes applied entries from an append that begins before the log. An append without
+// a previous entry is one before which raft compares nothing; an entirely empty one would be a
+// heartbeat.
 func (f *rpcFilter) skipApplied(call *raft.AppendEntriesRequest) {
 	applied := f.g.raft.AppliedIndex()
 	if isHeartbeat(call) || call.PrevLogEntry > applied || call.PrevLogEntry == f.g.raft.LastIndex() {
@@ -318,14 +314,14 @@ func (f *rpcFilter) skipApplied(call *raft.AppendEntriesRequest) {
 	}
 }
 
-// checkAppend stops the group if an append shows that an entry which is committed here
-// is another at its leader.
+// checkAppend stops the group if an append shows that the leader has another entry in place of one
+// that is committed here.
 //
-// It cannot misfire. The commit index is read before the term: all up to it was committed
-// in terms up to the one that is read. An append of that or a later term is of a leader
-// that has all of it, with the same terms; one of an earlier term, which may have
-// arrived late, shows nothing, and raft refuses it. No entry up to the commit index is
-// ever replaced, and one that was compacted away is not compared.
+// It cannot misfire. It reads the commit index before the term. So everything up to that index was
+// committed in terms up to the one that it reads. A leader of that or a later term has all of
+// these entries, with the same terms. An append of an earlier term, which may have arrived late,
+// proves nothing, and raft refuses it. No entry up to the commit index is ever replaced, and
+// compacted entries are not compared.
 func (f *rpcFilter) checkAppend(call *raft.AppendEntriesRequest) error {
 	committed := f.committed()
 	if call.Term < f.g.raft.CurrentTerm() {
@@ -347,7 +343,7 @@ func (f *rpcFilter) checkAppend(call *raft.AppendEntriesRequest) error {
 	return nil
 }
 
-// checkSnapshot is checkAppend for a snapshot, all of which is committed.
+// checkSnapshot is checkAppend for a snapshot. All of a snapshot is committed.
 func (f *rpcFilter) checkSnapshot(call *raft.InstallSnapshotRequest) error {
 	committed := f.committed()
 	if call.Term < f.g.raft.CurrentTerm() || call.LastLogIndex > committed {
@@ -356,13 +352,13 @@ func (f *rpcFilter) checkSnapshot(call *raft.InstallSnapshotRequest) error {
 	return f.compare(call.RPCHeader, call.Term, call.LastLogIndex, call.LastLogTerm)
 }
 
-// committed returns up to which index entries are known here to be committed.
+// committed returns the highest index known here to be committed.
 func (f *rpcFilter) committed() uint64 {
 	return max(f.g.raft.CommitIndex(), f.g.raft.AppliedIndex())
 }
 
-// compare stops the group if an entry that is committed here has another term at the
-// sender, which leads a term.
+// compare stops the group if an entry that is committed here has another term at the sender, which
+// leads the term leads.
 func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {
@@ -374,16 +370,15 @@ func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) er
 	return f.g.stop.Fail(err)
 }
 
-// checkVote refuses a vote, or to say how it would vote, while this replica's own
-// configuration does not have it, and to a replica that was deleted. It reports whether the
-// candidate is a voter of that configuration, and gives one that is not the id of a voter.
+// checkVote refuses a vote or pre-vote while this replica's own configuration lacks this replica,
+// and to a candidate that was deleted. It reports whether the candidate is a voter of that
+// configuration. If not, it replaces the candidate's id with the id of a voter.
 //
-// raft compares that id with its configuration and uses it for nothing else. By Addr it
-// remembers whom it voted for and knows its leader, and the candidate's own id is in that
-// (see EncodePeer).
+// raft only compares that id with its configuration. It remembers its vote and its leader by Addr,
+// which includes the candidate's own id (see EncodePeer).
 //
-// Only a voter that this replica knows may ask for votes although there is a leader, as one
-// does that the leader hands over to. A removed one that is told late to lead has no such right.
+// Only a voter that this replica knows may ask for votes although there is a leader, as in a
+// handover. A removed replica that is told to lead too late may not.
 func (f *rpcFilter) checkVote(from *raft.RPCHeader) (voter bool, err error) {
 	servers, id := f.g.Configuration().Servers, raft.ServerID(from.ID)
 	known := slices.IndexFunc(servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter })
@@ -399,8 +394,8 @@ func (f *rpcFilter) checkVote(from *raft.RPCHeader) (voter bool, err error) {
 	return false, nil
 }
 
-// candidatesLeader returns the address of the leader that raft knows while it is a candidate,
-// "" if it is none or knows none.
+// candidatesLeader returns the address of the leader that raft knows while it is a candidate, or
+// "".
 func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
 	leader, _ := f.g.raft.LeaderWithID() // before the state: a candidate that wins knows itself
 	if f.g.raft.State() != raft.Candidate {
@@ -409,9 +404,9 @@ func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
 	return leader
 }
 
-// leads reports whether this replica leads a term. A leader that hears of a later term leads no more
-// from before it stores that term. Its heartbeats go on until it has: for as long as its disk hangs or
-// is full, they would keep followers from voting for another.
+// leads reports whether this replica leads a term. A leader that hears of a later term stops
+// leading before it stores that term, but sends heartbeats until it has stored it. While its disk
+// hangs or is full, those would keep followers from voting for another.
 func (f *rpcFilter) leads(term uint64) bool {
 	if f == nil {
 		return true // a transport without a replica
@@ -420,8 +415,8 @@ func (f *rpcFilter) leads(term uint64) bool {
 	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
-// awaitCommit holds an append to a replica without a vote back until all of it is committed.
-// It returns an error once this replica does not lead the term of the append.
+// awaitCommit holds back an append to a replica without a vote until all its entries are
+// committed. It returns an error once this replica no longer leads the append's term.
 func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {
 	for f.leads(call.Term) {
 		if f == nil || len(call.Entries) == 0 {
@@ -429,7 +424,8 @@ func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesReques
 		}
 		r := f.raft.Load()
 		commit := r.CommitIndex()
-		// After that: a later leader may commit other entries at these indexes.
+		// After reading the commit index: a later leader may commit other entries at these
+		// indexes.
 		if !f.leads(call.Term) {
 			break
 		}
@@ -443,10 +439,10 @@ func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesReques
 	return errNotLeading
 }
 
-// withheld reports whether some entries are not committed, and the replica that they are for
-// has no vote by the leader's latest configuration. raft sends the entry of a configuration a
-// moment before that is its latest. No commit waits for an append that is withheld: only voters
-// of the latest configuration count.
+// withheld reports whether the target has no vote by the leader's latest configuration and some
+// entries are not committed. It also checks configurations among the entries, because raft sends
+// one slightly before it becomes the latest. No commit waits for a withheld append: only voters of
+// the latest configuration count.
 func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []raft.Server) bool {
 	if entries[len(entries)-1].Index <= commit {
 		return false
@@ -456,9 +452,9 @@ func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []ra
 	})
 }
 
-// checkTimeoutNow refuses a call to stand for election at once unless it is the leader's:
-// it has no term, and raft would obey one that comes late, a leader too. A replica that may not
-// campaign refuses it as well, because raft raises its term before it requests votes.
+// checkTimeoutNow refuses an order to campaign at once unless it comes from the leader. The order
+// has no term, and raft would obey a late one, even as a leader. A replica that may not campaign
+// refuses it too, because raft raises its term before it requests votes.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	if err := f.mayCampaign(); err != nil {
 		return err
@@ -469,9 +465,9 @@ func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	return nil
 }
 
-// mayCampaign returns why raft may not request votes, nil if it may. raft checks that a follower
-// has a vote only when the follower's clock runs out: not if it is told to lead, and not again while
-// it is a candidate, which may be sent a configuration without its vote.
+// mayCampaign returns why raft must not request votes, or nil. raft checks that a follower has a
+// vote only when the follower's timer fires. It does not check when it is told to lead, nor again
+// while it is a candidate, which may get a configuration without its vote.
 func (f *rpcFilter) mayCampaign() error {
 	if f == nil {
 		return nil // a transport without a replica

@@ -8,13 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotRetryDelay is the pause before a snapshot that raft put off is tried
-// again.
+// snapshotRetryDelay is the pause before the retry of a deferred snapshot.
 const snapshotRetryDelay = time.Second
 
-// TakeSnapshot writes a snapshot of what is applied and cuts the log before it.
-// It is put off, with an error, by raft while the configuration changes, and with
-// ErrNoRoom while the disk has no room for it.
+// TakeSnapshot writes a snapshot of the applied state and deletes the log before it. raft defers
+// it with an error while the configuration changes. If the disk lacks space for it, TakeSnapshot
+// returns ErrNoRoom.
 func (g *Replica) TakeSnapshot() error {
 	g.snapshotting.Lock()
 	defer g.snapshotting.Unlock()
@@ -38,7 +37,7 @@ func (g *Replica) takeSnapshotLocked() error {
 		return err
 	}
 	err := g.raft.Snapshot().Error()
-	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // of which raft keeps the words alone
+	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft keeps only its text
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -54,7 +53,7 @@ func (g *Replica) takeSnapshotLocked() error {
 	return nil
 }
 
-// noteUnreadable records that data which a snapshot needs cannot be read from disk.
+// noteUnreadable records that a snapshot's data cannot be read from disk.
 func (g *Replica) noteUnreadable(err error) {
 	g.unreadable.Store(&err)
 	if g.cfg.ColdDamaged != nil {
@@ -62,15 +61,14 @@ func (g *Replica) noteUnreadable(err error) {
 	}
 }
 
-// dueBytes is the log since the last snapshot at which the next is due, and what
-// each leaves of it: no less than a snapshot takes. So writing snapshots costs at
-// most as much as writing the log; and a follower that is sent one finds the
-// entries that came meanwhile still there, as long as it restores the snapshot
-// faster than its leader writes as much of log.
+// dueBytes is the size of the log since the last snapshot at which the next is due, and about what
+// each snapshot leaves in the log. It is at least the size of a snapshot, so writing snapshots
+// costs at most as much as writing the log. A follower that gets a snapshot still finds the
+// entries after it, if it restores the snapshot faster than its leader writes that much log.
 func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
-// SnapshotBytes is what the next snapshot may take: as much as the last one, or as
-// the state does in memory, of which it is a denser form.
+// SnapshotBytes estimates the next snapshot's size: as large as the last one, or as the state in
+// memory, which is less dense.
 func (g *Replica) SnapshotBytes() uint64 {
 	bytes := uint64(g.snaps.NewestBytes())
 	if g.cfg.StateBytes != nil {
@@ -79,9 +77,8 @@ func (g *Replica) SnapshotBytes() uint64 {
 	return bytes
 }
 
-// setTrailing makes the next snapshot leave about dueBytes of entries in the
-// log, judged by the size of those since the last one. They are no more than
-// those, so that they bound the bytes too.
+// setTrailing makes the next snapshot leave about dueBytes of entries in the log, estimated from
+// the average size since the last snapshot.
 func (g *Replica) setTrailing(bytes, entries int64) error {
 	trailing := int64(trailingEntriesDefault)
 	if bytes > 0 && entries > 0 {
@@ -94,8 +91,7 @@ func (g *Replica) setTrailing(bytes, entries int64) error {
 	return nil
 }
 
-// runSnapshots takes a snapshot whenever the log since the last one has grown
-// to dueBytes.
+// runSnapshots takes a snapshot whenever the log since the last one has reached dueBytes.
 func (g *Replica) runSnapshots() {
 	g.log.SetDue(g.dueBytes())
 	for {
@@ -111,7 +107,7 @@ func (g *Replica) runSnapshots() {
 			if err == nil && g.logSinceSnapshot() < before {
 				continue
 			}
-			// Put off, or nothing was applied yet: no leader says what is committed.
+			// Deferred, or nothing is applied yet because no leader announced a commit index.
 			select {
 			case <-time.After(snapshotRetryDelay):
 			case <-g.done:
@@ -121,8 +117,8 @@ func (g *Replica) runSnapshots() {
 	}
 }
 
-// NoteSnapshot logs a deferred snapshot: only once if the disk lacks room, which an operator
-// must make.
+// NoteSnapshot logs a deferred snapshot. It logs a lack of disk space, which an operator must
+// solve, only once.
 func (g *Replica) NoteSnapshot(err error) {
 	without := errors.Is(err, ErrNoRoom)
 	was := g.withoutRoom.Swap(without)
@@ -134,8 +130,8 @@ func (g *Replica) NoteSnapshot(err error) {
 	}
 }
 
-// worthSnapshot reports whether replaying the log since the last snapshot
-// would take longer than a restart should.
+// worthSnapshot reports whether replaying the log since the last snapshot would take longer than a
+// restart should.
 func (g *Replica) worthSnapshot() bool {
 	return g.logSinceSnapshot() >= g.dueBytes()/4
 }
@@ -146,8 +142,7 @@ func (g *Replica) logSinceSnapshot() int64 {
 	return bytes
 }
 
-// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
-// group needs.
+// sweepCold removes the cold rows that neither the table nor a stored snapshot needs.
 func (g *Replica) sweepCold() {
 	if g.cfg.Cold == nil {
 		return
@@ -157,8 +152,7 @@ func (g *Replica) sweepCold() {
 	}
 }
 
-// trimMembers removes what a restart from the oldest stored snapshot, or from a later one,
-// does not need.
+// trimMembers removes outcomes that no restart from a stored snapshot needs.
 func (g *Replica) trimMembers() {
 	oldest := g.snaps.OldestIndex()
 	if g.cfg.Members == nil || oldest == 0 {
@@ -169,6 +163,6 @@ func (g *Replica) trimMembers() {
 	}
 }
 
-// ErrNoRoom is returned for a snapshot that the disk has no room for. A write
-// that fails ends the process, and a start would only try again.
+// ErrNoRoom is returned if the disk lacks space for a snapshot. A failed write would end the
+// process instead, and the next start would only try again.
 var ErrNoRoom = errors.New("the disk has no room for a snapshot")

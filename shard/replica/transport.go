@@ -22,67 +22,64 @@ import (
 const (
 	// rpcTimeout bounds one call between two replicas.
 	rpcTimeout = stream.AppendTimeoutMax
-	// snapshotBytesPerTimeout scales the time for sending a snapshot, its
-	// restore included: another rpcTimeout for each so many bytes.
+	// snapshotBytesPerTimeout scales the time for sending a snapshot and restoring it: another
+	// rpcTimeout for each so many bytes.
 	snapshotBytesPerTimeout = 16 << 20
-	// The first voter of a new group stands for election at once, and the others open
-	// their replicas at about the same time. If none is open yet, raft waits for an
-	// election timeout until it asks again; this asks after beginAgainAfter, for
-	// beginMax. A pre-vote changes nothing where it is asked for.
+	// The first voter of a new group campaigns at once, while the others open their replicas. If
+	// none is open yet, raft would ask again only after an election timeout. raftTransport asks
+	// again every beginAgainAfter, for beginMax. A pre-vote changes nothing at the other replica.
 	beginAgainAfter = 5 * time.Millisecond
 	beginMax        = 500 * time.Millisecond
-	// After each append that fails raft pauses, twice as long each time and up to ten
-	// seconds, and a follower that can be reached again lags until then. So an append
-	// to a node that cannot be reached is sent again here, as raft would, every reachPause
-	// for reachMax.
+	// raft pauses after each failed append, twice as long each time, up to ten seconds. A follower
+	// that becomes reachable again would lag until then. So raftTransport itself repeats an append
+	// to an unreachable node every reachPause, for reachMax.
 	reachPause = 200 * time.Millisecond
 	reachMax   = time.Minute
-	// poolConnsMax bounds the idle connections to one peer: raft's replicator,
-	// its heartbeat and its votes use one each.
+	// poolConnsMax bounds the idle connections to one peer: raft's replicator, heartbeats and
+	// votes use one each.
 	poolConnsMax = 3
 )
 
 // raftTransport is raft's own network transport with a few changes.
 //
-// It has no fast path for heartbeats: that path changes term and state in the
-// connection's goroutine, beside raft's main loop (hashicorp/raft#695). Here
-// heartbeats go through the main loop like any other call.
+// It has no fast path for heartbeats. raft's would change term and state in the connection's
+// goroutine, beside raft's main loop (hashicorp/raft#695). Here heartbeats go through the main
+// loop like any other call.
 //
-// And it sends fewer of them (see contact): one that comes sooner than pause after
-// another call has begun that succeeded is answered here as that one was. A leader that
-// is cut off may find out later by as much; nothing else rests on its lease (see
-// proveTerm). The others wait for the next beat (see Beats).
+// It sends fewer heartbeats (see contact). A heartbeat less than pause after the beginning of
+// another successful call gets that call's answer, unsent. So a leader that is cut off may notice
+// by that much later; nothing else depends on its lease (see prover.ProveTerm). The other
+// heartbeats wait for the next beat (see Beats).
 //
-// And appends of a follower that keeps up travel with those of other groups (see
-// stream.Streams); larger ones on connections of the group.
+// It sends the appends to a follower that keeps up together with those of other groups (see
+// stream.Streams), and larger ones on connections of the group.
 //
-// And a snapshot that it sends has the cold rows and the sets in it that the stored one names,
-// which are on this node's disk (see carry).
+// It adds to a sent snapshot the cold rows and the sets that the stored snapshot names on this
+// node's disk (see carry).
 //
-// And what it receives passes through filter, nil for none, which also says when raft
-// must not ask for votes. An append that it sends tells no follower to commit what the append
-// does not compare, and a replica without a vote nothing that is not committed.
+// Its incoming calls pass through filter, or not if that is nil. filter also forbids vote requests
+// at times. An append never tells a follower to commit an entry that the append does not compare.
+// A replica without a vote gets only committed entries.
 //
-// raft asks for the optional RequestPreVote and Close, which the embedded
-// transport has.
+// The embedded transport provides the optional RequestPreVote and Close.
 type raftTransport struct {
 	*raft.NetworkTransport
 	dials    *dialCounter
 	pause    time.Duration
 	contacts *sync.Map       // raft.ServerID → *contact
-	streams  *stream.Streams // nil for none: each call travels by itself
-	beats    *Beats          // nil without streams
+	streams  *stream.Streams // nil sends each call by itself
+	beats    *Beats          // nil if streams is nil
 	group    uint32
 	closed   *closedOnce
 	muted    *atomic.Bool                                       // set while no appends are sent; nil for never
-	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name nothing
+	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name no data outside
 	filter   *rpcFilter
-	// beginsUntil is, for the first voter of a group that is made now, until when it asks
-	// again for a pre-vote that has no answer. Zero for any other replica.
+	// beginsUntil is the time until which the first voter of a new group repeats a pre-vote that
+	// failed. It is zero for any other replica.
 	beginsUntil time.Time
 }
 
-// Consumer is raft.Transport's.
+// Consumer implements raft.Transport.
 func (t raftTransport) Consumer() <-chan raft.RPC {
 	if t.filter == nil {
 		return t.NetworkTransport.Consumer()
@@ -90,7 +87,7 @@ func (t raftTransport) Consumer() <-chan raft.RPC {
 	return t.filter.rpcs
 }
 
-// RequestVote is raft.Transport's.
+// RequestVote implements raft.Transport.
 func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
@@ -98,7 +95,7 @@ func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, 
 	return t.anew(id, func() error { return t.NetworkTransport.RequestVote(id, named(id, target), args, resp) })
 }
 
-// RequestPreVote is raft.WithPreVote's.
+// RequestPreVote implements raft.WithPreVote.
 func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
@@ -111,13 +108,13 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 	return err
 }
 
-// AppendEntries is raft.Transport's.
+// AppendEntries implements raft.Transport.
 func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	if err := t.filter.awaitCommit(id, args, t.closed); err != nil {
 		return err
 	}
 	for t.muted != nil && t.muted.Load() {
-		// Entries wait: raft would pause for longer after each error.
+		// Entries wait here, because raft would pause longer after each error.
 		if isHeartbeat(args) || t.closed.within(reachPause) {
 			return errHangs
 		}
@@ -127,12 +124,12 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	boundCommit(&bounded)
 	together := t.streams != nil
 	if t.spares(c, &bounded, together) {
-		// Without a header: the next answer is decoded into resp, and would be
-		// written over the name of the sender if that were in it.
+		// Leave out the header: the next answer is decoded into resp, and would overwrite the
+		// sender's name in it.
 		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
 		return nil
 	}
-	if !t.filter.leads(args.Term) { // it may have waited for the beat
+	if !t.filter.leads(args.Term) { // the heartbeat may have waited for the beat
 		return errNotLeading
 	}
 	if together && stream.Fits(&bounded) {
@@ -153,15 +150,15 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	return err
 }
 
-// errHangs is returned for what is not sent while this node's disk hangs.
+// errHangs is returned for a call that is not sent because this node's disk hangs.
 var errHangs = errors.New("this node's disk hangs: others are to lead")
 
-// unreached reports whether an append failed because its node cannot be reached, or not any more.
+// unreached reports whether an append failed because its node is unreachable, or became so.
 func unreached(err error) bool {
 	return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost)
 }
 
-// appendTogether sends an append with those of other groups to the same node.
+// appendTogether sends an append together with those of other groups to the same node.
 func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	conn, err := t.streams.Conn(NodeOf(id), string(target), t.closed.done)
 	if err != nil {
@@ -179,9 +176,9 @@ func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.
 	return nil
 }
 
-// spares reports whether a call need not be sent, because the follower took one a moment
-// ago and this one says nothing else. A heartbeat of a follower that was heard of waits
-// for the next beat first.
+// spares reports whether a call need not be sent, because a recent successful one already told the
+// follower the same. A heartbeat to a follower that answered recently first waits for the next
+// beat.
 func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
 	now, pause := time.Now(), t.pause
 	switch {
@@ -189,12 +186,12 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
 	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
 		t.beats.wait(now, t.closed.done)
-		pause /= 2 // else the next would come late
+		pause /= 2 // otherwise the next one would be late
 	}
 	return c.recent(time.Now(), args.Term, pause)
 }
 
-// contact returns what is known of a follower.
+// contact returns the contact of a follower.
 func (t raftTransport) contact(id raft.ServerID) *contact {
 	if c, known := t.contacts.Load(id); known {
 		return c.(*contact)
@@ -203,14 +200,14 @@ func (t raftTransport) contact(id raft.ServerID) *contact {
 	return c.(*contact)
 }
 
-// CloseStreams is raft.NetworkTransport's. It also ends the calls that travel with those
-// of other groups.
+// CloseStreams overrides raft.NetworkTransport's. It also ends the calls that travel with those of
+// other groups.
 func (t raftTransport) CloseStreams() {
 	t.closed.close()
 	t.NetworkTransport.CloseStreams()
 }
 
-// closedOnce is a channel that may be closed again.
+// closedOnce is a channel that may be closed more than once.
 type closedOnce struct {
 	once sync.Once
 	done chan struct{}
@@ -218,7 +215,7 @@ type closedOnce struct {
 
 func newClosedOnce() *closedOnce { return &closedOnce{done: make(chan struct{})} }
 
-// within waits for d at most, and reports whether the channel was closed.
+// within waits for d at most, and reports whether the channel is closed.
 func (c *closedOnce) within(d time.Duration) bool {
 	select {
 	case <-c.done:
@@ -230,23 +227,23 @@ func (c *closedOnce) within(d time.Duration) bool {
 
 func (c *closedOnce) close() { c.once.Do(func() { close(c.done) }) }
 
-// AppendEntriesPipeline is raft.Transport's: there is none (see newRaftTransport).
+// AppendEntriesPipeline implements raft.Transport: it offers no pipeline (see newRaftTransport).
 func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// InstallSnapshot is raft.Transport's.
+// InstallSnapshot implements raft.Transport.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	switch {
 	case !t.filter.leads(args.Term):
 		return errNotLeading
 	case t.muted != nil && t.muted.Load():
-		return errHangs // it would pass for a sign of life
+		return errHangs // followers would take it for a sign of life
 	}
 	if t.carry == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
-	opened, _ := data.(storage.Opened) // it is, from raft
+	opened, _ := data.(storage.Opened) // raft always passes one
 	stream, err := t.carry(opened.ID, data)
 	if err != nil {
 		return err
@@ -265,17 +262,16 @@ func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byt
 	return []byte(rpc.ReplicaAt(id, string(addr)))
 }
 
-// TimeoutNow is raft.Transport's.
+// TimeoutNow implements raft.Transport.
 func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	return t.anew(id, func() error { return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) })
 }
 
-// anew repeats a call that failed because its peer has closed the connection, until one was
-// dialled for it. raft keeps idle connections and does not notice that they end when the peer
-// restarts. It does not repeat votes, so a candidate would wait for another election, which
-// takes one to two seconds. To repeat one of these calls changes nothing: a vote is given again
-// to the same candidate, and a replica that was told to lead takes no second call
-// (checkTimeoutNow).
+// anew repeats a call that failed because its peer closed the connection, until a new connection
+// was dialled for it. raft keeps idle connections and does not notice that they ended when the
+// peer restarted. It does not repeat votes, so a candidate would wait one to two seconds for
+// another election. A repeated call changes nothing: a vote goes again to the same candidate, and
+// a replica that was told to lead refuses a second call (checkTimeoutNow).
 func (t raftTransport) anew(id raft.ServerID, call func() error) error {
 	for {
 		before := t.dials.to(id)
@@ -286,12 +282,12 @@ func (t raftTransport) anew(id raft.ServerID, call func() error) error {
 	}
 }
 
-// isClosedByPeer reports whether a call failed as its connection ended.
+// isClosedByPeer reports whether a call failed because its connection ended.
 func isClosedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// dialCounter counts what raft dials.
+// dialCounter counts raft's dials.
 type dialCounter struct {
 	raft.StreamLayer
 	mu struct {
@@ -300,7 +296,7 @@ type dialCounter struct {
 	}
 }
 
-// Dial implements raft.StreamLayer, for an address of named.
+// Dial implements raft.StreamLayer. address is one of named.
 func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, _, _ := strings.Cut(string(address), "@")
 	d.mu.Lock()
@@ -309,20 +305,20 @@ func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	return d.StreamLayer.Dial(address, timeout)
 }
 
-// to returns how often a replica was dialled.
+// to returns how often raft dialled a replica.
 func (d *dialCounter) to(id raft.ServerID) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.dials[string(id)]
 }
 
-// named returns an address of the group's configuration that leads to one replica alone.
-// It is dialled if the address book does not know the replica's node.
+// named returns an address of the group's configuration that reaches only one replica. raft dials
+// it if the address book does not know the replica's node.
 func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	return rpc.ReplicaAt(id, string(addr))
 }
 
-// isHeartbeat tells a call that says no more than that the leader is there.
+// isHeartbeat reports whether a call has no content: it only shows that the leader lives.
 func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
 }
@@ -333,11 +329,11 @@ var (
 	_ raft.WithClose   = raftTransport{}
 )
 
-// SetHeartbeatHandler does nothing, which raft.Transport allows.
+// SetHeartbeatHandler does nothing, as raft.Transport allows.
 func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
 
-// addressBook gives raft the address of a replica, from that of its node. Of a node
-// that is not known raft takes the address in the group's configuration.
+// addressBook returns the address of a node. If it does not know the node, raft uses the address
+// in the group's configuration.
 type addressBook func(node string) (addr string, known bool)
 
 var _ raft.ServerAddressProvider = addressBook(nil)
@@ -350,16 +346,16 @@ func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return rpc.ReplicaAt(id, addr), nil
 }
 
-// newRaftTransport makes the transport of a group, which dials nodes where addrs
-// says; nil for the addresses in the group's configuration.
+// newRaftTransport returns the transport of a group. It dials nodes at addrs, or at the addresses
+// in the configuration if addrs is nil.
 func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.Duration, logger hclog.Logger) raftTransport {
 	dials := &dialCounter{StreamLayer: layer}
 	dials.mu.dials = map[string]uint64{}
 	config := &raft.NetworkTransportConfig{
 		Stream: dials,
 		Logger: logger,
-		// One call at a time to a peer. More is raft's pipeline, which can
-		// deadlock once a follower has rejected an entry.
+		// One call at a time to a peer. More would use raft's pipeline, which can deadlock once a
+		// follower has rejected an entry.
 		MaxRPCsInFlight:         1,
 		MaxPool:                 poolConnsMax,
 		Timeout:                 rpcTimeout,

@@ -52,12 +52,12 @@ func (s *fullStores) Set(key, value []byte) error {
 
 // While the log has no file for a change:
 //
-// 1. The log refuses entries, and the group continues.
-// 2. A vote, a deletion, a configuration, and entries after a deletion wait, because raft
-// continues without checking the result.
-// 3. Interrupt ends a wait, even where raft would panic because of the error. Nothing is stored or
-// read afterwards.
-// 4. The watchdog does not stop the group because of a wait, and reports entries that wait.
+//  1. The log refuses entries, and the group continues.
+//  2. A vote, a deletion, a configuration, and entries after a deletion wait, because raft
+//     continues without checking the result.
+//  3. Interrupt ends a wait, even where raft would panic because of the error. Nothing is stored or
+//     read afterwards.
+//  4. The watchdog does not stop the group because of a wait, and reports entries that wait.
 func TestWritesWithoutAFile(t *testing.T) {
 	waits := 0
 	stop := NewFailStop(func(err error) { t.Error(err) }, func(error) { waits++ })

@@ -49,11 +49,15 @@ func crashFS(disk vfs.FS, at func(op errorfs.Op) error) vfs.FS {
 //
 //  1. The store opens.
 //
-// 2. The newest snapshot is the last acknowledged one, or a newer one that was being finished.
-// 3. Its state is intact.
-// 4. Names listed it at the moment of the crash, so its cold rows still exist.
-// 5. No unfinished file is left, and at most snapshotsKept others.
-// 6. The next snapshot of the same entry becomes the newest, and stays so after a restart.
+//  2. The newest snapshot is the last acknowledged one, or a newer one that was being finished.
+//
+//  3. Its state is intact.
+//
+//  4. Names listed it at the moment of the crash, so its cold rows still exist.
+//
+//  5. No unfinished file is left, and at most snapshotsKept others.
+//
+//  6. The next snapshot of the same entry becomes the newest, and stays so after a restart.
 func TestSnapshotCrashes(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
