@@ -15,9 +15,10 @@ func (p *plan) mend() {
 	}
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
-			// The catalog's group is small, and others may wait for it, so it ignores MovesMax. A node may join by the address of
-			// a lost one: the group takes it in only once the lost node has left.
-			if !p.settled(g) || !p.mayStartMove() && g != catalog.Group {
+			// The catalog's group and the board's are small, and a new node is ready only once
+			// both have taken it in. If the node has the address of a lost one, that comes after
+			// the lost node has left. So these groups ignore MovesMax.
+			if !p.settled(g) || !p.mayStartMove() && !p.light[g] {
 				continue
 			}
 			if target, why := change(g); target != nil && p.majority(target, p.alive) {

@@ -85,7 +85,7 @@ func (s *sim) mustKeepRules(steps []Step, p *plan) {
 				no("placed twice")
 			}
 			placed[step.Group] = true
-			begun += toInt(step.Group != catalog.Group && sameSet(s.groups[step.Group].voters, step.Was))
+			begun += toInt(!p.light[step.Group] && sameSet(s.groups[step.Group].voters, step.Was))
 			s.mustPlaceWell(step, p, no)
 		case Transfer:
 			group := s.groups[step.Group]
