@@ -1,5 +1,5 @@
-// Package errs owns the errors that the packages under shard share: those that
-// callers tell apart, and those that travel from node to node.
+// Package errs owns the errors that the packages under shard share: those that callers
+// distinguish, and those that are sent between nodes.
 //
 // It never logs, wraps or retries. Invariant: each error is declared once, here or
 // by the one package that returns it; callers compare with errors.Is, never by text.
@@ -22,8 +22,8 @@ var (
 	ErrTooLate = errors.New("the deadline passed before the write was proposed")
 	// ErrNoLeader is returned when a group has no leader that may serve yet.
 	ErrNoLeader = errors.New("the shard has no leader")
-	// ErrNoQuorum is returned when a read was not confirmed, or did not see its
-	// token's index, by the deadline.
+	// ErrNoQuorum is returned if a read was not confirmed, or its token's index not applied, by
+	// the deadline.
 	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
@@ -33,11 +33,10 @@ var (
 	// not known by the deadline: it happens once or never. A change of a keyspace
 	// that happened and cannot be served yet returns it too.
 	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
-	// ErrMemoryFull is returned for a write that would make a new row while the node
-	// is at its memory limit. Existing rows go on counting.
+	// ErrMemoryFull is returned for a write that would create a row while the node is at its
+	// memory limit. Writes to existing rows are accepted.
 	ErrMemoryFull = errors.New("the node is at its memory limit")
-	// ErrDiskFull is returned for a write while the disk has no more than the
-	// reserve free.
+	// ErrDiskFull is returned for a write while the free disk space is at or below the reserve.
 	ErrDiskFull = errors.New("the disk is at its reserve")
 	// ErrConflict is returned when a request's key was used for another body.
 	ErrConflict = errors.New("the key was used for another request")
@@ -62,12 +61,12 @@ var (
 	ErrColdRows = errors.New("the read needs cold rows")
 )
 
-// ErrBehind is returned for a read that this node's replica cannot answer now,
-// and another may.
+// ErrBehind is returned for a read that this node's replica cannot answer now. Another replica
+// may.
 var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
-// ErrMisrouted is returned for a write or read that was routed over another number of shards
-// than the keyspace has where it arrived: one of the two nodes has an older catalog.
+// ErrMisrouted is returned for a request that was routed by another number of shards than the
+// receiving node knows: one of the two nodes has an older catalog.
 var ErrMisrouted = fmt.Errorf("%w for requests of another number of shards", ErrNoLeader)
 
 // ErrGroupClosed is returned for a proposal to a group that is closing, and by reads and writes of

@@ -8,19 +8,18 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// DiskRoom gives what is free on the disk to the snapshots that are written at
-// the same time.
+// DiskRoom divides the free disk among the snapshots that are written at the same time.
 type DiskRoom struct {
 	Free func() (uint64, error)
 
 	mu struct {
 		sync.Mutex
-		taken uint64 // by snapshots under way: some of it is written, and not free either
+		taken uint64 // by running snapshots; their written part is no longer free either
 	}
 }
 
-// Take returns ErrNoRoom unless the disk has that many bytes for a snapshot. The
-// caller calls give once it is written, or was not.
+// Take reserves bytes for a snapshot, or returns ErrNoRoom. The caller must call give once the
+// snapshot is written or has failed.
 func (d *DiskRoom) Take(bytes uint64) (give func(), err error) {
 	free, err := d.Free()
 	if err != nil {
@@ -39,7 +38,7 @@ func (d *DiskRoom) Take(bytes uint64) (give func(), err error) {
 	}, nil
 }
 
-// Room is how much of something this node needs and has.
+// Room is the need and the supply of memory or disk of this node.
 type Room struct {
 	Full                  bool
 	NeededBytes, HasBytes uint64
@@ -53,12 +52,12 @@ func (h *Headroom) Memory() Room {
 	return Room{Full: h.MemoryFull.Load(), NeededBytes: h.memoryNeeds.Load(), HasBytes: h.MemoryLimit}
 }
 
-// DiskFullError is returned for a write to a node whose disk has too little free. It is
-// an ErrDiskFull.
+// DiskFullError is returned for a write while the disk has too little free space. It wraps
+// ErrDiskFull.
 type DiskFullError struct {
 	FreeBytes    uint64
-	NeededBytes  uint64 // the reserve, and what the next snapshots may take
-	ReserveBytes uint64 // the setting
+	NeededBytes  uint64 // the reserve plus the size of the next snapshots
+	ReserveBytes uint64 // the configured reserve
 }
 
 func (e *DiskFullError) Error() string {

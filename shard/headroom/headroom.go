@@ -3,7 +3,8 @@
 //
 // It never refuses a request itself: the code that admits requests asks it.
 //
-// Invariant: a bound that the use has reached stays reached until the use is a sixteenth below it.
+// Invariant: once the use has reached a bound, the bound counts as reached until the use is a
+// sixteenth below it.
 package headroom
 
 import (
@@ -22,71 +23,69 @@ import (
 )
 
 const (
-	// Tick is how often memory and disk are looked at. Meanwhile a disk
-	// that takes 1 GB a second takes half of the default reserve; what snapshots
-	// take is reserved besides.
+	// Tick is the interval between checks of memory and disk. In that time a disk that writes 1 GB
+	// a second uses half of the default reserve. The size of snapshots is reserved in addition.
 	Tick = 500 * time.Millisecond
 
-	// collectEvery is how often the collector is run at most to find out whether memory
-	// is full: a cycle looks at the headers of segments, and takes milliseconds.
+	// collectEvery is the least interval between collections that check whether memory is full. A
+	// collection scans the headers of segments, which takes milliseconds.
 	collectEvery = 2 * time.Second
 
-	// MemoryLimitMin is the least that Config.MemoryLimit may be. A node without a row
-	// takes up to half of it, while requests are under way.
+	// MemoryLimitMin is the least value of Config.MemoryLimit. A node without rows uses up to half
+	// of it for running requests.
 	MemoryLimitMin = 64 << 20
 
-	// memoryTightShare of the limit is twice the room that turn waits for, so that rows keep
-	// moving out of memory until new ones are accepted again.
+	// memoryTightShare is the share (1/8) of the limit below it at which memory is tight. That is
+	// twice the margin of turn, so that rows keep leaving memory until new ones are accepted
+	// again.
 	memoryTightShare = 8
 
-	// DiskReserveDefault is kept free for the log entries of writes that were
-	// accepted.
+	// DiskReserveDefault is kept free for the log entries of accepted writes.
 	DiskReserveDefault = 1 << 30
 )
 
-// Config says what a headroom checks.
+// Config configures a Headroom.
 type Config struct {
 	MemoryLimit      uint64                 // bytes; 0 for none
 	DiskReserve      uint64                 // bytes; 0 for none
-	CollectorPercent uint64                 // what the collector's goal is brought down to; 0 where it stays
+	CollectorPercent uint64                 // upper bound of the collector's goal; 0 for the runtime's goal
 	Tables           func() uint64          // bytes of all tables now
-	Snapshots        func() uint64          // bytes that the next snapshot of each group may take
-	Free             func() (uint64, error) // bytes of the disk
+	Snapshots        func() uint64          // size of the next snapshot of each group, in sum
+	Free             func() (uint64, error) // free bytes of the disk
 	Logger           *slog.Logger
 }
 
-// Headroom knows whether the node may take more. Past its memory limit it takes
-// no new rows; past its disk reserve it takes no writes, because each is an
-// entry of a log, and a log that cannot be written ends the process.
+// Headroom tracks whether the node may accept more. At its memory limit it accepts no new rows. At
+// its disk reserve it accepts no writes, because each write is a log entry, and a failed write of
+// the log ends the process.
 //
-// The zero headroom is without bounds. Its goroutine is started by watch and
-// ended by close, which waits.
+// The zero Headroom has no bounds. Watch starts its goroutine; Close ends it and waits.
 type Headroom struct {
 	MemoryFull atomic.Bool
-	// MemoryTight is set from memoryTightShare below the limit on: rows that may leave
-	// memory are to, before anything is refused.
+	// MemoryTight is set once the use is within memoryTightShare of the limit. Then rows that may
+	// leave memory do so, before anything is refused.
 	MemoryTight atomic.Bool
-	MemoryOver  atomic.Uint64 // bytes of tables that were too many when it last was
+	MemoryOver  atomic.Uint64 // bytes of tables above that share, as of the last tight check
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64              // groups led here that take no writes: too few voters have room, or this node has none
-	DiskHangs   atomic.Int64              // replicas here whose log takes entries no more
-	hungAt      atomic.Pointer[time.Time] // when one last took them again; nil for never
+	VotersFull  atomic.Int64              // groups led here that accept no writes, because too few voters, or not this node, have disk space
+	DiskHangs   atomic.Int64              // local replicas whose log takes no entries
+	hungAt      atomic.Pointer[time.Time] // when a log last recovered; nil for never
 
-	// What look found, for the metrics: a scrape does not wait for the disk.
-	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
-	diskNeeds   atomic.Uint64 // bytes: the reserve and what snapshots may take
+	// Results of Look for the metrics, so that a scrape does not wait for the disk.
+	memoryNeeds atomic.Uint64 // bytes, including what the collector needs
+	diskNeeds   atomic.Uint64 // bytes: the reserve plus the size of the next snapshots
 	diskFree    atomic.Uint64 // bytes
 
 	Config
-	Live      func() uint64 // bytes of the heap in use when it was last collected
-	Collector func() uint64 // percent of what is in use that the collector needs besides
-	collect   func()        // runs the collector; nil never does
-	collected time.Time     // when it was run last; of look's goroutine
+	Live      func() uint64 // bytes of the live heap as of the last collection
+	Collector func() uint64 // percent of the memory in use that the collector needs in addition
+	collect   func()        // runs the collector; nil for never
+	collected time.Time     // when collect last ran; used only by Look's goroutine
 
 	stop, stopped chan struct{}
 }
 
-// Watch begins to look at the disk and at this process's memory.
+// Watch starts the checks of the disk and of this process's memory.
 func (h *Headroom) Watch(cfg Config, metrics prometheus.Registerer) error {
 	h.Config = cfg
 	h.Live, h.collect = liveHeapBytes, runtime.GC
@@ -123,10 +122,10 @@ func (h *Headroom) Close() {
 	h.stop = nil
 }
 
-// Look takes stock once. What was full counts as free again a little below the
-// bound, so that it does not change with every request.
+// Look checks once. A full resource counts as free only a little below its bound, so that the
+// state does not change with every request.
 func (h *Headroom) Look() {
-	// The tables have grown since the last collection, and nothing else grows much.
+	// Only the tables grow much between collections.
 	needs := h.needs()
 	if h.worthCollecting(needs) {
 		h.collect()
@@ -151,15 +150,15 @@ func (h *Headroom) Look() {
 	turn(&h.DiskFull, h.DiskReserve > 0, reserved, free)
 }
 
-// needs returns the memory in use, with what the collector needs besides.
+// needs returns the memory in use plus what the collector needs.
 func (h *Headroom) needs() uint64 {
 	used := max(h.Live(), h.Tables())
 	return used + used*h.Collector()/100
 }
 
-// worthCollecting reports whether too much is in use, and the tables alone would not be:
-// the rest may be what requests had that were under way when the collector ran last,
-// and a node that takes none does not run it.
+// worthCollecting reports whether the use is above the limit although the tables alone are not.
+// The rest may be garbage of earlier requests. A node that refuses requests would not run the
+// collector by itself.
 func (h *Headroom) worthCollecting(needs uint64) bool {
 	if h.collect == nil || h.MemoryLimit == 0 || needs < h.MemoryLimit || time.Since(h.collected) < collectEvery {
 		return false
@@ -168,16 +167,16 @@ func (h *Headroom) worthCollecting(needs uint64) bool {
 	return tables+tables*h.Collector()/100 < h.MemoryLimit
 }
 
-// turn sets full while used is not below limit, and until it is by a sixteenth.
+// turn sets full when used reaches limit, and clears it once used is a sixteenth below.
 func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
 	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
 }
 
-// hangKept is for how long a node whose disk hung leads nothing: groups that came back to it at once
-// would leave it again at the next hang.
+// hangKept is how long a node whose disk hung leads nothing. Groups that returned at once would
+// leave again at the next hang.
 const hangKept = time.Minute
 
-// NoteHang notes that the log of one more replica here takes entries no more, or takes them again.
+// NoteHang records that one more local log has stopped taking entries, or has recovered.
 func (h *Headroom) NoteHang(hangs bool) {
 	if hangs {
 		h.DiskHangs.Add(1)
@@ -188,8 +187,8 @@ func (h *Headroom) NoteHang(hangs bool) {
 	h.DiskHangs.Add(-1)
 }
 
-// Unfit returns why the node should lead nothing: its disk is full, or hangs or hung within hangKept.
-// It returns nil otherwise.
+// Unfit returns why the node should lead nothing, because its disk is full, hangs, or hung within
+// hangKept; or nil.
 func (h *Headroom) Unfit() error {
 	if at := h.hungAt.Load(); h.DiskHangs.Load() > 0 || at != nil && time.Since(*at) < hangKept {
 		return errDiskHangs
@@ -197,8 +196,8 @@ func (h *Headroom) Unfit() error {
 	return h.DiskError()
 }
 
-// errDiskHangs is returned while writes of the log do not end, as the disk hangs or is full, and for
-// hangKept after that.
+// errDiskHangs is returned while a write of a log does not end, because the disk hangs or is full,
+// and for hangKept afterwards.
 var errDiskHangs = errors.New("the disk hangs or is full, or did a moment ago")
 
 // DiskError returns a *DiskFullError while the disk is full.
@@ -211,8 +210,8 @@ func (h *Headroom) DiskError() error {
 
 func liveHeapBytes() uint64 { return RuntimeMetric("/gc/heap/live:bytes") }
 
-// collectorPercent is the collector's goal, GOGC, or least where it is brought down to
-// that for a heap that is not small. A heap that is full of live data would be collected
+// collectorPercent returns the collector's goal, GOGC, or least if that is smaller and not 0. The
+// goal is lowered for a heap that is not small; a heap full of live data would be collected
 // without end. A collector that is turned off has no goal but GOMEMLIMIT.
 func collectorPercent(least uint64) uint64 {
 	percent := RuntimeMetric("/gc/gogc:percent")

@@ -122,7 +122,7 @@ func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
 	}
 }
 
-// Snapshots that are written at once do not have the same room.
+// Concurrent snapshots do not get the same disk space.
 func TestDiskRoomIsGivenOnce(t *testing.T) {
 	room := DiskRoom{Free: func() (uint64, error) { return 100, nil }}
 	give, err := room.Take(60)

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/shard/metric"
 )
 
-// register registers what look found last.
+// register registers the metrics of the last check.
 func (h *Headroom) register(metrics prometheus.Registerer) error {
 	flag := func(full *atomic.Bool) func() float64 {
 		return func() float64 {

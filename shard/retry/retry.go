@@ -1,4 +1,4 @@
-// Package retry owns the pauses between attempts that find no leader, and waits for a state.
+// Package retry owns the pauses between attempts that find no leader, and waits for conditions.
 //
 // It never decides whether something may be repeated. Invariant: it returns soon after its
 // context ends.
@@ -18,12 +18,12 @@ const (
 	// PauseMax. An election takes a second or two.
 	PauseMin = 5 * time.Millisecond
 	PauseMax = 100 * time.Millisecond
-	// pollEvery is how often WaitFor looks.
+	// pollEvery is the interval at which WaitFor checks its condition.
 	pollEvery = 5 * time.Millisecond
 )
 
-// Until calls try until it returns true, with a pause after each time, and
-// returns true. If ctx ends in a pause it returns false.
+// Until calls try, with a pause after each failure, until it returns true, and returns true. If
+// ctx ends during a pause, it returns false.
 func Until(ctx context.Context, try func() (done bool)) bool {
 	for pause := PauseMin; !try(); pause = min(2*pause, PauseMax) {
 		select {
@@ -35,8 +35,8 @@ func Until(ctx context.Context, try func() (done bool)) bool {
 	return true
 }
 
-// WaitFor returns nil once condition does, or its error if that is errs.ErrDraining. If ctx
-// ends before, it returns ctx's error and the condition's last one.
+// WaitFor blocks until condition returns nil or errs.ErrDraining, and returns that. If ctx ends
+// first, it returns ctx's error joined with the condition's last one.
 func WaitFor(ctx context.Context, condition func() error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// AskTimeout bounds what one node is asked of itself.
+// AskTimeout bounds each question of AskAll to one node.
 const AskTimeout = time.Second
 
-// AskAll asks nodes at once, and returns the answers, by key, of those that answer within
+// AskAll asks all nodes concurrently. It returns, by node key, the answers that arrive within
 // AskTimeout.
 func AskAll[A any](ctx context.Context, nodes iter.Seq[string], ask func(ctx context.Context, node string) (A, error)) map[string]A {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)

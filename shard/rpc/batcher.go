@@ -12,40 +12,40 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// BatcherConfig configures NewBatcher. All but Size must be set, the bounds above 0.
+// BatcherConfig configures NewBatcher. All fields but Size must be set, and the bounds must be
+// above 0.
 type BatcherConfig[Q, A any] struct {
-	// Send sends a batch of questions and returns the answer of each, in their
-	// order; an error is the answer of all. ctx ends with the last deadline of
-	// the batch, when nobody waits for it any more, and when the batcher closes.
-	// Send returns then: the last asker waits for it.
+	// Send sends a batch of questions and returns their answers in the same order; an error
+	// answers all of them. ctx ends at the last deadline of the batch, when all askers have given
+	// up, and when the batcher closes. Send must then return, because the last asker waits for it.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
-	Size func(Q) int // bytes of a question; nil for questions that all are small
+	Size func(Q) int // bytes of a question; nil if all questions are small
 
-	InFlight  int // sends at once
-	Items     int // questions without an answer: those that wait and those that were sent
-	Bytes     int // of them
-	CallItems int // questions of one send
-	CallBytes int // of one send; a larger question is sent by itself
+	InFlight  int // concurrent sends
+	Items     int // unanswered questions, waiting and sent
+	Bytes     int // bytes of the unanswered questions
+	CallItems int // questions in one send
+	CallBytes int // bytes in one send; a larger question is sent alone
 }
 
-// Batcher gathers questions into batches: what waits is sent at once while fewer
-// than InFlight batches have no answer, and otherwise waits and grows. There is
-// no timer: one question alone waits for nobody.
+// Batcher combines questions into batches. It sends waiting questions at once while fewer than
+// InFlight batches are unanswered; otherwise they wait and the next batch grows. It has no timer:
+// a single question waits for nobody.
 //
-// Its goroutines, at most InFlight of them, run while there is something to
-// send. The batcher starts them, close stops and waits for them.
+// It has at most InFlight goroutines, which run while there are questions to send. Close stops
+// them and waits.
 type Batcher[Q, A any] struct {
 	cfg    BatcherConfig[Q, A]
 	ctx    context.Context
-	cancel context.CancelFunc // by close
+	cancel context.CancelFunc // called by Close
 	wg     sync.WaitGroup     // run
 
 	mu struct { // never held while sending
 		sync.Mutex
 		queue     []*batchItem[Q, A] // in order of arrival
-		withdrawn int                // of the queue; never more than half of it
-		items     int                // without an answer: in the queue, not withdrawn, or sent
-		bytes     int                // of them
+		withdrawn int                // of queue; at most half of it
+		items     int                // unanswered: queued and not withdrawn, or sent
+		bytes     int                // bytes of items
 		running   int                // goroutines
 		closed    bool
 	}
@@ -57,15 +57,15 @@ type batchItem[Q, A any] struct {
 	bytes    int
 	deadline time.Time // zero for none
 
-	batch *itemBatch[Q, A] // nil while it is in the queue; guarded by Batcher.mu
-	gone  bool             // it was withdrawn or refused there; guarded by Batcher.mu
+	batch *itemBatch[Q, A] // nil while it is queued; guarded by Batcher.mu
+	gone  bool             // withdrawn or refused while queued; guarded by Batcher.mu
 
-	done   chan struct{} // closed when the rest is set
+	done   chan struct{} // closed once the fields below are set
 	answer A
 	err    error
 }
 
-// itemBatch is what one call of Send takes.
+// itemBatch is the batch of one call of Send.
 type itemBatch[Q, A any] struct {
 	items   []*batchItem[Q, A]
 	bytes   int
@@ -74,7 +74,7 @@ type itemBatch[Q, A any] struct {
 	cancel  context.CancelFunc
 }
 
-// NewBatcher returns a batcher without goroutines. Close ends it.
+// NewBatcher returns a batcher. Close stops it.
 func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 	if cfg.Size == nil {
 		cfg.Size = func(Q) int { return 0 }
@@ -84,11 +84,11 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 	return l
 }
 
-// Do asks q and waits for the answer. q is the batcher's until its batch is
-// answered, which may be after do has returned. At the end of ctx a question
-// that still waits is withdrawn, never sent and refused with ErrOverloaded; one
-// that was sent is given up: with ErrCallLost or, by the last asker of its batch, with
-// what Send returns, which knows whether anything was sent. All hold the context's error.
+// Do asks q and waits for the answer. The batcher owns q until its batch is answered, which may be
+// after Do returns. If ctx ends while the question is queued, it is withdrawn, never sent, and
+// refused with ErrOverloaded. If it was sent, Do returns ErrCallLost; but the last asker of the
+// batch gets the error of Send, which knows whether anything was sent. These errors wrap ctx's
+// error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
@@ -105,7 +105,7 @@ func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 		return none, fmt.Errorf("%w: it was not sent in time: %w", errs.ErrOverloaded, ctx.Err())
 	}
 	select {
-	case <-it.done: // just then, or refused
+	case <-it.done: // answered or refused just now
 		return it.answer, it.err
 	default:
 		if it.batch.waiting.Add(-1) == 0 { // the last asker ends the send
@@ -119,16 +119,15 @@ func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	}
 }
 
-// submit queues a question. It returns ErrOverloaded if the batcher is full and
-// ErrDraining if it is closed.
+// submit queues a question. It returns ErrOverloaded if the batcher is full, and ErrDraining if it
+// is closed.
 func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
 		return errs.ErrDraining
 	}
-	// A batcher that is empty takes anything: no question is larger than its bounds
-	// for ever.
+	// An empty batcher accepts any question, so that no question is too large for ever.
 	if l.mu.items > 0 && (l.mu.items >= l.cfg.Items || l.mu.bytes+it.bytes > l.cfg.Bytes) {
 		return errs.ErrOverloaded
 	}
@@ -142,9 +141,9 @@ func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	return nil
 }
 
-// withdraw takes a question back, unless it was sent or refused. The queue is closed up
-// when half of it is withdrawn: while a peer hangs nothing takes from it, and
-// askers with short deadlines come and go.
+// withdraw removes a question, unless it was sent or refused. Once half of the queue is withdrawn,
+// withdraw compacts it: while a peer hangs nobody removes questions, but askers with short
+// deadlines come and go.
 func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,11 +161,10 @@ func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	return true
 }
 
-// run sends what waits until nothing does.
+// run sends the waiting questions until none is left.
 func (l *Batcher[Q, A]) run() {
 	for {
-		// Who was answered or woken by the same thing as the first of the queue asks
-		// in this turn of the scheduler too, and is sent with it.
+		// Yield once, so that callers woken by the same event join this batch.
 		runtime.Gosched()
 		b := l.take()
 		if b == nil {
@@ -185,8 +183,8 @@ func (l *Batcher[Q, A]) run() {
 	}
 }
 
-// take removes the next batch from the queue. It returns nil, and counts its
-// goroutine as ended, when nothing waits.
+// take removes the next batch from the queue. If nothing waits, it returns nil and counts its
+// goroutine as ended.
 func (l *Batcher[Q, A]) take() *itemBatch[Q, A] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,8 +208,7 @@ func (l *Batcher[Q, A]) take() *itemBatch[Q, A] {
 	return l.launchLocked(b, n)
 }
 
-// launchLocked removes the n questions that were looked at from the queue, and
-// gives the batch its context.
+// launchLocked removes the first n questions from the queue, and sets the context of the batch.
 func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A] {
 	l.mu.queue = slices.Delete(l.mu.queue, 0, n)
 	if len(b.items) == 0 {
@@ -236,7 +233,7 @@ func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A]
 
 // settle answers the questions of a batch.
 func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
-	l.mu.Lock() // first: who has an answer finds the room that it took free again
+	l.mu.Lock() // first, so that an answered asker finds its space free again
 	l.mu.items -= len(b.items)
 	l.mu.bytes -= b.bytes
 	l.mu.Unlock()
@@ -248,7 +245,7 @@ func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
 	}
 }
 
-// refuseLocked answers a question that is in the queue and will leave it.
+// refuseLocked answers a queued question with err.
 func (l *Batcher[Q, A]) refuseLocked(it *batchItem[Q, A], err error) {
 	it.gone = true
 	l.mu.items--
@@ -257,8 +254,7 @@ func (l *Batcher[Q, A]) refuseLocked(it *batchItem[Q, A], err error) {
 	close(it.done)
 }
 
-// Close refuses what waits with ErrDraining, cancels what was sent, and waits
-// for it to end.
+// Close refuses the queued questions with ErrDraining, cancels the sends, and waits for them.
 func (l *Batcher[Q, A]) Close() {
 	l.mu.Lock()
 	l.mu.closed = true

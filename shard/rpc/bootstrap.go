@@ -8,19 +8,19 @@ import (
 	"net"
 )
 
-// BootstrapServer is the cluster port of a node that has no cluster yet: it answers the
-// calls of others that have none, and calls nodes by their addresses.
+// BootstrapServer is the cluster port of a node without a cluster. It answers the calls of other
+// nodes without a cluster, and calls nodes by their addresses.
 type BootstrapServer struct {
-	name   string // of the cluster that the node may join or form, "" for none
+	name   string // of the cluster that the node may join or form; "" for none
 	dial   DialPeer
 	mux    *Mux
 	calls  *Calls
 	logger *slog.Logger
 }
 
-// OpenBootstrapServer answers calls by name at the listener, which Close closes. It is to be
-// closed before the node's own port is opened. Nodes that were told another clusterName
-// are refused. dial is MuxConfig's.
+// OpenBootstrapServer answers calls at the listener, which Close closes. Close it before the node
+// opens its own port. It refuses nodes that were given another clusterName. For dial, see
+// MuxConfig.
 func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*BootstrapServer, error) {
 	mux, err := ListenMux(MuxConfig{Listener: listener, Dial: dial, ClusterName: clusterName, Logger: logger})
 	if err != nil {
@@ -38,11 +38,11 @@ func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName strin
 	return &BootstrapServer{name: clusterName, dial: dial, mux: mux, calls: c, logger: logger}, nil
 }
 
-// byAddress is for calls to nodes of which only the address is known.
+// byAddress looks up a node that is named by its address.
 func byAddress(addr string) (string, bool) { return addr, true }
 
-// Call has the node at addr answer a request. clusterID, 32 hex digits, is its
-// cluster; "" for a node that has none.
+// Call calls a method of the node at addr. clusterID, 32 hex digits, is that node's cluster; ""
+// for a node without one.
 func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 	if clusterID == "" {
 		return l.calls.Call(ctx, addr, name, request)
@@ -51,7 +51,7 @@ func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string
 	if err != nil || len(id) != 16 {
 		return nil, fmt.Errorf("cluster id %q is not 32 hex digits", clusterID)
 	}
-	// A Mux that only dials: it names the other cluster.
+	// A Mux that only dials, with the other cluster's id.
 	c, err := NewCalls(CallsConfig{
 		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), ClusterName: l.name, Dial: l.dial, Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
 	})
@@ -62,7 +62,7 @@ func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string
 	return c.Call(ctx, addr, name, request)
 }
 
-// Close stops listening and waits for calls under way.
+// Close stops listening and waits for running calls.
 func (l *BootstrapServer) Close() error {
 	l.calls.Close()
 	return l.mux.Close()

@@ -9,25 +9,24 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// The errors of calls to other nodes. What a handler returned is a *Error.
+// The errors of calls to other nodes. An error that a handler returned is an *Error.
 var (
-	// ErrNotSent is returned when no byte of the request has left this node, so
-	// that no handler has seen it: the node is not known, or not connected.
+	// ErrNotSent is returned if no byte of the request left this node, so that no handler has seen
+	// it: the node is unknown or not connected.
 	ErrNotSent = errors.New("the call was not sent")
-	// ErrCallLost is returned when a request was handed to the network and no
-	// answer came: a handler has seen it or not.
+	// ErrCallLost is returned if the request was passed to the network and no answer came. A
+	// handler may or may not have seen it.
 	ErrCallLost = errors.New("the call was sent but its outcome is unknown")
-	// ErrNoMethod is returned when the called node has no such method: its
-	// program is of another version.
+	// ErrNoMethod is returned if the called node has no such method: its program has another
+	// version.
 	ErrNoMethod = errors.New("the node knows no such call")
-	// ErrTooLarge is returned for a request or an answer of more than
-	// MessageBytesMax.
+	// ErrTooLarge is returned for a request or an answer above MessageBytesMax.
 	ErrTooLarge = errors.New("the call's message is too large")
-	// ErrBadAnswer is returned for an answer that no node of this version makes.
+	// ErrBadAnswer is returned for an answer that no node of this version sends.
 	ErrBadAnswer = errors.New("not an answer of this version")
 )
 
-// An error travels as:
+// The encoding of an error:
 //
 //	┌────────┬───────────────────┬────────┬─────────────────┬──────┐
 //	│  code  │ leader's length L │ leader │ text's length N │ text │
@@ -36,7 +35,7 @@ var (
 //
 // No error is the code 0 alone.
 
-// Code names an error on its way. A number is never used for another error.
+// Code identifies an encoded error. A number is never reused for another error.
 type Code uint8
 
 const (
@@ -46,13 +45,13 @@ const (
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
 	LeaderKeyMax = 128     // bytes; a node's key is a name of at most 64 and an instance
-	// ErrorBytesMax is what an error takes on its way.
+	// ErrorBytesMax bounds an encoded error.
 	ErrorBytesMax = 1 + binary.MaxVarintLen16 + LeaderKeyMax + binary.MaxVarintLen16 + ErrorTextMax
 )
 
-// callCodes gives each error that travels its code. An error that is several
-// of them travels as the first: those that promise nothing come before those
-// that promise that nothing was applied.
+// callCodes has the code of each error that calls transmit. An error that matches several is
+// encoded as the first. So errors that promise nothing come before those that promise that nothing
+// was applied.
 var callCodes = []struct {
 	code Code
 	err  error
@@ -76,8 +75,8 @@ var callCodes = []struct {
 	{18, errs.ErrUnknownColumn},
 }
 
-// Error is an error that a handler returned on another node. It is
-// (errors.Is) the error of this package that it was there.
+// Error is an error that a handler returned on another node. errors.Is matches it with the
+// sentinel error of its code.
 type Error struct {
 	Code   Code
 	Text   string
@@ -95,13 +94,12 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// ErrLedBy returns an ErrNoLeader that says which node leads instead, "" when
-// that is not known.
+// ErrLedBy returns an ErrNoLeader that names the leading node; "" if it is unknown.
 func ErrLedBy(leader string) error {
 	return &Error{Code: codeNoLeader, Text: errs.ErrNoLeader.Error(), Leader: leader}
 }
 
-// LeaderHint returns the key of the node that leads according to err, or "".
+// LeaderHint returns the key of the leading node that err names, or "".
 func LeaderHint(err error) string {
 	var e *Error
 	if errors.As(err, &e) {
@@ -110,7 +108,7 @@ func LeaderHint(err error) string {
 	return ""
 }
 
-// CodeOf returns the code that err travels as.
+// CodeOf returns the code of err.
 func CodeOf(err error) Code {
 	if err == nil {
 		return codeOK
@@ -123,7 +121,7 @@ func CodeOf(err error) Code {
 	return CodeOther
 }
 
-// AppendError appends err, which may be nil.
+// AppendError appends the encoding of err, which may be nil.
 func AppendError(dst []byte, err error) []byte {
 	code := CodeOf(err)
 	dst = append(dst, byte(code))
@@ -143,9 +141,8 @@ func AppendText(dst []byte, s string, bytesMax int) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// ParseError reads what AppendError has written at the beginning of b
-// and returns it, nil for no error, and what is behind it. A code of a later
-// version is an error without one.
+// ParseError decodes an error at the beginning of b. It returns nil for no error, and the bytes
+// after it. It decodes an unknown code as CodeOther.
 func ParseError(b []byte) (told *Error, rest []byte, err error) {
 	if len(b) == 0 {
 		return nil, nil, fmt.Errorf("%w: it is empty", ErrBadAnswer)
@@ -174,8 +171,8 @@ func parseText(b []byte, bytesMax int) (s string, rest []byte, err error) {
 	return string(b[size : size+int(n)]), b[size+int(n):], nil
 }
 
-// ReadError reads what AppendError wrote; nil when there was none. It does not
-// return the reader's own mistakes.
+// ReadError decodes an error written by AppendError, or nil. The reader records a bad encoding
+// itself.
 func ReadError(r *wire.Reader) error {
 	told, rest, err := ParseError(r.Rest)
 	if err != nil {
@@ -189,8 +186,8 @@ func ReadError(r *wire.Reader) error {
 	return told
 }
 
-// Fate says what is known of a request whose call failed with err: an error that promises
-// that nothing was applied, or errs.ErrOutcomeUnknown.
+// Fate returns what a failed call means for its request: an error that promises that nothing was
+// applied, or errs.ErrOutcomeUnknown.
 func Fate(err error) error {
 	if errors.Is(err, ErrNotSent) {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)

@@ -16,26 +16,24 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// callPeer is another node as this one calls it. The gRPC connection is to the
-// node and not to an address: each dial looks for the address of that moment.
+// callPeer is another node that this node calls. Its gRPC connection belongs to the node, not to
+// an address: each dial looks up the current address.
 type callPeer struct {
 	calls    *Calls
 	node     string
 	conn     *grpc.ClientConn
 	inFlight atomic.Int64
 	line     atomic.Pointer[callLine] // the newest connection; nil before the first
-	silent   atomic.Pointer[silence]  // while pings have no answer; nil otherwise
+	silent   atomic.Pointer[silence]  // set while pings are unanswered
 }
 
-// silence is a connection, nil for none, from which nothing came any more after it
-// was heard so often.
+// silence records that a connection, or none, has been silent since its read count was heard.
 type silence struct {
 	line  *callLine
 	heard uint64
 }
 
-// doubtful tells whether nothing has come from the node since its pings began to
-// be left without an answer.
+// doubtful reports whether the node has been silent since its pings began to go unanswered.
 func (p *callPeer) doubtful() bool {
 	s := p.silent.Load()
 	line := p.line.Load()
@@ -47,7 +45,7 @@ func newCallPeer(c *Calls, node string) (*callPeer, error) {
 	var err error
 	p.conn, err = grpc.NewClient("passthrough:///"+node,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.dial(ctx) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // what is to be secret is the Mux's business
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // the Mux encrypts
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
@@ -67,7 +65,7 @@ func newCallPeer(c *Calls, node string) (*callPeer, error) {
 	return p, err
 }
 
-// dial connects to where the node is now.
+// dial connects to the node's current address.
 func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	addr, known := p.calls.cfg.Lookup(p.node)
 	if !known {
@@ -86,9 +84,9 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	return line, nil
 }
 
-// call is calls.call to this node. gRPC says Unavailable of a node that was
-// never reached as of one that was lost with the answer; whether it has asked
-// for the request's bytes tells them apart.
+// call sends a call to this node. gRPC returns Unavailable both for a node that was never reached
+// and for one that was lost before its answer. Whether gRPC asked for the request's bytes tells
+// them apart.
 func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	defer p.inFlight.Add(-1)
 	if p.inFlight.Add(1) > callsInFlightMax {
@@ -101,14 +99,14 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	err := p.conn.Invoke(ctx, method, &asked, &answer)
 	fate := ErrCallLost
 	switch {
-	case answer.arrived: // even if the connection was lost right behind it
+	case answer.arrived: // even if the connection was lost right after it
 		return answer.body, answer.err
 	case !asked.sent:
 		fate = ErrNotSent
 	}
 	cause := ctx.Err()
 	if cause == nil && status.Code(err) == codes.DeadlineExceeded {
-		cause = context.DeadlineExceeded // the other node's timer went off first
+		cause = context.DeadlineExceeded // the other node's timer fired first
 	}
 	if cause != nil {
 		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, cause, err)
@@ -116,9 +114,9 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	return nil, fmt.Errorf("%w: %s on node %s: %w", fate, method, p.node, err)
 }
 
-// watch looks at the connection each PingEvery: it pings one that is silent,
-// which also connects again, and closes one that stays so. It ends with calls,
-// or when the node is not known any more. calls waits for it.
+// watch checks the connection every PingEvery. It pings a silent connection, which also
+// reconnects, and closes one that stays silent. It ends with Calls, or when the node is no longer
+// known. Calls waits for it.
 func (p *callPeer) watch() {
 	defer p.conn.Close()
 	ticker := time.NewTicker(PingEvery)
@@ -135,7 +133,7 @@ func (p *callPeer) watch() {
 			p.calls.forget(p)
 			return
 		}
-		// One from which nothing has come shows only that something takes connections.
+		// A connection without any bytes shows only that something accepts connections.
 		if now := p.line.Load(); now.count() > 0 && (now != line || now.count() != heard) {
 			line, heard, missed = now, now.heard.Load(), 0
 			p.silent.Store(nil)
@@ -155,18 +153,18 @@ func (p *callPeer) watch() {
 	}
 }
 
-// ping makes the node answer, if it can. The answer counts as it is read from
-// the connection; what the call returns tells nothing more.
+// ping makes the node answer, if it can. Reading the answer from the connection counts; the call's
+// result has no further meaning.
 func (p *callPeer) ping() {
 	ctx, cancel := context.WithTimeout(p.calls.ctx, PingEvery)
 	defer cancel()
 	_ = p.conn.Invoke(ctx, pingMethod, &callRequest{}, &callAnswer{})
 }
 
-// callLine is a connection that counts what comes.
+// callLine is a connection that counts its reads.
 type callLine struct {
 	net.Conn
-	heard  atomic.Uint64 // reads that brought something
+	heard  atomic.Uint64 // reads that returned bytes
 	closed atomic.Bool
 }
 
@@ -178,7 +176,7 @@ func (l *callLine) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// count returns how often the connection was heard, 0 for none.
+// count returns the number of reads with bytes, 0 for a nil line.
 func (l *callLine) count() uint64 {
 	if l == nil {
 		return 0
@@ -191,7 +189,7 @@ func (l *callLine) Close() error {
 	return l.Conn.Close()
 }
 
-// cut closes the connection and returns whether it was open.
+// cut closes the connection and reports whether it was open.
 func (l *callLine) cut() bool {
 	if l == nil || l.closed.Swap(true) {
 		return false

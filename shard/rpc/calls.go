@@ -13,20 +13,19 @@ import (
 )
 
 const (
-	// callsInFlightMax bounds the calls to one node that have no answer yet.
+	// callsInFlightMax bounds the unanswered calls to one node.
 	callsInFlightMax = 1024
-	// ConnectTimeout bounds a dial with the handshake: a few round trips.
+	// ConnectTimeout bounds a dial including the handshake: a few round trips.
 	ConnectTimeout = 2 * time.Second
-	// A node that cannot be reached is dialled again after ConnectBackoffMin at
-	// first, and never later than ConnectBackoffMax and its jitter of a fifth.
+	// An unreachable node is dialled again after ConnectBackoffMin at first, and after at most
+	// ConnectBackoffMax plus a jitter of a fifth.
 	ConnectBackoffMin = 50 * time.Millisecond
 	ConnectBackoffMax = 800 * time.Millisecond
 
-	// PingEvery is how often a connection is looked at. One from which nothing
-	// came since is pinged, and closed when nothing has come the PingsMissedMax-th
-	// time: a peer that is cut off or stands still is found within 5 s, one that is
-	// slow for some seconds is not. From the pingsDoubtful-th time on it gets no
-	// calls until something comes: they would most likely be lost.
+	// PingEvery is the interval between checks of a connection. A silent connection is pinged, and
+	// closed after PingsMissedMax silent checks. So a peer that is cut off or frozen is detected
+	// within 5 s, and one that is slow for some seconds is kept. From pingsDoubtful silent checks
+	// on, it gets no calls until it sends something, because they would probably be lost.
 	PingEvery      = time.Second
 	pingsDoubtful  = 2
 	PingsMissedMax = 4
@@ -39,29 +38,29 @@ const (
 // CallsConfig configures NewCalls.
 type CallsConfig struct {
 	Mux *Mux // the caller's; must outlive the calls
-	// Lookup returns the cluster address of a node now. It is called often, from
-	// many goroutines, and must not wait.
+	// Lookup returns the current cluster address of a node. Many goroutines call it often, and it
+	// must not wait.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// ByAddress says that nodes are named by their addresses: a call goes to any node at the
-	// address.
+	// ByAddress means that nodes are named by their addresses: a call goes to whichever node has
+	// the address.
 	ByAddress bool
-	// Cut is called when nothing has come from a node for too long: other connections to
-	// it are to be closed too. nil if there are none.
+	// Cut is called if a node was silent for too long, so that its other connections are closed
+	// too; nil if it has none.
 	Cut    func(nodeKey string)
 	Logger *slog.Logger // nil discards
 }
 
-// Calls carries requests and answers between nodes, as bytes, over one
-// connection each way between two nodes. It never sends a request twice, unless
-// the other node has said that it has not looked at it.
+// Calls carries requests and answers between nodes, as bytes, over one connection in each
+// direction. It never sends a request twice, unless the other node has said that it has not
+// processed it.
 //
-// Its goroutines are serve's, and one for each node that was called; close stops
-// and waits for them.
+// It has the goroutine of Serve, and one for each node that was called. Close stops them and
+// waits.
 type Calls struct {
 	cfg    CallsConfig
 	server *callServer
 	ctx    context.Context
-	cancel context.CancelFunc // by close
+	cancel context.CancelFunc // called by Close
 	wg     sync.WaitGroup
 	serves atomic.Bool // the handlers are set, see Answer
 
@@ -72,7 +71,7 @@ type Calls struct {
 	}
 }
 
-// NewCalls returns the calls of a node. Serve answers those of others; Close ends both.
+// NewCalls returns the calls of a node. Serve answers those of other nodes; Close ends both.
 func NewCalls(cfg CallsConfig) (*Calls, error) {
 	if cfg.Mux == nil || cfg.Lookup == nil {
 		return nil, errors.New("calls need a Mux and Lookup")
@@ -86,7 +85,7 @@ func NewCalls(cfg CallsConfig) (*Calls, error) {
 	return c, nil
 }
 
-// Handle makes h answer a method. It is to be called before serve.
+// Handle registers the handler of a method. Call it before Serve.
 func (c *Calls) Handle(method string, h Handler) { c.server.handlers[callService+method] = h }
 
 // Serve begins to answer calls.
@@ -99,8 +98,8 @@ func (c *Calls) Serve() {
 	})
 }
 
-// Close answers the calls that other nodes have sent, within CloseGraceMax,
-// then ends those to other nodes with ErrCallLost. It waits for every handler.
+// Close lets running handlers answer within CloseGraceMax, then ends the calls to other nodes with
+// ErrCallLost. It waits for every handler.
 func (c *Calls) Close() {
 	c.mu.Lock()
 	again := c.mu.closed
@@ -113,15 +112,13 @@ func (c *Calls) Close() {
 	c.wg.Wait()
 }
 
-// Call has a method of another node answer a request, and returns the answer,
-// which is the caller's. The request is given away: it must not be changed any
-// more, not even after call has returned. Without a deadline ctx has one of
-// CallTimeoutMax.
+// Call calls a method of another node and returns the answer, which the caller owns. The caller
+// must not change the request any more, even after Call has returned. Without a deadline, ctx gets
+// one of CallTimeoutMax.
 //
-// An error is a *Error if the other node's handler returned it; ErrOverloaded
-// or ErrDraining if this node refused the call; ErrNotSent if no handler can
-// have seen the request; and otherwise ErrCallLost: one may have. The context's
-// error is in the last two when it was the cause.
+// An error is an *Error if the other node's handler returned it, and ErrOverloaded or ErrDraining
+// if this node refused the call. It is ErrNotSent if no handler can have seen the request, and
+// otherwise ErrCallLost. The last two wrap ctx's error if that was the cause.
 func (c *Calls) Call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if len(request) > MessageBytesMax {
 		return nil, fmt.Errorf("%w: %w: a request of %d bytes", ErrNotSent, ErrTooLarge, len(request))
@@ -138,7 +135,7 @@ func (c *Calls) Call(ctx context.Context, node, method string, request []byte) (
 	return p.call(ctx, callService+method, request)
 }
 
-// peer returns what is known of a node, made if need be.
+// peer returns the callPeer of a node, and creates it if necessary.
 func (c *Calls) peer(node string) (*callPeer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,8 +165,8 @@ func (c *Calls) Doubtful(node string) bool {
 	return p != nil && p.doubtful()
 }
 
-// Reachable returns the error of a call that is not sent, because the node is not known
-// or does not answer pings. From then on the node is pinged.
+// Reachable returns the error that a call would get because the node is unknown or does not answer
+// pings. From then on the node is pinged.
 func (c *Calls) Reachable(node string) error {
 	p, err := c.peer(node)
 	if err == nil && p.doubtful() {
@@ -178,8 +175,8 @@ func (c *Calls) Reachable(node string) error {
 	return err
 }
 
-// Answer answers a call that came over another connection, within the same bounds. Before
-// Serve it refuses the call with ErrNoLeader.
+// Answer answers a call that arrived over another connection, within the same bounds. Before Serve
+// it refuses the call with ErrNoLeader.
 func (c *Calls) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
 	if !c.serves.Load() {
 		return nil, fmt.Errorf("%w: the node is starting", errs.ErrNoLeader)
@@ -191,7 +188,7 @@ func (c *Calls) Answer(ctx context.Context, method string, request []byte) ([]by
 	return c.server.answer(ctx, callService+method, request)
 }
 
-// forget removes a node that is not known any more.
+// forget removes a node that is no longer known.
 func (c *Calls) forget(p *callPeer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

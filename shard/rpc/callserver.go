@@ -15,51 +15,49 @@ import (
 )
 
 const (
-	// MessageBytesMax bounds a request and an answer: the largest write that a
-	// proposer takes (QueueBytesMax), or a page of rows, and what goes with it.
+	// MessageBytesMax bounds a request and an answer. The largest is a write that a proposer
+	// accepts (QueueBytesMax), or a page of rows, with overhead.
 	MessageBytesMax = 20 << 20
-	// answerBytesMax is a message with the code before it.
+	// answerBytesMax bounds an answer with its code.
 	answerBytesMax = MessageBytesMax + 1
-	// handlersMax bounds the calls that a node answers at once. Callers batch:
-	// 64 groups with 4 sends in flight from each of 4 nodes are as many.
+	// handlersMax bounds the calls that a node handles concurrently. Callers batch: 64 groups with
+	// 4 sends in flight from each of 4 nodes need as many.
 	handlersMax = 1024
-	// requestBytesMax bounds the memory of the requests that are being answered,
-	// once each has been read.
+	// requestBytesMax bounds the memory of the requests being handled, after they are read.
 	requestBytesMax = 256 << 20
-	// streamsMax bounds the calls that one connection may have open. It leaves
-	// room for pings beside callsInFlightMax, so that no call waits for another.
+	// streamsMax bounds the open calls of one connection. It leaves space for pings beside
+	// callsInFlightMax, so that no call waits for another.
 	streamsMax = callsInFlightMax + 64
-	// CloseGraceMax is how long close lets calls be answered before it cancels
-	// them: proposed writes take a few syncs, others need not be waited for.
+	// CloseGraceMax is how long Close lets handlers finish before it cancels them. Proposed writes
+	// take a few syncs; other calls need no grace.
 	CloseGraceMax = time.Second
-	// CallTimeoutMax bounds a call whose caller has no deadline: as long as a
-	// request of a client may take.
+	// CallTimeoutMax bounds a call without a deadline. It is as long as a client's request may
+	// take.
 	CallTimeoutMax = 60 * time.Second
 
-	// A stream may send so much before its receiver reads it, a connection so
-	// much in all. Fixed, they need no measuring of the line: 1 MiB in a round
-	// trip of 10 ms is 100 MB/s.
+	// These are the bytes that a stream, and a whole connection, may send before the receiver
+	// reads them. Fixed windows need no measurement of the network: 1 MiB in a round trip of 10 ms
+	// is 100 MB/s.
 	streamWindowBytes = 1 << 20
 	connWindowBytes   = 16 << 20
 
 	callService = "/countd.calls/"
-	pingMethod  = callService + "ping" // answered at once, whatever else is going on
+	pingMethod  = callService + "ping" // answered at once, whatever else is running
 )
 
-// Handler answers a call. The request is its own. What it returns is the
-// transport's and is not to be changed any more. ctx ends with the caller's
-// deadline and when the node closes. For a call of gRPC it also ends when the caller gives
-// up or is gone; a stream carries small calls, and tells nothing of that.
+// Handler answers a call. It owns the request. The transport owns the returned answer, which the
+// handler must not change any more. ctx ends at the caller's deadline and when the node closes.
+// For a gRPC call it also ends when the caller gives up or disconnects; a stream of small calls
+// does not report that.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
-// callServer answers the calls of other nodes. A panic of a handler is left
-// alone and ends the process. gRPC starts a goroutine for each call and waits
-// for all of them in Stop.
+// callServer answers the calls of other nodes. It does not catch a handler's panic, which ends the
+// process. gRPC starts a goroutine for each call and waits for all of them in Stop.
 type callServer struct {
 	grpc     *grpc.Server
-	handlers map[string]Handler       // by full method; not changed once serve runs
+	handlers map[string]Handler       // by full method; unchanged once Serve runs
 	streams  map[string]StreamHandler // likewise
-	slots    chan struct{}            // a token for each handler that runs
+	slots    chan struct{}            // a token for each running handler
 	held     atomic.Int64             // bytes of their requests
 }
 
@@ -78,8 +76,8 @@ func newCallServer() *callServer {
 	return s
 }
 
-// close refuses further calls, lets those that run end, cancels them after
-// CloseGraceMax, and waits for every handler.
+// close refuses further calls, lets running ones end, cancels them after CloseGraceMax, and waits
+// for every handler.
 func (s *callServer) close() {
 	drained := make(chan struct{})
 	go func() { s.grpc.GracefulStop(); close(drained) }() // ends with the last handler
@@ -91,9 +89,8 @@ func (s *callServer) close() {
 	}
 }
 
-// receive answers one call. It reads the request only once there is a slot to
-// work on it. Handlers' errors travel inside the answer, so that an error of
-// gRPC itself is always one of the way.
+// receive answers one call. It reads the request only once it has a slot. A handler's error
+// travels inside the answer, so that a gRPC error is always one of the transport.
 func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	if method == pingMethod {
@@ -114,7 +111,7 @@ func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&callAnswer{body: body, err: err})
 }
 
-// begin takes the slot of a call, which end gives back.
+// begin acquires the slot of a call; end releases it.
 func (s *callServer) begin() error {
 	select {
 	case s.slots <- struct{}{}:
@@ -143,32 +140,29 @@ func (s *callServer) answer(ctx context.Context, method string, request []byte) 
 	return answer, err
 }
 
-// callRequest is a request as the codec takes and gives it.
+// callRequest is a request for the codec.
 type callRequest struct {
 	body []byte
-	// sent is set when gRPC asks for the bytes: from then on they may have left
-	// this node, before that they cannot.
+	// sent is set when gRPC asks for the bytes. Before that, no byte can have left this node.
 	sent bool
 }
 
-// callAnswer is an answer likewise: an error as AppendError writes it, and
-// behind a code of 0 the body.
+// callAnswer is an answer for the codec: an error encoded by AppendError, or code 0 and the body.
 type callAnswer struct {
 	body    []byte
 	err     error
-	arrived bool // in whole
+	arrived bool // completely
 }
 
-// ParseAnswer reads an answer that came over another connection: the body, or the error
-// that the handler returned. Its own error is of an answer that no node makes.
+// ParseAnswer decodes an answer that arrived over another connection. It returns the body, or in
+// told the handler's error. err is for an answer that no node sends.
 func ParseAnswer(b []byte) (body []byte, told, err error) {
 	var a callAnswer
 	err = a.parse(b)
 	return a.body, a.err, err
 }
 
-// callCodec hands bytes through, without a copy when sending and with one when
-// receiving.
+// callCodec passes bytes through. It copies them only when it receives.
 type callCodec struct{}
 
 var _ encoding.CodecV2 = callCodec{}

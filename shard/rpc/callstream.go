@@ -9,12 +9,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// StreamHandler answers a call with bytes of any number, for which send is called a
-// piece at a time: of at most MessageBytesMax, and not to be changed any more. ctx is
-// a Handler's.
+// StreamHandler answers a call with any number of bytes. It calls send for each piece of at most
+// MessageBytesMax, and must not change a sent piece. For ctx, see Handler.
 type StreamHandler func(ctx context.Context, request []byte, send func([]byte) error) error
 
-// stream answers a call of a stream method. An error is the last that its caller gets.
+// stream answers a call of a stream method. If the handler fails, its error follows the pieces.
 func (s *callServer) stream(handle StreamHandler, request []byte, stream grpc.ServerStream) error {
 	err := handle(stream.Context(), request, func(piece []byte) error { return stream.SendMsg(&callAnswer{body: piece}) })
 	if err == nil {
@@ -23,13 +22,13 @@ func (s *callServer) stream(handle StreamHandler, request []byte, stream grpc.Se
 	return stream.SendMsg(&callAnswer{err: err})
 }
 
-// HandleStream makes h answer a method. It is to be called before serve.
+// HandleStream registers the handler of a stream method. Call it before Serve.
 func (c *Calls) HandleStream(method string, h StreamHandler) {
 	c.server.streams[callService+method] = h
 }
 
-// Stream has a stream method of another node answer a request. The caller closes what
-// it returns. Errors are call's.
+// Stream calls a stream method of another node. The caller must close the returned Stream. Its
+// errors are those of Call.
 func (c *Calls) Stream(ctx context.Context, node, method string, request []byte) (*Stream, error) {
 	p, err := c.peer(node)
 	if err != nil {
@@ -53,14 +52,14 @@ func (c *Calls) Stream(ctx context.Context, node, method string, request []byte)
 	return s, nil
 }
 
-// Stream is the answer of a stream method, as it comes. It is one goroutine's.
+// Stream is the incoming answer of a stream method. Only one goroutine may use it.
 type Stream struct {
 	stream grpc.ClientStream
 	cancel context.CancelFunc
-	rest   []byte // of the piece that is being read
+	rest   []byte // of the current piece
 }
 
-// Next returns the next piece, which is the caller's, and io.EOF behind the last.
+// Next returns the next piece, which the caller owns, and io.EOF after the last.
 func (s *Stream) Next() ([]byte, error) {
 	var answer callAnswer
 	err := s.stream.RecvMsg(&answer)
@@ -73,7 +72,7 @@ func (s *Stream) Next() ([]byte, error) {
 	return answer.body, answer.err
 }
 
-// Read is io.Reader's: it reads on from the pieces that next has not returned.
+// Read implements io.Reader over the pieces that Next has not returned.
 func (s *Stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
 		var err error

@@ -10,12 +10,12 @@ import (
 // node reads it from any peer that connects.
 const ClusterNameBytesMax = 32
 
-// errOtherCluster is why a connection from a node of another cluster is refused.
+// errOtherCluster is returned for a connection from a node of another cluster.
 var errOtherCluster = errors.New("the cluster port is not for other clusters")
 
-// checkCluster returns why a connection with this preface is not of this node's cluster,
-// or nil. Members may differ in whether they have a name, so that a cluster gets one by
-// restarts of one node after the other; nodes without a cluster may not.
+// checkCluster returns why a preface does not belong to this node's cluster, or nil. Members may
+// differ in whether they have a name, so that rolling restarts can give a cluster a name. Nodes
+// without a cluster may not differ.
 func (c *MuxConfig) checkCluster(p *preface) error {
 	none := [16]byte{}
 	switch {
@@ -29,7 +29,7 @@ func (c *MuxConfig) checkCluster(p *preface) error {
 	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, clusterText(p.cluster, p.name), clusterText(c.ClusterID, c.ClusterName))
 }
 
-// clusterText returns a cluster as errors name it.
+// clusterText returns the text for a cluster in errors.
 func clusterText(id [16]byte, name string) string {
 	text := "no cluster yet"
 	if id != [16]byte{} {

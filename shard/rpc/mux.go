@@ -1,11 +1,10 @@
-// Package rpc connects the nodes of a cluster: the cluster port that all groups of a node
-// share (Mux), calls with answers of bytes (Calls), batches of questions to one node
-// (Batcher), the errors of calls and their codes, and the port of a node that has no
-// cluster yet (BootstrapServer).
+// Package rpc connects the nodes of a cluster. It has the cluster port that all groups of a node
+// share (Mux), calls that carry bytes (Calls), batches of questions to one node (Batcher), the
+// errors of calls with their codes, and the port of a node without a cluster (BootstrapServer).
 //
-// It never reads a body, retries a call that may have been seen, or knows what a group
-// is beyond its number. Invariant: ErrNotSent is returned only if no byte of a request
-// left this node, so that the caller may send the request elsewhere.
+// It never interprets a body, never retries a call that a handler may have seen, and knows only
+// the number of a group. Invariant: it returns ErrNotSent only if no byte of a request left this
+// node, so that the caller may send the request elsewhere.
 package rpc
 
 import (
@@ -25,56 +24,54 @@ import (
 )
 
 const (
-	// prefaceTimeout is how long a peer may take for the preface that it
-	// sends first: many round trips, and soon over for one that sends none.
+	// prefaceTimeout bounds the wait for a peer's preface: many round trips, but short for a
+	// connection that sends none.
 	prefaceTimeout = 5 * time.Second
-	// prefaceConnsMax bounds the connections that have not said yet whose
-	// they are. A peer sends its preface at once, so this many waiting are
-	// not peers; more are closed.
+	// prefaceConnsMax bounds the connections without a preface yet. A peer sends its preface at
+	// once, so this many are not peers. Further ones are closed.
 	prefaceConnsMax = 128
-	// acceptQueueMax bounds the connections that a group, or the server of
-	// calls, has been given and not taken. They take them at once; when they do
-	// not, their peers are better off dialling again.
+	// acceptQueueMax bounds the connections that wait until a group, or the server of calls,
+	// accepts them. Normally they accept at once; if not, their peers had better dial again.
 	acceptQueueMax = 16
-	// acceptRetryDelay is the pause after a failed accept. Nearly always the process has run
-	// out of file descriptors then.
+	// acceptRetryDelay is the pause after a failed accept. The usual cause is a lack of file
+	// descriptors.
 	acceptRetryDelay = 50 * time.Millisecond
 )
 
 // MuxConfig configures ListenMux.
 type MuxConfig struct {
 	Addr      string       // to listen on, host:port
-	Listener  net.Listener // served in place of Addr when given, and closed by Close
-	Advertise string       // what peers dial, host:port; "" for the address listened on
+	Listener  net.Listener // used instead of Addr if set; Close closes it
+	Advertise string       // the address that peers dial, host:port; "" for the listening address
 	ClusterID [16]byte
-	NodeKey   string // connections that are meant for another node are refused; "" takes all
-	// ClusterName is what this node was told that its cluster is named, "" for none.
-	// Connections from nodes of another name are refused.
+	NodeKey   string // refuse connections meant for another node; "" accepts all
+	// ClusterName is the cluster name that this node was given; "" for none. Connections from
+	// nodes with another name are refused.
 	ClusterName string
 	Dial        DialPeer     // nil for TCP
 	Logger      *slog.Logger // nil discards
 }
 
-// DialPeer connects to the node at an address, host:port. to is the key of the node or the
-// Raft id of one of its replicas, or "" if only the address is known. The connection of a
-// nil error reaches that node; ctx bounds the call, and nothing after it.
+// DialPeer connects to the node at an address, host:port. to is the key of the node or the Raft id
+// of one of its replicas, or "" if only the address is known. A returned connection must reach
+// that node. ctx bounds only the dial.
 type DialPeer = func(ctx context.Context, address, to string) (net.Conn, error)
 
 func dialTCP(ctx context.Context, address, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
-// Mux is a node's cluster port: one TCP listener for all its groups, and for
-// the calls of other nodes. It reads each connection's preface, hands the
-// connection to whom it is for, and closes what is of another cluster, version
-// or group. It never reads a byte behind the preface. Safe for concurrent use.
+// Mux is a node's cluster port: one TCP listener for all its groups and for the calls of other
+// nodes. It reads each connection's preface and passes the connection to its receiver. It closes
+// connections of another cluster, version or group. It never reads a byte after the preface. It is
+// safe for concurrent use.
 type Mux struct {
 	cfg      MuxConfig
-	addr     net.Addr // what peers dial
+	addr     net.Addr // the address that peers dial
 	listener net.Listener
 	calls    *callListener
-	prefaces chan struct{}  // a token for each connection in its preface
-	wg       sync.WaitGroup // serve, and receive for each connection in its preface
+	prefaces chan struct{}  // a token for each connection without a preface yet
+	wg       sync.WaitGroup // serve, and receive for each connection without a preface yet
 	done     chan struct{}
 	failures PeerFailures // of raft's connections to peers
 	limit    lograte.Limiter
@@ -82,8 +79,8 @@ type Mux struct {
 	mu struct { // never held during I/O
 		sync.Mutex
 		layers  map[uint32]*muxLayer
-		appends Receiver              // of streams of appends; nil for none
-		waiting map[net.Conn]struct{} // in their preface
+		appends Receiver              // receives streams of appends; nil for none
+		waiting map[net.Conn]struct{} // without a preface yet
 		closed  bool
 	}
 }
@@ -126,26 +123,25 @@ type dialledAddr string
 func (dialledAddr) Network() string  { return "tcp" }
 func (a dialledAddr) String() string { return string(a) }
 
-// LimitedBy returns logger with the node's limit on what each of many groups or
-// connections meets.
+// LimitedBy returns logger with the node's rate limit, for messages that many groups or
+// connections cause.
 func (m *Mux) LimitedBy(logger *slog.Logger) *slog.Logger { return m.limit.Logger(logger) }
 
-// Failures returns what is known of failures to reach peers.
+// Failures returns the record of unreachable peers.
 func (m *Mux) Failures() *PeerFailures { return &m.failures }
 
-// Logger returns the logger that the Mux was configured with.
+// Logger returns the configured logger.
 func (m *Mux) Logger() *slog.Logger { return m.cfg.Logger }
 
-// Limited logs what each of many groups or connections meets.
+// Limited returns the Mux's logger with the node's rate limit.
 func (m *Mux) Limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
 
-// Layer returns the stream layer of a group's replica: its part of this port, which
-// takes connections that are meant for this Raft id alone. The group owns it, and its
-// Close makes room for another layer of the same group. It is an error to ask for a
-// group that has one, or after Close.
+// Layer returns the stream layer of a group's replica: it accepts only connections meant for this
+// Raft id. The group owns it, and must close it before another layer of the group is made. Layer
+// fails if the group has one, and after Close.
 func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,20 +156,19 @@ func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	return layer, nil
 }
 
-// Calls returns the listener of the connections on which other nodes call this
-// one, the same each time. Connections that it has handed over are its user's.
+// Calls returns the listener of the connections on which other nodes call this one; it is always
+// the same. The caller owns the accepted connections.
 func (m *Mux) Calls() net.Listener { return m.calls }
 
-// ServeAppends gives streams of appends to r.
+// ServeAppends makes r receive the streams of appends.
 func (m *Mux) ServeAppends(r Receiver) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.appends = r
 }
 
-// Close stops listening, closes every connection and layer, and waits until
-// no goroutine of the Mux is left. The groups and the server of calls are to be
-// closed before: theirs would go on and find no port.
+// Close stops listening, closes every connection and layer, and waits for the goroutines of the
+// Mux. Close the groups and the server of calls first, because they would continue without a port.
 func (m *Mux) Close() error {
 	m.mu.Lock()
 	if m.mu.closed {
@@ -204,7 +199,7 @@ func (m *Mux) Close() error {
 	return nil
 }
 
-// serve accepts connections. ListenMux starts it, Close stops and waits for it.
+// serve accepts connections. ListenMux starts it; Close stops it and waits.
 func (m *Mux) serve() {
 	defer m.wg.Done()
 	for {
@@ -235,8 +230,8 @@ func (m *Mux) serve() {
 	}
 }
 
-// receive reads one connection's preface and hands the connection on. serve
-// starts it, Close stops it by closing the connection and waits for it.
+// receive reads one connection's preface and passes the connection on. serve starts it. Close
+// stops it by closing the connection, and waits.
 func (m *Mux) receive(conn net.Conn) {
 	defer m.wg.Done()
 	defer func() { <-m.prefaces }()
@@ -254,12 +249,12 @@ func (m *Mux) receive(conn net.Conn) {
 	}
 }
 
-// Receiver takes connections of one kind. Offer fails without closing the connection.
+// Receiver accepts connections of one kind. If Offer fails, the caller still owns the connection.
 type Receiver interface {
 	Offer(conn net.Conn) error
 }
 
-// wait makes Close close the connection; it returns false after Close.
+// wait registers the connection so that Close closes it. It returns false after Close.
 func (m *Mux) wait(conn net.Conn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,8 +264,7 @@ func (m *Mux) wait(conn net.Conn) bool {
 	return !m.mu.closed
 }
 
-// finish ends wait and returns whom the connection is for, or err if there was
-// one.
+// finish ends wait and returns the connection's receiver, or err if that is set.
 func (m *Mux) finish(conn net.Conn, p preface, err error) (Receiver, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -330,9 +324,9 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	return p, conn.SetReadDeadline(time.Time{})
 }
 
-// ErrEarly is why a connection is refused that may come at any time: a node is
-// reached before it has joined the cluster, or opened a group that it is to have,
-// or after it has closed one. Who made it tells if that lasts.
+// ErrEarly is returned for a connection that is refused in normal operation: before a node has
+// joined the cluster or opened a group, or after it closed one. If that lasts, the dialling node
+// reports it.
 var ErrEarly = errors.New("nobody is here for it")
 
 func (m *Mux) refuse(conn net.Conn, err error) {
@@ -342,14 +336,14 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	case errors.Is(err, ErrEarly):
 		level = slog.LevelDebug
 	case errors.Is(err, errOtherCluster):
-		text = "refused a connection from a node of another cluster" // with a limit of its own
+		text = "refused a connection from a node of another cluster" // this text has its own rate limit
 	}
 	m.Limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
-// Dial connects to another node's cluster port and sends the kind of the connection and the
-// addressee: the Raft id of a replica or, for the other kinds, the key of a node; "" accepts
-// any. ctx bounds only these two steps.
+// Dial connects to another node's cluster port and sends the preface with the kind of the
+// connection and the addressee. to is the Raft id of a replica or, for other kinds, the key of a
+// node; "" means any. ctx bounds only these two steps.
 func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
 	dial := m.cfg.Dial
 	if dial == nil {
@@ -377,7 +371,7 @@ func (m *Mux) sendPreface(ctx context.Context, conn net.Conn, p preface) error {
 	return conn.SetWriteDeadline(time.Time{})
 }
 
-// detach forgets a layer that was closed.
+// detach removes a closed layer.
 func (m *Mux) detach(layer *muxLayer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

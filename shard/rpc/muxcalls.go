@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// callListener is the part of a Mux on which other nodes call this one. It owns
-// a connection until Accept has returned it.
+// callListener is the part of a Mux on which other nodes call this one. It owns a connection until
+// Accept has returned it.
 type callListener struct {
 	addr    net.Addr
-	accepts chan net.Conn // handed over by the mux; at most acceptQueueMax
+	accepts chan net.Conn // from the Mux; at most acceptQueueMax
 	done    chan struct{} // closed by Close
 
 	mu struct {
@@ -26,7 +26,7 @@ func newCallListener() *callListener {
 	return &callListener{accepts: make(chan net.Conn, acceptQueueMax), done: make(chan struct{})}
 }
 
-// Offer hands a connection over, or fails without closing it.
+// Offer queues a connection for Accept, or fails without closing it.
 func (l *callListener) Offer(conn net.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,7 +41,7 @@ func (l *callListener) Offer(conn net.Conn) error {
 	}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (l *callListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.accepts:
@@ -51,10 +51,10 @@ func (l *callListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr is net.Listener's: the address that peers dial.
+// Addr implements net.Listener: it returns the address that peers dial.
 func (l *callListener) Addr() net.Addr { return l.addr }
 
-// Close refuses further connections and closes those that nobody has accepted.
+// Close refuses further connections and closes those that were not accepted.
 func (l *callListener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

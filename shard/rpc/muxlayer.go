@@ -13,24 +13,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// refusalLogEvery is how often a layer logs that it refused connections that were
-// meant for another replica of its group. Whoever makes them tries again every second.
+// refusalLogEvery is the interval at which a layer logs refused connections for another replica of
+// its group. The dialling replica retries every second.
 const refusalLogEvery = 10 * time.Second
 
-// ErrOtherReplica is why a connection is refused that is meant for a replica of this
-// group that was here before, or that is to be.
+// ErrOtherReplica is returned for a connection meant for an earlier or later replica of this
+// group.
 var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
-// muxLayer is one group's part of a Mux. It remembers every connection of the
-// group that is open, because raft's transport leaves both those it accepted
-// and those in its pool open when it is closed.
+// muxLayer is one group's part of a Mux. It records every open connection of the group, because
+// raft's transport closes neither accepted nor pooled connections when it is closed.
 type muxLayer struct {
 	mux     *Mux
 	group   uint32
-	id      raft.ServerID // of the replica; connections for another are refused
-	accepts chan net.Conn // handed over by the mux; at most acceptQueueMax
+	id      raft.ServerID // of the replica; connections for other replicas are refused
+	accepts chan net.Conn // from the Mux; at most acceptQueueMax
 	ctx     context.Context
-	cancel  context.CancelFunc // by Close
+	cancel  context.CancelFunc // called by Close
 
 	mu struct {
 		sync.Mutex
@@ -54,8 +53,8 @@ type muxConn struct {
 	layer *muxLayer
 }
 
-// Read ends as a connection does that its peer has closed once the layer is
-// closed, so that raft does not report every one of them.
+// Read returns io.EOF once the layer is closed, as if the peer had closed the connection, so that
+// raft does not log each of them.
 func (c *muxConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && c.layer.ctx.Err() != nil {
@@ -71,7 +70,7 @@ func (c *muxConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep makes conn one of the layer's. It fails after Close.
+// keep registers conn with the layer. It fails after Close.
 func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +82,7 @@ func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	return c, nil
 }
 
-// Offer hands a connection over, or fails without closing it.
+// Offer queues a connection for Accept, or fails without closing it.
 func (l *muxLayer) Offer(conn net.Conn) error {
 	c, err := l.keep(conn)
 	if err != nil {
@@ -98,7 +97,7 @@ func (l *muxLayer) Offer(conn net.Conn) error {
 	}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (l *muxLayer) Accept() (net.Conn, error) {
 	if l.ctx.Err() != nil {
 		return nil, net.ErrClosed
@@ -111,11 +110,10 @@ func (l *muxLayer) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr is net.Listener's: the address that peers dial.
+// Addr implements net.Listener: it returns the address that peers dial.
 func (l *muxLayer) Addr() net.Addr { return l.mux.addr }
 
-// Close closes every connection of the group, accepted and dialled, and makes
-// every call that waits return.
+// Close closes every connection of the group, accepted and dialled, and wakes every blocked call.
 func (l *muxLayer) Close() error {
 	l.mu.Lock()
 	l.cancel()
@@ -129,10 +127,9 @@ func (l *muxLayer) Close() error {
 	return nil
 }
 
-// refuseOther returns the error for a connection that is meant for another replica of
-// the group. It is a warning once in refusalLogEvery: a replica that was deleted is
-// still called by members that were cut off when it left. The caller holds the Mux's
-// lock.
+// refuseOther returns the error for a connection meant for another replica of the group. It is a
+// warning only once in refusalLogEvery: members that were cut off when a replica left still call
+// it. The caller holds the Mux's lock.
 func (l *muxLayer) refuseOther() error {
 	err := fmt.Errorf("group %d: %w, which is %s", l.group, ErrOtherReplica, l.id)
 	if time.Since(l.refusalLogged) < refusalLogEvery {
@@ -142,14 +139,14 @@ func (l *muxLayer) refuseOther() error {
 	return err
 }
 
-// ReplicaAt returns an address that the layer dials for one replica alone. No Raft id
-// has an @ in it.
+// ReplicaAt returns an address at which the layer dials only one replica. No Raft id contains an
+// @.
 func ReplicaAt(id raft.ServerID, addr string) raft.ServerAddress {
 	return raft.ServerAddress(string(id) + "@" + addr)
 }
 
-// Dial implements raft.StreamLayer: it connects to the same group on another node. An
-// address of ReplicaAt leads only to that replica, any other to whichever replica is there.
+// Dial implements raft.StreamLayer: it connects to the same group on another node. An address of
+// ReplicaAt reaches only that replica, any other address whichever replica is there.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()

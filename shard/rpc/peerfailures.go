@@ -6,23 +6,19 @@ import (
 )
 
 const (
-	// failureSpell is how long a peer must have failed all the time before it is
-	// told: longer than a node takes to open its groups, which is when others
-	// reach it too early.
+	// failureSpell is how long a peer must fail without pause before that is logged. It is longer
+	// than a node takes to open its groups; other nodes may reach it too early meanwhile.
 	failureSpell = 5 * time.Second
-	// failureGap ends a spell of failures: raft tries a peer that fails about as
-	// often.
+	// failureGap without a failure ends a spell. raft retries a failing peer about as often.
 	failureGap = 10 * time.Second
-	// failureEvery is how often the log repeats that a peer still fails.
+	// failureEvery is the interval at which the log repeats that a peer still fails.
 	failureEvery = time.Minute
-	// failingPeersMax bounds the peers that are remembered: many more than a
-	// cluster has nodes.
+	// failingPeersMax bounds the remembered peers: far more than a cluster has nodes.
 	failingPeersMax = 256
 )
 
-// PeerFailures decides which failures to reach peers are logged. Every
-// group that a node leads meets each of them several times a second. It is safe
-// for concurrent use.
+// PeerFailures decides which failures to reach peers are logged. Every group that a node leads
+// meets each failure several times a second. It is safe for concurrent use.
 type PeerFailures struct {
 	mu struct {
 		sync.Mutex
@@ -30,13 +26,13 @@ type PeerFailures struct {
 	}
 }
 
-// failures is a spell of them.
+// failures is a spell of failures.
 type failures struct {
 	first, last time.Time
-	told        time.Time // zero if none of the spell was
+	told        time.Time // when it was last logged; zero for never
 }
 
-// ShouldLog notes a failure and reports whether to log it.
+// ShouldLog records a failure and reports whether to log it.
 func (p *PeerFailures) ShouldLog(peer string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +46,7 @@ func (p *PeerFailures) ShouldLog(peer string, now time.Time) bool {
 		f.told = now
 	}
 	if p.mu.of == nil || len(p.mu.of) >= failingPeersMax {
-		p.mu.of = map[string]failures{} // at worst a failure is told later
+		p.mu.of = map[string]failures{} // at worst a failure is logged later
 	}
 	p.mu.of[peer] = f
 	return told

@@ -8,18 +8,19 @@ import (
 	"hash/crc32"
 )
 
-// Every connection to the cluster port begins with a preface that says whose
-// it is; what follows it belongs to that protocol. Integers are big endian.
+// Every connection to the cluster port begins with a preface that identifies its protocol and
+// addressee. The bytes after it belong to that protocol. Integers are big endian.
 //
 //	┌──────────────┬───────────┬────────┬────────────┬─────────┬─────────┬────────┬───────────┬─────────┐
 //	│ magic "CNTD" │ version 1 │  kind  │ cluster id │  group  │   to    │ length │   name    │ crc32c  │
 //	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 1 byte │ 0–32 bytes│ 4 bytes │
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴────────┴───────────┴─────────┘
 //
-// name is the --cluster-name of the node. crc32c covers all bytes before it. to names the replica that is meant, or the
-// node unless the kind is kindRaft: the first 8 bytes of the SHA-256 of its Raft id or key,
-// or 0 for any. A node may have the former address of another, and a replica may have
-// replaced a deleted one. Their answers must not count as those of their predecessors.
+// name is the --cluster-name of the node. crc32c covers all bytes before it. to identifies the
+// replica that is meant, or the node unless the kind is kindRaft: it is the first 8 bytes of the
+// SHA-256 of the Raft id or node key, or 0 for any. A node may have another's former address, and
+// a replica may have replaced a deleted one. Their answers must not count as those of their
+// predecessors.
 const (
 	prefaceVersion   = 1
 	prefaceHeadBytes = 35 // before the name
@@ -41,20 +42,19 @@ const (
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errBadPreface is returned for a connection that is not one of this cluster
-// in a version that this node speaks.
+// errBadPreface is returned for a preface that this version does not know.
 var errBadPreface = errors.New("not a preface of this version")
 
-// preface is what a connection says of itself.
+// preface is the decoded preface of a connection.
 type preface struct {
 	kind    uint8
 	cluster [16]byte
 	group   uint32
-	to      uint64 // addressee of the replica or node that is meant, 0 for whoever is there
+	to      uint64 // addressee of the replica or node that is meant; 0 for any
 	name    string // --cluster-name of the node; at most ClusterNameBytesMax, "" for none
 }
 
-// Addressee returns the value of to in a preface for a Raft id or a node's key, 0 for "".
+// Addressee returns the field to of a preface for a Raft id or a node key; 0 for "".
 func Addressee(name string) uint64 {
 	if name == "" {
 		return 0
@@ -75,7 +75,7 @@ func appendPreface(dst []byte, p preface) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// prefaceLen returns how many bytes the preface has that begins with these prefaceBytes.
+// prefaceLen returns the length of the preface that begins with these prefaceBytes.
 func prefaceLen(b []byte) (int, error) {
 	switch {
 	case b[0] == tlsHandshake:
@@ -90,7 +90,7 @@ func prefaceLen(b []byte) (int, error) {
 	return prefaceBytes + int(b[prefaceHeadBytes-1]), nil
 }
 
-// parsePreface reads exactly one preface.
+// parsePreface decodes exactly one preface.
 func parsePreface(b []byte) (preface, error) {
 	if len(b) < prefaceBytes {
 		return preface{}, fmt.Errorf("%w: %d bytes", errBadPreface, len(b))

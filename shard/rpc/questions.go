@@ -2,10 +2,10 @@ package rpc
 
 import "sync"
 
-// Questions counts the questions to other nodes that are under way, for which a node waits
-// when it closes. A sync.WaitGroup must not rise from 0 beside its Wait, and a request that
-// arrived right before Close may still ask. So such a request calls Begin. Go and Add are for
-// callers that Close cannot overtake: a question that has begun, or what ends before Close.
+// Questions counts the running questions to other nodes; a node waits for them when it closes. A
+// sync.WaitGroup must not rise from 0 during Wait, but a request that arrived right before Close
+// may still ask. So such a request calls Begin. Go and Add are only for callers that end before
+// Close, or within a question that has begun.
 type Questions struct {
 	sync.WaitGroup
 

@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// requestSilenceMax bounds how long a peer may pause within a request that it has
-// begun to send. TCP sends what was lost three times again by then. A leader whose
-// disk holds it up for longer in the middle of a snapshot sends that anew.
+// requestSilenceMax bounds a peer's pause within a request. TCP has retransmitted lost data three
+// times by then. If a leader's disk delays a snapshot longer, the leader sends it again.
 const requestSilenceMax = 2 * time.Second
 
-// servedConn is a connection over which a peer asks: raft reads a request, writes
-// its answer, and reads the next. It is closed when a request stops on its way.
+// servedConn is a connection on which a peer sends requests: raft reads one, writes its answer,
+// and reads the next. It closes the connection if a request stops half way.
 //
-// raft reads a snapshot in its main loop and sets no deadline. A leader that is
-// frozen or cut off while it sends one closes no connection, and would keep that
-// follower from voting for as long as it is gone.
+// raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off
+// while it sends one closes no connection. Without this bound, it would keep that follower from
+// voting until it returns.
 //
-// raft reads from one goroutine at a time, and writes once it has read.
+// raft reads from one goroutine at a time, and writes after it has read.
 type servedConn struct {
 	*muxConn
-	begun   bool // a request has begun that has no answer yet
-	bounded bool // the connection has a deadline for reads
+	begun   bool // a request has begun and is not answered
+	bounded bool // the connection has a read deadline
 }
 
-// Read waits for as long as it takes for a request, and no longer than
-// requestSilenceMax for more of one.
+// Read waits for a new request without a bound, and for the rest of a request at most
+// requestSilenceMax.
 func (c *servedConn) Read(p []byte) (int, error) {
 	if c.begun || c.bounded {
 		var end time.Time
@@ -41,14 +40,14 @@ func (c *servedConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.muxConn.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// raft reads on after an error, to take a snapshot off the connection whole.
+		// Close, because raft reads on after an error, to drain a snapshot.
 		err = errors.Join(fmt.Errorf("nothing came of a request for %v: %w", requestSilenceMax, err), c.Close())
 	}
 	c.begun = c.begun || n > 0
 	return n, err
 }
 
-// Write writes of the answer.
+// Write writes a part of the answer.
 func (c *servedConn) Write(p []byte) (int, error) {
 	c.begun = false
 	return c.muxConn.Write(p)

@@ -9,16 +9,15 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// streamRequestMax and streamAnswerMax bound a call that travels on a stream: larger ones
-// would delay appends.
+// streamRequestMax and streamAnswerMax bound a call on a stream. Larger calls would delay appends.
 const (
 	streamRequestMax = 64 << 10
 	streamAnswerMax  = 256 << 10
 )
 
-// Call asks a node, which must answer with answerBytes at most. If the call is small and
-// the node is connected, it travels on the stream, which costs a fraction of what a call
-// of gRPC costs. Otherwise Config.Calls carries it.
+// Call calls a node, which must answer with at most answerBytes. A small call to a connected node
+// travels on the stream, at a fraction of the cost of a gRPC call. Config.Calls carries the
+// others.
 func (s *Streams) Call(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
 	if len(request) <= streamRequestMax && answerBytes <= streamAnswerMax {
 		if err := s.cfg.Calls.Reachable(node); err != nil {
@@ -32,9 +31,9 @@ func (s *Streams) Call(ctx context.Context, node, method string, request []byte,
 	return s.cfg.Calls.Call(ctx, node, method, request)
 }
 
-// ask has a node answer a call on the stream. It returns ErrNoStream, and has sent
-// nothing, if there is no stream now or it has no room. A connection that the node does not
-// serve yet is none: the node may refuse it, or stand still.
+// ask sends a call on the stream. If there is no stream now, or it has no space, ask sends nothing
+// and returns ErrNoStream. So it does for a connection that the node does not serve yet, because
+// the node may refuse it or hang.
 func (s *Streams) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	c := s.peer(node).now()
 	if c == nil || !c.serve.Load() {
@@ -48,7 +47,7 @@ func (s *Streams) ask(ctx context.Context, node, method string, request []byte) 
 	return c.ask(ctx, method, request)
 }
 
-// Cut closes the connection to a node that answers no pings: rpc.Calls closes its own.
+// Cut closes the connection to a node that does not answer pings. rpc.Calls closes its own.
 func (s *Streams) Cut(node string) {
 	p := s.peer(node)
 	p.mu.Lock()
@@ -59,11 +58,11 @@ func (s *Streams) Cut(node string) {
 	}
 }
 
-// errPingsMissed is why a connection is closed to a node that answers no pings.
+// errPingsMissed ends the connection to a node that does not answer pings.
 var errPingsMissed = errors.New("the node does not answer pings")
 
-// now returns the connection to the node if there is one, and otherwise has it dialled
-// unless that failed a moment ago.
+// now returns the connection to the node, or nil. Without a connection it starts a dial, unless
+// one failed a moment ago.
 func (p *peer) now() *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,16 +72,16 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
-// silenceMax is for how long calls on a connection may end at their deadlines while nothing
-// at all is heard on it. A network that loses a connection silently tells no other way,
-// unless appends travel on it; pings of rpc.Calls are about another connection.
+// silenceMax is how long calls may time out on a connection without any incoming bytes. A network
+// that drops a connection silently shows no other sign, unless appends travel on it; the pings of
+// rpc.Calls use another connection.
 const silenceMax = 3 * time.Second
 
-// errSilent is why a connection is closed on which nothing is heard.
+// errSilent ends a silent connection.
 var errSilent = errors.New("the node answers nothing on the connection")
 
-// noteSilence notes that a call ended at its deadline that began when heard answers had
-// come. If nothing came since then, and for silenceMax, it ends the connection.
+// noteSilence records that a call timed out. The call began when heard answers had arrived. If
+// none has arrived since then, and for silenceMax, noteSilence ends the connection.
 func (c *Conn) noteSilence(heard int64, began time.Time) {
 	c.mu.Lock()
 	if c.heard.Load() != heard {
@@ -99,7 +98,7 @@ func (c *Conn) noteSilence(heard int64, began time.Time) {
 	}
 }
 
-// ask has the node answer a call of a method.
+// ask calls a method of the node.
 func (c *Conn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
 	heard, began := c.heard.Load(), time.Now()
 	deadline, _ := ctx.Deadline()

@@ -18,32 +18,31 @@ import (
 type Conn struct {
 	peer  *peer
 	conn  net.Conn
-	heard atomic.Int64  // how many answers came
-	serve atomic.Bool   // the node has said that it serves the stream
-	wake  chan struct{} // one token: there is something to write
+	heard atomic.Int64  // answers received
+	serve atomic.Bool   // the node serves the stream
+	wake  chan struct{} // capacity 1: there are calls to write
 	ended chan struct{} // closed by fail
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		out    []byte           // calls to be written
-		calls  map[uint64]*call // without an answer, by id
+		out    []byte           // calls to write
+		calls  map[uint64]*call // unanswered calls, by id
 		lastID uint64
-		sentID uint64 // of the calls that were given to the network the last, or 0
+		sentID uint64 // the last id passed to the network; 0 for none
 		leave  bool   // the node is closing: no more calls
-		err    error  // why it has ended; nil while it has not
-		// silentSince is when the first of the calls began that ended at their deadlines
-		// while heard was silentHeard.
+		err    error  // why the connection ended; nil before
+		// silentSince is when the first call began that timed out while heard was silentHeard.
 		silentSince time.Time
 		silentHeard int64
 	}
 }
 
-// call is a call without an answer yet.
+// call is an unanswered call.
 type call struct {
-	done   chan struct{} // closed when the rest is set
+	done   chan struct{} // closed once the fields below are set
 	answer Answer
-	err    error // there is none, for this reason
-	unsent bool  // and nothing of the call was given to the network
+	err    error // why there is no answer
+	unsent bool  // no byte of the call was passed to the network
 }
 
 func newConn(p *peer, conn net.Conn) *Conn {
@@ -52,9 +51,9 @@ func newConn(p *peer, conn net.Conn) *Conn {
 	return c
 }
 
-// Append sends an append and waits for its answer, for AppendTimeoutMax at most. The request is
-// read before it returns and not after. ErrNoStream means that it was not sent and has
-// no room here.
+// Append sends an append and waits for its answer, at most AppendTimeoutMax. It reads the request
+// only until it returns. ErrNoStream means that the append was not sent, because the stream has no
+// space.
 func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (Answer, error) {
 	heard := c.heard.Load()
 	id, call, err := c.enqueue(group, to, args)
@@ -76,12 +75,12 @@ func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, 
 	}
 	c.giveUp(id)
 	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
-		c.fail(err) // nothing came for any group
+		c.fail(err) // no group got an answer
 	}
 	return Answer{}, err
 }
 
-// giveUp forgets a call: what answers it from here on is nobody's.
+// giveUp removes a call. A later answer is ignored.
 func (c *Conn) giveUp(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +91,7 @@ func (c *Conn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest)
 	return c.put(func(dst []byte, id uint64) []byte { return appendAppend(dst, id, group, to, args) })
 }
 
-// put has what write appends written, as a call that waits for its answer.
+// put queues the bytes that write appends, as a call that waits for its answer.
 func (c *Conn) put(write func(dst []byte, id uint64) []byte) (uint64, *call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +109,7 @@ func (c *Conn) put(write func(dst []byte, id uint64) []byte) (uint64, *call, err
 	return id, call, nil
 }
 
-// wake leaves a token that a goroutine waits for, unless there is one.
+// wake puts a token into a channel of capacity 1, unless it has one.
 func wake(token chan struct{}) {
 	select {
 	case token <- struct{}{}:
@@ -118,8 +117,8 @@ func wake(token chan struct{}) {
 	}
 }
 
-// writeCalls writes calls until the connection ends, or the other node is closing. That
-// one answers what was sent, and closes the connection.
+// writeCalls writes calls until the connection ends or the other node is closing. The peer then
+// answers the pending calls and closes the connection.
 func (c *Conn) writeCalls() {
 	err := writeStream(c.conn, c.wake, c.ended, c.take)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {
@@ -130,7 +129,7 @@ func (c *Conn) writeCalls() {
 	}
 }
 
-// take is writeStream's.
+// take returns the bytes to write, see writeStream.
 func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,9 +137,9 @@ func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	return out, c.mu.leave
 }
 
-// writeStream writes what take returns each time that wake has a token, until that was
-// the last, ended is closed or a write fails. It gives take the buffer that was written
-// before.
+// writeStream writes the bytes that take returns, each time that wake has a token. It ends when
+// take reports the last bytes, ended closes, or a write fails. It passes the previously written
+// buffer to take as spare.
 func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) (out []byte, last bool)) error {
 	var spare []byte
 	for {
@@ -149,7 +148,7 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 		case <-ended:
 			return nil
 		}
-		runtime.Gosched() // whoever runs already adds to this write
+		runtime.Gosched() // so that callers which are already running join this write
 		out, last := take(spare[:0])
 		if len(out) > 0 {
 			if err := conn.SetWriteDeadline(time.Now().Add(AppendTimeoutMax)); err != nil {
@@ -163,12 +162,12 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 			return nil
 		}
 		if spare = out; cap(spare) > streamMessageMax {
-			spare = nil // of a burst
+			spare = nil // a burst made it too large to keep
 		}
 	}
 }
 
-// readAnswers hands answers to their calls until the connection ends.
+// readAnswers passes answers to their calls until the connection ends.
 func (c *Conn) readAnswers() {
 	err := readStream(c.conn, func(message []byte, _ bool) error {
 		answer, err := parseAppendAnswer(message)
@@ -197,8 +196,8 @@ func (c *Conn) readAnswers() {
 	c.fail(err)
 }
 
-// readStream calls handle with each message, which is handle's, and whether more has
-// arrived already. It ends with the connection or an error of handle.
+// readStream calls handle for each message. handle owns the message; more reports whether another
+// has already arrived. readStream ends with the connection or an error of handle.
 func readStream(conn io.Reader, handle func(message []byte, more bool) error) error {
 	r := bufio.NewReaderSize(conn, streamBufferBytes)
 	var head [messageHeadBytes]byte
@@ -244,7 +243,7 @@ func (c *Conn) fail(why error) {
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
 	if tcp, ok := plain(c.conn).(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // a cut network would deliver late what is not sent yet
+		_ = tcp.SetLinger(0) // a network that was cut would deliver unsent bytes late
 	}
 	c.conn.Close()
 	c.peer.forget(c, lost)

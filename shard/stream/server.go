@@ -20,37 +20,36 @@ import (
 )
 
 const (
-	// servedAppendsMax bounds the appends that wait for one replica. A leader has two
-	// under way, one of them a heartbeat; others are of leaders before it, or were given
-	// up.
+	// servedAppendsMax bounds the appends that wait for one replica. A leader has two unanswered,
+	// one of them a heartbeat. Others are from earlier leaders, or were given up.
 	servedAppendsMax = 8
-	// answersWait bounds how long the answer to a heartbeat waits for those of the
-	// groups whose heartbeats came with it. A replica whose disk hangs keeps no other
-	// answer for longer.
+	// answersWait bounds how long the answer to a heartbeat waits for the answers to the
+	// heartbeats of other groups that arrived with it. So a replica whose disk hangs delays no
+	// other answer for longer.
 	answersWait = 2 * time.Millisecond
-	// answersBytesMax bounds the answers to appends that wait for a node to read them. One
-	// that does not read has its connection closed.
+	// answersBytesMax bounds the answers to appends that wait until a node reads them. If a node
+	// does not read, its connection is closed.
 	answersBytesMax = 4 << 20
-	// callAnswersBytesMax bounds the answers to calls of methods that wait: the next waits
-	// until these are being written. They are large, so that they come to more on a network
-	// that is slow for a moment, and nothing is wrong with a node that reads them late.
+	// callAnswersBytesMax bounds the waiting answers to method calls: the next answer waits until
+	// these are being written. They are large, so a slow network accumulates them, and a node that
+	// reads them late is not at fault.
 	callAnswersBytesMax = 1 << 20
 )
 
 var (
-	// errReplicaAbsent is returned for a call for a replica that is not open here.
+	// errReplicaAbsent is returned for a call to a replica that is not open here.
 	errReplicaAbsent = errors.New("the replica is not open here")
 	// errReplicaBusy is returned for a call beyond servedAppendsMax.
 	errReplicaBusy = errors.New("too many appends wait for the replica")
 )
 
-// server hands the appends of other nodes to this node's replicas, and their
-// answers back. It never waits for a replica.
+// server passes the appends of other nodes to this node's replicas, and returns their answers. It
+// never waits for a replica.
 type server struct {
 	streams  *Streams
 	openings atomic.Uint64
 
-	mu struct { // a call is handed over under it, so that close sees each
+	mu struct { // held while a call is delivered, so that Inbox.Close sees each call
 		sync.RWMutex
 		replicas map[uint32]*Inbox // by group
 		streams  map[*servedStream]struct{}
@@ -64,7 +63,7 @@ func (s *server) init(streams *Streams) {
 	s.mu.streams = make(map[*servedStream]struct{})
 }
 
-// Inbox is where the appends for one replica wait for its filter.
+// Inbox holds the appends that wait for one replica's filter.
 type Inbox struct {
 	server  *server
 	group   uint32
@@ -73,15 +72,14 @@ type Inbox struct {
 	Calls   chan *Append
 }
 
-// Append is an append of another node that has no answer yet.
+// Append is an unanswered append of another node.
 type Append struct {
 	Args   *raft.AppendEntriesRequest
 	stream *servedStream
 	id     uint64
 }
 
-// open makes a replica known. It takes the place of one of the same group, which is
-// closing.
+// open registers a replica. It replaces an earlier one of the same group, which is closing.
 func (s *server) open(group uint32, id raft.ServerID) *Inbox {
 	r := &Inbox{
 		server: s, group: group, to: rpc.Addressee(string(id)), opening: s.openings.Add(1),
@@ -93,7 +91,7 @@ func (s *server) open(group uint32, id raft.ServerID) *Inbox {
 	return r
 }
 
-// Close refuses the calls that wait and all that come. The filter takes none any more.
+// Close refuses waiting and later calls. The filter must no longer receive.
 func (r *Inbox) Close() {
 	r.server.mu.Lock()
 	if r.server.mu.replicas[r.group] == r {
@@ -110,7 +108,7 @@ func (r *Inbox) Close() {
 	}
 }
 
-// deliver hands a call to the replica that it names, or returns why it does not.
+// deliver passes a call to the replica that it names, or returns why it cannot.
 func (s *server) deliver(group uint32, to uint64, call *Append) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -129,7 +127,7 @@ func (s *server) deliver(group uint32, to uint64, call *Append) error {
 	}
 }
 
-// Offer is receiver's: it serves a connection of another node.
+// Offer implements rpc.Receiver: it serves a connection of another node.
 func (s *server) Offer(conn net.Conn) error {
 	t := &servedStream{server: s, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{}), served: make(chan struct{})}
 	if !s.keep(t) {
@@ -142,7 +140,7 @@ func (s *server) Offer(conn net.Conn) error {
 	return nil
 }
 
-// keep has leave tell the stream. It returns false after leave.
+// keep registers the stream for leave. It returns false after leave.
 func (s *server) keep(t *servedStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +156,7 @@ func (s *server) drop(t *servedStream) {
 	delete(s.mu.streams, t)
 }
 
-// leave is Streams.Leave.
+// leave implements Streams.Leave.
 func (s *server) leave() {
 	s.mu.Lock()
 	s.mu.leaving = true
@@ -183,27 +181,27 @@ func (s *server) leave() {
 type servedStream struct {
 	server  *server
 	conn    net.Conn
-	wake    chan struct{}  // one token: answers are to be written
+	wake    chan struct{}  // capacity 1: there are answers to write
 	ended   chan struct{}  // closed by end
 	served  chan struct{}  // closed when serve returns
-	calls   sync.WaitGroup // of methods, that are being answered
-	leaving atomic.Bool    // calls of methods are refused
+	calls   sync.WaitGroup // running method calls
+	leaving atomic.Bool    // method calls are refused
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		out   []byte // answers to be written
-		owed  int    // calls that were read and have no answer
+		out   []byte // answers to write
+		owed  int    // calls that were read and are unanswered
 		more  bool   // the next call has arrived
 		timer *time.Timer
 		timed bool // the timer runs
-		last  bool // no more answers are to come
+		last  bool // no more answers follow
 		ended bool
-		taken chan struct{} // closed by take; nil if nobody waits for that
+		taken chan struct{} // closed by take; nil if nobody waits for it
 	}
 }
 
-// serve reads calls until the connection ends. If the other node sends no more, it
-// answers the calls of methods first.
+// serve reads calls until the connection ends. If the other node stops sending, serve first
+// answers the running method calls.
 func (t *servedStream) serve() {
 	defer close(t.served)
 	defer t.server.drop(t)
@@ -211,7 +209,7 @@ func (t *servedStream) serve() {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		if err := writeStream(t.conn, t.wake, t.ended, t.take); err != nil {
-			t.end() // answers that wait for their turn are nobody's
+			t.end() // waiting answers are discarded
 		}
 	})
 	streams := t.server.streams
@@ -231,7 +229,7 @@ func (t *servedStream) serve() {
 	}
 }
 
-// receive hands on one message; more tells whether another has arrived behind it.
+// receive handles one message. more reports whether another has already arrived.
 func (t *servedStream) receive(message []byte, more bool) error {
 	if len(message) > 0 && message[0] == streamCall {
 		return t.receiveCall(message)
@@ -247,7 +245,7 @@ func (t *servedStream) receive(message []byte, more bool) error {
 	return nil
 }
 
-// receiveCall answers a call of a method, in a goroutine that serve waits for.
+// receiveCall answers a method call in a goroutine, for which serve waits.
 func (t *servedStream) receiveCall(message []byte) error {
 	id, method, has, request, err := parseStreamCall(message)
 	if err != nil {
@@ -270,8 +268,8 @@ func (t *servedStream) receiveCall(message []byte) error {
 	return nil
 }
 
-// writeInTurn has a message written once fewer than callAnswersBytesMax wait to be. It
-// returns then, or when the connection has ended.
+// writeInTurn blocks until fewer than callAnswersBytesMax bytes wait, and then queues a message.
+// It also returns if the connection ends.
 func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
 	for {
 		t.mu.Lock()
@@ -293,7 +291,7 @@ func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
 	}
 }
 
-// write has a message written at once.
+// write queues a message at once.
 func (t *servedStream) write(message func(dst []byte) []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -311,7 +309,7 @@ func (t *servedStream) writeLocked(message func(dst []byte) []byte) {
 	wake(t.wake)
 }
 
-// finish has the answers that are ready written as the last.
+// finish marks the queued answers as the last.
 func (t *servedStream) finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -319,7 +317,7 @@ func (t *servedStream) finish() {
 	wake(t.wake)
 }
 
-// owe counts a call that was read; more tells whether another has arrived behind it.
+// owe counts a call that was read. more reports whether another has already arrived.
 func (t *servedStream) owe(more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,8 +325,8 @@ func (t *servedStream) owe(more bool) {
 	t.mu.more = more
 }
 
-// answer has an answer written: at once if somebody waits for it, else together with
-// those to the calls that came with it, or after answersWait.
+// answer queues an answer. It is written at once if waited is true; otherwise with the answers to
+// the calls that arrived with it, or after answersWait.
 func (t *servedStream) answer(a *Answer, waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,7 +349,7 @@ func (t *servedStream) answer(a *Answer, waited bool) {
 	}
 }
 
-// waited has the answers written that wait for others.
+// waited writes the answers that waited for others.
 func (t *servedStream) waited() {
 	t.mu.Lock()
 	t.mu.timed = false
@@ -359,7 +357,7 @@ func (t *servedStream) waited() {
 	wake(t.wake)
 }
 
-// take is writeStream's.
+// take returns the bytes to write, see writeStream.
 func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -371,7 +369,7 @@ func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	return out, t.mu.last
 }
 
-// end closes the connection. Answers to come are nobody's.
+// end closes the connection. Later answers are discarded.
 func (t *servedStream) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -386,8 +384,8 @@ func (t *servedStream) end() {
 	close(t.ended)
 }
 
-// Respond answers a call with what raft or its filter made of it; none if ok is false,
-// because the group was closed.
+// Respond answers a call with the result of raft or its filter. ok is false if the group was
+// closed and there is no result.
 func (r *Inbox) Respond(call *Append, answer raft.RPCResponse, ok bool) {
 	a := Answer{id: call.id, err: answer.Error, Opening: r.opening}
 	resp, judged := answer.Response.(*raft.AppendEntriesResponse)

@@ -1,9 +1,9 @@
-// Package stream owns the streams between two nodes: one connection each way, on which the
+// Package stream owns the streams between nodes: one connection in each direction, on which the
 // appends of all their groups travel together, and small calls with them.
 //
-// It never sends anything twice, judges an append, or waits for a replica. Invariant: each
-// append reaches the inbox of the one replica that it names, or fails; a call that fails
-// with rpc.ErrNotSent or ErrNoStream has left no byte on the network.
+// It never sends anything twice, interprets an append, or waits for a replica. Invariant: each
+// append reaches the inbox of the one replica that it names, or fails. If a call fails with
+// rpc.ErrNotSent or ErrNoStream, no byte of it left this node.
 package stream
 
 import (
@@ -21,27 +21,26 @@ import (
 )
 
 const (
-	// appendBacklogMax bounds the bytes of calls that wait to be written to one node.
-	// What is beyond travels on a connection of its own group.
+	// appendBacklogMax bounds the bytes of calls that wait to be written to one node. Further
+	// appends use a connection of their own group.
 	appendBacklogMax = 4 << 20
 	// AppendTimeoutMax bounds one append between two replicas. A follower answers once an
 	// entry is on its disk, and a disk has DiskStallMax.
 	AppendTimeoutMax = storage.DiskStallMax
-	// streamBufferBytes is read at once, of one node.
+	// streamBufferBytes is the size of one read from a node.
 	streamBufferBytes = 64 << 10
 )
 
 var (
-	// ErrNoStream is returned for a call that a stream does not take. Nothing of it was
-	// sent.
+	// ErrNoStream is returned for a call that the stream does not accept. Nothing was sent.
 	ErrNoStream = errors.New("the call is to travel by itself")
 	// ErrLost is returned for calls whose connection ended before their answers came. The
 	// other node may have received them.
 	ErrLost = errors.New("the connection to the node was lost")
-	// errAppendTimeout is returned for a call that had no answer within AppendTimeoutMax.
+	// errAppendTimeout is returned for a call without an answer within AppendTimeoutMax.
 	errAppendTimeout = errors.New("the replica has not answered in time")
-	// ErrUnreached is returned for calls to a node that cannot be dialled now, or was not
-	// reached a moment ago. Nothing of them was sent.
+	// ErrUnreached is returned for calls to a node that cannot be dialled, or could not a moment
+	// ago. Nothing was sent.
 	ErrUnreached = errors.New("the node cannot be reached")
 	// errTransportClosed is returned for calls of a group that is closing.
 	errTransportClosed = errors.New("the group's transport is closed")
@@ -57,28 +56,27 @@ type Calls interface {
 // Config configures New.
 type Config struct {
 	Mux *rpc.Mux // the caller's; must outlive the streams
-	// Lookup returns the cluster address of a node now, as for calls.
+	// Lookup returns the current cluster address of a node.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// Calls carries the calls that no stream takes, and answers those that arrive on one;
-	// nil if only appends travel.
+	// Calls carries the calls that no stream accepts, and answers those that arrive on one; nil if
+	// only appends are sent.
 	Calls Calls
 }
 
-// Streams carries the AppendEntries calls of all groups of a node: one connection each
-// way between two nodes. Calls that come while one write is under way travel in the next
-// one together, and so do their answers. No call waits for another's answer.
+// Streams carries the AppendEntries calls of all groups of a node, over one connection in each
+// direction between two nodes. Calls that arrive during a write share the next write, and so do
+// their answers. No call waits for another's answer.
 //
-// It sends no call twice. If a connection ends, the calls on it fail, and raft, which
-// does not know either what became of them, makes others. Calls of one group to one
-// replica may therefore be judged in another order than they were sent; see
-// DESIGN.md for why Raft allows that.
+// It sends no call twice. If a connection ends, its calls fail with an unknown outcome, and raft
+// makes new ones. So a replica may process calls of one group in another order than they were
+// sent; DESIGN.md proves that Raft allows that.
 //
-// Its goroutines: two for each connection, which end with it, and one for each dial.
-// Close ends and waits for all of them.
+// It has two goroutines for each connection, which end with it, and one for each dial. Close ends
+// them and waits.
 type Streams struct {
 	cfg    Config
 	ctx    context.Context
-	cancel context.CancelFunc // by Close
+	cancel context.CancelFunc // called by Close
 	wg     sync.WaitGroup
 	served server
 
@@ -89,7 +87,7 @@ type Streams struct {
 	}
 }
 
-// New returns streams that accept connections at once. The caller closes them.
+// New returns streams that accept connections at once. The caller must close them.
 func New(cfg Config) *Streams {
 	s := &Streams{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -99,7 +97,7 @@ func New(cfg Config) *Streams {
 	return s
 }
 
-// Close ends every connection and waits until no goroutine is left. Calls under way fail.
+// Close ends every connection and waits for all goroutines. Running calls fail.
 func (s *Streams) Close() {
 	s.mu.Lock()
 	s.mu.closed = true
@@ -108,7 +106,7 @@ func (s *Streams) Close() {
 	s.wg.Wait()
 }
 
-// start runs f in a goroutine that Close waits for; it returns false after Close.
+// start runs f in a goroutine for which Close waits. It returns false after Close.
 func (s *Streams) start(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +117,8 @@ func (s *Streams) start(f func()) bool {
 	return true
 }
 
-// Open makes a replica of this node known, so that appends for it wait in its inbox. It
-// takes the place of one of the same group, which is closing.
+// Open registers a replica of this node, so that its inbox receives appends. It replaces an
+// earlier one of the same group, which is closing.
 func (s *Streams) Open(group uint32, id raft.ServerID) *Inbox { return s.served.open(group, id) }
 
 // Waiting returns how many appends wait for this node's replica of a group.
@@ -133,19 +131,18 @@ func (s *Streams) Waiting(group uint32) int {
 	return 0
 }
 
-// Leave has other nodes send no more, and waits until what they have sent is answered,
-// for rpc.CloseGraceMax at most. Calls that come in between are refused with ErrDraining.
+// Leave tells other nodes to send no more calls, and waits until the sent ones are answered, at
+// most rpc.CloseGraceMax. Method calls that arrive meanwhile are refused with ErrDraining.
 func (s *Streams) Leave() { s.served.leave() }
 
-// Conn returns a connection to a node, which it dials if need be: at fallback if its
-// address is not known. Calls that come while a node is not dialled again, because it was
-// not reached a moment ago, fail at once.
+// Conn returns a connection to a node, and dials the node if necessary; at fallback if its address
+// is unknown. After a failed dial, calls fail at once until the next dial is due.
 func (s *Streams) Conn(node, fallback string, stop <-chan struct{}) (*Conn, error) {
 	return s.peer(node).connected(fallback, stop)
 }
 
-// peer returns what is known of a node, made if need be. Nodes that leave are few, so
-// that nothing forgets them.
+// peer returns the peer of a node, and creates it if necessary. Nodes that leave are few, so peers
+// are never removed.
 func (s *Streams) peer(node string) *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +154,7 @@ func (s *Streams) peer(node string) *peer {
 	return p
 }
 
-// peer is another node that this one's groups send their appends to.
+// peer is another node to which this node's groups send appends.
 type peer struct {
 	streams *Streams
 	node    string
@@ -165,8 +162,8 @@ type peer struct {
 	mu struct { // never held during I/O
 		sync.Mutex
 		conn    *Conn     // nil for none
-		dial    *dial     // under way; nil for none
-		retryAt time.Time // no dial begins earlier: the last has failed
+		dial    *dial     // running; nil for none
+		retryAt time.Time // no dial starts earlier, because the last one failed
 		backoff time.Duration
 		failure error // of the last dial
 	}
@@ -174,12 +171,12 @@ type peer struct {
 
 // dial is a dial that several calls wait for.
 type dial struct {
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // closed once the fields below are set
 	conn *Conn
 	err  error
 }
 
-// connected is Conn's, for one node.
+// connected implements Conn for one node.
 func (p *peer) connected(fallback string, stop <-chan struct{}) (*Conn, error) {
 	p.mu.Lock()
 	if c := p.mu.conn; c != nil {
@@ -199,7 +196,7 @@ func (p *peer) connected(fallback string, stop <-chan struct{}) (*Conn, error) {
 	}
 }
 
-// dialLocked returns the dial that is under way, and begins one if there is none.
+// dialLocked returns the running dial, and starts one if there is none.
 func (p *peer) dialLocked(fallback string) (*dial, error) {
 	if d := p.mu.dial; d != nil {
 		return d, nil
@@ -246,14 +243,14 @@ func (p *peer) connect(d *dial, fallback string) {
 	close(d.done)
 }
 
-// pauseLocked has the next dial wait, for longer each time.
+// pauseLocked delays the next dial, longer each time.
 func (p *peer) pauseLocked(failure error) {
 	p.mu.backoff = min(max(2*p.mu.backoff, rpc.ConnectBackoffMin), rpc.ConnectBackoffMax)
 	p.mu.retryAt, p.mu.failure = time.Now().Add(p.mu.backoff), failure
 }
 
-// forget removes a connection that has ended. One on which nothing was ever answered
-// counts as a dial that failed: the node refuses it.
+// forget removes a connection that has ended. If no answer ever arrived on it, it counts as a
+// failed dial: the node refuses it.
 func (p *peer) forget(c *Conn, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

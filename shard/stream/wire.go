@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// A stream carries calls one way and answers the other. Each is a message
-// behind its length (4 bytes, big endian). Numbers are uvarints unless noted, and byte
-// strings stand behind their length.
+// A stream carries calls in one direction and answers in the other. Each is a message after its
+// length (4 bytes, big endian). Numbers are uvarints unless noted. Each byte string follows its
+// length.
 //
 //	append:  0 | id | group | to (8 bytes, little endian) | protocol version | term
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
@@ -27,10 +27,10 @@ import (
 //	leave:   0 | 4: the node that serves the stream is closing, and takes no more calls
 //	serve:   0 | 5, the first message back: the node serves the stream, and takes calls
 //
-// to is the addressee of the replica that is meant, as in a preface. The id is the
-// call's on its connection. opening counts how often the answering process has opened a
-// replica: it tells an answer of a replica that was opened again meanwhile. A call's field
-// Leader is not sent: raft reads it only of senders without an address.
+// to is the addressee of the replica that is meant, as in a preface. The id identifies the call on
+// its connection. opening counts how often the answering process has opened a replica, so that an
+// answer of a reopened replica is recognized. The field Leader of an append is not sent: raft
+// reads it only if the sender has no address.
 const (
 	streamAppend = 0
 	streamCall   = 1
@@ -41,9 +41,9 @@ const (
 	answerLeave  = 4
 	answerServe  = 5
 
-	// AppendBytesMax bounds the entries of a call that travels with those of other
-	// groups: those of a follower that keeps up. What is larger has a connection of its
-	// own, so that it delays no other group.
+	// AppendBytesMax bounds the entries of an append that travels with those of other groups. That
+	// suffices for a follower that keeps up. Larger ones use a connection of their own, so that
+	// they delay no other group.
 	AppendBytesMax = 256 << 10
 	// streamMessageMax bounds a message: entries of AppendBytesMax with their overhead.
 	streamMessageMax = 1 << 20
@@ -53,24 +53,24 @@ const (
 	entryBytesMin  = 7 // one byte each for its fields
 )
 
-// Answer is what becomes of a call.
+// Answer is the answer to a call.
 type Answer struct {
 	id      uint64
-	err     error  // the replica's, or why it was not asked; the rest is zero then
+	err     error  // the replica's, or why it got no call; the fields below are zero then
 	Opening uint64 // of the replica
 	Term    uint64
 	Last    uint64
 	Success bool
 	NoPause bool   // raft's NoRetryBackoff
-	body    []byte // the error and the body of an answer to a call; nil of one to an append
-	leave   bool   // it answers nothing: the node is closing
-	serve   bool   // it answers nothing: the node serves the stream
+	body    []byte // the error and the body of an answer to a method call; nil for an append
+	leave   bool   // not an answer: the node is closing
+	serve   bool   // not an answer: the node serves the stream
 }
 
 // Fits reports whether an append may travel with those of other groups.
 func Fits(args *raft.AppendEntriesRequest) bool { return appendsBytes(args) <= AppendBytesMax }
 
-// appendsBytes returns about how long a call is without its names.
+// appendsBytes estimates the size of an append without its names.
 func appendsBytes(args *raft.AppendEntriesRequest) int {
 	n := 0
 	for _, e := range args.Entries {
@@ -79,7 +79,7 @@ func appendsBytes(args *raft.AppendEntriesRequest) int {
 	return n
 }
 
-// appendMessage appends what write appends to dst, behind its length.
+// appendMessage appends the bytes that write appends, after their length.
 func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
 	start := len(dst)
 	dst = write(append(dst, 0, 0, 0, 0))
@@ -87,7 +87,7 @@ func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
 	return dst
 }
 
-// appendAppend appends a call without its length.
+// appendAppend appends an append without its length.
 func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest) []byte {
 	dst = binary.AppendUvarint(append(dst, streamAppend), id)
 	dst = binary.AppendUvarint(dst, uint64(group))
@@ -112,7 +112,7 @@ func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.App
 	return dst
 }
 
-// parseAppend reads a call. What it returns shares b's memory.
+// parseAppend decodes an append. The result shares b's memory.
 func parseAppend(b []byte) (id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest, err error) {
 	r := wire.Reader{Rest: b}
 	r.UintTo(streamAppend)
@@ -149,7 +149,7 @@ func parseEntry(r *wire.Reader, e *raft.Log) {
 	}
 }
 
-// appendStreamCall appends a call of a method without its length.
+// appendStreamCall appends a method call without its length.
 func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, request []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, streamCall), id)
 	dst = rpc.AppendText(dst, method, methodBytesMax)
@@ -157,7 +157,7 @@ func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, r
 	return append(dst, request...)
 }
 
-// parseStreamCall reads a call of a method. What it returns shares b's memory.
+// parseStreamCall decodes a method call. The result shares b's memory.
 func parseStreamCall(b []byte) (id uint64, method string, has time.Duration, request []byte, err error) {
 	r := wire.Reader{Rest: b}
 	if kind := r.UintTo(streamCall); kind != streamCall {
@@ -168,7 +168,7 @@ func parseStreamCall(b []byte) (id uint64, method string, has time.Duration, req
 	return id, method, has, r.Rest, r.Err
 }
 
-// appendCallAnswer appends the answer to a call of a method without its length.
+// appendCallAnswer appends the answer to a method call without its length.
 func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 	dst = append(binary.AppendUvarint(dst, id), answerCall)
 	if dst = rpc.AppendError(dst, err); err != nil {
