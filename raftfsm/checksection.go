@@ -22,18 +22,6 @@ type SectionVisitor struct {
 	Member func(p members.Pair) error
 }
 
-// WithOp returns a visitor that calls see with each op before v.
-func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) error) SectionVisitor {
-	then := v.Op
-	v.Op = func(table Table, key uint64, op *engine.Op) error {
-		if err := see(table, key, op); err != nil || then == nil {
-			return err
-		}
-		return then(table, key, op)
-	}
-	return v
-}
-
 // CheckSection returns the number of ops in a request's section for a shard of a kind and a
 // route, and whether the leader's time must precede the section in an entry. It fails for a
 // section that no RequestWriter makes, because such a section in an entry would stop

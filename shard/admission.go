@@ -1,46 +1,201 @@
 package shard
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/shard/headroom"
 )
 
-// admit returns an error if the node has no room for what the write needs. Ops
-// for groups that are led elsewhere are looked at there: they take no room here.
-func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
-	diskFull, memoryFull := h.DiskError(), h.MemoryFull.Load()
-	if diskFull == nil && !memoryFull && h.VotersFull.Load() == 0 {
-		return nil
+// partCheck checks the ops of a shard's part of a write before they are proposed, and collects
+// what Apply needs from disk, so that Apply finds it in memory and nobody else waits for the disk.
+// The ops come from a caller of this node, or in a section of another node.
+//
+// Apply does not rely on it: at each replica, spill.Bodies.LockReturned reads what is on disk.
+type partCheck struct {
+	r          *localReplica // leads here
+	memoryFull bool
+	dropped    uint64 // columns that were dropped, as bits
+	deadline   time.Time
+
+	wider   bool           // memory is too full for wider rows, not for a new one
+	rows    []uint64       // keys of rows that may be cold
+	bodies  []uint64       // keys of feeds and outboxes that are on disk
+	pairs   []members.Pair // that join or leave sets
+	deleted []uint64       // keys of rows whose sets are deleted
+}
+
+// newCheck returns the check of ops for a shard that is led here, or an error if its disks are full.
+func (wr *writer) newCheck(r *localReplica, deadline time.Time) (partCheck, error) {
+	c := partCheck{r: r, memoryFull: wr.headroom.MemoryFull.Load(), deadline: deadline}
+	if err := wr.headroom.DiskError(); err != nil {
+		return c, err
 	}
-	for i := range w.Ops {
-		s, key := w.slot(i, groups[0].route)
+	if r.votersFull.Load() {
+		return c, ErrDiskFull
+	}
+	return c, nil
+}
+
+// admit checks each part of a write whose shard is led here, and reads what the part needs from
+// disk. It fails for a part that needs what cannot be read: this node could not apply it. The
+// leaders of the other parts check those.
+func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
+	var full *NewRowError
+	for s := range ps.byShard {
 		r, err := groups[s].led()
+		if err != nil || len(ps.byShard[s].ops) == 0 {
+			continue
+		}
+		c, err := wr.newCheck(r, w.Deadline)
 		if err != nil {
+			return err
+		}
+		for _, i := range ps.byShard[s].ops {
+			if _, key := w.slot(i, ps.route); c.see(w, i, key) == nil {
+				continue
+			}
+			if full == nil || i < full.Op {
+				full = &NewRowError{Op: i, Wider: c.wider}
+			}
+			break
+		}
+		if full != nil {
 			continue
 		}
-		if diskFull != nil {
-			return diskFull
+		if err := c.read(); err != nil {
+			if wr.alone() && (errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)) {
+				return groups[s].failedAlone(err)
+			}
+			return err
 		}
-		if r.votersFull.Load() {
-			return ErrDiskFull
-		}
-		if !memoryFull {
-			continue
-		}
-		if w.Outbox != nil && growsOutbox(&w.Outbox[i]) || w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i], w.Deadline) {
-			return &NewRowError{Op: i}
-		}
-		if r.widensTable(w.Table, key, &w.Ops[i]) {
-			return &NewRowError{Op: i, Wider: true}
-		}
+	}
+	if full != nil {
+		return full
 	}
 	return nil
+}
+
+// see checks an op of a write. It fails only with ErrMemoryFull.
+func (c *partCheck) see(w *Write, i int, key uint64) error {
+	op := &w.Ops[i]
+	switch {
+	case w.Feeds != nil:
+		return c.feed(key, &w.Feeds[i])
+	case w.Outbox != nil:
+		if err := c.outbox(key, &w.Outbox[i]); err != nil {
+			return err
+		}
+	case op.OfMember():
+		if err := c.member(members.Pair{Row: key, Column: op.Cells[0].Column, Member: uint64(op.Cells[0].Value)}); err != nil {
+			return err
+		}
+	}
+	return c.op(w.Table, key, op)
+}
+
+// visitor returns what checks the ops of a section.
+func (c *partCheck) visitor() raftfsm.SectionVisitor {
+	return raftfsm.SectionVisitor{Op: c.op, Feed: c.feed, Outbox: c.outbox, Member: c.member}
+}
+
+func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
+	for i := 0; c.dropped != 0 && i < len(op.Cells); i++ {
+		if c.dropped&(1<<op.Cells[i].Column) != 0 {
+			return ErrUnknownColumn
+		}
+	}
+	if c.memoryFull {
+		if c.r.growsTable(table, key, op, c.deadline) {
+			return ErrMemoryFull
+		}
+		if c.wider = c.r.widensTable(table, key, op); c.wider {
+			return ErrMemoryFull
+		}
+	}
+	if c.r.mayBeCold(key) {
+		c.rows = append(c.rows, key)
+	}
+	if op.Kind == engine.OpDelete {
+		c.body(key)
+		c.deleted = append(c.deleted, key)
+	}
+	return nil
+}
+
+func (c *partCheck) feed(key uint64, op *raftfsm.FeedOp) error {
+	if c.memoryFull && c.r.growsFeed(key, op) {
+		return ErrMemoryFull
+	}
+	if op.Kind != raftfsm.FeedClear {
+		c.body(key)
+	}
+	return nil
+}
+
+func (c *partCheck) outbox(key uint64, op *outbox.Op) error {
+	if c.memoryFull && growsOutbox(op) {
+		return ErrMemoryFull
+	}
+	if op.Kind != outbox.Clear {
+		c.body(key)
+	}
+	return nil
+}
+
+// member checks a pair that joins or leaves a set, also if that changes no count.
+func (c *partCheck) member(p members.Pair) error {
+	if c.dropped&(1<<p.Column) != 0 {
+		return ErrUnknownColumn
+	}
+	c.pairs = append(c.pairs, p)
+	return nil
+}
+
+// body notes that Apply needs the feed or outbox of a key. An op that only counts does not
+// depend on the outbox under its key.
+func (c *partCheck) body(key uint64) {
+	if c.r.spill != nil && c.r.spill.IsSpilled(key) {
+		c.bodies = append(c.bodies, key)
+	}
+}
+
+// ofDisk reports whether read reads rows or bodies.
+func (c *partCheck) ofDisk() bool { return len(c.rows)+len(c.bodies) > 0 }
+
+// read reads what the part needs from disk.
+func (c *partCheck) read() (err error) {
+	r, bodies := c.r, c.bodies
+	if len(c.rows) > 0 {
+		err = r.get(raftfsm.TableCounts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
+	}
+	if err == nil && len(bodies) > 0 {
+		err = r.eachBody(len(bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, bodies[i]) })
+	}
+	if errors.Is(err, ErrNoQuorum) {
+		return fmt.Errorf("%w: what the write needs on disk cannot be read: %w", ErrNoLeader, err)
+	}
+	if err != nil || r.counters == nil || len(c.pairs)+len(c.deleted) == 0 {
+		return err
+	}
+	if err = r.counters.Members().Readable(c.pairs, c.deleted); err == nil {
+		return nil
+	}
+	if errors.Is(err, members.ErrDamaged) {
+		r.damage.Note(err)
+	}
+	return fmt.Errorf("%w: its members cannot be read: %w", ErrNoLeader, err)
+}
+
+// mayBeCold reports whether the row of a key may be cold.
+func (r *localReplica) mayBeCold(key uint64) bool {
+	return r.counters != nil && r.counters.Table().MayBeCold(key)
 }
 
 // growsTable reports whether an op makes a row where there is none. Whether there is one
@@ -72,57 +227,4 @@ func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
 	}
 	was, inMemory := r.feed.Followees(nil, key)
 	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
-}
-
-// checkRoom returns what looks at each op of a forwarded section by its deadline, at none
-// while there is room for anything.
-func checkRoom(h *headroom.Headroom, r *localReplica, deadline time.Time) raftfsm.SectionVisitor {
-	if !h.MemoryFull.Load() {
-		return raftfsm.SectionVisitor{}
-	}
-	return raftfsm.SectionVisitor{
-		Op: func(table raftfsm.Table, key uint64, op *engine.Op) error {
-			if r.growsTable(table, key, op, deadline) || r.widensTable(table, key, op) {
-				return ErrMemoryFull
-			}
-			return nil
-		},
-		Outbox: func(_ uint64, op *outbox.Op) error {
-			if growsOutbox(op) {
-				return ErrMemoryFull
-			}
-			return nil
-		},
-		Feed: func(key uint64, op *raftfsm.FeedOp) error {
-			if r.growsFeed(key, op) {
-				return ErrMemoryFull
-			}
-			return nil
-		},
-	}
-}
-
-// refuseDropped returns a visitor that refuses ops on columns that were dropped from a
-// group's keyspace, and then does what another does. A node that has not heard of the drop
-// sends such ops: they would be acknowledged and count nowhere.
-func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
-	dropped := view.DroppedColumns(g.keyspace, g.number)
-	if dropped == 0 {
-		return other
-	}
-	check := func(column uint8) error {
-		if dropped&(1<<column) != 0 {
-			return ErrUnknownColumn
-		}
-		return nil
-	}
-	other.Member = func(p members.Pair) error { return check(p.Column) } // also if it changes no count
-	return other.WithOp(func(_ raftfsm.Table, _ uint64, op *engine.Op) error {
-		for _, c := range op.Cells {
-			if err := check(c.Column); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

@@ -46,10 +46,10 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
 		case p.err == nil && q != nil:
 			proposals[i] = q
-		case p.cold.none():
-			proposals[i] = p.propose(ctx, deadline)
+		case !p.check.ofDisk():
+			proposals[i] = p.propose(ctx)
 		default:
-			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
+			reading.Go(func() { proposals[i] = p.propose(ctx) })
 		}
 	}
 	reading.Wait()
@@ -65,51 +65,44 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// checkedPart is a forwarded part that was looked at.
+// checkedPart is a forwarded part that was checked.
 type checkedPart struct {
 	*forward.Part
-	replica *localReplica // leads here
-	clocked bool          // as of a proposal
-	cold    coldKeys      // what it needs from disk first
-	sets    setReads      // likewise
-	err     error         // why it is refused
+	check   partCheck
+	clocked bool  // as of a proposal
+	err     error // why it is refused
 }
 
-// check looks at a forwarded part, by a deadline.
+// check checks a forwarded part, by a deadline. A node that has not heard of a dropped column
+// sends ops on it, which would be acknowledged and count nowhere: they are refused.
 func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
 	p := &checkedPart{Part: f}
-	if p.replica, p.err = g.led(); p.err != nil {
+	r, err := g.led()
+	if err != nil {
+		p.err = err
 		if leader := g.leader(); leader != "" && leader != wr.node {
 			p.err = rpc.ErrLedBy(leader)
 		}
-	}
-	if p.err == nil && (wr.headroom.DiskFull.Load() || p.replica.votersFull.Load()) {
-		p.err = ErrDiskFull
-	}
-	if p.err != nil {
 		return p
 	}
-	visitor := refuseDropped(wr.catalog.View(), g, checkRoom(wr.headroom, p.replica, deadline))
-	if g.kind == codec.KindCounters {
-		visitor = p.sets.visitor(visitor)
+	if p.check, p.err = wr.newCheck(r, deadline); p.err != nil {
+		return p
 	}
-	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, p.replica.findCold(visitor, &p.cold))
+	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
+	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, p.check.visitor())
 	if errors.Is(p.err, codec.ErrRoute) {
 		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)
 	}
 	return p
 }
 
-// propose submits the part once the cold rows that it needs are in the cache. It returns a
-// settled proposal if it refuses the part. It refuses the part of a caller that is gone: the
-// caller counts the outcome as unknown, and another node may have applied the part.
-func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.Proposal {
+// propose submits the part once what it needs from disk was read. It returns a settled proposal
+// if it refuses the part. It refuses the part of a caller that is gone: the caller counts the
+// outcome as unknown, and another node may have applied the part.
+func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	err := p.err
-	if err == nil && !p.cold.none() {
-		err = p.replica.warm(&p.cold, deadline)
-	}
 	if err == nil {
-		err = p.replica.readSets(&p.sets)
+		err = p.check.read()
 	}
 	if err == nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w: %w", ErrOverloaded, ErrTooLate, ctx.Err())
@@ -117,7 +110,7 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.
 	if err != nil {
 		return propose.Settled(err)
 	}
-	q, err := p.replica.proposer.Load().Submit(p.Section, p.Ops, p.clocked, p.Width)
+	q, err := p.check.r.proposer.Load().Submit(p.Section, p.Ops, p.clocked, p.Width)
 	if err != nil {
 		return propose.Settled(err)
 	}

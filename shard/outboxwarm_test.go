@@ -17,7 +17,7 @@ func mustForward(t *testing.T, n *Node, ks *Keyspace, key uint64, add func(*raft
 	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
 	add(&w)
 	part := &forward.Part{Section: w.Section(), Ops: 1}
-	q := n.writer.check(n.registry.shardOf(ks.FirstGroup), part, soon()).propose(t.Context(), soon())
+	q := n.writer.check(n.registry.shardOf(ks.FirstGroup), part, soon()).propose(t.Context())
 	if err := q.Wait(time.NewTimer(eventuallyMax)); err != nil {
 		t.Fatalf("a forwarded op on key %d: %v", key, err)
 	}

@@ -54,7 +54,7 @@ func TestMostVotersFull(t *testing.T) {
 	}
 	followers[1].headroom.DiskFull.Store(true)
 	eventually(t, "a write is refused", func() bool { return errors.Is(write(), ErrDiskFull) })
-	if q := leader.writer.check(shard, &forward.Part{}, soon()).propose(t.Context(), soon()); !errors.Is(q.Err, ErrDiskFull) {
+	if q := leader.writer.check(shard, &forward.Part{}, soon()).propose(t.Context()); !errors.Is(q.Err, ErrDiskFull) {
 		t.Errorf("a write by way of another node: %v", q.Err)
 	}
 	if got := metricOf(t, leader, "countd_groups_without_room"); got < 1 {

@@ -119,18 +119,12 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	for i := range w.Outbox {
 		w.Outbox[i].Limits = wr.outboxes
 	}
-	if err := admit(wr.headroom, w, groups); err != nil {
-		return err
-	}
-	if err := wr.warm(w, groups); err != nil {
-		return err
-	}
-	if err := wr.readSets(w, groups); err != nil {
-		return err
-	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, ks, groups)
+	if err := wr.admit(ps, w, groups); err != nil {
+		return err
+	}
 	ps.addSections(w, groups)
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
