@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// The first segment owns all ids from 0 on, whichever it has rows of.
+// The first segment owns all ids from 0 on, whatever rows it has.
 func TestLeast(t *testing.T) {
 	tab := newTable(t)
 	want := func(what string, id uint64) {
@@ -28,8 +28,7 @@ func TestLeast(t *testing.T) {
 	want("one is written to", 1_000_005)
 }
 
-// A division leaves no rows in a segment that are as high as those of its neighbours: its
-// age is that of its own rows.
+// A division leaves a segment no rows as high as those of its neighbours: its age is that of its own rows.
 func TestHighestOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for i := range uint64(3 * rowsMax) {

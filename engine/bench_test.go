@@ -51,8 +51,8 @@ var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
 	return ids, rows
 })
 
-// realIDs returns n distinct ids with the density over time of the real ones:
-// between two neighbours of the data set as many as fall there.
+// realIDs returns n distinct ids that are as dense over time as the real ones: between two neighbours of the
+// data set it places as many ids as its own density asks for.
 func realIDs(n int) []uint64 {
 	seed, _ := realCounts()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -207,9 +207,8 @@ func BenchmarkOps(b *testing.B) {
 	})
 }
 
-// BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes
-// wait while snapshots of 10 million rows are taken and streamed, beside the
-// same without snapshots.
+// BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes wait while snapshots of 10
+// million rows are taken and streamed. It measures the same without snapshots for comparison.
 func BenchmarkWritesDuringSnapshot(b *testing.B) {
 	ids := realIDs(benchRows)
 	tab := fill(ids)

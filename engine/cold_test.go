@@ -12,13 +12,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// memCold keeps generations in memory. One that was released by all is gone.
+// memCold keeps generations in memory. It drops a generation once its last reference is released.
 type memCold struct {
 	mu   sync.Mutex
 	made []*memGeneration
 	fail error // of the next reads and writes
 
-	// Called where the disk may take its time.
+	// Hooks, called wherever a disk may block.
 	writing, reading, removing func()
 }
 
@@ -55,7 +55,7 @@ func (m *memCold) Write(pages []*Page) ([]Generation, error) {
 	return made, nil
 }
 
-// needed returns how many generations somebody needs.
+// needed returns how many generations are retained.
 func (m *memCold) needed() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (g *memGeneration) Load(first, last uint64, p *Page) error {
 
 func anyAge(uint64, uint64) bool { return true }
 
-// freeze freezes what is idle, up to some segments, and returns how many rows.
+// freeze freezes the idle segments, at most segments of them, and returns how many rows.
 func freeze(t rapid.TB, tab *Table, cold *memCold, segments int) int {
 	t.Helper()
 	tab.Watch(anyAge)
@@ -129,8 +129,8 @@ func freeze(t rapid.TB, tab *Table, cold *memCold, segments int) int {
 	return rows
 }
 
-// reloaded is the table that a snapshot of tab makes, with rows in memory sealed where
-// old says so; old may be nil.
+// reloaded returns the table that a snapshot of tab makes. It seals rows in ranges for which old returns
+// true; old may be nil.
 func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table {
 	t.Helper()
 	snap := tab.Snapshot()
@@ -153,9 +153,9 @@ func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table 
 	return n
 }
 
-// Random ops on rows of any shape, while segments are frozen and folded
-// and the table is replaced by what its snapshot makes: it equals the naive table,
-// and has the digest of a table that never moved a row.
+// Random ops on rows of any shape, while segments are frozen and folded and the table is replaced by one
+// loaded from its snapshot. The table equals the naive table, and has the digest of a table that never moved
+// a row.
 func TestColdRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -240,7 +240,7 @@ func randomOp(r *rand.Rand, id uint64) Op {
 	return op
 }
 
-// checkApply applies ops everywhere and holds rows and refusals to the model.
+// checkApply applies ops to both tables and to the model, and compares rows and refusals.
 func checkApply(t *testing.T, tab, plain *Table, want model, ops []Op) {
 	t.Helper()
 	rows := make([]int64, len(ops)*ColumnsMax)
@@ -290,7 +290,7 @@ func (m model) equalCold(t testing.TB, tab *Table) {
 	}
 }
 
-// filled returns a table of full segments of rows, column 0 of each being 1.
+// filled returns a table of full segments. Column 0 of each row is 1.
 func filled(t testing.TB, rows int) (tab *Table, ids []uint64) {
 	tab = newTable(t)
 	ids = make([]uint64, rows)
@@ -305,7 +305,7 @@ func filled(t testing.TB, rows int) (tab *Table, ids []uint64) {
 	return tab, ids
 }
 
-// Without cold rows that can be read nothing is applied, and nothing is lost.
+// If cold rows cannot be read, nothing is applied and nothing is lost.
 func TestColdRowsThatCannotBeRead(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{}
@@ -348,8 +348,8 @@ func TestFailedFreezeKeepsRowsInMemory(t *testing.T) {
 	}
 }
 
-// Rows are deleted while they are on their way to disk, in a part of their segment
-// that is a segment of its own meanwhile: they stay deleted.
+// Rows stay deleted if they are deleted on their way to disk, while their part of the segment is a segment of
+// its own.
 func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	cold := &memCold{}
@@ -397,8 +397,8 @@ func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	}
 }
 
-// Neither the writer nor who waits for it waits for the disk where rows move: not
-// for what is read, nor for what is removed.
+// While rows move to disk, neither the writer nor a goroutine that waits for the writer waits for the disk:
+// not for a read, and not for a removal.
 func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{}
@@ -465,7 +465,7 @@ func TestReadersBesideFreezing(t *testing.T) {
 			seen := map[uint64]int64{}
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
-				// None twice: a cold one is read after those in memory, wherever it stands.
+				// Every id at most once: GetMany reads cold rows after those in memory, wherever they are.
 				for i, n := range r.Perm(len(ids) / 100)[:len(page)] {
 					page[i] = ids[n*100]
 				}

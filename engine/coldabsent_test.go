@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// Ops that change nothing of ids that have no row take no memory, also where others near
-// them are on disk: no limit of memory refuses them.
+// Ops that change nothing of absent rows take no memory, even if neighbours are on disk, so no memory limit
+// refuses them.
 func TestOpsOnAbsentColdRowsTakeNoMemory(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	cold := &memCold{}

@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// A deleted row beside the cold ones leaves nothing behind once a division parts
-// them: it counts as a row when it is written to again.
+// A deleted row over the cold ones leaves nothing behind once its segment is split: a later write counts it
+// as a row again.
 func TestRowsDeletedBesideColdOnes(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	d := tab.dir.Load()

@@ -9,7 +9,7 @@ import (
 // can see it. A segment of the same range is replaced in place; any other change makes a
 // new directory.
 type directory struct {
-	step   int      // largest power of two that is not above len(before)
+	step   int      // largest power of two up to len(before)
 	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first, as no id is above that
 	segs   []atomic.Pointer[segment]
 }

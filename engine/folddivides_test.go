@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// New ids come to cold segments, a few before each fold, so that no array is ever full.
-// No generation has more rows than a segment in memory, and rows that are written while
-// their segment is divided on its way to disk are where their ids belong.
+// New ids come to cold segments, a few before each fold, so that no array is ever full. No generation has
+// more rows than a segment in memory. Rows that are written while their segment is split on its way to disk
+// end up in the right segment.
 func TestFoldsDivideColdSegments(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	want := model{}
@@ -44,8 +44,8 @@ func TestFoldsDivideColdSegments(t *testing.T) {
 	}
 }
 
-// A generation that an earlier version let grow is divided once as many of its rows were
-// written to as of one with a segment's rows.
+// A generation that has grown too large is split once as many of its rows were written to as a full segment
+// would need for a fold.
 func TestLargeGenerationsAreDivided(t *testing.T) {
 	cold, p := &memCold{}, &Page{Width: 1}
 	for id := range uint64(40_000) {

@@ -45,9 +45,8 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 }
 
 func (s *segment) worthFolding(share int) bool {
-	// An earlier version may have written a generation of more than rowsMax rows, which
-	// is to be split. A share of all its rows may be more than a segment ever has in
-	// memory.
+	// A generation may have more than rowsMax rows; it must then be split. A share of all its rows may be
+	// more than a segment ever has in memory.
 	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Rows are deleted while they are on their way to disk. Whoever reads them at any moment
-// from then on, also while the part on disk takes the segment's place, reads zeros.
+// Rows are deleted on their way to disk. A reader sees zeros at any moment from then on, even while the part
+// on disk replaces the segment.
 func TestDeletedRowsStayDeletedWhileTheyFreeze(t *testing.T) {
 	for range 5 {
 		tab, ids := filled(t, 30_000)
@@ -24,7 +24,7 @@ func TestDeletedRowsStayDeletedWhileTheyFreeze(t *testing.T) {
 					deleted = append(deleted, id)
 				}
 			}
-			// One that the writer comes to last, and one of the midst.
+			// One row that the writer reaches last, and one from the middle.
 			for _, id := range []uint64{deleted[len(deleted)-1], deleted[len(deleted)/2]} {
 				reads := make(chan struct{})
 				readers.Go(func() { readZeros(t, &stop, tab, id, reads) })
@@ -43,7 +43,7 @@ func TestDeletedRowsStayDeletedWhileTheyFreeze(t *testing.T) {
 	}
 }
 
-// readZeros reads a row that is deleted until stop, and closes reads once it has begun.
+// readZeros reads a deleted row until stop, and closes reads once it has begun.
 func readZeros(t *testing.T, stop *atomic.Bool, tab *Table, id uint64, reads chan struct{}) {
 	var row [ColumnsMax]int64
 	for begun := false; !stop.Load(); {

@@ -63,7 +63,7 @@ type geometry struct {
 	addend uint64 // a number derived from the salt, less base
 	factor uint64 // another number derived from the salt; odd
 
-	unused    uint8 // low bits of a word that are not mixed; the upper ones are
+	unused    uint8 // number of low bits of a word that are not mixed
 	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself
 	truncated uint8 // bits of the fraction that the remainder leaves out
 	wide      bool

@@ -17,8 +17,8 @@ func mixed(id uint64) uint64 {
 	return id ^ id>>33
 }
 
-// BenchmarkKeysOfAShard reports the bytes a row of one shard of seven, by what its ids
-// are spread and what its rows stand under.
+// BenchmarkKeysOfAShard reports the bytes a row of one shard of seven, by how ids are spread over shards and
+// by the key that rows are stored under.
 func BenchmarkKeysOfAShard(b *testing.B) {
 	for _, keys := range []struct {
 		name string

@@ -2,9 +2,8 @@ package engine
 
 import "fmt"
 
-// Load adds a page of a snapshot, from Snapshot.Pages, to a table that contains only
-// lower ids. The caller must be the only writer. After an error the table has some of the
-// rows.
+// Load adds a page of a snapshot, from Snapshot.Pages, to a table that contains only lower ids. The caller
+// must be the only writer. After an error, the table contains an arbitrary part of the page.
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
 	defer t.unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Rows that are sealed as they are loaded are those that were given, in whatever
-// pieces, and go on counting.
+// Rows that are sealed as they are loaded equal the given rows, in whatever pieces they come, and can be
+// written to.
 func TestLoadSealed(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -91,7 +91,7 @@ func TestLoadSealedRefuses(t *testing.T) {
 	}
 }
 
-// A page that is loaded takes what it becomes, and the memory for that once.
+// Loading a page allocates the memory of its result, and only once.
 func TestLoadSealedAllocatesLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	p, with := pageOfShape(r, rowsMax, 4, idShapes["weibo in order"], smallCount), new(Sealer)

@@ -7,8 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The vector compare of this processor, if it has one, finds the slots that the
-// plain one does.
+// The vector compare of this processor, if it has one, finds the same slots as the plain one.
 func TestMatchNarrow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		half := rapid.Uint64Range(0, 15) // of few values, so that they meet

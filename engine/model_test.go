@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the naive table that the engine is held to.
+// model is the naive table that tests compare the engine with.
 type model map[uint64][]int64
 
 func (m model) row(id uint64) []int64 {
@@ -51,8 +51,7 @@ func (m model) ids() []uint64 {
 	return ids
 }
 
-// testSecret is what the tables of tests draw their salts from, so that a test has the
-// same shapes each time.
+// testSecret is the secret of the salts of all tables in tests, so that a test has the same shapes each time.
 const testSecret = 20121122
 
 // newTable returns a table that is verified whole when the test ends.
@@ -66,7 +65,7 @@ func newTable(t testing.TB) *Table {
 	return tab
 }
 
-// equal holds every way to read the table to the model.
+// equal compares every way to read the table with the model.
 func (m model) equal(t rapid.TB, tab *Table) {
 	t.Helper()
 	ids := m.ids()
@@ -97,7 +96,7 @@ func (m model) equal(t rapid.TB, tab *Table) {
 	}
 }
 
-// idShapes are ways in which ids come. Each returns the i-th of a stream.
+// idShapes are kinds of id streams. Each function returns the i-th id of a stream.
 var idShapes = map[string]func(r *rand.Rand, i int) uint64{
 	"dense in order":       func(_ *rand.Rand, i int) uint64 { return uint64(i) },
 	"dense falling":        func(_ *rand.Rand, i int) uint64 { return 1<<40 - uint64(i) },

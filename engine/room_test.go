@@ -8,12 +8,11 @@ import (
 	"testing"
 )
 
-// rebuildsPerSegmentMax is above the steps in which a segment grows, its splits
-// and the ids that fall outside of its window.
+// rebuildsPerSegmentMax bounds the steps in which a segment grows, its splits, and the ids that fall outside
+// of its window.
 const rebuildsPerSegmentMax = 40
 
-// However ids come, a segment is rebuilt a number of times that does not depend
-// on how many they are.
+// However ids arrive, the number of rebuilds of a segment does not grow with the number of ids.
 func TestRebuildsAreFew(t *testing.T) {
 	shapes := map[string]func(r *rand.Rand, i int) uint64{
 		"weibo falling":    func(r *rand.Rand, i int) uint64 { return uint64(3335128487-i)<<22 | r.Uint64N(1<<22) },
@@ -50,8 +49,7 @@ func TestRebuildsAreFew(t *testing.T) {
 // smallOverflow is above the overflow table of a smallest segment that was full.
 const smallOverflow = 1 << 10
 
-// A table gives the memory of deleted rows back, in whatever order they came and
-// go, and is as good as new.
+// A table returns the memory of deleted rows, in whatever order rows come and go, and is then as good as new.
 func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	t.Parallel()
 	rows := 2*rowsMax + 500
@@ -96,8 +94,7 @@ func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	}
 }
 
-// Ids that come and go at the end of a full table, one or a few at a time, make
-// no segment each.
+// Ids that come and go at the end of a full table, one or a few at a time, do not each open a segment.
 func TestComingAndGoingMakesNoSegments(t *testing.T) {
 	for _, few := range []uint64{1, 3, 30} {
 		tab, next := newTable(t), uint64(0)

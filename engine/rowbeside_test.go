@@ -2,9 +2,9 @@ package engine
 
 import "testing"
 
-// A row of zeros beside the sealed ones goes when its segment takes another shape, also
-// where the row itself is the reason: it then gets a place of its own, not that of a row
-// which the smaller window cannot tell from it.
+// A row of zeros over the sealed ones disappears when its segment changes shape, even if that row causes the
+// change. It then gets a place of its own, not that of a row which the smaller window cannot distinguish from
+// it.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

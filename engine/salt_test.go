@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// craftedIDs returns ids that have no room in a segment of buckets·2^i wide buckets,
-// i < doublings, under any of the salts: of each, nine that have the same two buckets.
+// craftedIDs returns ids that find no room in a segment of buckets·2^i wide buckets, for i < doublings, under
+// any of the salts. For each, nine ids have the same two buckets.
 func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 	for i := range doublings {
 		size := buckets << i
@@ -48,9 +48,9 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// attack has a table take some rows of which most were crafted for some salts, deletes
-// the others, and gives one row a second word, so that all are stored anew at once. It
-// may allocate a few times what the rows take, in the end and each time that they grow.
+// attack makes a table accept rows of which most were crafted for some salts, deletes the others, and widens
+// one row so that all rows are stored anew at once. Neither the result nor any growth may allocate more than
+// a few times the size of the rows.
 func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	t.Helper()
 	const rows, temporary = 2500, 500
@@ -83,9 +83,9 @@ func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	m.equal(t, tab)
 }
 
-// Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither
-// while they come, nor when an op has the whole segment stored anew. The same is true
-// of ids for the salts that the table uses first: more are drawn.
+// Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither on arrival nor when an
+// op rebuilds the whole segment. The same holds for ids that are crafted for the first salts of the table,
+// because the table draws more.
 func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -101,7 +101,7 @@ func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
 	}
 }
 
-// Whoever knows how ids are mixed, but not the secret, finds no ids that cost more.
+// An attacker who knows how ids are mixed, but not the secret, finds no ids that cost more.
 func TestCraftedIDsOfAnySalts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		guessed := rapid.SliceOfN(rapid.Uint64(), 8, 8).Draw(rt, "guessed salts")
@@ -114,8 +114,8 @@ func TestCraftedIDsOfAnySalts(t *testing.T) {
 	})
 }
 
-// Ids that follow a rule, of which the mix might keep some, find room like random ones,
-// with the first salt: twice as much as they need has some for each set.
+// Ids that follow a rule, which the mix might preserve, find room like random ones with the first salt. A
+// segment of twice the needed size has room for each set.
 func TestIDsOfARuleFindRoom(t *testing.T) {
 	for name, step := range map[string]func(*rand.Rand) uint64{
 		"dense":               func(*rand.Rand) uint64 { return 1 },
@@ -143,8 +143,8 @@ func TestIDsOfARuleFindRoom(t *testing.T) {
 	}
 }
 
-// Tables with other salts have arrays of other shapes, and give the same answers, refuse
-// the same ops and have the same digest and rows.
+// Tables with different salts have arrays of different shapes, yet give the same answers, refuse the same
+// ops, and have the same digest and rows.
 func TestSaltsDecideNoAnswer(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tables := []*Table{newTableOf(1), newTableOf(2), newTableOf(3)}
@@ -189,8 +189,7 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 }
 
-// pageInOneBucket returns a page of which, under each of the salts, some rows share a
-// bucket when they are sealed.
+// pageInOneBucket returns a page of which, under each of the salts, some rows share a sealed bucket.
 func pageInOneBucket(salts []uint64, each int) *Page {
 	const rows, bits = 2048, 45
 	ids := []uint64{0, 1<<bits - 1} // which decide the geometry
@@ -213,8 +212,8 @@ func pageInOneBucket(salts []uint64, each int) *Page {
 	return p
 }
 
-// Rows that are crafted to share a sealed bucket are no more of a bucket than others, and
-// where no salt is found that divides them they are not sealed.
+// Rows that are crafted to share a sealed bucket share none under the salts that are drawn. If no salt
+// separates them, they are not sealed.
 func TestCraftedIDsShareNoSealedBucket(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -12,8 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sealAll looks at all segments once and seals those that are due. It returns how
-// many rows.
+// sealAll checks all segments once and seals those that are due. It returns the number of rows.
 func sealAll(tab *Table) int {
 	sealed := 0
 	for from, more := uint64(0), true; more; {
@@ -24,9 +23,9 @@ func sealAll(tab *Table) int {
 	return sealed
 }
 
-// Random ops on rows of any shape, while segments are sealed, frozen and folded,
-// and the table is replaced by what its snapshot makes: it equals the naive
-// table, and has the digest of a table that never moved a row.
+// Random ops on rows of any shape, while segments are sealed, frozen and folded, and the table is replaced by
+// one loaded from its snapshot. The table equals the naive table, and has the digest of a table that never
+// moved a row.
 func TestSealedRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -106,8 +105,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 	}
 }
 
-// checkStats holds what a table says of its tiers against all generations that it has
-// parts of.
+// checkStats compares the table's stats of its tiers with all generations that it has parts of.
 func checkStats(t *testing.T, tab *Table) {
 	t.Helper()
 	var want Stats
@@ -149,8 +147,7 @@ func add(t rapid.TB, tab *Table, id uint64, v int64) {
 	}
 }
 
-// Segments are sealed that are old and that nobody writes to between two looks, and
-// never the last.
+// Seal seals segments that are old and were not written to between two checks, and never the last one.
 func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	if n := sealAll(tab); n != 0 {
@@ -169,7 +166,7 @@ func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	}
 }
 
-// What is not old stays as it is, also where neighbours are sealed.
+// Segments that are not old stay unsealed, even if their neighbours are sealed.
 func TestSealIsOfOldRows(t *testing.T) {
 	tab, ids := filled(t, 45_000)
 	old := func(_, last uint64) bool { return last < ids[rowsMax*2] }
@@ -187,8 +184,8 @@ func TestSealIsOfOldRows(t *testing.T) {
 	}
 }
 
-// Rows that are written to count at once; many of them are sealed anew; too many melt
-// the segment, which then is left alone for a while.
+// Writes to sealed rows count at once. Many of them reseal the segment. Too many melt it, and Seal then
+// leaves it alone for a while.
 func TestSealedRowsThatAreWritten(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	first := tab.Stats().SealedRows
@@ -224,8 +221,8 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	}
 }
 
-// A segment that was put off is left alone for as many looks, and for twice as many
-// the next time, and then watched for one more.
+// Seal skips a segment that was put off for as many checks as it should, for twice as many the next time, and
+// then watches it for one more check.
 func TestSegmentsThatArePutOff(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	sealAll(tab)
@@ -252,7 +249,7 @@ func TestSegmentsThatArePutOff(t *testing.T) {
 	add(t, tab, ids[0], 1)
 }
 
-// A segment that somebody writes to all the time is copied for that ever more rarely.
+// A segment that is always being written to is copied ever more rarely.
 func TestBusySegmentsAreSeldomCopied(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	copied := 0
@@ -268,7 +265,7 @@ func TestBusySegmentsAreSeldomCopied(t *testing.T) {
 	}
 }
 
-// Rows that are deleted while they are sealed are gone, and their memory too.
+// Rows that are deleted while they are being sealed are gone, and their memory is free.
 func TestSealedRowsThatAreDeleted(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for _, id := range ids {
@@ -285,7 +282,7 @@ func TestSealedRowsThatAreDeleted(t *testing.T) {
 	}
 }
 
-// A segment with more rows than an array takes is divided before it is sealed.
+// Seal splits a segment with more rows than an array can hold before it seals the segment.
 func TestSealDividesSegments(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for i := range uint64(1500) {
@@ -300,8 +297,8 @@ func TestSealDividesSegments(t *testing.T) {
 	}
 }
 
-// What must hold at every moment for readers beside the writer and beside segments
-// that are sealed, sealed anew and melted: a row is never missed, and never goes back.
+// Readers run beside the writer while segments are sealed, resealed and melted. At every moment, a row is
+// never missed and never goes back.
 func TestReadersBesideSealing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -379,7 +376,7 @@ func TestSealedReadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Who seals and who freezes find out apart what rests: one look of each is not two.
+// Seal and Freeze detect idle segments independently: one check of each does not count as two.
 func TestLooksAreApart(t *testing.T) {
 	tab, _ := filled(t, 25_000)
 	sealAll(tab)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// captured is segment i as Seal captures one that is due.
+// captured returns segment i as Seal captures a segment that is due.
 func captured(tab *Table, i int) *frozen {
 	tab.mu.Lock()
 	defer tab.mu.Unlock()
@@ -15,8 +15,8 @@ func captured(tab *Table, i int) *frozen {
 	return &frozen{first: d.first(i), last: d.last(i), s: s}
 }
 
-// Ops of any kind between the capture of a segment and its exchange, near it and on its
-// own rows: what is sealed or melted has all of them, or is given up.
+// Ops of any kind run between the capture of a segment and its replacement, near it and on its own rows. The
+// sealed or melted segment contains all of them, or is given up.
 func TestWritesWhileSealing(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -109,8 +109,8 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 }
 
-// widerTable returns a sealed table, and the ids, whose first segment owns those from …
-// last too, of which there is no row any more.
+// widerTable returns a sealed table and its ids. Its first segment also owns ids from … last, which have no
+// rows any more.
 func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	t.Helper()
 	tab, ids = sealedTable(t, 25_000)
@@ -128,8 +128,8 @@ func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	return tab, ids, from, last
 }
 
-// A deleted row beside the sealed ones leaves nothing behind once a division parts
-// them: it counts as a row when it is written to again.
+// A deleted row over the sealed ones leaves nothing behind once its segment is split: a later write counts it
+// as a row again.
 func TestRowsDeletedBesideSealedOnes(t *testing.T) {
 	tab, _, from, last := widerTable(t)
 	beside := from + (last-from)/8*7
@@ -155,8 +155,7 @@ func mustApply(t *testing.T, tab *Table, op Op) {
 	}
 }
 
-// A segment that melts into two while all rows of one of them are deleted leaves no
-// empty one.
+// A segment melts into two while all rows of one of them are deleted: no empty segment remains.
 func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 	for name, upper := range map[string]bool{"lower half": false, "upper half": true} {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +186,7 @@ func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 	}
 }
 
-// A table at rest costs one look at each segment.
+// A table without writes costs one check of each segment.
 func TestSealAtRest(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	add(t, tab, ids[3], 1) // too few to seal them anew
@@ -202,8 +201,8 @@ func TestSealAtRest(t *testing.T) {
 	}
 }
 
-// A segment that owns more ids than its sealed rows are of melts beside the writer too,
-// also where that deletes rows beside the sealed ones of which nothing is left.
+// A segment that owns more ids than its sealed rows cover also melts beside the writer. It melts even if the
+// writer meanwhile deletes rows over the sealed ones.
 func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	for i := range uint64(rowsMax / 3) {
@@ -247,8 +246,8 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	}
 }
 
-// Sealed rows that a division left several parts of count once, also with others between
-// them, and until the last part is gone.
+// Sealed rows that a split divides into several parts count once, even with other segments between the parts,
+// and until the last part is gone.
 func TestStatsOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	whole := tab.Stats().SealedRows

@@ -32,8 +32,7 @@ var sealedStreams = []struct {
 	}},
 }
 
-// anonymousBytes is the process's memory that is no file's, once the collector has
-// given back what it can.
+// anonymousBytes returns the anonymous memory of the process after the collector has returned what it can.
 func anonymousBytes(b *testing.B) float64 {
 	debug.FreeOSMemory()
 	file, err := os.Open("/proc/self/smaps_rollup")
@@ -54,9 +53,8 @@ func anonymousBytes(b *testing.B) float64 {
 	return 0
 }
 
-// BenchmarkSealedSize reports what a row takes of the process's anonymous memory,
-// above what there was before, hot and then sealed; what the table accounts for; and
-// how fast rows are sealed by one goroutine. Run it with -benchtime 1x.
+// BenchmarkSealedSize reports how much anonymous memory a row takes, hot and then sealed, above the memory
+// before; how much the table accounts for; and how fast one goroutine seals rows. Run it with -benchtime 1x.
 func BenchmarkSealedSize(b *testing.B) {
 	for _, stream := range sealedStreams {
 		b.Run(stream.name, func(b *testing.B) {
@@ -83,8 +81,8 @@ func BenchmarkSealedSize(b *testing.B) {
 	}
 }
 
-// BenchmarkSealedReads compares reads of sealed rows with reads of the same rows
-// while they are hot, ids in random order. "Alone" has each wait for the one before.
+// BenchmarkSealedReads compares reads of sealed rows with reads of the same rows while they are hot, ids in
+// random order. In "alone", each read waits for the one before.
 func BenchmarkSealedReads(b *testing.B) {
 	for _, stream := range sealedStreams {
 		ids := stream.ids()
@@ -133,8 +131,7 @@ func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
 	})
 }
 
-// BenchmarkSealedLoad compares how a snapshot's rows are loaded into segments of their own
-// and packed.
+// BenchmarkSealedLoad compares loading a snapshot's rows into segments with loading them sealed.
 func BenchmarkSealedLoad(b *testing.B) {
 	for _, stream := range sealedStreams {
 		var pages []*Page
@@ -165,9 +162,8 @@ func BenchmarkSealedLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkSealedWrites measures writes of one increment each to rows that are sealed,
-// each row once, beside the same rows when they were brought back. Run it with
-// -benchtime 200000x.
+// BenchmarkSealedWrites measures writes of one increment each to sealed rows, each row once, and the same
+// writes after the rows were brought back. Run it with -benchtime 200000x.
 func BenchmarkSealedWrites(b *testing.B) {
 	ids := sealedStreams[0].ids()
 	tab := fill(ids)
@@ -188,9 +184,9 @@ func BenchmarkSealedWrites(b *testing.B) {
 	}
 }
 
-// BenchmarkWritesDuringSealing measures how long batches of 256 writes wait, uniform over
-// the newer half of ten million rows, while the other half is sealed, without a pause,
-// beside the same without. Run it with -benchtime 1x.
+// BenchmarkWritesDuringSealing measures how long batches of 256 writes wait while half of ten million rows is
+// sealed without a pause. The writes are uniform over the newer half. It measures the same without sealing
+// for comparison. Run it with -benchtime 1x.
 func BenchmarkWritesDuringSealing(b *testing.B) {
 	ids := sealedStreams[0].ids()
 	tab := fill(ids)
@@ -216,11 +212,10 @@ func BenchmarkWritesDuringSealing(b *testing.B) {
 	}
 }
 
-// writesWhile applies batches while something else goes on, and returns how long each
-// took.
+// writesWhile applies batches while beside runs, and returns how long each batch took.
 func writesWhile(tab *Table, ids []uint64, beside func()) []time.Duration {
 	done := make(chan struct{})
-	go func() { // ends with what is beside
+	go func() { // ends when beside returns
 		defer close(done)
 		beside()
 	}()

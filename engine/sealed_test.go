@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// pageOfShape returns rows of ids of a shape in ascending order.
+// pageOfShape returns a page of rows whose ids have the given shape.
 func pageOfShape(r *rand.Rand, rows, width int, idOf func(*rand.Rand, int) uint64, countOf func(*rand.Rand) int64) *Page {
 	ids := make([]uint64, rows)
 	for i := range ids {
@@ -29,7 +29,7 @@ func pageOfShape(r *rand.Rand, rows, width int, idOf func(*rand.Rand, int) uint6
 
 func smallCount(r *rand.Rand) int64 { return r.Int64N(1 << r.IntN(9)) }
 
-// Every row reads as it was; other ids read as zeros.
+// Every sealed row reads as it was; other ids read as zeros.
 func TestSealedRowsReadAsTheyWere(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// One writer with any ops, one goroutine that seals and freezes by turns, and one
-// that takes snapshots: each snapshot has the digest and the rows that it says, and the
-// table has what was written.
+// One writer applies any ops, one goroutine seals and freezes by turns, and one takes snapshots. Each
+// snapshot has the digest and the rows that it reports, and the table has all writes.
 func TestTiersBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 44))

@@ -11,8 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ids of every shape, more than fill several segments, each with a row that
-// tells it from the others.
+// Ids of every shape, enough to fill several segments. Each id has a row unlike any other.
 func TestEveryShapeOfIDs(t *testing.T) {
 	t.Parallel()
 	rows := 3*rowsMax + 500 // of several full segments
@@ -97,7 +96,7 @@ func applyBatch(rt *rapid.T, r *rand.Rand, tab *Table, m model, ids []uint64, co
 	}
 }
 
-// A count's way over each border of 16 bits and of int64, and back.
+// A count crosses each border of 16 bits and of int64, in both directions.
 func TestOverflowBothWays(t *testing.T) {
 	tab, m := newTable(t), model{}
 	steps := []int64{65534, 1, 1, -2, -65534, -1, 1, math.MaxInt64, 1, -math.MaxInt64, math.MinInt64, -1}
@@ -123,7 +122,7 @@ func TestOverflowBothWays(t *testing.T) {
 	}
 }
 
-// An op that overflows in its second cell must not leave its first behind.
+// An op that overflows in its second cell leaves nothing of its first.
 func TestRefusedOpChangesNothing(t *testing.T) {
 	tab := newTable(t)
 	tab.Apply([]Op{{ID: 1, Kind: OpSet, Cells: []Cell{{0, 5}, {1, math.MaxInt64}}}}, 0, nil, nil)
@@ -138,8 +137,7 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 	}
 }
 
-// A snapshot stays what it was while rows are changed, added and deleted, and
-// makes an equal table.
+// A snapshot keeps its contents while rows are changed, added and deleted, and makes an equal table.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))

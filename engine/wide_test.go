@@ -11,8 +11,8 @@ func words(tab *Table) (words []int) {
 	return words
 }
 
-// A wide cell makes all rows of its segment wide. Once it is gone they become narrow
-// again when the segment shrinks, is divided, or comes back from disk.
+// A wide cell makes all rows of its segment wide. Once the cell is gone, the rows become narrow again when
+// the segment shrinks, is split, or returns from disk.
 func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	wide := func(id uint64, v int64) Op {
 		return Op{ID: id, Kind: OpSet, Cells: []Cell{{ColumnsMax - 1, v}, {0, 1}}}
@@ -64,8 +64,7 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	})
 }
 
-// A segment whose counts needed an overflow table, and do no more, gives its memory
-// back when it is copied.
+// A segment that no longer needs its overflow table releases the table's memory when it is copied.
 func TestOverflowThatIsGoneTakesNoMemory(t *testing.T) {
 	tab, ids := filled(t, 5000)
 	before := tab.Stats().Bytes

@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// A floor is no count: it widens no rows, whatever it is.
+// A floor is no count, so it never widens rows, whatever its value.
 func TestFloorsDoNotWiden(t *testing.T) {
 	tab, ids := filled(t, 100)
 	for _, floor := range []int64{-5, 0, 1} {

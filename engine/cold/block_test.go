@@ -27,7 +27,7 @@ func blocksOf(p *engine.Page) [][]byte {
 	return all
 }
 
-// mustHold holds blocks to the rows that they were made of, read in both ways.
+// mustHold compares blocks with the rows that they were made of, read in both ways.
 func mustHold(t rapid.TB, blocks [][]byte, p *engine.Page) {
 	t.Helper()
 	got := engine.Page{Width: p.Width}
@@ -98,7 +98,7 @@ func TestBlocksHoldTheEnds(t *testing.T) {
 	}
 }
 
-// A flip of any bit, a cut and another name are found out.
+// A flipped bit, a cut block and a block under another name are detected.
 func TestDamagedBlocksAreRefused(t *testing.T) {
 	p := weiboRows(t, 300)
 	b, _ := encodeBlock(nil, testName, p, 0)
@@ -119,9 +119,8 @@ func TestDamagedBlocksAreRefused(t *testing.T) {
 	}
 }
 
-// weiboRows returns rows with the counts of real posts, or made-up ones where
-// those are not at hand. The gaps between their keys are as in a shard of four of
-// which each has 200 posts a second.
+// weiboRows returns rows with the counts of real posts, or made-up counts if there is no data set. Gaps
+// between ids are those of one of four shards, each with 200 posts a second.
 func weiboRows(t testing.TB, n int) *engine.Page {
 	file, err := os.Open("../../../shared/data/weibo_counts.csv.gz")
 	if err != nil {

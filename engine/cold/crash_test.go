@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// crashing is a group with what it must have, and must not, after a crash.
+// crashing is a group and what it must have, and must not have, after a crash.
 type crashing struct {
 	r        *rand.Rand
 	fs       *vfs.MemFS
@@ -23,7 +23,7 @@ type crashing struct {
 	named    map[string][]uint64 // by snapshot
 }
 
-// step does one of the things that tables and snapshots do.
+// step performs one random operation of tables and snapshots.
 func (c *crashing) step(t *testing.T, i int) {
 	switch c.r.IntN(4) {
 	case 0:
@@ -61,8 +61,8 @@ func (c *crashing) step(t *testing.T, i int) {
 	}
 }
 
-// check opens what a crash leaves: all that snapshots name is there, as it was
-// written, and once swept nothing else is.
+// check opens the store after a crash. It has each generation that a snapshot names, as it was written, and
+// nothing else after a sweep.
 func (c *crashing) check(t *testing.T) {
 	s := openStore(t, c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: c.r.IntN(101), RNG: c.r}))
 	defer s.Close()
@@ -92,8 +92,8 @@ func (c *crashing) check(t *testing.T) {
 	}
 }
 
-// Whatever a crash keeps of what was not synced, at every step of generations that
-// are made, named and let go of: what a snapshot names is there and nothing else stays.
+// Generations are made, named and released, and the machine crashes at every step. Whatever unsynced data
+// survives, each generation that a snapshot names exists, and nothing else stays.
 func TestCrashes(t *testing.T) {
 	for seed := range uint64(4) {
 		c := &crashing{

@@ -9,8 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's cache takes as much as the indexes of the files need, and gives back what
-// they do not need any more.
+// Pebble's cache grows to the size of the files' indexes, and shrinks with them.
 func TestIndexCacheFollowsFiles(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	r := rand.New(rand.NewPCG(1, 1))
@@ -60,7 +59,7 @@ func TestIndexCacheFollowsFiles(t *testing.T) {
 	}
 }
 
-// The cache is fitted as the store grows.
+// The cache is resized as the store grows.
 func TestIndexCacheIsFittedOnceMuchIsWritten(t *testing.T) {
 	c := newIndexCache()
 	defer c.close()
@@ -74,7 +73,7 @@ func TestIndexCacheIsFittedOnceMuchIsWritten(t *testing.T) {
 	}
 }
 
-// What generations and records take counts, large batches too.
+// Both generations and records count as written bytes, large batches too.
 func TestIndexCacheCountsWhatIsWritten(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	counted := func(what string, least int64, write func()) {

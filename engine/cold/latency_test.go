@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Each latency is in the class that its bounds say, and the quantile is within a fifth
-// of the true one.
+// Each latency is between the bounds of its class, and the quantile is within a fifth of the true one.
 func TestLatencies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var l latencies

@@ -12,10 +12,8 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// BenchmarkBlocksInMemory measures what sealed rows would be as blocks that are kept
-// in memory, without their checksums being looked at: engine.BenchmarkSealedReads has
-// what they are. Ids are in order at so many a second of Weibo's, counts those of
-// real posts.
+// BenchmarkBlocksInMemory measures sealed rows as if they were blocks in memory, without verifying checksums.
+// Compare it with engine.BenchmarkSealedReads. Ids arrive at Weibo's rates, counts are those of real posts.
 func BenchmarkBlocksInMemory(b *testing.B) {
 	for _, stream := range []struct {
 		name   string

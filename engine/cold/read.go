@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// errGivenUp is returned for a read that nobody waits for any more when its turn comes.
+// errGivenUp is returned for a read whose callers have all given up before its turn.
 var errGivenUp = errors.New("a read of cold rows was abandoned")
 
 // read returns a verified block, from the cache or by a worker from disk, by the end of

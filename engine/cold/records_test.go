@@ -29,8 +29,7 @@ func mustWriteRecords(t testing.TB, r *Records, records ...Record) {
 	}
 }
 
-// checkRecord reads a record in each way that there is; "" is for one that must not be
-// given out.
+// checkRecord reads a record in every way. want is "" for a record that must be refused.
 func checkRecord(t testing.TB, r *Records, key uint64, version uint32, want string) {
 	t.Helper()
 	v := r.Capture()
@@ -117,8 +116,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// A record of which one bit is not what was written is never given out: of the body, of
-// the checksum, of the key.
+// A record with one flipped bit is never returned, be it in the body, the checksum or the key.
 func TestFlippedBitOfARecord(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer closeStore(t, s)
@@ -161,7 +159,7 @@ func TestFlippedBitOfARecord(t *testing.T) {
 	checkRecord(t, r, 9, 4, string(body))
 }
 
-// Reads of records count as those, and not as reads of blocks.
+// Reads of records do not count as reads of blocks.
 func TestRecordReadsAreCounted(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer closeStore(t, s)
@@ -177,7 +175,7 @@ func TestRecordReadsAreCounted(t *testing.T) {
 	}
 }
 
-// However many are removed, none is left.
+// However many records are deleted, none is left.
 func TestDeleteManyRecords(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer closeStore(t, s)
@@ -204,7 +202,7 @@ func TestDeleteManyRecords(t *testing.T) {
 	}
 }
 
-// Records are not written where there is no room.
+// Records are not written while the disk is too full.
 func TestRecordsOnAFullDisk(t *testing.T) {
 	disk := vfs.NewMem()
 	s := openStore(t, disk)

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// With little room no generation is begun, and with room again they are.
+// While free space is low, no generation is begun; afterwards writes succeed again.
 func TestWritesWithoutRoom(t *testing.T) {
 	files := vfs.NewMem()
 	s := openStore(t, files)
@@ -34,8 +34,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 	mustWrite(t, g, syntheticRows(100))
 }
 
-// failingFS is one whose writes to files of an ending fail while there is an error,
-// and that tells its room.
+// failingFS fails writes to files with a given suffix while failure is set, and reports a given free space.
 type failingFS struct {
 	vfs.FS
 	failure atomic.Pointer[fs.PathError]
@@ -58,7 +57,7 @@ func (f *failingFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: f.room()}, nil
 }
 
-// What meets a full disk, though there was room before, is written once there is some.
+// A write that meets a full disk, though there was space before, completes once there is space again.
 func TestWritesWaitForRoom(t *testing.T) {
 	files := newFailingFS(".log")
 	s := openStore(t, files) // it fails the test if the store gives up
@@ -85,7 +84,7 @@ func TestWritesWaitForRoom(t *testing.T) {
 	}
 }
 
-// A node that starts on a full disk is told, and does not wait.
+// Open on a full disk returns an error and does not wait.
 func TestOpenOnAFullDisk(t *testing.T) {
 	files := newFailingFS(".log")
 	files.room = func() uint64 { return 0 }
@@ -96,7 +95,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A disk that takes no more ends the process: Pebble would try without end or pause.
+// A disk that accepts no more writes ends the process; Pebble would retry without end or pause.
 func TestFilesThatCannotBeWritten(t *testing.T) {
 	files := newFailingFS(".sst")
 	told := make(chan error, 1000)
@@ -123,8 +122,7 @@ func TestFilesThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Without a file descriptor, Pebble's files wait for one: nothing ends the process or is taken for
-// damaged.
+// Without a file descriptor, Pebble's files wait for one: nothing ends the process or counts as damage.
 func TestFilesWaitForADescriptor(t *testing.T) {
 	files := newFailingFS(".sst")
 	s := openStore(t, files) // it fails the test if the store gives up

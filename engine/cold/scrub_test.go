@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// scrubAll scrubs what a group has on disk. It returns the generations that are damaged
-// and whether somebody retains them.
+// scrubAll scrubs all of a group on disk. It returns the damaged generations and whether anybody retains
+// them.
 func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
 	t.Helper()
 	damaged = map[uint64]bool{}
@@ -31,7 +31,7 @@ func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
 	return damaged, blocks
 }
 
-// What nobody reads is found damaged, block by block and in the list of blocks.
+// Scrub finds damage that no reader has met, in blocks and in indexes.
 func TestScrub(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, n *Generation) error{
 		"a bit of a block": func(s *Store, n *Generation) error {
@@ -87,8 +87,8 @@ func flipValue(s *Store, key []byte) error {
 	return errors.Join(closer.Close(), s.db.Set(key, flipped, pebble.Sync))
 }
 
-// A generation that only a snapshot names is scrubbed too, and told apart; one that goes
-// meanwhile is without fault, and so is all of a group that is dropped.
+// Scrub reads a generation that only a snapshot names too, and reports so. A generation, or a whole group,
+// that is removed meanwhile is not damaged.
 func TestScrubBesideRemoval(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()

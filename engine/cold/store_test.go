@@ -106,7 +106,7 @@ func TestGenerationsAreReadBack(t *testing.T) {
 	}
 }
 
-// A generation is there while somebody retains it or a snapshot names it.
+// A generation exists while somebody retains it or a snapshot names it.
 func TestGenerationsGo(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)
@@ -143,7 +143,7 @@ func TestGenerationsGo(t *testing.T) {
 	if got := there(g); !slices.Equal(got, []bool{true, true, false}) {
 		t.Errorf("one retained, one named: %v", got)
 	}
-	// A crash: nobody retains anything, and what was removed may be back.
+	// A crash: nobody retains anything, and removed generations may return.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +171,8 @@ func TestGenerationsGo(t *testing.T) {
 	}
 }
 
-// A group that was dropped and is there again has nothing of before, and whoever lets
-// go of that late takes nothing from it.
+// A group that was dropped and created again has no old data, and a late release of an old generation removes
+// none of its data.
 func TestGroupsThatComeBack(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()
@@ -198,7 +198,7 @@ func TestGroupsThatComeBack(t *testing.T) {
 	}
 }
 
-// No number comes again that a snapshot names, also if the generation is lost.
+// A number that a snapshot names is never reused, even if its generation is lost.
 func TestNumbersThatAreNamed(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)
@@ -219,8 +219,8 @@ func TestNumbersThatAreNamed(t *testing.T) {
 	}
 }
 
-// A snapshot's word for a generation, its sum, is of the counts too; and a whole block
-// of other counts, under the same name, is not taken.
+// The sum by which a snapshot names a generation covers the counts. A valid block of other counts under the
+// same name is refused.
 func TestSumsAreOfTheRows(t *testing.T) {
 	write := func(count int64) *Generation {
 		s := openStore(t, vfs.NewMem())
@@ -250,8 +250,8 @@ func TestSumsAreOfTheRows(t *testing.T) {
 	}
 }
 
-// Close waits for who uses the store, who may wait for a group's lock: nobody has
-// that who waits for Close.
+// Close waits for users of the store, and a user may wait for a group's lock. So nobody who holds that lock
+// waits for Close.
 func TestCloseBesideReleases(t *testing.T) {
 	for range 20 {
 		s := openStore(t, vfs.NewMem())
@@ -287,8 +287,7 @@ func TestCloseBesideReleases(t *testing.T) {
 	}
 }
 
-// What was written and acknowledged outlives a machine that loses all that is not
-// synced.
+// Acknowledged writes survive a machine that loses all unsynced data.
 func TestGenerationsOutliveTheMachine(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := openStore(t, fs)
@@ -315,7 +314,7 @@ func TestGenerationsOutliveTheMachine(t *testing.T) {
 	}
 }
 
-// A block that is changed, lost or taken for another's is an error, never a row.
+// A changed, lost or exchanged block is an error, never a row.
 func TestDamagedGenerations(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, n *Generation) error{
 		"a bit": func(s *Store, n *Generation) error {
@@ -363,8 +362,8 @@ func TestDamagedGenerations(t *testing.T) {
 	}
 }
 
-// A flip anywhere in Pebble's files is refused at open, found when the rows are
-// read, or changes none of them.
+// A flipped bit anywhere in Pebble's files is refused by Open, found when the rows are read, or changes no
+// row.
 func TestFlippedFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cold")
 	config := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(error) {}}
@@ -424,8 +423,7 @@ func TestFlippedFiles(t *testing.T) {
 	}
 }
 
-// Where generations cannot be listed nothing is removed, no number is used again, and
-// what is written is read.
+// If generations cannot be listed, nothing is removed, no number is reused, and new writes are readable.
 func TestDamagedListOfGenerations(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)
@@ -461,7 +459,7 @@ func TestDamagedListOfGenerations(t *testing.T) {
 	}
 }
 
-// Nor is one used again that was written when they could not be listed before.
+// Nor is a number reused that was written while generations could not be listed at an earlier start.
 func TestDamagedListAtTwoStarts(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)
@@ -491,7 +489,7 @@ func TestDamagedListAtTwoStarts(t *testing.T) {
 	}
 }
 
-// Many who wait for one block have it read once, and nobody waits past its end.
+// Concurrent readers of one block share one read, and nobody waits beyond its own deadline.
 func TestReadsAreShared(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()
@@ -527,7 +525,7 @@ func TestReadsAreShared(t *testing.T) {
 	}
 }
 
-// Before a disk that hangs nothing piles up that nobody waits for.
+// If a disk hangs, abandoned reads do not pile up.
 func TestReadsThatWereGivenUp(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()
@@ -574,8 +572,7 @@ func FuzzParseIndex(f *testing.F) {
 	})
 }
 
-// Whoever sweeps a group late that was dropped takes no pin from the one that has its
-// number now.
+// A late sweep of a dropped group removes no pin of the group that has its number now.
 func TestSweepOfADroppedGroup(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()
@@ -603,7 +600,7 @@ func TestSweepOfADroppedGroup(t *testing.T) {
 	}
 }
 
-// An index that could not be read at the next start is not written.
+// An index that the next start could not read is not written.
 func TestIndexesThatCannotBeRead(t *testing.T) {
 	for name, x := range map[string]index{
 		"too many blocks": {width: 1, rows: 1, firsts: make([]uint64, indexItemsMax+1)},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Values of any size are read as they were written, with any parameter.
+// Values of any size read as they were written, with any parameter.
 func TestValues(t *testing.T) {
 	for k := range uint(63) {
 		var values []uint64
@@ -71,7 +71,7 @@ func TestZigzag(t *testing.T) {
 	}
 }
 
-// Any bytes read as some values, and never beyond their end.
+// Any bytes decode to some values, and the reader never reads beyond their end.
 func FuzzTakeValue(f *testing.F) {
 	f.Add([]byte{0x80, 0, 0, 0, 0, 0, 0, 0, 0, 1}, uint8(3))
 	f.Add(make([]byte, 20), uint8(0))

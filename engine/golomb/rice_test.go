@@ -28,9 +28,9 @@ func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	return ones<<k | low(k)
 }
 
-// FuzzRice: 1. numbers of any size with any k come back, from any bit on, two at a
-// time as one at a time; 2. of any bits, which may be no numbers, a reader makes what
-// a slow one does, and neither looks further than RicePadding behind the bits.
+// FuzzRice: 1. Numbers of any size with any k read back from any bit on, and two at a time as one at a time.
+// 2. From arbitrary bits, a reader returns what a slow one returns, and neither reads further than
+// RicePadding behind the bits.
 func FuzzRice(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint8(0), uint8(0), uint8(0), []byte{})
 	f.Add(^uint64(0), uint64(1)<<62, uint8(62), uint8(62), uint8(7), []byte{0xff, 0xff, 0xff})
@@ -48,7 +48,7 @@ func FuzzRice(f *testing.F) {
 		if v, u := r.TakeTwo(k1, k2); v != a || u != b || r.At != ends {
 			t.Errorf("%d, %d with %d, %d came back as %d, %d at bit %d of %d", a, b, k1, k2, v, u, r.At, ends)
 		}
-		// The longest two numbers are in these bits, whatever they are.
+		// The longest two numbers fit into these bits, whatever the bits are.
 		noise = append(noise, make([]byte, 2*(riceOnesMax+64)/8+1+RicePadding)...)
 		slow, fast := uint64(first), RiceReader{Buf: noise, At: uint64(first)}
 		want1 := slowRice(noise, &slow, k1)

@@ -14,14 +14,14 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// stackError prints a stack but for its Error, as errors of Pebble do.
+// stackError prints a stack except in Error, as errors of Pebble do.
 type stackError struct{}
 
 func (stackError) Error() string { return "checksum mismatch" }
 
 func (stackError) Format(s fmt.State, _ rune) { fmt.Fprint(s, "checksum mismatch\n\tmain.go:1") }
 
-// However often Pebble reports an error, the log has a line a minute, without a stack.
+// However often Pebble reports an error, the log has one line a minute, without a stack.
 func TestErrorsAreLoggedOnceAMinute(t *testing.T) {
 	var log bytes.Buffer
 	d := &DB{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
@@ -33,8 +33,7 @@ func TestErrorsAreLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// A database that is in use is closed once it is not, and is not in use again. Then it can be
-// opened anew.
+// Close waits until the database is not in use. Afterwards nobody can use it, and it can be opened anew.
 func TestClose(t *testing.T) {
 	files := vfs.NewMem()
 	for range 2 {
