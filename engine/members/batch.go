@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// purgedAtOnce bounds the pairs of a deleted row that the entry of its deletion removes;
-	// the others follow in steps.
+	// purgedAtOnce bounds the pairs of one deleted row that the entry of its deletion removes. Later steps
+	// remove the others.
 	purgedAtOnce = 256
-	// purgedInEntry bounds those of all rows that the entry deletes, and so the delay of the
-	// entries behind it.
+	// purgedInEntry bounds the pairs of all rows that one entry deletes, and so the delay of the entries
+	// behind it.
 	purgedInEntry = 4096
 )
 
@@ -27,30 +27,30 @@ const (
 type Batch struct {
 	group  *Group
 	before State
-	stamp  Stamp // the last that was given
-	now    Stamp // the lowest of the entry's time
+	stamp  Stamp // the last one issued
+	now    Stamp // the lowest stamp of the entry's time
 
 	index    uint64
 	replayed bool
 	outcome  outcome
-	ops      int // judged so far
+	ops      int // ops judged so far
 
-	last    change // what Undo undoes
+	last    change // the change that Undo undoes
 	pairs   map[Pair]*pair
-	touched []Pair // keys of pairs, for Read
+	touched []Pair // keys of the pairs that Read reads
 	rows    map[uint64]*deletedRow
-	removed int // pairs of rows that the entry removes
+	removed int // pairs of rows that this entry removes
 	dead    deadPairs
 	purges  bool
 	cleared bool
 }
 
-// pair is a pair that the entry touches.
+// pair is the state of one pair that the entry touches.
 type pair struct {
 	was, is Stamp // before the entry and now; 0 for absent
 }
 
-// change is what one op did to a pair.
+// change records the effect of one op on a pair.
 type change struct {
 	of  *pair
 	was Stamp
@@ -58,9 +58,9 @@ type change struct {
 
 // deletedRow is a row that the entry deletes.
 type deletedRow struct {
-	to    Stamp       // pairs up to it are gone; 0 before DeleteRow
-	first []placement // its first pairs
-	more  bool        // it has more
+	to    Stamp       // pairs with stamps up to this one are gone; 0 before DeleteRow
+	first []placement // the first pairs of the row
+	more  bool        // the row has more pairs
 }
 
 // placement is a pair on disk.
@@ -69,15 +69,15 @@ type placement struct {
 	at Stamp
 }
 
-// deadPairs are pairs of rows that earlier entries deleted.
+// deadPairs holds pairs of rows that earlier entries deleted.
 type deadPairs struct {
 	first []placement
-	rows  []uint64 // that have no more
+	rows  []uint64 // rows that have no more pairs
 }
 
-// Begin begins the entry of an index, whose time is in Unix milliseconds. at is the state
-// after the entries that were given to the state machine before, which is earlier than the
-// store's while a restart replays the log.
+// Begin begins the entry of an index, whose time is in Unix milliseconds. at is the state after all entries
+// that the state machine has applied so far. While a restart replays the log, that state is earlier than the
+// store's.
 func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	return b, nil
 }
 
-// What an entry reads counts only if its group is usable afterwards: one that is given up, with
-// a damaged file, is so before its keys are gone, and pairs seem to be absent from then on.
+// What an entry read counts only if the group is still usable afterwards. Discard gives a group up before it
+// removes the group's keys with a damaged file; from then on pairs seem to be absent.
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
@@ -116,7 +116,7 @@ func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
 	return o, found, errors.Join(err, g.usable())
 }
 
-// Touch has Read read the pair of a Join or Leave.
+// Touch registers the pair of a Join or Leave for Read.
 func (b *Batch) Touch(p Pair) {
 	if b.replayed || b.pairs[p] != nil {
 		return
@@ -128,7 +128,7 @@ func (b *Batch) Touch(p Pair) {
 	b.touched = append(b.touched, p)
 }
 
-// Read reads the pairs that were touched.
+// Read reads the touched pairs from disk.
 func (b *Batch) Read() error {
 	if len(b.touched) == 0 || b.group.state.Pairs == 0 {
 		return nil
@@ -162,8 +162,8 @@ func (p Pair) compare(o Pair) int {
 	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
 
-// TouchRow reads the first pairs of the row of a DeleteRow. A row whose pairs nobody touched
-// and that are not on disk has none.
+// TouchRow reads the first pairs of the row of a DeleteRow. If nobody touched a pair of the row and none is
+// on disk, the row has none.
 func (b *Batch) TouchRow(row uint64) error {
 	if b.replayed || b.rows[row] != nil {
 		return nil
@@ -232,7 +232,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 		if _, column, line, err = parseLine(it.Key()); err != nil {
 			break
 		}
-		if line.At > to { // behind those that joined later, of the same column
+		if line.At > to { // pairs of the same column that joined later come first
 			key := g.at.byTime(keyTime, row, column, Entry{At: to})
 			valid = it.SeekGE(key[:])
 			continue
@@ -266,8 +266,8 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns a stamp for a pair: the next from the entry's millisecond on, or for a pair that
-// is copied the one that it had.
+// next returns the stamp of a pair: the next unused one from the entry's millisecond on, or the original
+// stamp of a copied pair.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {
@@ -280,7 +280,7 @@ func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	return s
 }
 
-// Join adds a pair, with its stamp if that is not 0, and reports whether it was absent.
+// Join adds a pair and reports whether it was absent. It uses the given stamp unless that is 0.
 func (b *Batch) Join(p Pair, copied Stamp) (changes bool) {
 	return b.judge(p, func(at *pair, present bool) bool {
 		if !present {
@@ -317,7 +317,7 @@ func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes 
 	return true
 }
 
-// Undo undoes the last Join or Leave if it changed its set. A replay judges it alike.
+// Undo undoes the last Join or Leave if that changed its set. A replay judges the op in the same way.
 func (b *Batch) Undo() {
 	if b.last.of != nil {
 		b.last.of.is = b.last.was
@@ -333,7 +333,7 @@ func (b *Batch) DeleteRow(row uint64) {
 	b.rows[row].to = b.stamp
 }
 
-// Purge removes pairs of rows that earlier entries deleted: those that TouchDead read.
+// Purge removes the pairs that TouchDead read: pairs of rows that earlier entries deleted.
 func (b *Batch) Purge() { b.purges = !b.replayed }
 
 // Clear removes all pairs.

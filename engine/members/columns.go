@@ -16,9 +16,9 @@ import (
 //
 //	varying (4, little-endian) | first key (32) | for each set bit of varying: that byte of every key
 //
-// Bit i of varying is set if the keys differ in byte i. So a byte that all keys have alike is
-// stored once, and the others are beside the same byte of the next key, where they compress
-// best: a pair takes a third of what it takes in Pebble's own blocks.
+// Bit i of varying is set if the keys differ in byte i. A byte that all keys share is stored once. Each other
+// byte is beside the same byte of the next key, where bytes compress best. A pair takes a third of the space
+// that it takes in Pebble's own blocks.
 const columnHeadBytes = 4 + keyBytes
 
 // keySchema tells Pebble how blocks hold keys.
@@ -40,7 +40,7 @@ var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // it fits
 type keyWriter struct {
 	keys    []byte
 	varying uint32
-	before  uint32 // varying without the last key, as Pebble may leave it to the next block
+	before  uint32 // varying without the last key, which Pebble may leave to the next block
 }
 
 func (w *keyWriter) at(row int) []byte { return w.keys[row*keyBytes : (row+1)*keyBytes] }
@@ -75,7 +75,7 @@ func (w *keyWriter) WriteKey(_ int, key []byte, _, _ int32) {
 // nonzero returns a bit for each byte of v that is not 0.
 func nonzero(v uint64) uint32 {
 	const low = 0x7f7f7f7f7f7f7f7f
-	v = ((v&low + low) | v) &^ low // the high bit of each
+	v = ((v&low + low) | v) &^ low // the high bit of each byte
 	return uint32(v >> 7 * 0x0102040810204080 >> 56)
 }
 
@@ -99,7 +99,7 @@ func (w *keyWriter) WriteDebug(to io.Writer, rows int) {
 	fmt.Fprintf(to, "%d keys, varying in %032b\n", rows, w.varying)
 }
 
-// of returns varying of the first rows keys, which are all or all but one.
+// of returns varying of the first rows keys, which are either all keys or all but one.
 func (w *keyWriter) of(rows int) uint32 {
 	if rows*keyBytes < len(w.keys) {
 		return w.before
@@ -138,20 +138,20 @@ func (w *keyWriter) Finish(_, rows int, offset uint32, to []byte) uint32 {
 // keySeeker finds keys in a block. Pebble stores it in memory that the garbage collector does not
 // scan, so columns must refer to the block alone, which Pebble keeps alive beside it.
 type keySeeker struct {
-	columns []byte // of the bytes that vary, one after the other
+	columns []byte // the bytes that vary, one after the other
 	rows    int
 	first   [keyBytes]byte
-	n       int             // of the bytes that vary
-	varying [keyBytes]uint8 // which these are, ascending
+	n       int             // number of bytes that vary
+	varying [keyBytes]uint8 // indexes of the bytes that vary, ascending
 }
 
-// init reads the column of a block. Pebble takes a panic for a damaged block.
+// init reads the column of a block. Pebble treats a panic as a damaged block.
 func (s *keySeeker) init(block *colblk.BlockDecoder) {
 	*s = keySeeker{rows: block.Rows()}
 	if s.rows == 0 {
 		return
 	}
-	// Behind Pebble's 4 bytes on keys and its head of 7, a column has its type and its offset.
+	// The block begins with Pebble's 4 bytes on keys and its head of 7. The column's type, a byte, and its offset follow.
 	data := block.Data()
 	column := data[binary.LittleEndian.Uint32(data[4+7+1:]):]
 	copy(s.first[:], column[4:columnHeadBytes])
@@ -167,12 +167,12 @@ func (s *keySeeker) IsLowerBound(k, _ []byte) bool {
 	return s.rows == 0 || bytes.Compare(s.first[:], k) >= 0
 }
 
-// SeekGE implements colblk.KeySeeker. Pebble uses the second result for keys whose suffixes it
-// replaces, which these are not.
+// SeekGE implements colblk.KeySeeker. Pebble uses the second result only for keys whose suffixes it replaces;
+// these keys have none.
 func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool) {
-	// differs is the first byte that the keys of the block share and key does not have, or the
-	// length of key. The varying bytes before it order a key of the block against key. If they
-	// are equal, beyond orders it, for all keys of the block alike.
+	// differs is the first byte that all keys of the block share and in which key differs, or the length of
+	// key. The varying bytes before it order a key of the block against key. If they are equal, beyond orders
+	// it, in the same way for all keys of the block.
 	differs, n := 0, 0
 	for ; differs < keyBytes; differs++ {
 		if n < s.n && int(s.varying[n]) == differs {

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Commit writes the entry's changes to the store, and returns the state after the entry. If it
-// fails, the process must end: what the caller did for the entry is ahead of the sets.
+// Commit writes the entry's changes to the store, and returns the state after the entry. If it fails, the
+// process must end, because the state machine has already applied the entry that the sets lack.
 func (b *Batch) Commit() (State, error) {
 	if b.replayed {
 		return b.outcome.after, nil
@@ -38,8 +38,8 @@ type write struct {
 	to    *pebble.Batch
 	at    prefix
 	after State
-	died  map[uint64]Stamp // marks of deleted rows to set
-	gone  []uint64         // marks to remove
+	died  map[uint64]Stamp // deleted rows to mark
+	gone  []uint64         // deleted rows whose marks to remove
 }
 
 func (w *write) fill() (err error) {
@@ -73,7 +73,7 @@ func (w *write) clear() (err error) {
 	return err
 }
 
-// pair brings one pair from what the store has to what it is now.
+// pair changes one pair on disk to its state after the entry.
 func (w *write) pair(p Pair, at *pair) error {
 	is := at.is
 	if is <= w.deadTo(p.Row) {
@@ -110,7 +110,7 @@ func (w *write) remove(p placement) error {
 	return errors.Join(w.to.Delete(key[:], nil), w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
 }
 
-// removeAll removes pairs, but not those that the entry touches: pair does that.
+// removeAll removes pairs except those that the entry touches: pair removes these.
 func (w *write) removeAll(all []placement) (err error) {
 	for _, p := range all {
 		if w.pairs[p.Pair] == nil {
@@ -120,8 +120,7 @@ func (w *write) removeAll(all []placement) (err error) {
 	return err
 }
 
-// row removes the first pairs of a row that the entry deletes, and marks the row if it has
-// more.
+// row removes the first pairs of a row that the entry deletes, and marks the row if it has more pairs.
 func (w *write) row(row uint64, d *deletedRow) error {
 	err := w.removeAll(d.first)
 	if !d.more {
@@ -147,8 +146,8 @@ func (w *write) unmark(row uint64) error {
 // deletes reports whether the entry deletes a row.
 func (w *write) deletes(row uint64) bool { return w.rows[row] != nil && w.rows[row].to > 0 }
 
-// purge removes pairs of rows that earlier entries deleted. Of rows that this entry deletes
-// again, row does.
+// purge removes pairs of rows that earlier entries deleted. If this entry deletes such a row again, row
+// removes its pairs.
 func (w *write) purge() (err error) {
 	for _, p := range w.dead.first {
 		if !w.deletes(p.Row) && w.pairs[p.Pair] == nil {
@@ -176,7 +175,7 @@ func (w *write) commit() error {
 		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
 		w.at.setState(w.to, w.after),
 	)
-	if len(w.died) > 0 { // before the batch, or a reader would find a row without its first pairs and with the others
+	if len(w.died) > 0 { // before the batch: otherwise a reader would find a row with only some of its pairs
 		g.reading.Lock()
 		maps.Copy(g.dead, w.died)
 		g.reading.Unlock()
@@ -188,7 +187,7 @@ func (w *write) commit() error {
 		return err
 	}
 	g.setState(w.after)
-	if w.cleared || len(w.gone) > 0 { // behind the batch, likewise
+	if w.cleared || len(w.gone) > 0 { // after the batch, for the same reason
 		g.reading.Lock()
 		defer g.reading.Unlock()
 	}
@@ -208,7 +207,7 @@ func (w *write) commitBatch() error {
 	defer k.mu.Unlock()
 	if k.now.Load() == nil && k.filling == nil && w.before.Pairs == 0 && !k.closed {
 		if k.setLocked(w.group.store.newFilter(0)); k.now.Load() == nil {
-			w.group.wantFilter() // once there is memory
+			w.group.wantFilter() // filled once there is memory
 		}
 	}
 	for p, at := range w.pairs {

@@ -19,39 +19,39 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Pebble never lets go of a damaged file on its own: it cannot merge it with others, and a read
-// of keys beside the damaged block reads that block, even of sets that were replaced. So the
-// store replaces the whole span of keys of a damaged file by what is in use of it,
-// in one step of Pebble (an ingest with an excise). Nothing that can be read is lost:
+// Pebble never drops a damaged file by itself. It cannot merge the file with others. A read of keys beside
+// the damaged block reads that block too, even if its sets were replaced. So the store replaces the whole key
+// span of a damaged file by the data in that span that is in use, in one step of Pebble (an ingest with an
+// excise). No readable data is lost:
 //
 //   - A file stays while it has sets in use that cannot be read, unless another replica has
-//     them: those of a group that begins a Load, or had one since the file was found damaged.
-//   - Those sets are given up first: durably, the state of the group is a mark (no bytes), and
-//     it refuses all calls until the next Switch.
-//   - No write is under way meanwhile (Store.writes). An iterator keeps the files that it
-//     reads, and one that is opened later finds the same keys; none is opened at the moment
-//     between (Store.excising). A Pebble snapshot does not, so the captured views are released,
-//     and a Scrub begins anew.
-//   - Of a file across an end of the span Pebble reads which keys are left, and takes an error
+//     them: the sets of a group that begins a Load, or began one since the file was found damaged.
+//   - The store first gives these sets up durably: the state of the group becomes a mark (no bytes), and
+//     the group refuses all calls until the next Switch.
+//   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it
+//     reads. A later iterator finds the same keys. Nobody opens an iterator during the
+//     exchange (Store.excising). A Pebble snapshot does not keep files, so the store releases the captured
+//     views, and a Scrub starts again.
+//   - If a file crosses an end of the span, Pebble reads which keys remain in it, and takes a read error
 //     for the end of the file. Such a file was read whole before, or is new. If it cannot be
-//     read now, the process ends before Pebble writes which files there are (Store.cutting).
+//     read now, the process ends before Pebble writes its list of files (Store.cutting).
 
-// discardKeysMax bounds the keys that are rewritten, and so the delay of writes: a file of
-// fileBytes has up to three million.
+// discardKeysMax bounds the keys that Discard rewrites, and so the delay of writes. A file of fileBytes has
+// up to three million keys.
 const discardKeysMax = 12 << 20
 
 // discardAgainAfter is the least time between two attempts of Discard at the same file.
 const discardAgainAfter = 10 * time.Minute
 
-// rewrittenName is the name of the file that Pebble takes over.
+// rewrittenName is the name of the rewritten file until Pebble ingests it.
 const rewrittenName = "rewritten.tmp"
 
 // damagedFile is a file that Pebble found damaged.
 type damagedFile struct {
 	pebble.DataCorruptionInfo
-	loaded map[uint32]bool // groups that began a Load since, so that another replica has their sets
-	met    bool            // since Discard tried
-	tried  time.Time       // by Discard
+	loaded map[uint32]bool // groups that began a Load since, so another replica has their sets
+	met    bool            // found damaged again since Discard tried
+	tried  time.Time       // last attempt of Discard
 }
 
 // overlaps reports whether the file may have keys of a span.
@@ -59,8 +59,8 @@ func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
 	return f.Bounds.End.Key == nil || bytes.Compare(f.Bounds.Start, span.End) < 0 && bytes.Compare(f.Bounds.End.Key, span.Start) >= 0
 }
 
-// Discard removes the damaged files that were met since its last attempt, if what is in use of
-// them can be read.
+// Discard removes the damaged files that were found since its last attempt, if all data in use in them is
+// readable.
 func (s *Store) Discard() {
 	done, err := s.db.Use()
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *Store) Discard() {
 	})
 }
 
-// discardFor removes the damaged files that may have keys of a group whose sets are about to be
-// replaced. The caller has the store in use.
+// discardFor removes the damaged files that may have keys of a group whose sets are about to be replaced. The
+// caller has called Use.
 func (s *Store) discardFor(g *Group) {
 	s.discard(g, func(f *damagedFile) bool {
 		concerned := f.mayHold(g.number)
@@ -99,7 +99,7 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 	s.mu.Unlock()
 	for _, f := range files {
 		s.mu.Lock()
-		gone := !slices.Contains(s.mu.files, f) // with one before it
+		gone := !slices.Contains(s.mu.files, f) // removed together with an earlier file
 		s.mu.Unlock()
 		if gone {
 			continue
@@ -110,7 +110,7 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 	}
 }
 
-// discardFile replaces the span of a damaged file by what is in use of it.
+// discardFile replaces the span of a damaged file by the data in it that is in use.
 func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	s.writes.Lock()
 	defer s.writes.Unlock()
@@ -127,7 +127,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 			return err
 		}
 	}
-	s.discards.Add(1) // before the keys go: a Scrub that misses some looks whether it rose
+	s.discards.Add(1) // before the keys go: a Scrub that misses keys checks whether the counter rose
 	if err := s.db.Flush(); err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
 	return err
 }
 
-// cut returns the greatest key up to a key at which Pebble can cut files: one that is a prefix
-// for filters, see comparer.
+// cut returns the greatest key up to the given key at which Pebble can cut files. Such a key is a prefix for
+// filters, see comparer.
 func cut(key []byte) []byte {
 	if kind := key[0]; len(key) > listBytes && (kind == keyMember || kind == keyTime || kind == keyOf) {
 		key = key[:listBytes]
@@ -174,9 +174,8 @@ func cut(key []byte) []byte {
 	return bytes.Clone(key)
 }
 
-// spanOf returns the span of a damaged file, widened by each damaged file that has keys on both
-// sides of an end. Where Pebble cuts such a file and cannot read it, it drops the rest without a
-// word.
+// spanOf returns the span of a damaged file, widened by each damaged file that has keys on both sides of an
+// end. If Pebble cuts such a file and cannot read it, it silently drops the rest.
 func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	span := cutAround(f.Bounds.Start, f.Bounds.End.Key)
 	for {
@@ -188,8 +187,8 @@ func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	}
 }
 
-// cutAround returns the least span with the keys from first to last at whose ends Pebble can cut
-// files.
+// cutAround returns the smallest span that contains the keys from first to last and at whose ends Pebble can
+// cut files.
 func cutAround(first, last []byte) pebble.KeyRange {
 	return pebble.KeyRange{Start: cut(first), End: pebbledb.After(cut(last))}
 }
@@ -199,7 +198,8 @@ func within(span pebble.KeyRange, first, last []byte) bool {
 	return bytes.Compare(first, span.Start) >= 0 && bytes.Compare(last, span.End) < 0
 }
 
-// widened returns the least span that has a span and each damaged file across one of its ends.
+// widened returns the smallest span that contains the span and each damaged file that crosses one of its
+// ends.
 func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	across, err := s.across(span)
 	if err != nil {
@@ -219,10 +219,10 @@ func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	return wider, nil
 }
 
-// cutFile is a file that Pebble cuts, as it has keys on both sides of an end of a span.
+// cutFile is a file that Pebble cuts because it has keys on both sides of an end of a span.
 type cutFile struct {
 	path        string
-	first, last []byte // its keys
+	first, last []byte // of its keys
 }
 
 // across returns the files that have keys on both sides of an end of a span.
@@ -237,7 +237,7 @@ func (s *Store) across(span pebble.KeyRange) (files []cutFile, err error) {
 	return files, err
 }
 
-// uncut returns the paths of the files that Pebble does not cut, if it excises a span.
+// uncut returns the paths of the files that Pebble does not cut when it excises the span.
 func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 	levels, err := s.db.SSTables()
 	if err != nil {
@@ -254,9 +254,9 @@ func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 	return paths, err
 }
 
-// unreadable ends the process if Pebble may be cutting a file that cannot be read: it may be about
-// to drop what is left of the file. A merge may have ended since, so that Pebble may cut each file
-// that is new. Readers may meet other damaged files meanwhile.
+// unreadable ends the process if Pebble may be cutting a file that cannot be read, because Pebble may be
+// about to drop the rest of that file. A merge may have ended since the span was chosen, so Pebble may cut
+// any new file. Readers may find other damaged files meanwhile; these do not count.
 func (s *Store) unreadable(path string, err error) {
 	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
 		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))
@@ -287,7 +287,7 @@ func (s *Store) fileOptions() *pebble.Options {
 	return o
 }
 
-// groups returns the groups that were opened and not dropped; some may be closed.
+// groups returns the groups that were opened and not dropped. Some may be closed.
 func (s *Store) groups() (all []*Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +297,7 @@ func (s *Store) groups() (all []*Group) {
 	return all
 }
 
-// giveUp has a group refuse all calls until its sets are replaced.
+// giveUp makes a group refuse all calls until its sets are replaced.
 func (s *Store) giveUp(g, loading *Group) error {
 	if err := s.db.Set(full(groupPrefix(keyState, g.number)), nil, pebble.Sync); err != nil {
 		return err
@@ -309,7 +309,7 @@ func (s *Store) giveUp(g, loading *Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if of := s.mu.groups[g.number]; of != nil && g != loading {
-		of.fresh = true // a Scrub returns ErrDamaged
+		of.fresh = true // so that a Scrub returns ErrDamaged
 	}
 	return nil
 }
@@ -317,17 +317,16 @@ func (s *Store) giveUp(g, loading *Group) error {
 // holder is a group that has keys in the store.
 type holder struct {
 	number      uint32
-	generations []uint32 // in use: its own, and that of a Load under way
-	group       *Group   // nil if it was not opened
+	generations []uint32 // generations in use: the group's own, and that of a Load under way
+	group       *Group   // nil if the group was not opened
 }
 
-// holders returns the groups that may have keys in use, ascending. Those that were not opened
-// since Open are read from disk.
+// holders returns the groups that may have keys in use, ascending. It finds groups that were not opened since Open on disk.
 func (s *Store) holders() ([]holder, error) {
 	byNumber := map[uint32]holder{}
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
-		if len(value) >= 4 { // it was not given up
+		if len(value) >= 4 { // the group was not given up
 			h.generations = []uint32{binary.BigEndian.Uint32(value)}
 		}
 		byNumber[h.number] = h
@@ -335,13 +334,13 @@ func (s *Store) holders() ([]holder, error) {
 	})
 	for _, g := range s.groups() {
 		h := holder{g.number, []uint32{g.Generation()}, g}
-		if g.loading.Load() { // else nobody reads what a Load that was let go left
+		if g.loading.Load() { // otherwise nobody reads the leftovers of an abandoned Load
 			h.generations = append(h.generations, h.generations[0]+1)
 		}
 		byNumber[g.number] = h
 	}
 	if err != nil && s.allOpened() {
-		err = nil // each refuses what it cannot read
+		err = nil // each holder refuses the keys that it cannot read
 	}
 	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
 }
@@ -357,10 +356,9 @@ func (s *Store) allOpened() bool {
 	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
-// replaceable reports whether another replica has the sets of a group that cannot be read: the
-// group begins a Load, or had one since each of the damaged files was found that may have made
-// them so. A Load that is older than one of these shows nothing: the group may have been alone
-// with its sets since.
+// replaceable reports whether another replica has the sets of a group that cannot be read. That is so if the
+// group begins a Load, or began one after the last of the relevant damaged files was found. An older Load
+// proves nothing: this replica may have been the only one with the sets since.
 func (r *rewriting) replaceable(g *Group) bool {
 	if g == nil || g == r.loading {
 		return g != nil
@@ -379,18 +377,18 @@ func (r *rewriting) replaceable(g *Group) bool {
 	return loaded
 }
 
-// rewriting copies what is in use of a span of keys to a file outside of the store.
+// rewriting copies the data in use of a key span to a file outside of the store.
 type rewriting struct {
 	store   *Store
-	loading *Group // it begins a Load; nil for none
+	loading *Group // the group that begins a Load; nil for none
 	span    pebble.KeyRange
 	path    string
-	to      *sstable.Writer // nil to count alone
+	to      *sstable.Writer // nil to count only
 	keys    int
-	lost    map[uint32]*Group // that cannot be read in the span, and that another replica has
+	lost    map[uint32]*Group // groups that another replica has and that are unreadable in the span
 }
 
-// rewrite writes what is in use of a span to a file, if it can all be read.
+// rewrite writes all data in use of a span to a file, if it can read all of it.
 func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error) {
 	r := &rewriting{store: s, loading: loading, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
 	holders, err := s.holders()
@@ -432,8 +430,8 @@ func (r *rewriting) all(holders []holder) error {
 	return nil
 }
 
-// holder copies the keys of one kind of a group. Of one that is given up it copies those of a
-// Load under way, whose Switch does not read them again.
+// holder copies the keys of one kind of a group. If the group was given up, holder copies the keys of the
+// Load under way, because Switch does not read these again.
 func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)
@@ -445,7 +443,7 @@ func (r *rewriting) holder(kind byte, h holder) error {
 		h.generations = h.generations[1:]
 	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
 		if err := h.group.usable(); err != nil {
-			return err // the generation on disk is not known
+			return err // the generation on disk is unknown
 		}
 	}
 	for _, generation := range h.generations {
@@ -456,8 +454,8 @@ func (r *rewriting) holder(kind byte, h holder) error {
 	return nil
 }
 
-// state copies the state of a group, or the mark that it was given up. A lookup, unlike an
-// iterator, does not read older states, which may be in the damaged block.
+// state copies the state of a group, or the mark that it was given up. It uses a lookup, because an iterator
+// also reads older states, which may be in the damaged block.
 func (r *rewriting) state(h holder) error {
 	key := full(groupPrefix(keyState, h.number))
 	if bytes.Compare(key, r.span.Start) < 0 || bytes.Compare(key, r.span.End) >= 0 {
@@ -489,7 +487,7 @@ func (r *rewriting) prefix(prefix []byte) error {
 	if bytes.Compare(from, to) >= 0 {
 		return nil
 	}
-	var failed error // not of a read
+	var failed error // an error other than that of a read
 	err := eachFrom(r.store.present(), from, to, func(key, value []byte) (bool, error) {
 		if r.keys++; r.keys > discardKeysMax {
 			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)

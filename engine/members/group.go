@@ -13,15 +13,15 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// State is what a group's sets are after an entry.
+// State describes a group's sets after an entry.
 type State struct {
 	Index  uint64 // of the last entry that changed a set, or judged an op to change one
 	Digest uint64 // the sum of hash over all pairs
 	Pairs  uint64
-	Stamp  Stamp // the last that was given; it never falls
+	Stamp  Stamp // the last one issued; it never falls
 }
 
-// Add counts a pair: it makes the state of pairs that come from elsewhere.
+// Add counts a pair. A loader uses it to compute the state of pairs from another replica.
 func (s *State) Add(p Pair, at Stamp) {
 	s.Pairs++
 	s.Digest += hash(p, at)
@@ -48,22 +48,22 @@ func parseState(b []byte) (State, error) {
 	}, nil
 }
 
-// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and what they
-// return belong to one goroutine at a time, that of the state machine; the other methods are
-// safe for concurrent use.
+// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and the values that they return
+// belong to one goroutine at a time, that of the state machine. The other methods are safe for concurrent
+// use.
 type Group struct {
 	store  *Store
 	number uint32
 
-	// state is that of the store: of the newest entry in it. Replay after a restart begins
-	// at an earlier one.
+	// state is the store's state, after the newest entry in it. A replay after a restart begins at an earlier
+	// one.
 	state State
 	// reading is held for reading while the fields below are in use, and for writing to
 	// change them.
 	reading sync.RWMutex
-	broken  error // why the sets cannot be used until a Load replaces them; nil for sets that can
+	broken  error // why the sets are unusable until a Load replaces them; nil if they are usable
 	at      prefix
-	dead    map[uint64]Stamp // deleted rows whose pairs are not all removed
+	dead    map[uint64]Stamp // deleted rows with pairs that are not removed yet
 
 	known   knownPairs
 	loading atomic.Bool // a Load wrote a block, and its Switch may follow
@@ -75,8 +75,8 @@ type Group struct {
 	}
 }
 
-// Group returns the sets of a group as they are on disk. The previous Group of the same
-// number must not be in use any more; it is closed if it is not.
+// Group returns the sets of a group as they are on disk. The caller must not use the previous Group of that
+// number any more; Group closes it if it is open.
 func (s *Store) Group(number uint32) (*Group, error) {
 	s.mu.Lock()
 	before := s.mu.groups[number]
@@ -92,7 +92,7 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g := &Group{store: s, number: number, at: prefix{group: number}}
 	s.writes.RLock() // until the generation is known
 	defer s.writes.RUnlock()
-	g.reading.Lock() // likewise
+	g.reading.Lock() // for the same reason
 	defer g.reading.Unlock()
 	s.mu.Lock()
 	s.openLocked(g)
@@ -103,12 +103,12 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	if err == nil {
 		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
-			err = nil // nobody reads them, and they stay
+			err = nil // nobody reads the leftovers, and they stay
 		}
 	}
 	if err != nil {
-		// The rows are served although the sets cannot be read. The number of the next load is
-		// above that of each earlier one, as these count up from 1.
+		// The replica serves rows although the sets are unreadable. Loads count up from 1, so the number of
+		// the next load is above all earlier ones.
 		s.db.Limited().Error("the members of a group cannot be read", "group", number, "err", err)
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
@@ -119,14 +119,14 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// usable returns why the sets cannot be used, nil for sets that can.
+// usable returns why the sets are unusable, or nil if they are usable.
 func (g *Group) usable() error {
 	g.reading.RLock()
 	defer g.reading.RUnlock()
 	return g.broken
 }
 
-// setState notes that the store's sets are of another state.
+// setState records that the store's sets have another state.
 func (g *Group) setState(s State) {
 	all := g.store.pairs.Add(int64(s.Pairs) - int64(g.state.Pairs))
 	g.state = s
@@ -136,8 +136,8 @@ func (g *Group) setState(s State) {
 	}
 }
 
-// removeOthers removes generations that a crash left: of a load that did not end, or from
-// before one that did.
+// removeOthers removes the generations that a crash left: those of an unfinished load, or those that a load
+// had replaced.
 func (g *Group) removeOthers() error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
@@ -206,10 +206,10 @@ func eachFrom(from reader, first, end []byte, fn func(key, value []byte) (bool, 
 	return damaged(errors.Join(err, it.Error(), it.Close()))
 }
 
-// State returns the state of the store: of the newest entry in it.
+// State returns the store's state, after the newest entry in it.
 func (g *Group) State() State { return g.state }
 
-// DiskBytes returns about how many bytes the sets have on disk.
+// DiskBytes returns roughly how many bytes the sets take on disk.
 func (g *Group) DiskBytes() (total uint64) {
 	done, err := g.begin()
 	if err != nil {
@@ -219,21 +219,21 @@ func (g *Group) DiskBytes() (total uint64) {
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
 		prefix := g.at.kind(kind)
 		bytes, err := g.store.db.EstimateDiskUsage(prefix, pebbledb.After(prefix))
-		if err == nil { // a damaged file is found when it is read
+		if err == nil { // a read finds a damaged file later
 			total += bytes
 		}
 	}
 	return total
 }
 
-// Generation returns the number of the load that the sets come from.
+// Generation returns the number of the load that the sets came from.
 func (g *Group) Generation() uint32 {
 	g.reading.RLock()
 	defer g.reading.RUnlock()
 	return g.at.generation
 }
 
-// Dying returns how many deleted rows have pairs that are to be removed.
+// Dying returns the number of deleted rows whose pairs are not all removed yet.
 func (g *Group) Dying() int {
 	g.reading.RLock()
 	defer g.reading.RUnlock()
@@ -245,7 +245,7 @@ func (at prefix) setState(batch *pebble.Batch, s State) error {
 	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
 }
 
-// Sync makes all entries that were committed durable.
+// Sync makes all committed entries durable.
 func (g *Group) Sync() error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -258,8 +258,8 @@ func (g *Group) Sync() error {
 	return nil
 }
 
-// Trim removes the outcomes of entries up to index: a snapshot that no restart is earlier
-// than contains these entries.
+// Trim removes the outcomes of entries up to index. A snapshot must contain these entries, so that no restart
+// begins at an earlier one.
 func (g *Group) Trim(index uint64) error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -295,8 +295,8 @@ func (g *Group) Adopts(generation uint32, s State) error {
 	return nil
 }
 
-// follows returns an ErrDamaged unless the store has the outcome of the first entry behind a
-// state: without it a replay would take the entry for one that changed nothing.
+// follows returns an ErrDamaged unless the store has the outcome of the first entry behind a state. Without
+// that outcome, a replay would assume that the entry changed nothing.
 func (g *Group) follows(s State) error {
 	done, err := g.store.db.Use()
 	if err != nil {

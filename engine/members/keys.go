@@ -35,14 +35,14 @@ var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome}
 
 const (
 	groupPrefixBytes = 5
-	prefixBytes      = groupPrefixBytes + 4 // through the generation
-	listBytes        = prefixBytes + 8 + 1  // through the column
-	pairBytesOfKey   = listBytes + 8        // through the member
+	prefixBytes      = groupPrefixBytes + 4 // up to and including the generation
+	listBytes        = prefixBytes + 8 + 1  // up to and including the column
+	pairBytesOfKey   = listBytes + 8        // up to and including the member
 	keyBytes         = listBytes + 8 + stampBytes
 )
 
-// comparer orders keys by their bytes. Keys of pairs have their beginning through the member as
-// prefix, which is what filters have; those of lists that through the column.
+// comparer orders keys by their bytes. For filters, the prefix of a pair's key ends after the member, and
+// that of a list's key after the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
 	c.Name = "countd.members.1"
@@ -55,8 +55,9 @@ var comparer = func() *pebble.Comparer {
 		}
 		return len(key)
 	}
-	// The default appends a zero, and may be below keys that have the prefix. For a reader of one
-	// prefix Pebble ends a removal of many keys there, and those behind it would be found again.
+	// Pebble's default appends a zero, and the result may sort below keys with the prefix. Pebble ends a
+	// removal of many keys there for a reader of one prefix, so that reader would find the removed keys
+	// behind it again.
 	c.ImmediateSuccessor = func(dst, prefix []byte) []byte {
 		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
 			return append(dst, longer...)
@@ -77,7 +78,7 @@ func groupPrefix(kind byte, group uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(make([]byte, 0, keyBytes), kind), group)
 }
 
-// prefix is what the keys of one kind begin with.
+// prefix is the beginning of all keys of one kind.
 type prefix struct {
 	group, generation uint32
 }
@@ -90,7 +91,7 @@ func (p prefix) number(kind byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(p.kind(kind), n)
 }
 
-// full fills a key up.
+// full pads a key with zeros.
 func full(key []byte) []byte { return append(key, make([]byte, keyBytes-len(key))...) }
 
 // put writes the prefix of a kind to the first bytes of dst.
@@ -110,8 +111,7 @@ func (p prefix) member(pair Pair, at Stamp) (key [keyBytes]byte) {
 	return key
 }
 
-// byTime returns the key of a line of a list: of the members of a row (keyTime), or of the
-// rows of a member (keyOf).
+// byTime returns the key of a line of a list: a member of a row (keyTime), or a row of a member (keyOf).
 func (p prefix) byTime(kind byte, of uint64, column uint8, line Entry) (key [keyBytes]byte) {
 	p.put(key[:], kind)
 	binary.BigEndian.PutUint64(key[prefixBytes:], of)
@@ -148,7 +148,7 @@ func hash(p Pair, at Stamp) uint64 {
 	return mix(h + uint64(at))
 }
 
-// mix is the finalizer of MurmurHash3, as digests are compared between replicas for ever.
+// mix is the finalizer of MurmurHash3. It must never change, because replicas compare digests.
 func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53

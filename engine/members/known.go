@@ -9,49 +9,49 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// A group knows in memory, by a filter, of nearly every absent pair that it is absent. Few of
-// the pairs that a page or an entry asks for exist, and for each of them Pebble would look at
-// its memtables and at a file of each level.
+// By a filter in memory, a group recognizes nearly every absent pair. Few of the pairs that a page or an
+// entry asks for exist. Without the filter, Pebble would search its memtables and a file of each level for
+// each of them.
 //
-// Invariant: knownPairs.now, if there is one, has each pair of the group's generation that is on
-// disk. It holds because a commit adds its pairs before it writes them, both in one step
-// (knownPairs.mu). The first filter of a group without pairs begins empty. Any other is filled:
-// first commits begin to add to it, too, then the pairs on disk are read. A removed pair stays
-// in the filter until the next is filled.
+// Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk. A commit
+// adds its pairs before it writes them, both in one step (knownPairs.mu). The first filter of a group without
+// pairs starts empty. Any other filter is filled in two steps: first commits begin to add to it too, then
+// fillFilter reads the pairs on disk. A removed pair stays in the filter until the next one is filled.
 
 const (
-	// filterBits is the size of a new filter per pair: one lookup of an absent pair in about 80
-	// reads the disk.
+	// filterBits is the size of a new filter per pair: one of about 80 lookups of absent pairs reads the
+	// disk.
 	filterBits = 10
-	// filterBitsFull is that of a full one, if there is memory for another: one in about 18 does.
+	// filterBitsFull is the size per pair at which a filter counts as full while there is memory for another.
+	// One of about 18 lookups of absent pairs then reads the disk.
 	filterBitsFull = 6
-	// filterBitsMin is that of a full one if there is none: one in about 6 does.
+	// filterBitsMin is the size per pair at which a filter counts as full while there is no memory for
+	// another. One of about 6 lookups of absent pairs then reads the disk.
 	filterBitsMin = 4
-	// filterPairsMin is how many pairs the smallest filter has room for.
+	// filterPairsMin is the capacity in pairs of the smallest filter.
 	filterPairsMin = 1024
-	// fillPairs is how many pairs are read between two pauses. An iterator would keep memtables
-	// and files that are replaced meanwhile, so that each such part has its own.
+	// fillPairs is the number of pairs that are read between two pauses. Each such part has its own iterator,
+	// because an iterator keeps replaced memtables and files.
 	fillPairs = 4096
 )
 
-// filter has pairs approximately: has may report one that was not added, and misses none that
-// was. It is safe for concurrent use.
+// filter is a set of pairs with false positives: has may report a pair that was not added, but reports every
+// added pair. It is safe for concurrent use.
 type filter struct {
 	lines   []filterLine
-	made    uint64       // for as many pairs
-	room    int64        // pairs with which it is full
-	pairs   atomic.Int64 // about as many were added
-	release func()       // gives the memory back; called once
+	made    uint64       // pairs that it was sized for
+	room    int64        // pairs at which it is full
+	pairs   atomic.Int64 // about how many pairs were added
+	release func()       // returns the memory; called once
 }
 
-// filterLine has the bits of some pairs. It is a line of the processor's cache, so that a lookup
-// waits for memory once.
+// filterLine holds the bits of some pairs. It is one cache line, so that a lookup waits for memory once.
 type filterLine [8]atomic.Uint64
 
 const (
 	lineBytes = 64
 	lineBits  = 8 * lineBytes
-	// pairBits is how many bits a pair sets.
+	// pairBits is the number of bits that a pair sets.
 	pairBits = 4
 )
 
@@ -92,27 +92,27 @@ func (f *filter) full() bool { return f.pairs.Load() > f.room }
 
 func (f *filter) bits() uint64 { return uint64(len(f.lines)) * lineBits }
 
-// filters are those of all groups of a store.
+// filters holds the filters of all groups of a store.
 type filters struct {
-	look  chan struct{} // fillFilters has to look at all groups
+	look  chan struct{} // asks fillFilters to check all groups
 	ended chan struct{}
 
-	one      sync.Mutex    // held to fill one, as one at a time is enough
-	released atomic.Uint64 // how often there may have been more memory for a group
+	one      sync.Mutex    // held while a filter is filled: one at a time is enough
+	released atomic.Uint64 // how often memory for a group's filter may have become free
 
-	// lackedAt is below the pairs of the store with which there was no memory for a filter: with
-	// fewer there may be. 0 if no group lacks one.
+	// lackedAt is a number of pairs in the store. With so many there was no memory for a filter; with fewer
+	// there may be. 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex
-	bytes int64 // of all
+	bytes int64 // of all filters
 }
 
-// filterMemory is the memory for all filters: what is left is for blocks and memtables.
+// filterMemory returns the memory for all filters. The rest is for blocks and memtables.
 func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 3 * 2 }
 
-// share returns the bits that pairs of one group get, of the memory for the pairs of all. An
-// eighth of that is for what others have above their share, see shrinkFilters.
+// share returns the filter bits of one group's pairs, in proportion to the pairs of all groups. It leaves out
+// an eighth of the memory, for groups that exceed their share (see shrinkFilters).
 func (s *Store) share(pairs uint64) uint64 {
 	all := uint64(max(s.pairs.Load(), 0))
 	s.mu.Lock()
@@ -124,8 +124,8 @@ func (s *Store) share(pairs uint64) uint64 {
 	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
 }
 
-// newFilter returns a filter with room for two thirds more pairs, or for fewer if the pairs of all
-// groups do not fit, and nil if it would soon be full.
+// newFilter returns a filter with capacity for two thirds more pairs than given, or for fewer if the pairs of
+// all groups do not fit. It returns nil if the filter would soon be full.
 func (s *Store) newFilter(pairs uint64) *filter {
 	bits := s.share(pairs)
 	s.filters.mu.Lock()
@@ -152,26 +152,26 @@ func (s *Store) newFilter(pairs uint64) *filter {
 	return f
 }
 
-// retryFilters has groups that lack filters try again, as there may be memory.
+// retryFilters makes groups that lack filters try again, because there may be memory now.
 func (s *Store) retryFilters() {
 	s.filters.released.Add(1)
 	s.lookAtGroups()
 }
 
-// knownPairs is what a group knows of its pairs.
+// knownPairs is a group's knowledge of its pairs.
 type knownPairs struct {
-	now    atomic.Pointer[filter] // nil for none
-	wanted atomic.Bool            // another filter
+	now    atomic.Pointer[filter] // nil if there is no filter
+	wanted atomic.Bool            // another filter is wanted
 
-	mu      sync.Mutex // held over each commit and to change now, and guards what follows
-	filling *filter    // nil for none
-	closed  bool       // no filter is made any more
+	mu      sync.Mutex // held during each commit and while now changes; guards the fields below
+	filling *filter    // nil if no filter is being filled
+	closed  bool       // no more filters are made
 	damaged bool       // the pairs could not be read
-	lacks   bool       // there was no memory for a filter, and since then
-	since   uint64     // filters.released
+	lacks   bool       // there was no memory for a filter when released was since
+	since   uint64     // value of filters.released
 }
 
-// mayHave reports whether a pair may be on disk, by a filter that is nil for none.
+// mayHave reports whether a pair may be on disk. Without a filter, f is nil and the answer is true.
 func (f *filter) mayHave(p Pair) bool { return f == nil || f.has(p) }
 
 // mayHave reports whether a pair may be on disk.
@@ -189,7 +189,7 @@ func (k *knownPairs) setLocked(f *filter) {
 	}
 }
 
-// forget drops all filters: other pairs are on disk.
+// forget drops all filters because the pairs on disk are others now.
 func (k *knownPairs) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,23 +215,23 @@ func (k *knownPairs) addLocked(p Pair) {
 	}
 }
 
-// wantFilter has another filter filled for the group.
+// wantFilter requests another filter for the group.
 func (g *Group) wantFilter() {
 	if !g.known.wanted.Swap(true) {
 		g.store.lookAtGroups()
 	}
 }
 
-// lookAtGroups has fillFilters look at all groups.
+// lookAtGroups makes fillFilters check all groups.
 func (s *Store) lookAtGroups() {
 	select {
 	case s.filters.look <- struct{}{}:
-	default: // it has still to look
+	default: // a check is already due
 	}
 }
 
-// fillFilters fills the filters that groups want, and those that there was no memory for once
-// some is given back, until Close.
+// fillFilters runs until Close. It fills the filters that groups want. Once memory is free, it also fills
+// those that lacked memory.
 func (s *Store) fillFilters() {
 	defer close(s.filters.ended)
 	for {
@@ -251,7 +251,7 @@ func (s *Store) fillFilters() {
 	}
 }
 
-// retries reports whether there was no memory for a filter, but there may be now.
+// retries reports whether a filter lacked memory but may get some now.
 func (g *Group) retries() bool {
 	g.known.mu.Lock()
 	defer g.known.mu.Unlock()
@@ -272,7 +272,7 @@ func (g *Group) fillFilter() error {
 		if next, err = g.fillPart(f, next); next == nil {
 			break
 		}
-		time.Sleep(time.Since(began)) // requests have at least half of the processor
+		time.Sleep(time.Since(began)) // leave at least half of the processor to requests
 	}
 	k := &g.known
 	k.mu.Lock()
@@ -289,8 +289,7 @@ func (g *Group) fillFilter() error {
 	return nil
 }
 
-// beginFilter begins a filter: commits add to it from here on. It returns nil if there is no
-// memory for one.
+// beginFilter begins a filter; commits add to it from now on. It returns nil if there is no memory.
 func (g *Group) beginFilter() (*filter, error) {
 	done, err := g.begin()
 	if err != nil {
@@ -310,7 +309,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	since := g.store.filters.released.Load()
 	f := g.store.newFilter(state.Pairs)
 	if f == nil {
-		k.setLocked(nil) // its memory may be what is lacking, and it is full
+		k.setLocked(nil) // it is full, and its memory may be what the new filter lacks
 		since = g.store.filters.released.Load()
 		f = g.store.newFilter(state.Pairs)
 	}
@@ -323,7 +322,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	return f, nil
 }
 
-// fillAgain has a filter filled that could not be because of damage, which is gone.
+// fillAgain fills a filter that damage had prevented, now that the damage is gone.
 func (g *Group) fillAgain() {
 	g.known.mu.Lock()
 	damaged := g.known.damaged
@@ -334,8 +333,8 @@ func (g *Group) fillAgain() {
 	}
 }
 
-// shrinkFilters has groups that have more than their share of the memory make do with that, for
-// a group that got none.
+// shrinkFilters makes groups with more than their share of memory use only their share, to free memory for a
+// group that got none.
 func (s *Store) shrinkFilters(lacking *Group) {
 	for _, g := range s.groups() {
 		if f := g.known.now.Load(); g != lacking && f != nil && f.bits() > s.share(f.made)/16*17 {
@@ -344,8 +343,8 @@ func (s *Store) shrinkFilters(lacking *Group) {
 	}
 }
 
-// fillPart adds the pairs of the next part to a filter, and returns the key behind which the
-// following part begins, nil for none.
+// fillPart adds the pairs of the next part to a filter. It returns the key behind which the following part
+// begins, or nil after the last.
 func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	done, err := g.begin()
 	if err != nil {

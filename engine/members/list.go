@@ -18,8 +18,8 @@ const (
 	stampShift = 6
 	// stampMax is the highest stamp that six bytes hold, of the year 2109.
 	stampMax Stamp = 1<<48 - 1
-	// stampsAhead bounds how far joins run ahead of the log's time: by a second. Beyond it, at
-	// over 64,000 joins a second in one shard, joins share a stamp and are in the order of ids.
+	// stampsAhead bounds how far stamps may run ahead of the log's time: one second. Above 64,000 joins a
+	// second in one shard, joins beyond that bound share a stamp and are ordered by id.
 	stampsAhead = 1000 << stampShift
 )
 
@@ -40,7 +40,7 @@ func (e Entry) Compare(o Entry) int {
 	return cmp.Or(cmp.Compare(o.At, e.At), cmp.Compare(e.ID, o.ID))
 }
 
-// Page selects a page of a list. It is stable: a change of the set moves no other entry.
+// Page selects a page of a list. A page is stable: a change of the set moves no other entry.
 type Page struct {
 	Limit     int
 	After     Entry // the last entry of the previous page

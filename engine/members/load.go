@@ -10,29 +10,29 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Load replaces the sets of a group by those of another replica, block by block. Readers see
-// the earlier sets until Switch.
+// Load replaces the sets of a group by those of another replica, block by block. Until Switch, readers see
+// the earlier sets.
 type Load struct {
 	group *Group
 	at    prefix
-	state State // of the pairs so far: Digest and Pairs alone
+	state State // state of the loaded pairs: only Digest and Pairs are set
 	last  Pair
 	dead  map[uint64]Stamp
 }
 
-// Load begins to replace the sets. The caller ends it with Switch, or lets it go: its pairs
-// are removed by the next Load.
+// Load begins to replace the sets. The caller ends it with Switch, or abandons it; the next Load removes the
+// pairs of an abandoned one.
 func (g *Group) Load() (*Load, error) {
 	done, err := g.store.db.Use()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	g.loading.Store(false) // an earlier one was let go
+	g.loading.Store(false) // an earlier Load was abandoned
 	g.store.discardFor(g)
 	if g.usable() != nil {
-		// The generation that the state on disk names is not known: it may be the one that the
-		// Load writes. A crash must not leave a state that names sets which are gone.
+		// The generation in the state on disk is unknown, and may be the one that this Load writes. A crash
+		// must not leave a state that names sets which are gone.
 		if err := g.setGivenUp(); err != nil {
 			return nil, fmt.Errorf("cannot write members: %w", err)
 		}
@@ -41,7 +41,7 @@ func (g *Group) Load() (*Load, error) {
 	return l, l.removeAll(l.at)
 }
 
-// setGivenUp marks the sets as given up, durably. See discard.go.
+// setGivenUp durably marks the sets as given up. See discard.go.
 func (g *Group) setGivenUp() error {
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
@@ -60,7 +60,7 @@ func (g *Group) Reset() error {
 	return l.Switch(State{})
 }
 
-// removeAll removes what a generation has on disk.
+// removeAll removes all data of a generation from disk.
 func (l *Load) removeAll(at prefix) error {
 	batch := l.group.store.db.NewBatch()
 	defer batch.Close()
@@ -75,7 +75,7 @@ func (l *Load) removeAll(at prefix) error {
 	return nil
 }
 
-// Block adds a block of a view. ErrDamaged means that it is none.
+// Block adds a block of a view. It returns ErrDamaged for bytes that are no such block.
 func (l *Load) Block(block []byte) error {
 	done, err := l.group.store.db.Use()
 	if err != nil {
@@ -142,7 +142,7 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 	return nil
 }
 
-// Check returns an ErrDamaged unless the blocks had all pairs of a state.
+// Check returns an ErrDamaged unless the blocks contained all pairs of a state.
 func (l *Load) Check(s State) error {
 	if l.state.Pairs != s.Pairs || l.state.Digest != s.Digest {
 		return fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, l.state.Pairs, l.state.Digest, s.Pairs, s.Digest)
@@ -150,7 +150,7 @@ func (l *Load) Check(s State) error {
 	return nil
 }
 
-// Switch makes the loaded sets, which are of a state, those of the group, durably.
+// Switch durably makes the loaded sets, whose state the caller passes, those of the group.
 func (l *Load) Switch(s State) error {
 	if err := l.Check(s); err != nil {
 		return err
@@ -176,8 +176,8 @@ func (l *Load) Switch(s State) error {
 	return l.removeAll(earlier)
 }
 
-// replace commits a batch with the state of the loaded sets, and makes them those of the group
-// before a damaged file can be removed: that would go by the earlier ones.
+// replace commits a batch with the state of the loaded sets, and makes them those of the group. It holds off
+// the removal of damaged files, which would otherwise use the earlier sets.
 func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()

@@ -12,25 +12,25 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's manifest lists its files. Pebble takes a damaged record of it for the end of it, as a
-// crash may leave one, and then removes the files that later records list. Their pairs would be
-// absent without an error, and the next entries would be judged by that. So a sum of the manifest
-// is beside it, in sumName:
+// Pebble's manifest lists its files. A crash may leave a partial record at its end, so Pebble takes a damaged
+// record for the end of the manifest, and removes the files that later records list. Their pairs would be
+// absent without an error, and the next entries would be judged by that. So the store keeps a sum of the
+// manifest beside it, in sumName:
 //
 //	version 1 (1) | bytes (8) | CRC32C of so many first bytes of the manifest (4) | its name … | CRC32C of all before (4)
 //
-// Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never
-// refuses one for a crash:
+// Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never refuses one
+// because of a crash:
 //
-//   - A sum is written once its bytes are durable, and no byte of a manifest is written twice. So
-//     a sum stays true for as long as there is a manifest of its name.
+//   - The store writes a sum once its bytes are durable, and Pebble writes no byte of a manifest twice. So
+//     a sum stays true as long as a manifest of its name exists.
 //   - No other manifest gets that name: the name is durable before its first sum, and Pebble
-//     numbers a manifest above all files that it finds, also if an older program opens the store.
-//   - It is replaced without a sync, as a crash that loses it, or a part of it, leaves none, or an
-//     earlier one. No sum, and one of another manifest, refuse nothing: a crash while Pebble
+//     numbers a manifest above all files that it finds.
+//   - The store replaces the sum without a sync. A crash that loses the new sum, or part of it, leaves no sum
+//     or an earlier one. Open accepts a missing sum, and the sum of another manifest: a crash while Pebble
 //     begins a manifest leaves the sum of the new one beside the one in use.
 //
-// Each Open begins a manifest, so one without a sum is read once.
+// Each Open begins a manifest, so a manifest is read without a sum at most once.
 const (
 	sumName      = "manifest.sum"
 	sumVersion   = 1
@@ -41,7 +41,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// manifestSum is the sum of the first bytes of a manifest.
+// manifestSum is the checksum of the first bytes of a manifest.
 type manifestSum struct {
 	name  string
 	bytes uint64
@@ -55,7 +55,7 @@ func (s *manifestSum) appendTo(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// parseSum returns false for bytes that are no whole sum.
+// parseSum returns false unless the bytes are a whole sum.
 func parseSum(b []byte) (s manifestSum, whole bool) {
 	end := len(b) - 4
 	if end < sumHeadBytes || b[0] != sumVersion || crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
@@ -68,7 +68,7 @@ func parseSum(b []byte) (s manifestSum, whole bool) {
 func checkManifest(fs vfs.FS, dir string) error {
 	b, err := readFile(fs, fs.PathJoin(dir, sumName))
 	if err != nil {
-		return nil // there is none, or it proves nothing
+		return nil // no sum, or one that proves nothing
 	}
 	sum, whole := parseSum(b)
 	if !whole {
@@ -80,7 +80,7 @@ func checkManifest(fs vfs.FS, dir string) error {
 	}
 	f, err := fs.Open(found.ManifestFilename)
 	if err != nil {
-		return nil // likewise
+		return nil // Pebble finds the error, too
 	}
 	defer f.Close()
 	crc := crc32.New(castagnoli)
@@ -103,7 +103,7 @@ func readFile(fs vfs.FS, path string) ([]byte, error) {
 	return b, errors.Join(err, f.Close())
 }
 
-// summingFS keeps the sum of the manifest that is written.
+// summingFS keeps the sum of the manifest that Pebble writes.
 type summingFS struct{ vfs.FS }
 
 // Unwrap implements vfs.FS.
@@ -118,14 +118,14 @@ func (fs summingFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fil
 	return f, err
 }
 
-// manifest is a manifest that is written, by one goroutine at a time.
+// manifest is a manifest that one goroutine at a time writes.
 type manifest struct {
 	vfs.File
 	fs  vfs.FS
 	dir string
-	sum manifestSum // of all that was written
+	sum manifestSum // of all bytes written
 
-	named bool // durably
+	named bool // the name is durable
 }
 
 // Write implements vfs.File. If it fails, Pebble ends the process.
@@ -138,7 +138,7 @@ func (m *manifest) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Sync implements vfs.File. Pebble makes a manifest durable by no other call.
+// Sync implements vfs.File. Pebble makes a manifest durable only by this call.
 func (m *manifest) Sync() error {
 	err := m.File.Sync()
 	if err != nil {
@@ -148,7 +148,7 @@ func (m *manifest) Sync() error {
 		m.named = m.syncName() == nil
 	}
 	if m.named {
-		_ = m.writeSum() // the one before it is true, too
+		_ = m.writeSum() // the earlier sum stays true
 	}
 	return nil
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// outcome is what an entry did to the sets, for a replay of it when the sets have the changes
-// of later entries too:
+// outcome records the effect of an entry on the sets. A replay of the entry needs it when the sets already
+// have the changes of later entries:
 //
 //	previous (8) | state after the entry, see State | judged …
 //
-// previous is the index of the previous outcome. judged has a bit for each op of a member in
-// the entry: set if the op was judged to change its set.
+// previous is the index of the previous outcome. judged has a bit for each op of a member in the entry: set
+// if the op was judged to change its set.
 type outcome struct {
 	previous uint64
 	after    State
-	judged   []byte // aliases what was parsed
+	judged   []byte // aliases the parsed bytes
 }
 
 const outcomeBytesMin = 8 + stateBytes

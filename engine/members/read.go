@@ -30,8 +30,8 @@ type lookup struct {
 	at prefix
 }
 
-// lookup returns a lookup of pairs; if onDisk, of flushed pairs alone. The caller keeps the store
-// in use until it closes l.it.
+// lookup returns a lookup of pairs, or, if onDisk, of flushed pairs alone. The caller has called Use, and
+// keeps the store in use until it closes l.it.
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
@@ -49,8 +49,7 @@ func (l lookup) stamp(p Pair) (Stamp, error) {
 	return at, err
 }
 
-// Contains fills in, len(rows) values: whether the member is in the set of each row's
-// column.
+// Contains fills in, which has len(rows) values: whether the member is in the set of each row's column.
 func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) error {
 	done, err := g.begin()
 	if err != nil {
@@ -78,7 +77,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) 
 		f = nil // it may lack pairs that l reads
 	}
 	for i, row := range rows {
-		if !f.mayHave(pair(row)) { // asked again, as it has by now what l reads
+		if !f.mayHave(pair(row)) { // checked again, because the filter now has the pairs that l reads
 			continue
 		}
 		at, failed := l.stamp(pair(row))
@@ -112,8 +111,8 @@ func (g *Group) Rows(member uint64, column uint8, page Page) (List, error) {
 	return g.list(keyOf, member, column, page, func(line Entry) bool { return line.At > g.dead[line.ID] })
 }
 
-// list reads one page. A page of members begins behind page.After, one of rows at it: the
-// caller knows which row of this shard is the first behind one of another.
+// list reads one page. A page of members begins behind page.After, and a page of rows at it: the caller knows
+// which row of this shard comes first behind a row of another shard.
 func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(Entry) bool) (l List, err error) {
 	var start [listBytes]byte
 	g.at.put(start[:], kind)
@@ -123,7 +122,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 	if page.Continues {
 		key := g.at.byTime(kind, of, column, page.After)
 		if first = key[:]; kind == keyTime {
-			first = append(first, 0) // the least key behind it
+			first = append(first, 0) // the smallest key behind first
 		}
 	}
 	it, err := g.store.iterate(start[:], end, false)
@@ -136,7 +135,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 			break
 		}
 		if !alive(line) {
-			if kind == keyTime { // older members of a deleted row are gone too
+			if kind == keyTime { // the deletion of a row also removed older members
 				break
 			}
 			continue

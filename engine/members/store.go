@@ -27,8 +27,8 @@ type Config struct {
 	Logger      *slog.Logger
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
-	// Groups returns the groups that may have sets on disk from before Open, others too. nil for
-	// unknown: then a damaged file stays if groups that were not opened may have sets in it.
+	// Groups returns the groups that may have had sets on disk before Open; it may return others too. nil
+	// means unknown: then a damaged file stays as long as groups that were not opened may have sets in it.
 	Groups func() []uint32
 	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
@@ -37,30 +37,28 @@ type Config struct {
 const (
 	// MemoryBytesDefault is enough for the filters of 73 million pairs, see filterMemory.
 	MemoryBytesDefault = 64 << 20
-	// MemoryBytesMin is enough to work at all.
+	// MemoryBytesMin is the least memory that the store works with.
 	MemoryBytesMin = 8 << 20
 
-	// blockBytes is small, as a lookup that memory does not answer reads and unpacks a block: in
-	// 16 KiB that takes twice as long, and pairs take 6 % less.
+	// blockBytes is small because a lookup that misses the cache reads and unpacks a whole block. With 16 KiB
+	// that takes twice as long, and pairs take 6 % less space.
 	blockBytes = 4 << 10
-	// indexBytes is the size of a part of a file's index. A lookup reads one part, unless memory
-	// has it.
+	// indexBytes is the size of a part of a file's index. A lookup reads one part unless it is cached.
 	indexBytes = 16 << 10
 	// fileBytes is the size of most files.
 	fileBytes = 8 << 20
-	// memtables is the most memtables, including those being flushed. Up to as many again stay
-	// in memory, for a reader or to be used again.
+	// memtables bounds the memtables, including those being flushed. As many again may stay in memory, for a
+	// reader or for reuse.
 	memtables = 2
-	// memtableMost is below what Pebble allows.
+	// memtableMost is below Pebble's limit.
 	memtableMost = 1 << 30
-	// level0Most is when pairs are merged into the levels below: once half as many files of
-	// level 0 may have the same key. More of them are merged at once then, and each lower file
-	// is rewritten less often.
+	// level0Most sets when Pebble merges pairs into the lower levels: once half as many files of level 0 may
+	// have the same key. A high value merges more files at once, and rewrites each lower file less often.
 	level0Most = 8
 )
 
-// ErrDamaged is returned for sets that cannot be read, or that are not what the log made of
-// them. Another replica has them.
+// ErrDamaged is returned for sets that cannot be read, or that differ from what the log made of them. Another
+// replica has them.
 var ErrDamaged = errors.New("members are damaged on disk")
 
 // Store owns the sets of all shards of a node, in one Pebble. Its methods are safe for
@@ -75,25 +73,25 @@ type Store struct {
 
 	filterHits, filterMisses atomic.Int64
 
-	damaged atomic.Uint64 // times that Pebble met damage
+	damaged atomic.Uint64 // how often Pebble found damage
 
-	mu struct { // under it nothing is read or written
+	mu struct { // never held during I/O
 		sync.Mutex
 		groups map[uint32]*suspect // opened and not dropped since
-		// unopened are the pairs of groups on disk that were not opened yet, as far as they can be read.
+		// unopened counts the pairs of groups on disk that were not opened yet, as far as they are readable.
 		unopened map[uint32]uint64
 		files    []*damagedFile
 		readers  map[*ViewReader]struct{} // open
 	}
 
-	// writes is held for reading by each write to Pebble, and for writing to replace a damaged
-	// file. It is acquired before all locks but that of pebbledb.DB.Use.
+	// writes is held for reading by each write to Pebble, and for writing while a damaged file is replaced.
+	// It is acquired before all locks except that of pebbledb.DB.Use.
 	writes sync.RWMutex
-	// excising is held for writing while files are replaced, and for reading to find keys or to
-	// begin to, see present. While one has it, it acquires none but mu.
+	// excising is held for writing while files are replaced, and for reading to find keys or to begin to, see
+	// present. Its holder acquires no lock but mu.
 	excising sync.RWMutex
 	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
-	// cutting are the paths of the files that stay whole while others are replaced; nil else.
+	// cutting holds the paths of the files that stay whole while others are replaced; otherwise it is nil.
 	cutting atomic.Pointer[map[string]bool]
 }
 
@@ -112,7 +110,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.ended = make(chan struct{}, 1), make(chan struct{})
-	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // of a crash, and there is none else
+	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // left by a crash; usually there is none
 	if err := checkManifest(cfg.FS, cfg.Dir); err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
@@ -127,7 +125,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 		return nil, err
 	}
 	_ = each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
-		if state, err := parseState(value[min(len(value), 4):]); err == nil { // else Group finds out
+		if state, err := parseState(value[min(len(value), 4):]); err == nil { // otherwise Group reports the error
 			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = state.Pairs
 		}
 		return true, nil
@@ -137,9 +135,8 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	return s, nil
 }
 
-// options shares the memory out: a tenth for each memtable, which Pebble takes from the
-// cache, two thirds for filters, the rest for blocks. The larger the memtables, the less often
-// pairs are merged.
+// options divides the memory: a tenth for each memtable, which Pebble takes from the cache, two thirds for
+// filters, the rest for blocks. Larger memtables mean fewer merges of pairs.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
@@ -147,27 +144,27 @@ func (s *Store) options() *pebble.Options {
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
-	// Files have no filters, as groups do better with theirs: that of one file would be a block of
-	// a megabyte, for which the cache drops a hundred others.
+	// Files have no filters, because the filters of groups serve better. The filter of one file would be a
+	// block of a megabyte, for which the cache would drop a hundred other blocks.
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
 		o.TargetFileSizes[i] = fileBytes
 	}
-	// What varies in a block are bytes that nothing makes much smaller, see columns.go.
+	// No compression makes the varying bytes of a block much smaller, see columns.go.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	return o
 }
 
-// reader finds keys: those at present, or those of a Pebble snapshot.
+// reader finds keys: the present ones, or those of a Pebble snapshot.
 type reader interface {
 	Get(key []byte) ([]byte, io.Closer, error)
 	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
 }
 
-// present finds the keys that the store has when it is called. All reads of keys at present use it:
-// for a moment of an ingest with an excise Pebble does not have the earlier keys any more, and does
-// not show those that replace them yet. An iterator from before keeps the earlier keys. Pebble
-// snapshots are taken under Store.writes.
+// present finds the keys that the store has at the time of the call. All reads of present keys use it. For a
+// moment of an ingest with an excise, Pebble no longer has the earlier keys, and does not yet show their
+// replacements. An iterator from before keeps the earlier keys. Pebble snapshots are taken under
+// Store.writes.
 type present struct{ of *Store }
 
 func (s *Store) present() present { return present{s} }
@@ -186,21 +183,20 @@ func (p present) NewIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
 	return p.of.db.NewIter(o)
 }
 
-// iterate returns an iterator of some keys, for prefix seeks, or if onDisk of those that were
-// flushed.
+// iterate returns an iterator of some keys, for prefix seeks. If onDisk, it covers only flushed keys.
 func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error) {
 	return s.present().NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
 
-// commit writes a batch. The caller has the store in use.
+// commit writes a batch. The caller has called Use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	s.writes.RLock()
 	defer s.writes.RUnlock()
 	return batch.Commit(sync)
 }
 
-// Close closes the store and the ViewReaders that are open: a backup may still be read. The groups
-// must be closed. Later calls of other methods get pebbledb.ErrClosed.
+// Close closes the store and the open ViewReaders: a backup may still be reading one. The groups must be
+// closed. Later calls of other methods get pebbledb.ErrClosed.
 func (s *Store) Close() error {
 	s.db.Stop()
 	<-s.filters.ended
@@ -214,18 +210,18 @@ func (s *Store) Close() error {
 	})
 }
 
-// Stats are numbers of a store for metrics. Those from Hits on count since Open.
+// Stats are a store's figures for metrics. Hits and the fields below it count from Open on.
 type Stats struct {
 	Pairs       int64  // of the groups in use
 	DiskBytes   uint64 // of all files
 	MemoryBytes int64  // of the cache of blocks, of filters and of recent changes
 
-	Hits, Misses             int64 // blocks that were in the cache, and blocks that were not
-	FilterHits, FilterMisses int64 // lookups of pairs that a filter ended, and that it did not
+	Hits, Misses             int64 // blocks found in the cache, and blocks that were not
+	FilterHits, FilterMisses int64 // lookups of pairs that a filter answered, and those that it could not
 	Damaged                  uint64
 }
 
-// Stats returns the numbers of the store, none after Close.
+// Stats returns the figures of the store, all 0 after Close.
 func (s *Store) Stats() Stats {
 	done, err := s.db.Use()
 	if err != nil {
@@ -265,7 +261,7 @@ func (s *Store) Drop(number uint32) error {
 	delete(s.mu.groups, number)
 	delete(s.mu.unopened, number)
 	for _, f := range s.mu.files {
-		delete(f.loaded, number) // the next group of the number has not
+		delete(f.loaded, number) // a new group of that number has begun no Load
 	}
 	s.mu.Unlock()
 	s.retryFilters()
@@ -277,5 +273,5 @@ func damaged(err error) error {
 	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, pebbledb.ErrClosed) {
 		return err
 	}
-	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // its other formats include a stack
+	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // the error's other formats include a stack
 }

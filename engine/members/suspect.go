@@ -9,17 +9,17 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Pebble meets damage where nobody reads a set, too: when it merges files. It names the file
-// and the keys at its ends, which may belong to several groups, and to none that is in use. So
-// each group that may be concerned is a suspect until a Scrub shows whether it is.
+// Pebble also finds damage where nobody reads a set: when it merges files. It names the file and the keys at
+// its ends. These may belong to several groups, and to none that is in use. So each group that may be
+// affected is a suspect until a Scrub shows whether it is damaged.
 
-// suspect is what is known of a group that was opened.
+// suspect holds what the store knows of a group that was opened.
 type suspect struct {
 	group *Group
-	fresh bool // a file that may have keys of the group was found damaged since TakeSuspicion
+	fresh bool // since TakeSuspicion, a file that may have keys of the group was found damaged
 }
 
-// openLocked lists a group. Damage may have been met before.
+// openLocked lists a group. Damage may have been found before.
 func (s *Store) openLocked(g *Group) {
 	delete(s.mu.unopened, g.number)
 	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {
@@ -27,9 +27,9 @@ func (s *Store) openLocked(g *Group) {
 	})}
 }
 
-// noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble meets
-// the same file again and again, which counts once. Any lock but Store.mu may be held here, as
-// every read may find damage.
+// noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble finds the same file
+// again and again; it counts once. The caller may hold any lock except Store.mu, because every read may find
+// damage.
 func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.damaged.Add(1)
 	s.unreadable(info.Path, info.Details)
@@ -55,7 +55,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.db.Limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
 }
 
-// knowsDamage reports whether a damaged file was met that is still there.
+// knowsDamage reports whether a damaged file was found that still exists.
 func (s *Store) knowsDamage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,7 @@ func (f *damagedFile) mayHold(number uint32) bool {
 	return mayHold(f.Bounds.Start, f.Bounds.End.Key, number)
 }
 
-// mayHold reports whether there may be keys of a group from first to last. Without bounds there
-// may be.
+// mayHold reports whether the group may have keys from first to last. Without bounds it may.
 func mayHold(first, last []byte, number uint32) bool {
 	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
 		prefix := groupPrefix(kind, number)
@@ -76,8 +75,7 @@ func mayHold(first, last []byte, number uint32) bool {
 	})
 }
 
-// TakeSuspicion reports whether damage was found since the last call that may concern the
-// group.
+// TakeSuspicion reports whether damage that may affect the group was found since the last call.
 func (g *Group) TakeSuspicion() bool {
 	s := g.store
 	s.mu.Lock()

@@ -8,10 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// tableFS is the file system of the files of pairs. Pebble takes a file for damaged if bytes
-// differ from those written, but not if the disk cannot read them: without more it would never
-// let go of that file, see discard.go. So such an error is one of damage here. Pebble compares file
-// systems, so that it is a pointer.
+// tableFS is the file system of the files of pairs. Pebble treats changed bytes as damage, but not a read
+// error of the disk, and would then never drop that file (see discard.go). So tableFS turns such an error
+// into damage. It is a pointer because Pebble compares file systems.
 type tableFS struct {
 	vfs.FS
 	unreadable func(path string, err error)
@@ -29,14 +28,14 @@ func (fs *tableFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return f, err
 }
 
-// table is a file of pairs that is read.
+// table is a file of pairs that Pebble reads.
 type table struct {
 	vfs.File
 	path       string
 	unreadable func(path string, err error)
 }
 
-// ReadAt implements vfs.File. Pebble reads nothing behind the end of a file.
+// ReadAt implements vfs.File. Pebble never reads beyond the end of a file.
 func (t table) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := t.File.ReadAt(p, offset)
 	if err != nil {

@@ -9,17 +9,16 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// scrubKeys is how many keys are read between two calls of the function that Scrub is given:
-// a few blocks.
+// scrubKeys is the number of keys that Scrub reads between two calls of its read function: a few blocks.
 const scrubKeys = 2048
 
 // Verify is a Scrub at full speed.
 func (g *Group) Verify() error { return g.Scrub(func(int) error { return nil }) }
 
-// Scrub reads all sets of a group as they are now, and returns an ErrDamaged unless each order
-// has the pairs of the state that the log made. Entries may be applied meanwhile. Between
-// steps of a few blocks it calls read with the bytes of the last step, and returns the error
-// of that. What is removed during a Scrub stays on disk until its end.
+// Scrub reads all sets of a group as they are now. It returns an ErrDamaged unless each order of keys has the
+// pairs of the state that the log made. Entries may be applied meanwhile. Between steps of a few blocks it
+// calls read with the bytes of the last step, and returns the error of read. Data that is removed during a
+// Scrub stays on disk until its end.
 func (g *Group) Scrub(read func(bytes int) error) error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -70,7 +69,7 @@ func (g *Group) scrub(read func(bytes int) error) error {
 	})
 }
 
-// sum returns number and digest of the pairs in one order.
+// sum returns the number and the digest of the pairs in one order of keys.
 func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 	prefix := v.at.kind(kind)
 	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
@@ -89,7 +88,7 @@ func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 		p, at, err = parseKey(kind, it.Key())
 		s.Add(p, at)
 		if keys++; keys%scrubKeys == 1 && kind == keyMember && !filters.SeekPrefixGE(it.Key()) {
-			err = errors.Join(err, filters.Error()) // the filter of the file is damaged, which the scan does not read
+			err = errors.Join(err, filters.Error()) // the filter of the file is damaged; the scan does not read it
 		}
 		if keys%scrubKeys == 0 {
 			now := it.Stats().InternalStats.BlockBytes

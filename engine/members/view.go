@@ -28,7 +28,8 @@ const (
 	deadBytes = 8 + stampBytes
 
 	pairsInBlock = 4096
-	// blockBytesMax bounds the other blocks. An outcome has one bit for each op of an entry.
+	// blockBytesMax bounds blocks other than those of outcomes. An outcome has one bit for each op of an
+	// entry.
 	blockBytesMax = 128 << 10
 )
 
@@ -37,22 +38,22 @@ const (
 // snapshot can be read.
 var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
-// viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot
-// that its replica stores, and that of the one being written.
+// viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot that its
+// replica stores, and that of the snapshot being written.
 //
 // OpenView finds the sets that a snapshot names:
 //
-//   - As of its moment, while its view is kept: until viewsKept later ones are captured,
+//   - As of the snapshot's moment, while its view is kept: until viewsKept later views are captured,
 //     ReleaseViews releases it, or a damaged file is removed. HoldViews stops ReleaseViews. So
-//     a caller that holds the views before it takes the snapshot, and lets nobody take another
-//     until OpenView returns, gets the sets of that moment.
+//     a caller gets the sets of that moment if it holds the views before it takes the snapshot, and lets
+//     nobody take another until OpenView returns.
 //   - As of a later entry, with the outcomes since, while the replica stores this snapshot or
 //     an older one: Trim removes no outcome behind the oldest.
-//   - Else not at all: ErrMovedOn.
+//   - Otherwise not at all: ErrMovedOn.
 //
-// An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or
-// removed meanwhile. It has read the deleted rows and the outcomes, and its iterator keeps the
-// pairs of its moment and their files.
+// An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or removed meanwhile.
+// It has read the deleted rows and the outcomes, and its iterator keeps the pairs of its moment and their
+// files.
 const viewsKept = 2
 
 // View is the sets of a group as they were at one moment.
@@ -91,8 +92,8 @@ func (g *Group) Capture() error {
 	return nil
 }
 
-// openLocked returns a view of the present sets with one reference. The caller has the store
-// in use, and holds Store.writes.
+// openLocked returns a view of the present sets with one reference. The caller has called Use and holds
+// Store.writes.
 func (g *Group) openLocked() (v *View, err error) {
 	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot(), since: time.Now()}
 	v.at.group = g.number
@@ -102,17 +103,16 @@ func (g *Group) openLocked() (v *View, err error) {
 	return v, nil
 }
 
-// releaseLocked gives a reference back. The caller has the store in use.
+// releaseLocked releases a reference. The caller has called Use.
 func (v *View) releaseLocked() {
 	if v.refs--; v.refs == 0 {
-		_ = v.disk.Close() // it fails only twice
+		_ = v.disk.Close() // it fails only if called twice
 	}
 }
 
-// HoldViews has ReleaseViews release nothing until the caller calls release, once. The view of
-// a snapshot may be due before the snapshot is written and open: Capture keeps an earlier view
-// of the same state, with its time. Capture still replaces the oldest view, so a group keeps no
-// more than viewsKept.
+// HoldViews stops ReleaseViews until the caller calls release, once. The view of a snapshot may be due for
+// release before the snapshot is written and open: Capture keeps an earlier view of the same state, with its
+// time. Capture still replaces the oldest view, so a group keeps no more than viewsKept.
 func (g *Group) HoldViews() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,8 +124,8 @@ func (g *Group) HoldViews() (release func()) {
 	}
 }
 
-// ReleaseViews releases the captured views from before a moment, unless HoldViews holds them.
-// While there is one, what any group of the store removes stays on disk. OpenView does without.
+// ReleaseViews releases the views that were captured before a moment, unless HoldViews holds them. While a
+// view exists, all data that any group of the store removes stays on disk. OpenView can do without the view.
 func (g *Group) ReleaseViews(before time.Time) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -151,7 +151,7 @@ func (g *Group) releaseLocked(which func(*View) bool) {
 	})
 }
 
-// Close releases what the group keeps. The replica has stopped. Further calls do nothing.
+// Close releases all that the group keeps. The replica must have stopped. Further calls do nothing.
 func (g *Group) Close() {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -175,8 +175,8 @@ func (g *Group) Close() {
 	g.releaseLocked(func(*View) bool { return true })
 }
 
-// OpenView returns the sets for a snapshot that names a state: as of that state if they are
-// kept, else later ones with the outcomes since. The caller closes the reader.
+// OpenView returns the sets for a snapshot that names a state. They are as of that state if a view of it is
+// kept; otherwise they are later, with the outcomes since. The caller closes the reader.
 func (g *Group) OpenView(named State) (*ViewReader, error) {
 	r, err := g.openView(named)
 	if err != nil && r != nil {
@@ -223,7 +223,7 @@ type ViewReader struct {
 	last  [][]byte // blocks behind the pairs: outcomes
 	bytes int64    // of all blocks
 
-	left uint64 // pairs that were not read
+	left uint64 // pairs that were not read yet
 	mu   struct {
 		sync.Mutex // Close may run concurrently with Next
 		closed     bool
@@ -261,8 +261,8 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// outcomes reads the outcomes from a state to that of the view. Trim removes the first of them,
-// and none behind one that it leaves.
+// outcomes reads the outcomes from a state to that of the view. Trim may remove the first ones, but none
+// behind an outcome that it leaves.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
 	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), pebbledb.After(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
@@ -290,7 +290,7 @@ func (r *ViewReader) outcomes(from State) error {
 	return nil
 }
 
-// nextBlock returns the last block, or a new one of a kind if that has no room for size bytes.
+// nextBlock returns the last block, or a new block of a kind if the last one has no room for size bytes.
 func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
 	if n := len(*blocks); n == 0 || len((*blocks)[n-1])+size > blockBytesMax {
 		*blocks = append(*blocks, []byte{kind})
@@ -301,7 +301,7 @@ func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
 // State returns the state of the view.
 func (r *ViewReader) State() State { return r.view.state }
 
-// Size returns how many blocks follow, and their bytes.
+// Size returns the number of blocks that follow, and their bytes.
 func (r *ViewReader) Size() (blocks int, bytes int64) {
 	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.first) + len(r.last), r.bytes
 }
@@ -364,7 +364,7 @@ func (r *ViewReader) Close() {
 	r.close()
 }
 
-// close is Close, for a caller that has the store in use or closes it.
+// close is Close for a caller that has called Use or closes the store.
 func (r *ViewReader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -377,7 +377,7 @@ func (r *ViewReader) close() {
 	delete(s.mu.readers, r)
 	s.mu.Unlock()
 	if r.mu.it != nil {
-		_ = r.mu.it.Close() // what failed was returned by Next
+		_ = r.mu.it.Close() // Next has returned its error
 	}
 	r.view.group.mu.Lock()
 	defer r.view.group.mu.Unlock()
@@ -390,8 +390,8 @@ func appendStamp(dst []byte, s Stamp) []byte {
 	return append(dst, b[:]...)
 }
 
-// EachDead calls fn with the deleted rows of a block, none if it has other items. Their pairs
-// up to a stamp are gone, though they follow.
+// EachDead calls fn with the deleted rows of a block, and not at all for a block of other items. Pairs of a
+// row with stamps up to the given one are gone, even if later blocks contain them.
 func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	if len(block) == 0 || block[0] != blockDead {
 		return nil
@@ -405,7 +405,7 @@ func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	return nil
 }
 
-// EachPair calls fn with the pairs of a block, none if it has other items.
+// EachPair calls fn with the pairs of a block, and not at all for a block of other items.
 func EachPair(block []byte, fn func(p Pair, at Stamp) error) error {
 	if len(block) == 0 || block[0] != blockPairs {
 		return nil
