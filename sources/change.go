@@ -23,7 +23,7 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-// Put makes a source, or replaces its configuration: JSON, or YAML.
+// Put creates a source, or replaces its configuration, which is JSON or YAML.
 func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, error) {
 	cfg, err := source.ParseNamed(name, text)
 	if err == nil {
@@ -32,7 +32,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	if err != nil {
 		return nil, argument(err)
 	}
-	known := false // it was there
+	known := false // the source existed
 	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		switch {
 		case err == nil:
@@ -53,11 +53,11 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	})
 }
 
-// changesMax bounds how often a change of a source begins anew because another came first.
+// changesMax bounds how often a change of a source starts again because another change came first.
 const changesMax = 10
 
-// change makes a change of a source as it is read, or anew if another change came first. It calls
-// apply with what came of reading the source, and returns the source after the change.
+// change changes a source in the state that it reads, and starts again if another change came first. It calls
+// apply with the result of reading the source, and returns the source after the change.
 func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*Source, error) {
 	for tries := 1; ; tries++ {
 		n, of, err := s.find(ctx, name)
@@ -74,9 +74,9 @@ func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Nod
 	}
 }
 
-// create makes a source. One that does not begin at the first messages is paused until its
-// beginning is recorded: otherwise a reader could record another. Where that fails, the source is
-// deleted, unless somebody else has begun or changed it since.
+// create creates a source. A source that does not begin at the first messages stays paused until its
+// beginning is recorded: otherwise a reader could record another beginning. If recording fails, create
+// deletes the source, unless another call has begun or changed it since.
 func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
@@ -102,7 +102,7 @@ func undo(ctx context.Context, err error, part func(context.Context) error) erro
 	return errors.Join(err, undone)
 }
 
-// beginAndResume records where the partitions of a source begin that is Changing, and has it read.
+// beginAndResume records where the partitions of a source begin, which must be Changing, and resumes it.
 func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	begun, err := s.begun(ctx, n, of)
 	if err == nil && !begun.Changing { // an operator has paused or resumed it
@@ -114,21 +114,21 @@ func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.
 	return n.SetPaused(ctx, begun, false, false)
 }
 
-// begun records where the partitions of a source begin, and returns the source then.
+// begun records where the partitions of a source begin, and returns the source as it then is.
 func (s *Sources) begun(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	failed := s.begin(ctx, n, of)
 	if failed != nil && !errors.Is(failed, sink.ErrStopped) {
 		return of, failed
 	}
 	now, err := n.Source(of.Name)
-	if err == nil && now.Number != of.Number { // it means something else, or was made again
+	if err == nil && now.Number != of.Number { // its meaning changed, or it was created again
 		return of, sourcesink.ErrSourceChanged
 	}
 	return now, cmp.Or(err, failed)
 }
 
-// unbegun reports whether a source is paused because the beginning of its partitions is not
-// recorded: it was made a moment ago, or the node that made it died.
+// unbegun reports whether a source is paused because the beginning of its partitions is not recorded: it was
+// just created, or the node that created it died.
 func unbegun(of catalog.Source) bool {
 	cfg, err := source.ParseConfig(of.Config)
 	return err == nil && of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
@@ -137,9 +137,9 @@ func unbegun(of catalog.Source) bool {
 // changeTimeout bounds a change of the catalog that must not end with the request.
 const changeTimeout = 5 * time.Second
 
-// set replaces the configuration of a source. One that runs is paused for a change of what
-// its messages mean, and goes on after it. So does one that an earlier change has left paused; one
-// that an operator has paused stays so.
+// set replaces the configuration of a source. If the change alters the meaning of messages, set pauses a
+// running source and resumes it afterwards. It also resumes a source that an earlier change left paused, but
+// not one that an operator paused.
 func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config) (catalog.Source, error) {
 	stays := of.Paused && !of.Changing
 	// An older version may have stored what is refused now. Nobody reads such a source, so nobody
@@ -151,7 +151,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 		})
 	}
 	held := of
-	if !of.Paused { // a pause that another change has made serves: of two, one is done first
+	if !of.Paused { // the pause of another change serves; of two changes, one finishes first
 		meet(ctx, n, of)
 		var err error
 		if held, err = n.SetPaused(ctx, of, true, true); err != nil {
@@ -168,14 +168,14 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 	})
 }
 
-// setMeaning replaces the configuration of a paused source, before if that can be read, and what its
-// messages mean.
+// setMeaning replaces the configuration of a paused source and the meaning of its messages. before is the
+// former configuration, if readable.
 func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Source, before, cfg *source.Config, stays bool) (catalog.Source, error) {
 	if err := s.awaitEnd(ctx, n, of); err != nil {
 		return of, err
 	}
 	settled, err := n.SettleSource(ctx, of)
-	if errors.Is(err, sink.ErrStopped) { // its number is gone: it means something else by now, or was deleted
+	if errors.Is(err, sink.ErrStopped) { // the source has another meaning by now, or was deleted
 		err = sourcesink.ErrSourceChanged
 	}
 	if err != nil {
@@ -194,8 +194,8 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Sour
 	})
 }
 
-// setAndBegin has set replace a configuration. If the new one says where the source begins, and that is
-// not recorded, the source runs only after it is.
+// setAndBegin replaces a configuration by set. If the new one says where the source begins, and that is not
+// recorded, the source resumes only once it is.
 func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, stays bool, set func(paused bool) (catalog.Source, error)) (catalog.Source, error) {
 	begins := of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
 	now, err := set(stays || begins)
@@ -205,8 +205,8 @@ func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of catalog.Sou
 	return s.beginAndResume(ctx, n, now)
 }
 
-// Pause pauses a source. Its readers have ended when it returns, unless that takes them longer
-// than the call may. No change that began before goes on after it.
+// Pause pauses a source. When it returns, the source's readers have ended, unless that takes longer than the
+// call may. No change that began earlier resumes the source afterwards.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
@@ -221,14 +221,14 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 		}
 		settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
 		defer cancel()
-		_, _ = n.SettleSource(settling, of) // a change that needs it does it again
+		_, _ = n.SettleSource(settling, of) // a change that needs the source settled settles it again
 		return of, nil
 	})
 }
 
-// meet lets the readers of a source that is about to be paused bring its shards to where the furthest is
-// now, as they do each second. So a pause soon after a reader was killed leaves no shards apart, if the
-// next reader can begin in time. It moves nothing itself.
+// meet waits for the readers of a source, before a pause, to bring its shards to the furthest position, as
+// they do each second. So a pause soon after the death of a reader leaves no shards apart, if the next reader
+// starts in time. meet itself moves nothing.
 func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	if of.Paused {
 		return
@@ -262,7 +262,7 @@ func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 			return nil
 		})
 	}
-	_ = meeting.Wait() // none fails
+	_ = meeting.Wait() // no function returns an error
 }
 
 // awaitEnd waits for the readers of a paused source. If all shards answer, the source's positions
@@ -307,7 +307,7 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 		if err != nil {
 			return of, err
 		}
-		if _, err := source.ParseConfig(of.Config); err != nil { // whether it has begun is not known
+		if _, err := source.ParseConfig(of.Config); err != nil { // unknown whether it has begun
 			return of, &RefusedError{fmt.Sprintf("the configuration is refused by this version: %v", err)}
 		}
 		if unbegun(of) {
@@ -319,7 +319,7 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 	})
 }
 
-// Seek sets where partitions of a paused source continue, by the texts of their positions.
+// Seek sets where the partitions of a paused source continue. It parses the positions from text.
 func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (*Source, error) {
 	positions := map[uint32]sink.Position{}
 	for partition, text := range to {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// shardsTimeout and queueTimeout bound the waits for the positions in the shards and for
-	// the end of the queue. The defaults of a call leave time for both.
+	// shardsTimeout and queueTimeout bound the waits for the positions in the shards and for the end of the
+	// queue. The default timeout of a call leaves time for both.
 	shardsTimeout = 2 * time.Second
 	queueTimeout  = 2 * time.Second
 	// partitionsAtOnce bounds the partitions of a source that are read concurrently.
 	partitionsAtOnce = 64
 )
 
-// complete sets the positions that no reader knows, from the shards: those of paused partitions,
-// of partitions whose reader has just begun, and of stalled ones whose reader never got as far.
-// For these partitions it also sets End and Lag, if the queue answers.
+// complete reads from the shards the positions that no reader knows: those of paused partitions, of
+// partitions whose reader has just begun, and of stalled ones whose reader never got as far. For these
+// partitions it also sets End and Lag, if the queue answers.
 func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
@@ -68,11 +68,11 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 			return nil
 		})
 	}
-	_ = reads.Wait() // none fails
+	_ = reads.Wait() // no function returns an error
 }
 
-// readPosition sets Position to that which all shards have reached, if they answer. A seek of a
-// paused partition to it counts messages again that some shard is past, so Reason says so.
+// readPosition sets Position to the position that all shards have reached, if they answer. A seek of a paused
+// partition to that position counts messages again in shards that are past it, so Reason says so.
 func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.Source) {
 	all, err := n.SourcePositions(ctx, of.Number, p.Partition)
 	if err != nil {
@@ -85,8 +85,8 @@ func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.
 	}
 }
 
-// readEnd sets End and Lag of a partition, if the queue still has the recorded identity: the end
-// of another queue is not where the partition ends.
+// readEnd sets End and Lag of a partition if the queue still has the recorded identity. The end of another
+// queue is not the end of the partition.
 func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
 		return // after a seek none is recorded

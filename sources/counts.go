@@ -9,9 +9,9 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// counts has the messages that this node has counted since it started, by source and
-// partition. They outlive the readers, so that a pause does not set them to 0. It has a lock
-// of its own, because consumers ask for counts while they hold theirs.
+// counts holds the messages that this node has counted since it started, by source and partition. It outlives
+// the readers, so that a pause does not reset the counts. It has its own lock, because consumers ask for
+// counts while they hold theirs.
 type counts struct {
 	mu struct {
 		sync.Mutex
@@ -24,12 +24,12 @@ type partitionKey struct {
 	partition uint32
 }
 
-// counted is what a node has counted of a partition.
+// counted is the number of messages that a node has counted of a partition.
 type counted struct {
 	Applied uint64 `json:"applied"`
 }
 
-// partition returns what the readers of a partition count into.
+// partition returns the counters of a partition that its readers increment.
 func (c *counts) partition(number uint64, partition uint32) *source.Counts {
 	p := partitionKey{number, partition}
 	c.mu.Lock()
@@ -43,7 +43,7 @@ func (c *counts) partition(number uint64, partition uint32) *source.Counts {
 	return c.mu.partitions[p]
 }
 
-// keep forgets the sources that are gone.
+// keep forgets deleted sources.
 func (c *counts) keep(all []catalog.Source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

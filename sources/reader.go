@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// reader reads the partitions of one source that this node owns. It has a goroutine of its own,
-// and one that looks at files, as a file system may hang: that holds up no other source.
+// reader reads the partitions of one source that this node owns. It has its own goroutine, and another one
+// for files: if a file system hangs, other sources continue.
 type reader struct {
 	of     catalog.Source
 	opened time.Time
@@ -26,16 +26,16 @@ type reader struct {
 	stale  atomic.Bool           // a file changed that the configuration names, such as that of a password
 }
 
-// state is what came of an attempt to open a reader: a consumer, or why there is none, so far.
+// state is the result of an attempt to open a reader: a consumer, or the reason why there is none yet.
 type state struct {
 	consumer *source.Consumer
 	failed   error
-	tries    uint64   // that failed
+	tries    uint64   // failed attempts
 	owned    []uint32 // partitions that are not read because of failed
 }
 
-// open starts a reader. Its goroutine ends after end, or if it cannot be opened. before is the last
-// attempt, if any, whose state stands until this one has ended.
+// open starts a reader. Its goroutine ends after end, or if the reader cannot be opened. before is the last
+// attempt, if any. Its state remains valid until this attempt has ended.
 func (s *Sources) open(n *shard.Node, of catalog.Source, before *reader) *reader {
 	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if before != nil {
@@ -136,7 +136,8 @@ type connected struct {
 	err    error
 }
 
-// handOver gives the broker to the goroutine that waits for it. It closes the broker if that has left.
+// handOver gives the broker to the goroutine that waits for it. It closes the broker if that goroutine has
+// left.
 func (c connected) handOver(to chan<- connected, left <-chan struct{}) {
 	select {
 	case to <- c:
@@ -181,7 +182,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 	}
 }
 
-// watch sets stale once the state of the files is another, and returns. It looks seldom.
+// watch sets stale and returns once a watched file changes. It checks seldom.
 func (r *reader) watch(files string, every time.Duration, state func() string) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -15,13 +15,12 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// This file reads for those who compare counts with a truth of their own. Nothing here
-// writes.
+// This file reads counts for callers that compare them with the truth of another system. It writes nothing.
 
 // pastMessages bounds the messages of one call of Past.
 const pastMessages = 10_000
 
-// Event is what an op of a message does to columns of a row.
+// Event is the effect of one op of a message on the columns of a row.
 type Event struct {
 	Position Position         `json:"position"`
 	ID       string           `json:"id"`
@@ -36,8 +35,8 @@ type Past struct {
 	Next   Position `json:"next"`   // where the next ones begin
 }
 
-// Past returns what messages of a partition do to rows of a keyspace, from a position on.
-// If nothing is there yet, Next is the position.
+// Past returns the effects of a partition's messages on the rows of a keyspace, from a position on. If there
+// are no messages yet, Next is that position.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -61,7 +60,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if meant := recorded.MeantFrom(); at.Less(meant) {
 		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
-	// Another source of the name may have counted what is below, in its own way.
+	// Another source of the same name may have counted the messages below, with another meaning.
 	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
 		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
 	}
@@ -122,8 +121,7 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window is where a shard was in a partition while its rows were read: at From at least, and
-// at To at most.
+// Window bounds a shard's position in a partition while its rows were read: at least From, at most To.
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -146,13 +144,12 @@ type Rows struct {
 // errNoPosition is returned where a shard has not begun to count a source.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows reads rows, and where a source was in their shards meanwhile; in all shards if there are
-// no ids. The counts of a row contain all messages below From of its shard, and none at or
-// above To.
+// Rows reads rows, and meanwhile the positions of a source in their shards, or in all shards if there are no
+// ids. The counts of a row contain all messages below From of its shard, and none at or above To.
 //
-// The positions go through the logs of the shards, before the rows are read and after, and
-// the rows are read from replicas that have everything acknowledged before. A position only
-// rises, except by a seek or a restore; the caller can see that To is below From.
+// It reads the positions through the logs of the shards, before and after the rows, and the rows from
+// replicas that have every earlier acknowledged write. A position only rises, except after a seek or a
+// restore; the caller then sees a To below From.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
 	n, of, err := s.find(ctx, name)
 	if err != nil {
@@ -198,7 +195,7 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	})
 }
 
-// readRows fills the counts of rows, as they are now.
+// readRows fills in the present counts of rows.
 func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, rows []Row) error {
 	width := len(ks.Columns)
 	counts := make([]int64, len(ids)*width)

@@ -41,8 +41,8 @@ type Source struct {
 	Config       json.RawMessage    `json:"config"`
 }
 
-// Partition is one partition of a source, as the node that reads it reports it, or as the
-// shards and the queue have it while no reader knows.
+// Partition is one partition of a source. The node that reads it reports it; if no reader knows it, the
+// shards and the queue do.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`
@@ -79,7 +79,7 @@ func (s *Seconds) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*float64)(s))
 }
 
-// report is what a node reports of one source that it reads, or has read since it started.
+// report is a node's report of one source that it reads, or has read since it started.
 type report struct {
 	Number     uint64             `json:"number"`
 	Ended      bool               `json:"ended,omitempty"`  // the node does not read it
@@ -93,7 +93,7 @@ func (s *Sources) HandleReport(context.Context, []byte) ([]byte, error) {
 	return json.Marshal(s.report())
 }
 
-// report returns what this node reads or has read, by number.
+// report returns the sources that this node reads or has read, by number.
 func (s *Sources) report() []report {
 	all := []report{}
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (s *Sources) find(ctx context.Context, name string) (*shard.Node, catalog.S
 	return n, of, err
 }
 
-// join adds to sources what the nodes report.
+// join adds the reports of the nodes to sources.
 func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source) []Source {
 	view := n.Catalog()
 	reports := s.reports(ctx, n, view)
@@ -174,7 +174,7 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source)
 	return joined
 }
 
-// reports asks all nodes what they read.
+// reports asks all nodes for their reports.
 func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View) map[string][]report {
 	reports := map[string][]report{}
 	for key, raw := range n.AskAll(ctx, ReportCall, nil) {
@@ -245,7 +245,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	return out
 }
 
-// ahead reports whether the reader of a report has read further than that of another.
+// ahead reports whether the reader of one report has read further than that of another.
 func ahead(p, other *Partition) bool {
 	return p.Position != nil && (other.Position == nil || other.Position.Less(*p.Position))
 }

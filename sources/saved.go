@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// Saved is a source as a backup has it. Where the shards are is in their snapshots, under the number
-// of the source. It has no secrets: a configuration names files.
+// Saved is a source in a backup. The positions of the shards are in their snapshots, under the source's
+// number. Saved contains no secrets: a configuration only names files.
 type Saved struct {
 	Name       string                    `json:"name"`
 	Number     string                    `json:"number"`           // decimal: over 2^53

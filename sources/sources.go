@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// matchEvery is how often the sources that are read are compared with the catalog.
+	// matchEvery is how often the node compares the sources that it reads with the catalog.
 	matchEvery = 200 * time.Millisecond
 	// openEvery is the pause before Sources opens a source again that failed to open, or looks
 	// again at the files that a source names.

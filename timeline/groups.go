@@ -31,8 +31,8 @@ func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raf
 	return groups[i], nil
 }
 
-// PutGroup makes a group of some of a user's followees, in place of one of that name. It
-// returns how many there are. All must be followees.
+// PutGroup creates or replaces a group of some of a user's followees. It returns their number. All must be
+// followees.
 func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
 	ids := slices.Clone(followees)
 	slices.Sort(ids)
@@ -83,8 +83,8 @@ func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, 
 	return size, nil
 }
 
-// notFollowed returns the error for a group with somebody whom the user does not follow. It
-// names the first of them, if the user does not follow that one now either.
+// notFollowed returns the error for a group that names a user who is not followed. It names the first such
+// user, if the user still does not follow that one.
 func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write) error {
 	argument := &shard.ArgumentError{Field: "followees", Problem: "the user does not follow all of them"}
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)

@@ -1,9 +1,9 @@
-// Package timeline joins the home page of a user from what shards hold: the posts of the
-// user's followees or of a group of them, newest first, with the counts of each. It also
-// writes outboxes and groups. It keeps no state, and stores nothing for a follower.
+// Package timeline builds the home page of a user from the data of shards: the posts of the user's followees
+// or of a group of them, newest first, with the counts of each. It also writes outboxes and groups. It keeps
+// no state, and stores nothing for a follower.
 //
-// Invariant: a page has every post of the authors that lies between the cursor and its last
-// post and was there throughout the read, once. What it could not read, it names.
+// Invariant: a page contains, once each, all posts of the authors between the cursor and its last post that
+// existed throughout the read. It names the shards that it could not read.
 package timeline
 
 import (
@@ -53,10 +53,10 @@ type Timelines struct{ node Node }
 // New returns the timelines of a node.
 func New(node Node) *Timelines { return &Timelines{node} }
 
-// Published is what became of a post.
+// Published is the outcome of a publish or a removal.
 type Published struct {
-	// Changed is false if the post was there already, or was not there to remove, and for a
-	// repeat of the request.
+	// Changed is false if the post existed already, if there was none to remove, and for a repeat of the
+	// request.
 	Changed bool
 	Posts   int64 // of the author, afterwards
 }
@@ -116,7 +116,7 @@ func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *
 	return posts[:min(limit, len(posts))], len(posts) > limit, err
 }
 
-// Query is what a page of a timeline has.
+// Query selects a page of a timeline.
 type Query struct {
 	User  uint64
 	Group string // only these followees, if not ""
@@ -124,7 +124,7 @@ type Query struct {
 	// After is the last post of the page before, if HasAfter.
 	After    shard.Post
 	HasAfter bool
-	// Counts is the keyspace of counters whose rows of the posts the page has; nil for none.
+	// Counts is the keyspace of the counters that the page returns for each post; nil for none.
 	Counts *shard.Keyspace
 	// Member has the columns whose sets the page checks for the user, of the keyspace Sets.
 	Member []uint8
@@ -167,8 +167,8 @@ func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
 	return t.readRows(q, opt, p)
 }
 
-// withTimeLeft returns options with a quarter less time: a shard that cannot be read must not
-// keep the page from its counts.
+// withTimeLeft returns options with a quarter less time, so that an unreadable shard does not cost the page
+// its counts.
 func withTimeLeft(opt *shard.ReadOptions) *shard.ReadOptions {
 	earlier := *opt
 	earlier.Deadline = opt.Deadline.Add(-time.Until(opt.Deadline) / 4)

@@ -10,8 +10,7 @@ func (n *Numbers) Fire(dot string, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: dot})
 }
 
-// SetDot sets whether a dot shows to users who were never seen. It makes the dot if
-// there is none.
+// SetDot sets whether users who were never seen see a dot. It creates a missing dot.
 func (n *Numbers) SetDot(dot string, newUsers bool, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardDot, Name: dot, NewUsers: newUsers})
 }
@@ -33,9 +32,9 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 	return d.Shows(row), nil
 }
 
-// ClearDot hides a dot from a user until it is fired again. It returns whether the user
-// sees the dot, which only a repeat can find true. It makes a missing dot, so that the
-// user counts as seen when it is first fired.
+// ClearDot hides a dot from a user until the dot is fired again. It returns whether the user sees the dot;
+// only a repeat of the request can find that true. It creates a missing dot, so that the user counts as seen
+// when the dot is first fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
 	board, err := n.boardNow(w.Deadline)
 	if err != nil {

@@ -16,20 +16,20 @@ const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax is how many counts of posts one read asks for: as many as one call to
-// another node may have, in case one node has them all.
+// postsPageMax bounds the counts of posts that one read asks for. It is the bound of one call to another
+// node, in case one node holds them all.
 const postsPageMax = 8192
 
-// FolloweeUnread is how many posts of one followee are new.
+// FolloweeUnread is the number of new posts of one followee.
 type FolloweeUnread struct {
 	ID     uint64
 	Unread int64
 }
 
-// Feed is how many posts are new to a user.
+// Feed is the number of posts that are new to a user.
 type Feed struct {
 	Unread int64            // the sum, math.MaxInt64 at the most
-	Detail []FolloweeUnread // of every followee, ascending by id
+	Detail []FolloweeUnread // one entry for each followee, ascending by id
 }
 
 func (f *Feed) add(id uint64, unread int64) {
@@ -45,12 +45,12 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// Feed returns what is new to a user from the followees.
+// Feed returns the posts of the followees that are new to a user.
 func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
 	return n.feed(user, opt, opt)
 }
 
-// feed reads the user's feed and the posts, each with its own options.
+// feed reads the user's feed and the counts of posts, each with its own options.
 func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
 	followees, _, err := n.followees(user, feedOpt)
 	if err != nil {
@@ -105,7 +105,7 @@ func ids(followees []raftfsm.Followee) []uint64 {
 	return all
 }
 
-// posts returns how many posts each author has.
+// posts returns the number of posts of each author.
 func (n *Numbers) posts(authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
 	counts := make([]int64, len(authors))
 	return counts, n.readPosts(authors, opt, counts)
@@ -125,9 +125,9 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 	return nil
 }
 
-// ResetFeed makes the user follow exactly these authors, with all their current posts
-// seen. nil stands for the current followees. If upTo is not nil, the posts with higher ids
-// stay unread, as far as the authors' outboxes have them.
+// ResetFeed makes the user follow exactly these authors and marks all their current posts as seen. nil stands
+// for the current followees. If upTo is not nil, posts with higher ids stay unread if the authors' outboxes
+// have them.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
 	op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
 	if authors == nil {
@@ -152,8 +152,8 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shar
 	return n.feedAfter(user, w)
 }
 
-// Follow adds authors with all their current posts seen. Authors whom the user already
-// follows do not change.
+// Follow adds authors and marks all their current posts as seen. It skips authors whom the user already
+// follows.
 func (n *Numbers) Follow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	return n.changeFeed(raftfsm.FeedFollow, user, authors, w)
 }
@@ -179,21 +179,20 @@ func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uin
 // postsOf reads the posts of authors that a user has seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
-// writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. The rule
-// by which posts that are seen stay so is at raftfsm.FeedOp. The caller sets op.Since if it has
-// read the feed.
+// writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. raftfsm.FeedOp
+// documents the rule by which seen posts stay seen. The caller sets op.Since if it has read the feed.
 //
-// If another op overtook this one, its followees have the higher posts of both, which hides new
-// posts where an author deleted some meanwhile. So writeFeed then reads and proposes the posts
-// again. That needs no identity: a repeat of the request would not do it, and it does no more
-// than a request that arrives now.
+// If another op overtook this one, its followees have the higher counts of both. That hides new posts where
+// an author deleted some meanwhile, so writeFeed then reads and proposes the posts again. The second proposal
+// needs no identity: a repeat of the request would not make it, and it does no more than a request that
+// arrives now.
 func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
 	authors = slices.Compact(authors)
 	switch {
 	case op.Kind == raftfsm.FeedFollow:
-		op.Since = 1 // it replaces no posts that are there
+		op.Since = 1 // so that it replaces no existing posts
 	case op.Kind != raftfsm.FeedUnfollow && op.Since == 0:
 		_, stamp, err := n.followees(op.User, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline})
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 // NameRule is the error for a name that catalog.ValidName refuses.
 const NameRule = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 
-// NameProblem returns why a request may not name this channel or dot after the others of
-// its kind, or "".
+// NameProblem returns why a request may not use this name for a channel or dot after the others of its kind,
+// or "".
 func NameProblem(before []string, name []byte) string {
 	switch {
 	case !catalog.ValidName(name):

@@ -13,8 +13,7 @@ type Notices struct {
 	Latest   int64 // of the channel, 0 for one that was never published to
 }
 
-// Stand is the notice behind which a user without a cursor stands, which only the
-// service knows.
+// Stand is the notice from which a user without a cursor starts. Only the service knows it.
 type Stand struct {
 	Behind int64
 	Known  bool
@@ -48,7 +47,7 @@ func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.R
 	return standing(&c, row, since), nil
 }
 
-// standing returns a user's position from the row of the user's cursors.
+// standing returns a user's position, computed from the row of the user's cursors.
 func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 	s := Notices{Latest: c.Latest}
 	switch s.LastRead, s.Seen = c.LastRead(row); {
@@ -72,8 +71,8 @@ func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard
 	})
 }
 
-// BeginNotices gives a user without a cursor in a channel one at a notice, as if the user had
-// read up to that notice.
+// BeginNotices creates the cursor of a user in a channel at a notice, as if the user had read up to that
+// notice. It does nothing if the user has one.
 func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
 }

@@ -11,8 +11,8 @@ import (
 // PollUsersMax bounds the users of one poll.
 const PollUsersMax = 100
 
-// feedUsersMax is how many users' feeds one poll holds at once: 16 with the most
-// followees take a few megabytes.
+// feedUsersMax bounds the feeds that one poll holds at once: 16 users with the most followees take a few
+// megabytes.
 const feedUsersMax = 16
 
 // Poll is what one poll asks for, and its answer. The caller owns it and may reuse it.

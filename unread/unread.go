@@ -93,8 +93,8 @@ func (n *Numbers) writeUser(w *shard.Write, table raftfsm.Table, op engine.Op, w
 	return w.Rows, n.node.Write(ks, w)
 }
 
-// touch writes an op without effect to a user, once. A request that has nothing to move
-// leaves its identity this way, so that a repeat finds nothing to move either.
+// touch writes an op without effect to a user, once. A request that has nothing to move records its identity
+// this way, so that a repeat has nothing to move either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	_, err := n.writeUser(w, raftfsm.TableCounts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
 	return err
@@ -143,7 +143,7 @@ func (n *Numbers) makeName(kind raftfsm.BoardOpKind, name string, of *shard.Writ
 	return board, w.Token, err
 }
 
-// refusal tells why the board refused an op.
+// refusal returns why the board refused an op.
 func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
 	switch {
 	case op.Kind == raftfsm.BoardRetract && why == raftfsm.RefusedMissing:

@@ -12,28 +12,27 @@ import (
 const (
 	// newerMax bounds the posts above the id of a reset, which reads them all.
 	newerMax = 100_000
-	// newerFirst and newerPage are how many posts the first read of them and the later ones
-	// ask for. Most resets follow a page, and few posts are newer.
+	// newerFirst and newerPage are the numbers of posts that the first read and the later ones ask for. Most
+	// resets follow a page, so few posts are newer.
 	newerFirst, newerPage = 50, 1_000
 )
 
-// tally is what an author has: posts, and those of them in the outbox above an id.
+// tally counts an author's posts, and those in the outbox above an id.
 type tally struct {
 	posts, newer int64
 	ids          uint64 // hash of the newer ids
 }
 
-// postsUpTo returns how many posts each author, ascending, has without those in the outbox
-// whose ids are above upTo. It reads what is acknowledged: opt is linearizable.
+// postsUpTo returns how many posts each author, ascending, has without the posts in the outbox whose ids are
+// above upTo. It reads what is acknowledged: opt is linearizable.
 //
-// Posts and outboxes are read apart, twice, and again for authors that changed in between:
-// publishes by some do not hold up the others. Two reads that agree are of one moment, unless
-// one author changed three times within them and came back to where the reads began, as by
-// publishing, removing and publishing the same post: that author's unread number is then one
-// off until the next reset. More reads do not exclude that, they only take more changes. A
-// version in each outbox would, but it is memory of every author, and part of digests and
-// snapshots; so would a read of both under the lock that entries with posts take, which would
-// be one more kind of read between nodes.
+// It reads posts and outboxes separately, twice, and again for authors that changed in between: publishes by
+// some authors do not delay the others. Two reads that agree show one moment, with one exception. An author
+// may change three times during the reads and return to the initial state, for example by publishing,
+// removing and publishing the same post. That author's unread number is then one off until the next reset.
+// More reads only make this rarer. A version in each outbox would exclude it, but would take memory for every
+// author, and be part of digests and snapshots. So would a read of both under the lock for entries with
+// posts, but that needs one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
 	at := make([]int, len(authors)) // of each author that is still to be read
