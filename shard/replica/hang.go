@@ -16,7 +16,10 @@ import (
 //
 // Both are safe at any time: Raft tolerates any lost message, and a campaign of any replica at any
 // moment. If the others need this leader's vote, it stays leader: a candidate would depose it only
-// once its disk answers, and then fail the writes that wait for the disk.
+// once its disk answers, and then fail the writes that wait for the disk. If its log waits for room
+// for 10 s, the leader sends no appends in any case. The others may be a majority that it does not
+// see, because one of them is in a later term or cut off from it. Its heartbeats would keep the rest
+// from voting.
 //
 // Short hangs that recur do not move leaders back and forth:
 //
@@ -25,9 +28,9 @@ import (
 //     four sequential writes within 1 to 2 s.
 //   - A node whose disk hung gets no new leaderships for a minute (headroom.Unfit).
 
-// noteHang records whether the log has stopped taking entries, and whether that is unusual. One
-// goroutine calls it repeatedly while the log hangs.
-func (g *Replica) noteHang(hangs, unusual bool) {
+// noteHang records whether the log has stopped taking entries, whether that is unusual, and whether
+// it has lasted for long. One goroutine calls it repeatedly while the log hangs.
+func (g *Replica) noteHang(hangs, unusual, long bool) {
 	if g.hangs.Swap(hangs) != hangs && g.cfg.Hangs != nil {
 		g.cfg.Hangs(hangs)
 	}
@@ -35,13 +38,17 @@ func (g *Replica) noteHang(hangs, unusual bool) {
 		g.muted.Store(false)
 		return
 	}
-	if !unusual || g.muted.Load() || g.raft.State() != raft.Leader {
+	if !unusual && !long || g.muted.Load() || g.raft.State() != raft.Leader {
 		return
 	}
-	if heir, suffice := g.heir(); suffice {
+	switch heir, suffice := g.heir(); {
+	case suffice:
 		g.muted.Store(true)
 		g.cfg.Logger.Warn("the disk does not take entries of a group that is led here: another node is asked to lead", "group", g.cfg.Group)
 		g.wg.Go(func() { g.handOverHung(heir) })
+	case long && heir.ID != "":
+		g.muted.Store(true)
+		g.cfg.Logger.Warn("the disk does not take entries of a group that is led here: this node sends its followers nothing until it does", "group", g.cfg.Group)
 	}
 }
 

@@ -166,7 +166,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	g.wg.Go(func() {
 		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.noteHang, g.done)
 		<-g.done // a group that failed stays muted
-		g.noteHang(false, false)
+		g.noteHang(false, false, false)
 	})
 	if err == nil {
 		err = g.stop.Arm()

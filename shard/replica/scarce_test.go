@@ -98,6 +98,23 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r.mustAgree(t, -1)
 }
 
+// A leader whose log takes no entries for long leaves its followers alone, although those that answer
+// are no majority: the others may be one, and its heartbeats would keep them from voting.
+func TestLeaderThatWaitsForLong(t *testing.T) {
+	r, _ := newFaultyReplicas(t, 3)
+	r.add(t, 1, -1)
+	r.mustAgree(t, -1)
+	l := r.leader(t, -1)
+	g, others := r.groups[l], r.others(l)
+	mustClose(t, others[0])
+	eventually(t, "one voter answers", func() bool { heir, suffice := g.heir(); return heir.ID == others[1].ID() && !suffice })
+	if g.noteHang(true, true, false); g.muted.Load() {
+		t.Error("it leaves a voter alone that it needs")
+	}
+	g.muted.Store(false)
+	eventually(t, "it keeps no voter from voting", func() bool { g.noteHang(true, false, true); return g.muted.Load() })
+}
+
 // fullFSM has no room for a snapshot.
 type fullFSM struct{ *sumFSM }
 

@@ -67,7 +67,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	var hung atomic.Bool
-	go WatchStalls(100*time.Millisecond, l, votes, stop, func(hangs, _ bool) {
+	go WatchStalls(100*time.Millisecond, l, votes, stop, func(hangs, _, _ bool) {
 		if hangs {
 			hung.Store(true)
 		}

@@ -53,7 +53,7 @@ func TestSlowDisk(t *testing.T) {
 	write := func(ticks int) (hung, unusual bool) {
 		g.begin()
 		for range ticks {
-			h, u := w.hangs()
+			h, u, _ := w.hangs()
 			hung, unusual = hung || h, unusual || u
 		}
 		g.end()

@@ -66,10 +66,11 @@ type hangGauge struct {
 
 // hangs checks the gauge at a tick. It reports whether a write hangs. unusual reports whether the
 // write takes more than twice as long as recent writes that hung and ended. If the hang is usual,
-// the leader stays: the other nodes' disks may be as slow, and an election would take longer.
-func (g *hangGauge) hangs() (hangs, unusual bool) {
+// the leader stays: the other nodes' disks may be as slow, and an election would take longer. long
+// reports whether the write takes more than StallTicks.
+func (g *hangGauge) hangs() (hangs, unusual, long bool) {
 	was := g.ticks
-	g.stalled()
+	long = g.stalled()
 	g.slowFrom++
 	if g.ticks < was && was > hangTicks {
 		g.slowest, g.slowFrom = max(g.slowest, was), 0
@@ -77,13 +78,13 @@ func (g *hangGauge) hangs() (hangs, unusual bool) {
 	if g.slowFrom > slowTicks {
 		g.slowest = 0
 	}
-	return g.ticks > hangTicks, g.ticks > max(hangTicks, 2*g.slowest)
+	return g.ticks > hangTicks, g.ticks > max(hangTicks, 2*g.slowest), long
 }
 
 // WatchStalls fails stop if a write of the log or of votes takes longer than limit, which must be
 // at least StallTicks nanoseconds. It returns when done closes or after that failure. At each tick
 // it calls hangs with the results of hangGauge.hangs.
-func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(hangs, unusual bool), done <-chan struct{}) {
+func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(hangs, unusual, long bool), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
