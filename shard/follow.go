@@ -240,9 +240,10 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 		return n.openReplica(g, number, view)
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)
-	if err := n.registry.dirs.GiveUp(g.number, number); err != nil {
+	if err := n.registry.dirs.MoveAside(g.number, number); err != nil {
 		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
 	}
+	n.wakeReconcile() // which finishes the deletion
 	return nil
 }
 

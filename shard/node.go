@@ -74,6 +74,7 @@ type Node struct {
 	asking       rpc.Questions  // to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
+	finishing    atomic.Bool    // what was moved aside is being deleted
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }

@@ -38,10 +38,7 @@ func (n *Node) reconcile() {
 		n.fatal(err)
 		return
 	}
-	if err := n.registry.dirs.Finish(); err != nil && !n.lacks(err) {
-		n.fatal(err)
-		return
-	}
+	n.finishDeletions()
 	view := n.catalog.View()
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
@@ -77,6 +74,24 @@ func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.Vie
 	if err := n.dropReplica(g, r); err != nil && !n.lacks(err) {
 		n.fatal(err)
 	}
+}
+
+// finishDeletions begins to delete what was moved aside, unless that is under way. Pebble waits while
+// the disk is full, and the groups led here must not: they are to be handed over.
+func (n *Node) finishDeletions() {
+	if !n.registry.dirs.AnyUnfinished() || n.finishing.Swap(true) {
+		return
+	}
+	n.running.Go(func() { // ends with the deletions
+		err := n.registry.dirs.Finish()
+		n.finishing.Store(false)
+		switch {
+		case err == nil:
+			n.wakeReconcile() // the next replica may begin
+		case !n.lacks(err):
+			n.fatal(err)
+		}
+	})
 }
 
 // lacks reports whether an error in opening or deleting replicas passes once the machine has disk

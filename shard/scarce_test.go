@@ -67,3 +67,34 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 		})
 	}
 }
+
+// slowRecord deletes nothing until it is let go, as a disk that is full.
+type slowRecord struct {
+	*memoryRecord
+	release chan struct{}
+}
+
+func (r slowRecord) GroupRemoved(group uint32) error {
+	<-r.release
+	return r.memoryRecord.GroupRemoved(group)
+}
+
+// While the deletion of a replica waits for disk, the node goes on with its other groups.
+func TestDeletionThatWaits(t *testing.T) {
+	t.Parallel()
+	record := slowRecord{newMemoryRecord(), make(chan struct{})}
+	n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record)
+	mustDo(t, err)
+	ks, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "dropped", Columns: []string{"likes"}, Shards: 1})
+	mustDo(t, err)
+	mustDrop(t, n, "dropped")
+	eventually(t, "the deletion waits", func() bool { return n.registry.dirs.Unfinished(ks.FirstGroup) })
+	time.Sleep(2 * reconcileTick)
+	g := n.registry.shardOf(n.Keyspace("posts").FirstGroup)
+	r := g.replica.Load()
+	r.mustReopen.Store(true)
+	n.wakeReconcile()
+	eventually(t, "another replica is opened again", func() bool { now := g.replica.Load(); return now != nil && now != r })
+	close(record.release)
+	eventually(t, "the replica is deleted", func() bool { return isDeleted(t, n, ks.FirstGroup, 1) })
+}

@@ -36,7 +36,7 @@ import (
 // name a replica whose votes this node has forgotten. So the node never begins a deleted number
 // again.
 //
-// A replica is deleted in two steps. moveAside renames its directory, then Finish removes
+// A replica is deleted in two steps. MoveAside renames its directory, then Finish removes
 // everything that the node stores for it. If the machine lacks disk or file descriptors for the
 // second step, the node retries it. Until then no other replica of the group begins, because
 // Finish removes data by the group's number.
@@ -201,9 +201,9 @@ func (d *Dirs) unnoteBegun(group uint32) {
 	delete(d.mu.here, group)
 }
 
-// moveAside renames the directory of a closed replica. Finish makes the rename durable. After an
+// MoveAside renames the directory of a closed replica. Finish makes the rename durable. After an
 // error the directory is unchanged.
-func (d *Dirs) moveAside(group uint32, number uint64) error {
+func (d *Dirs) MoveAside(group uint32, number uint64) error {
 	dir := d.Dir(group, number)
 	if err := os.RemoveAll(dir + RemovedSuffix); err != nil {
 		return err
@@ -219,6 +219,13 @@ func (d *Dirs) moveAside(group uint32, number uint64) error {
 	return nil
 }
 
+// AnyUnfinished reports whether Finish has something to remove.
+func (d *Dirs) AnyUnfinished() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.mu.unfinished) > 0
+}
+
 // Unfinished reports whether Finish still has to remove a replica of the group. No other replica
 // of the group may begin until then.
 func (d *Dirs) Unfinished(group uint32) bool {
@@ -232,7 +239,7 @@ func (d *Dirs) Unfinished(group uint32) bool {
 	return false
 }
 
-// clear deletes the contents of a directory that moveAside renamed, and the group's older markers.
+// clear deletes the contents of a directory that MoveAside renamed, and the group's older markers.
 // The empty directory stays as the marker.
 func (d *Dirs) clear(group uint32, number uint64) error {
 	dir := d.Dir(group, number) + RemovedSuffix

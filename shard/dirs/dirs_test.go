@@ -28,7 +28,7 @@ func TestDeletedReplica(t *testing.T) {
 				must.Do(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
 				must.Do(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
 				if crash {
-					must.Do(t, d.moveAside(5, number))
+					must.Do(t, d.MoveAside(5, number))
 					must.Do(t, d.FinishGivenUp())
 				} else {
 					must.Do(t, d.GiveUp(5, number))
@@ -86,7 +86,7 @@ func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	for _, number := range []uint64{3, 4} {
 		must.Do(t, os.MkdirAll(filepath.Join(d.Dir(5, number), "snapshots"), 0o750))
 		must.Do(t, d.Load())
-		must.Do(t, d.moveAside(5, number))
+		must.Do(t, d.MoveAside(5, number))
 		must.Do(t, d.clear(5, number))
 	}
 	if left, err := os.ReadDir(d.Path); err != nil || len(left) != 1 {

@@ -121,7 +121,7 @@ func isBlank(cfg *replica.Config) (bool, error) {
 // FinishGivenUp deletes the rest. After a transient error (scarce.Is) the files are unchanged, or
 // Finish deletes them later.
 func (d *Dirs) GiveUp(group uint32, number uint64) error {
-	if err := d.moveAside(group, number); err != nil {
+	if err := d.MoveAside(group, number); err != nil {
 		return err
 	}
 	return d.Finish()
@@ -145,7 +145,7 @@ func (d *Dirs) Finish() error {
 	return nil
 }
 
-// finish removes the group from the record, then deletes what moveAside renamed. The rename must
+// finish removes the group from the record, then deletes what MoveAside renamed. The rename must
 // be durable first, even if an earlier process made it. If a crash brought the old name back,
 // without record and log, the replica would begin again.
 func (d *Dirs) finish(group uint32, number uint64) error {
