@@ -108,7 +108,7 @@ func FuzzParseSettled(f *testing.F) {
 				t.Fatalf("cuts %v of %d ops", q.Result.Cuts, q.Ops)
 			}
 		}
-		if q.Outcome() > dedup.PartlyRefused {
+		if q.Outcome() > dedup.Misrouted {
 			t.Fatalf("outcome %d", q.Outcome())
 		}
 		s := wire.Reader{Rest: appendSettled(nil, q, nil)}
