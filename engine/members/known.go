@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// By a filter in memory, a group recognizes nearly every absent pair. Few of the pairs that a page or an
+// By a filter in memory, a group recognises nearly every absent pair. Few of the pairs that a page or an
 // entry asks for exist. Without the filter, Pebble would search its memtables and a file of each level for
 // each of them.
 //

@@ -111,7 +111,7 @@ type Log struct {
 	writing stallGauge // the time of StoreLogs on disk
 	cutting stallGauge // DeleteRange, under cut
 	cutEnd  bool       // the last entries were deleted and no entry has been stored since; raft's main goroutine only
-	cut     sync.Mutex // serializes deletions by raft's main and snapshot goroutines
+	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
 
 	// What was stored since the last snapshot. Covered subtracts what a snapshot covered. due gets
 	// a token at dueBytes.

@@ -29,7 +29,7 @@ import (
 //
 // to is the addressee of the replica that is meant, as in a preface. The id identifies the call on
 // its connection. opening counts how often the answering process has opened a replica, so that an
-// answer of a reopened replica is recognized. The field Leader of an append is not sent: raft
+// answer of a reopened replica is recognised. The field Leader of an append is not sent: raft
 // reads it only if the sender has no address.
 const (
 	streamAppend = 0
