@@ -64,7 +64,8 @@ func TestClusterChaosMoves(t *testing.T) {
 			load.Stop()
 			history.Stop()
 			c.AwaitVoters(voters)
-			t.Logf("all replicas alike %v after it", c.AwaitAgreement(agreeTimeout(), c.Nodes()...))
+			// Plans still even out what the mover left: each of their moves is an entry too.
+			t.Logf("all replicas alike %v after it", c.AwaitAgreement(time.Minute, c.Nodes()...))
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()
