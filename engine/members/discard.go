@@ -50,7 +50,7 @@ const rewrittenName = "rewritten.tmp"
 type damagedFile struct {
 	pebble.DataCorruptionInfo
 	loaded map[uint32]bool // groups that began a Load since, so another replica has their sets
-	met    bool            // found damaged again since Discard tried
+	met    bool            // Pebble found the damage, or found it again, since Discard tried
 	tried  time.Time       // last attempt of Discard
 }
 
@@ -59,8 +59,8 @@ func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
 	return f.Bounds.End.Key == nil || bytes.Compare(f.Bounds.Start, span.End) < 0 && bytes.Compare(f.Bounds.End.Key, span.Start) >= 0
 }
 
-// Discard removes the damaged files that were found since its last attempt, if all data in use in them is
-// readable.
+// Discard removes the damaged files that Pebble has found, or found again, since the last attempt, if all data
+// in use in them is readable.
 func (s *Store) Discard() {
 	done, err := s.db.Use()
 	if err != nil {
@@ -255,8 +255,8 @@ func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 }
 
 // unreadable ends the process if Pebble may be cutting a file that cannot be read, because Pebble may be
-// about to drop the rest of that file. A merge may have ended since the span was chosen, so Pebble may cut
-// any new file. Readers may find other damaged files meanwhile; these do not count.
+// about to drop the rest of that file. A merge may have ended since uncut listed the files, so Pebble may cut
+// any new file. A file that uncut listed does not count: a reader may find it damaged meanwhile.
 func (s *Store) unreadable(path string, err error) {
 	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
 		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))
@@ -309,7 +309,7 @@ func (s *Store) giveUp(g, loading *Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if of := s.mu.groups[g.number]; of != nil && g != loading {
-		of.fresh = true // so that a Scrub returns ErrDamaged
+		of.fresh = true // so that a Scrub follows, which returns ErrDamaged
 	}
 	return nil
 }
@@ -321,7 +321,8 @@ type holder struct {
 	group       *Group   // nil if the group was not opened
 }
 
-// holders returns the groups that may have keys in use, ascending. It finds groups that were not opened since Open on disk.
+// holders returns the groups that may have keys in use, ascending. It reads from disk the groups that were not
+// opened since Open.
 func (s *Store) holders() ([]holder, error) {
 	byNumber := map[uint32]holder{}
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
@@ -340,7 +341,7 @@ func (s *Store) holders() ([]holder, error) {
 		byNumber[g.number] = h
 	}
 	if err != nil && s.allOpened() {
-		err = nil // each holder refuses the keys that it cannot read
+		err = nil // an opened group knows its generation, or is unusable: then rewriting.holder fails
 	}
 	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
 }
@@ -430,8 +431,8 @@ func (r *rewriting) all(holders []holder) error {
 	return nil
 }
 
-// holder copies the keys of one kind of a group. If the group was given up, holder copies the keys of the
-// Load under way, because Switch does not read these again.
+// holder copies the keys of one kind of a group. If the group is given up, holder copies only the keys of a
+// Load under way: Switch does not read these again, so they must stay.
 func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)

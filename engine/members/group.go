@@ -21,7 +21,7 @@ type State struct {
 	Stamp  Stamp // the last one issued; it never falls
 }
 
-// Add counts a pair. A loader uses it to compute the state of pairs from another replica.
+// Add counts a pair. A reader of pairs computes their state with it, to compare that with the recorded state.
 func (s *State) Add(p Pair, at Stamp) {
 	s.Pairs++
 	s.Digest += hash(p, at)

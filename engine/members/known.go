@@ -100,8 +100,8 @@ type filters struct {
 	one      sync.Mutex    // held while a filter is filled: one at a time is enough
 	released atomic.Uint64 // how often memory for a group's filter may have become free
 
-	// lackedAt is a number of pairs in the store. With so many there was no memory for a filter; with fewer
-	// there may be. 0 if no group lacks a filter.
+	// lackedAt is a little below the number of pairs in the store with which there was no memory for a filter.
+	// With fewer than lackedAt there may be memory. 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex
@@ -322,7 +322,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	return f, nil
 }
 
-// fillAgain fills a filter that damage had prevented, now that the damage is gone.
+// fillAgain requests a filter that damage had prevented, now that the damage is gone.
 func (g *Group) fillAgain() {
 	g.known.mu.Lock()
 	damaged := g.known.damaged

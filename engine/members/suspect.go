@@ -28,8 +28,8 @@ func (s *Store) openLocked(g *Group) {
 }
 
 // noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble finds the same file
-// again and again; it counts once. The caller may hold any lock except Store.mu, because every read may find
-// damage.
+// again and again; only the first time raises suspicion. The caller may hold any lock except Store.mu, because
+// every read may find damage.
 func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.damaged.Add(1)
 	s.unreadable(info.Path, info.Details)

@@ -28,8 +28,8 @@ const (
 	deadBytes = 8 + stampBytes
 
 	pairsInBlock = 4096
-	// blockBytesMax bounds blocks other than those of outcomes. An outcome has one bit for each op of an
-	// entry.
+	// blockBytesMax bounds the blocks of deleted rows and of outcomes. An outcome has one bit for each op of
+	// an entry.
 	blockBytesMax = 128 << 10
 )
 
