@@ -85,8 +85,9 @@ func (m *Maintenance) Run() {
 	}
 }
 
-// Maintain updates this node's record in the catalog. If this node leads the catalog, it also sets
-// the version of a new cluster and creates the built-in keyspaces. It is idempotent.
+// Maintain updates this node's record in the catalog. If this node leads the catalog, it also places
+// the catalog's group, sets the version of a new cluster and creates the built-in keyspaces. It is
+// idempotent.
 func (m *Maintenance) Maintain(ctx context.Context) error {
 	view := m.catalog.View()
 	self := m.cfg.Self

@@ -51,8 +51,8 @@ type Dirs struct {
 	// finishing is held by Finish. It is acquired before mu.
 	finishing sync.Mutex
 
-	// mu guards the maps, and every rename, creation or removal in Path. No replica is opened or
-	// closed under it.
+	// mu guards the maps. It is held while MoveAside renames a directory and Forget removes a marker,
+	// so that the maps match the directories. No replica is opened or closed under it.
 	mu struct {
 		sync.Mutex
 		here       map[uint32]uint64                // by group: the number of the replica

@@ -31,7 +31,8 @@ type Opened interface {
 	GroupRemoved(group uint32) error
 }
 
-// Open opens this node's replica of a group, or begins one if this node never had it.
+// Open opens this node's replica of a group, or begins a new one. It returns ErrDamaged if the files of a
+// replica that Opened records are lost.
 func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	blank, err := isBlank(&cfg)
 	if err == nil && blank {

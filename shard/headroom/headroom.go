@@ -65,9 +65,9 @@ type Headroom struct {
 	// MemoryTight is set once the use is within memoryTightShare of the limit. Then rows that may
 	// leave memory do so, before anything is refused.
 	MemoryTight atomic.Bool
-	MemoryOver  atomic.Uint64 // bytes of tables above that share, as of the last tight check
+	MemoryOver  atomic.Uint64 // by how many bytes of tables the use exceeded that bound, as of the last tight check
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64              // groups led here that accept no writes, because too few voters, or not this node, have disk space
+	VotersFull  atomic.Int64              // groups led here that accept no writes: too few voters have disk space, or this node has none
 	DiskHangs   atomic.Int64              // local replicas whose log takes no entries
 	hungAt      atomic.Pointer[time.Time] // when a log last recovered; nil for never
 

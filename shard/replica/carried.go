@@ -24,8 +24,8 @@ type Snapshot struct {
 }
 
 // OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait until it
-// may begin. The rest takes as long as the disk needs, minutes for a large shard; Close interrupts
-// it.
+// may begin. The rest takes as long as the disk needs, minutes for a large shard; Replica.Close
+// interrupts it.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// snapshotBytesDefault is the least size of the log at which a new snapshot starts. A restart
-// replays it in a second or two.
+// snapshotBytesDefault is the least size of the log since the last snapshot at which a new snapshot
+// starts. A restart replays it in a second or two.
 const snapshotBytesDefault = 64 << 20
 
 // Config configures Open.
@@ -48,8 +48,8 @@ type Config struct {
 	// Addrs returns a node's current address; nil for the addresses in the configuration.
 	Addrs func(node string) (string, bool)
 
-	// StateBytes returns an upper bound of what the state in memory adds to a snapshot now; nil
-	// for almost nothing.
+	// StateBytes returns an upper bound of the size of a snapshot now. It may leave out parts that the
+	// last snapshot had as well, such as the request memory; nil for almost nothing.
 	StateBytes func() uint64
 	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
 	// disk lacks it. give releases the reservation once the snapshot is written. nil for no check.

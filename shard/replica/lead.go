@@ -64,8 +64,8 @@ func (g *Replica) confirm() {
 }
 
 // campaign makes a voter campaign at once: the only voter of its group, the first of a new one, or
-// one that misses its leader. raft has no call for it. But if its heartbeat timeout is shortened,
-// a follower checks it at once, and campaigns if it has not heard from a leader.
+// one that misses its leader. raft has no call for it. But if the heartbeat timeout is shortened,
+// a follower checks its timer at once, and campaigns if it has not heard from a leader.
 func (g *Replica) campaign() error {
 	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {

@@ -24,10 +24,9 @@ const (
 // node must lead the group. It returns what it did, or "" if no step is possible now. raft takes
 // one change at a time, and only from the leader.
 //
-// The order never reduces the number of voters below the previous one. A replica that joins is a
-// non-voter until it has caught up, and nobody leaves before all joining replicas are voters. The
-// exception is a member whose address a joining replica has: its node is lost, or now has another
-// replica.
+// While replicas join, the group keeps all its voters. A replica that joins is a non-voter until it
+// has caught up, and nobody leaves before all joining replicas are voters. The exception is a member
+// whose address a joining replica has: its node is lost, or now has another replica.
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	step := NextStep(g.ID(), g.Configuration().Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
 	id, addr := step.Member.ID, raft.ServerAddress(step.Member.Addr)

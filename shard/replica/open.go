@@ -131,7 +131,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	cache := newLogCache(g.log)
 	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
-	if g.cfg.Streams != nil { // before raft restores a snapshot, so that earlier calls wait for it
+	if g.cfg.Streams != nil { // before raft restores a snapshot, so that calls wait for the end of the restore
 		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.ID())
 	}
 	if g.first {

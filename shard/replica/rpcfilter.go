@@ -357,8 +357,8 @@ func (f *rpcFilter) committed() uint64 {
 	return max(f.g.raft.CommitIndex(), f.g.raft.AppliedIndex())
 }
 
-// compare stops the group if an entry that is committed here has another term at the sender, which
-// leads the term leads.
+// compare stops the group if an entry that is committed here has another term at the sender. The
+// parameter leads is the term that the sender leads.
 func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {

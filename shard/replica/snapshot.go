@@ -67,8 +67,8 @@ func (g *Replica) noteUnreadable(err error) {
 // entries after it, if it restores the snapshot faster than its leader writes that much log.
 func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
-// SnapshotBytes estimates the next snapshot's size: as large as the last one, or as the state in
-// memory, which is less dense.
+// SnapshotBytes estimates the next snapshot's size: the larger one of the last snapshot and
+// Config.StateBytes.
 func (g *Replica) SnapshotBytes() uint64 {
 	bytes := uint64(g.snaps.NewestBytes())
 	if g.cfg.StateBytes != nil {

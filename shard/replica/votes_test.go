@@ -63,9 +63,11 @@ func (p *playedLeader) ask(from string, term, last, lastTerm uint64, transfer bo
 	return pre.Granted, resp.Granted
 }
 
-// A vote depends on the candidate's term and log. Whom the voter's configuration lacks:
-// 1. gets it if its log is as long, one in a term; 2. gets none while there is a leader,
-// also as one that a leader hands over to; 3. gets none if it was deleted.
+// A vote depends on the candidate's term and log. A candidate that the voter's configuration lacks
+//
+//  1. gets the vote if its log is as long, and only one candidate in a term;
+//  2. gets none while there is a leader, even if a leader hands over to it;
+//  3. gets none if it was deleted.
 func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
 	begin := func(t *testing.T, led bool) *playedLeader {
 		p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {

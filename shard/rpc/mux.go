@@ -249,7 +249,7 @@ func (m *Mux) receive(conn net.Conn) {
 	}
 }
 
-// Receiver accepts connections of one kind. If Offer fails, the caller still owns the connection.
+// Receiver accepts connections of one kind. If Offer fails, the caller must close the connection.
 type Receiver interface {
 	Offer(conn net.Conn) error
 }

@@ -82,7 +82,7 @@ func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	return c, nil
 }
 
-// Offer queues a connection for Accept, or fails without closing it.
+// Offer queues a connection for Accept, or fails. If the queue is full, it also closes the connection.
 func (l *muxLayer) Offer(conn net.Conn) error {
 	c, err := l.keep(conn)
 	if err != nil {

@@ -125,7 +125,8 @@ type Leaving struct {
 	began time.Time
 }
 
-// Watch finds the idle segments of the rows that old selects, and returns how many rows they have.
+// Watch finds the idle segments that old selects. It returns the rows in memory of all segments that
+// old selects, including those that were written.
 func (l *Leaving) Watch(old func(first, last uint64) bool) int {
 	l.idle = l.FSM.Watch(old)
 	l.due.Store(int64(l.idle.Due()))
