@@ -159,10 +159,8 @@ func TestPlansReachTheBestThereIs(t *testing.T) {
 	})
 }
 
-// If the first keyspace is placed where Initial says, a plan has nothing to do, whatever the zones. Later keyspaces, in one zone,
-// leave no replica to move; old shards may hand leaderships over. On three nodes the leaders of each keyspace become even, and
-// then those of all keyspaces. No transfer makes a keyspace less even. A transfer that leaves its keyspace as even as it was
-// makes all keyspaces together more even.
+// On three nodes the leaders of each keyspace become even, and then those of all keyspaces. No transfer makes a keyspace less
+// even. A transfer that leaves its keyspace as even as it was makes all keyspaces together more even.
 func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := []string{"a", "b", "c"}
@@ -211,6 +209,8 @@ func clonedLeaders(v View) *View {
 	return &v
 }
 
+// If the first keyspace is placed where Initial says, a plan has nothing to do, whatever the zones. Later keyspaces, in one zone,
+// leave no replica to move; old shards may hand leaderships over.
 func TestInitialLeavesNothingToDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 7).Draw(rt, "zones")

@@ -434,7 +434,8 @@ func (d formDisk) SetCluster(cluster string, founder bool) error {
 	})
 }
 
-// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes is bound to the set or has a cluster already.
+// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes is bound to the set, or has a cluster or asked one
+// for admission.
 func (w *formWorld) verifyBoundLocked(set string) {
 	if set == "" {
 		w.errorf("a cluster is founded by nodes that have promised nothing")

@@ -36,10 +36,10 @@ type gossipView struct {
 		sync.Mutex
 		self     Member               // the entry of this node
 		members  map[string]Member    // by key, this node among them
-		answered map[string]time.Time // member name → when the member last answered a probe of this node
+		answered map[string]time.Time // member key → when the member last answered a probe of this node
 		snapshot []Member             // of members; replaced whole, never changed
 		changed  chan struct{}        // closed when snapshot is replaced
-		refused  map[string]time.Time // cluster → when a refusal of it was last logged
+		refused  map[string]time.Time // cluster, or key of a node without one → when its refusal was last logged
 		contacts contacts             // empty maps for a node that has a cluster
 	}
 }

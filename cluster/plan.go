@@ -103,7 +103,7 @@ func (p *plan) declareLost() {
 	}
 }
 
-// kept returns why Plan never gives up a dead node, or "" if it may.
+// kept returns why Plan does not give up a dead node now, however long it has been dead, or "" if it may.
 func (p *plan) kept(key string) string {
 	switch takers := len(p.takers()); {
 	case p.nodes[key].State == catalog.NodeLeaving:

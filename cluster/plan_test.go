@@ -270,7 +270,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// everywhere makes all nodes members of the keyspace; those that are no voters have no vote.
+// everywhere makes all nodes members of the groups of the keyspace. Nodes that are not voters become non-voters.
 func everywhere(v *View) {
 	k := v.Catalog.Keyspaces["k"]
 	k.Everywhere = true

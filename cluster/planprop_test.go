@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Nodes join, die, return, and are wiped, drained and removed. A keyspace switches between full replication and shards. Meanwhile
+// Nodes join, die, return, and are wiped, drained and removed. A keyspace switches full replication on and off. Meanwhile
 // plans are made and carried out in any order, late, or not at all.
 // 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans come to an end.
 // 3. The cluster is then as Plan promises.

@@ -142,8 +142,9 @@ const changeTimeout = 5 * time.Second
 // not one that an operator paused.
 func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config) (catalog.Source, error) {
 	stays := of.Paused && !of.Changing
-	// An older version may have stored what is refused now. Nobody reads such a source, so nobody
-	// brings its shards to one position, and only what means the same can replace it.
+	// ParseConfig may refuse the stored configuration, for example if a node with another version accepted it.
+	// It returns a configuration all the same, if it can read the text. No reader brings the shards of such a
+	// source to one position, so only a configuration with the same meaning can replace it.
 	before, _ := source.ParseConfig(of.Config)
 	if before != nil && cfg.SameMeaning(before) {
 		return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {

@@ -242,11 +242,11 @@ func TestNeverListed(t *testing.T) {
 	st.eventually("it is read", through(1))
 }
 
-// refused is a configuration as an older version stored it, and as this one refuses it: with a token.
+// refused is the beginning of a stored configuration that ParseConfig refuses, because the URL has a token.
 const refused = `{"name":"likes","type":"nats","url":"nats://t0ken@127.0.0.1:1","stream":"LIKES","batch":{"linger":"1ms"},"format":"json","on-error":"dead-letter","dead-letters":"LIKES.dead","start":`
 
-// TestStoredAndRefused: a source whose stored configuration is refused now says why. Once it is put
-// again without the token it goes on from where each shard is, though the shards are apart.
+// TestStoredAndRefused: a source whose stored configuration is refused reports why. Once it is put again
+// without the token, each shard continues at its own position, although these differ.
 func TestStoredAndRefused(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
@@ -267,8 +267,8 @@ func TestStoredAndRefused(t *testing.T) {
 	}
 }
 
-// TestRefusedBeforeItBegan: a source that is to begin at its last messages, whose maker died, and
-// whose configuration is refused now, does not begin at its first ones.
+// TestRefusedBeforeItBegan: a source with a refused configuration that begins at the latest messages does not
+// begin at the first ones, although the node that created it died before it recorded the beginning.
 func TestRefusedBeforeItBegan(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))

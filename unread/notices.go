@@ -13,7 +13,7 @@ type Notices struct {
 	Latest   int64 // of the channel, 0 for one that was never published to
 }
 
-// Stand is the notice from which a user without a cursor starts. Only the service knows it.
+// Stand is the last notice that a user without a cursor counts as having read. Only the service knows it.
 type Stand struct {
 	Behind int64
 	Known  bool
