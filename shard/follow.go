@@ -88,8 +88,8 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 // need its vote to move it elsewhere.
 //
 // A replica of this number that was deleted is not begun again: it would have
-// forgotten how it voted. The catalog here is behind then, or the group was made
-// before replicas had numbers, and the node waits until the catalog gives it a new one.
+// forgotten how it voted. The catalog here is behind then, and the node waits until it
+// gives the node a new number.
 func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
 	if number, here := n.registry.dirs.Number(group); here {
 		return number, true

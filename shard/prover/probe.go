@@ -39,14 +39,8 @@ const disagrees = ^uint64(0)
 // calling a third one.
 func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
 	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
-		method, numbered := methodStanding, false
-		for _, q := range asked {
-			if q.asker != 0 || q.asked != 0 { // not before all programs know the other method
-				method, numbered = methodProbe, true
-			}
-		}
 		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(p.cfg.Key))
-		answer, err := p.cfg.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
+		answer, err := p.cfg.Call(ctx, node, methodProbe, appendProbes(request, asked), len(asked)*termAnswerBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -59,20 +53,10 @@ func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]t
 	}
 }
 
-// serveUnnumberedProbes answers probes between replicas of number 0. serveProbes answers all
-// others.
-func (p *Prover) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
-	return p.answerProbes(request, false)
-}
-
 func (p *Prover) serveProbes(_ context.Context, request []byte) ([]byte, error) {
-	return p.answerProbes(request, true)
-}
-
-func (p *Prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	asker := string(r.Bytes())
-	asked, err := parseProbes(&r, numbered)
+	asked, err := parseProbes(&r)
 	if err != nil {
 		return nil, err
 	}
@@ -104,26 +88,21 @@ func (p *Prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
 	return termAnswer{g.Term(), g.IndexWith(r.Applied, asker, q.term)}
 }
 
-func appendProbes(dst []byte, asked []termProbe, numbered bool) []byte {
+func appendProbes(dst []byte, asked []termProbe) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(asked)))
 	for _, q := range asked {
 		dst = binary.AppendUvarint(dst, uint64(q.group))
 		dst = binary.AppendUvarint(dst, q.term)
-		if numbered {
-			dst = binary.AppendUvarint(dst, q.asker)
-			dst = binary.AppendUvarint(dst, q.asked)
-		}
+		dst = binary.AppendUvarint(dst, q.asker)
+		dst = binary.AppendUvarint(dst, q.asked)
 	}
 	return dst
 }
 
-func parseProbes(r *wire.Reader, numbered bool) ([]termProbe, error) {
-	asked := make([]termProbe, r.CountTo(2, groupsMax))
+func parseProbes(r *wire.Reader) ([]termProbe, error) {
+	asked := make([]termProbe, r.CountTo(4, groupsMax))
 	for i := range asked {
-		asked[i] = termProbe{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
-		if numbered {
-			asked[i].asker, asked[i].asked = r.Uint(), r.Uint()
-		}
+		asked[i] = termProbe{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint(), asker: r.Uint(), asked: r.Uint()}
 	}
 	return asked, r.End()
 }

@@ -32,9 +32,8 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodStanding = "standing" // groups and terms → the term and index of each replica
-	methodProbe    = "probe"    // the same with the numbers of the replicas
-	methodConfirm  = "confirm"  // groups led there → the index of each, proved by a majority
+	methodProbe   = "probe"   // groups, terms and replicas → the term and index of each replica
+	methodConfirm = "confirm" // groups led there → the index of each, proved by a majority
 )
 
 const (
@@ -86,7 +85,6 @@ func New(cfg Config) *Prover { return &Prover{cfg: cfg, peers: map[string]provin
 
 // Handle registers the handlers for calls of other nodes.
 func (p *Prover) Handle(calls *rpc.Calls) {
-	calls.Handle(methodStanding, p.serveUnnumberedProbes)
 	calls.Handle(methodProbe, p.serveProbes)
 	calls.Handle(methodConfirm, p.serveConfirm)
 }
