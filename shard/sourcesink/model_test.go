@@ -135,6 +135,8 @@ type sourceNode struct {
 	reads  bool // it has called Positions
 	from   sink.Position
 	began  bool // it has read a message since it called Positions
+	// meanwhile runs once, after the next Send has delivered its sections.
+	meanwhile func()
 }
 
 // modelMark returns the mark of the message below a position.
@@ -197,6 +199,10 @@ func (n *sourceNode) Send(_ context.Context, w *Write) {
 			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: w.Ops[i].Cells[0].Value}}})
 		}
 		w.Answers[slot] = n.c.deliver(shards[slot].group, *section, ops)
+	}
+	if run := n.meanwhile; run != nil {
+		n.meanwhile = nil
+		run()
 	}
 }
 
@@ -640,6 +646,31 @@ func TestLeaderlessShard(t *testing.T) {
 	}
 }
 
+// A reader that has yet to learn of the pause begins shards and counts while another node settles the source.
+func TestSettleBesideAReader(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	reader := c.node()
+	for range 2 { // Start and Positions: no shard has begun
+		reader.step(0)
+	}
+	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 9)
+	c.pause(true)
+	settler := c.node()
+	settler.meanwhile = func() { reader.step(9) }
+	at, err := settler.sink.Settle(t.Context(), c.source(), 0)
+	if c.count(c.catalog.View().Keyspaces["posts"], messageID, 0) != 1 {
+		t.Fatal("the reader counted nothing")
+	}
+	all, posErr := settler.sink.ReadPositions(t.Context(), c.source().Number, 0)
+	if posErr != nil {
+		t.Fatal(posErr)
+	}
+	if low, high := sink.Span(all, sink.Position{}); err == nil && (low != at || high != at) {
+		t.Errorf("settled at %v, the shards are from %v to %v", at, low, high)
+	}
+}
+
 // A shard that was behind when it lost its leader gets what others have passed meanwhile.
 func TestLeaderlessBehind(t *testing.T) {
 	t.Parallel()
@@ -838,7 +869,12 @@ func TestSourcesModel(t *testing.T) {
 			"resume": func(*rapid.T) { c.pause(false) },
 			"settle": func(*rapid.T) {
 				if c.source().Paused && len(c.ordinals) <= 40 {
-					c.settle(nodes[node()])
+					settler, reader := nodes[node()], nodes[node()]
+					if settler != reader {
+						settler.meanwhile = func() { reader.step(2); reader.step(2) }
+					}
+					c.settle(settler)
+					settler.meanwhile = nil
 				}
 			},
 			"meaning": func(*rapid.T) { c.mean() },

@@ -20,9 +20,23 @@ var ErrNotPaused = errors.New("the source must be paused, at one position in all
 const forgetTimeout = 5 * time.Second
 
 // Settle returns the position of a partition of a paused source, which is that of all shards
-// and stays: it raises their epochs to that of the pause, so that a section on its way is not
-// applied, and begins the shards that have no position.
+// and stays. It raises the shards' epochs to that of the pause, so that no section of an earlier
+// epoch counts any more, and begins the shards that have no position. A reader that has yet to
+// learn of the pause may have begun and moved such a shard in between, so Settle reads all
+// positions again.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
+	low, err := s.even(ctx, source, partition)
+	if err != nil {
+		return sink.Position{}, err
+	}
+	if err := s.raise(ctx, source, partition, low); err != nil {
+		return sink.Position{}, err
+	}
+	return s.even(ctx, source, partition)
+}
+
+// even returns the position that all shards of a partition have that have one.
+func (s *Sink) even(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
 	all, err := s.positions(ctx, source.Number, partition, true)
 	if err != nil {
 		return sink.Position{}, err
@@ -31,7 +45,7 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 	if low != high {
 		return sink.Position{}, fmt.Errorf("%w: of partition %d they are at %v and %v", ErrNotPaused, partition, low, high)
 	}
-	return low, s.raise(ctx, source, partition, low)
+	return low, nil
 }
 
 // Fence raises the epochs of all shards to that of the pause of a source, wherever they are, so
