@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// memberTimeout bounds the wait for space in raft's queue for a change of members. The wait
-	// for the change itself has no bound: it ends when the group loses its quorum, because its
-	// leader then steps down.
+	// memberTimeout bounds the wait for space in raft's queue for a change of members. The change
+	// itself has three election timeouts (see changed).
 	memberTimeout = time.Second
 	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends that
 	// many entries in one call.
@@ -257,9 +256,12 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, the
 	return MemberStep{StepHandOver, there[0], "handed over to " + string(there[0].ID)}
 }
 
-// changed waits until a change of members is applied.
+// changed waits until a change of members is committed, at most three election timeouts: its
+// caller changes all groups of the node, and raft waits without bound if the log has no space. The
+// change may happen later, so the caller reads the configuration again. raft refuses another
+// change meanwhile.
 func (g *Replica) changed(future raft.IndexFuture) error {
-	if err := g.await(future); err != nil {
+	if err := g.awaitSoon(future); err != nil {
 		return fmt.Errorf("cannot change the members: %w", err)
 	}
 	return nil
@@ -273,22 +275,28 @@ var errTransferStuck = errors.New("a handover of leadership does not end")
 // most an election timeout, or for rpcTimeout if the other takes the call and does not answer.
 // Transfer waits at most three election timeouts.
 func (g *Replica) Transfer(to Member) error {
-	answer := make(chan error, 1)
-	go func() { answer <- g.await(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))) }()
-	err := errTransferWaits
-	select {
-	case err = <-answer:
-	case <-time.After(3 * g.cfg.Timing.Election): // once it begins, raft takes at most two
-	}
-	if err != nil {
+	// Once the handover begins, raft takes at most two election timeouts.
+	if err := g.awaitSoon(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))); err != nil {
 		return fmt.Errorf("cannot hand the leadership to %s: %w", to.ID, err)
 	}
 	return nil
 }
 
-// errTransferWaits is returned if raft has not begun the handover in time, because its main loop
-// waits for the disk. It may begin later.
-var errTransferWaits = errors.New("raft waits for the disk, and hands over later")
+// errRaftWaits is returned for a handover or a change of members that raft has not ended in time,
+// because its main loop waits for the disk. It may happen later.
+var errRaftWaits = errors.New("raft waits for the disk, and does it later")
+
+// awaitSoon waits for a future, but at most three election timeouts.
+func (g *Replica) awaitSoon(future raft.Future) error {
+	answer := make(chan error, 1)
+	go func() { answer <- g.await(future) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(3 * g.cfg.Timing.Election):
+		return errRaftWaits
+	}
+}
 
 // transferMax is how long raft may refuse writes during a handover. A handover waits for one call
 // and two election timeouts; if it takes longer, it never ends.

@@ -222,12 +222,32 @@ func TestTransferOfAHungLeader(t *testing.T) {
 	go func() { ended <- r.groups[l].Transfer(Member{to.ID(), to.cfg.Mux.Addr().String()}) }()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, errTransferWaits) {
+		if !errors.Is(err, errRaftWaits) {
 			t.Error(err)
 		}
 	case <-time.After(5 * time.Second):
 		t.Error("it waits for the disk")
 	}
+}
+
+// A change of members ends with an error while raft stores it on a disk that hangs.
+func TestChangeOnAHungDisk(t *testing.T) {
+	r, stores := newFaultyReplicas(t, 3)
+	l := r.leader(t, -1)
+	hang := make(chan struct{})
+	stores[l].set(hang, nil)
+	g, out := r.groups[l], r.others(l)[0].ID()
+	ended := make(chan error, 1)
+	go func() { ended <- g.changed(g.raft.DemoteVoter(out, 0, memberTimeout)) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errRaftWaits) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for the disk")
+	}
+	close(hang)
 }
 
 // A leader whose disk hangs is replaced before it stops: 1. another replica leads and takes

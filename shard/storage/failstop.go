@@ -65,11 +65,12 @@ func (f *FailStop) Usable() error {
 // locks and retries itself.
 func (f *FailStop) wait(err error) error {
 	f.mu.Lock()
-	opened := f.mu.opened
-	f.mu.Unlock()
-	if !opened {
-		return f.Fail(err)
+	if !f.mu.opened { // nor armed: one lock decides both, or Arm could come between
+		err, _ = f.failLocked(err)
+		f.mu.Unlock()
+		return err
 	}
+	f.mu.Unlock()
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
 	f.waits(err)
@@ -89,18 +90,22 @@ func (f *FailStop) Waits() bool { return f.waiting.Load() > 0 }
 // Fail records err if it is the first failure, and returns the first failure.
 func (f *FailStop) Fail(err error) error {
 	f.mu.Lock()
-	first := f.mu.err == nil
-	if first {
-		f.mu.err = err
-		close(f.ended)
-	}
-	err = f.mu.err
-	tell := first && f.mu.armed
+	err, notify := f.failLocked(err)
 	f.mu.Unlock()
-	if tell {
+	if notify {
 		f.notify(err)
 	}
 	return err
+}
+
+// failLocked is Fail for a caller that holds mu. It reports whether the caller must notify.
+func (f *FailStop) failLocked(err error) (first error, notify bool) {
+	if f.mu.err != nil {
+		return f.mu.err, false
+	}
+	f.mu.err = err
+	close(f.ended)
+	return err, f.mu.armed
 }
 
 // Failed returns a channel that the first failure closes.
