@@ -134,12 +134,13 @@ func TestWritesWithoutAFile(t *testing.T) {
 func TestLongAppendWithoutAFile(t *testing.T) {
 	var refused, waited int
 	for files := 0; ; files++ {
-		left := 1 << 30
+		var left atomic.Int64 // files that may still be opened, also by the log's own goroutine
+		left.Store(1 << 30)
 		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind != errorfs.OpOpen {
 				return nil
 			}
-			if left--; left < 0 {
+			if left.Add(-1) < 0 {
 				return syscall.ENOSPC
 			}
 			return nil
@@ -149,25 +150,25 @@ func TestLongAppendWithoutAFile(t *testing.T) {
 		stores, err := OpenStores(Config{Dir: t.TempDir(), LogStore: LogStoreShared, NodeLog: node})
 		mustDo(t, err)
 		waits := 0
-		l := NewLog(stores, 7, "log", 1<<40, NewFailStop(func(err error) { t.Error(err) }, func(error) { waits++; left = 1 << 30 }))
+		l := NewLog(stores, 7, "log", 1<<40, NewFailStop(func(err error) { t.Error(err) }, func(error) { waits++; left.Store(1 << 30) }))
 		mustDo(t, l.stop.Arm())
 		var all []*raft.Log
 		for i := range uint64(64) {
 			all = append(all, &raft.Log{Index: 1 + i, Term: 1, Data: make([]byte, 200<<10)})
 		}
-		left = files
+		left.Store(int64(files))
 		err = l.StoreLogs(all)
 		last, lastErr := l.LastIndex()
 		mustDo(t, lastErr)
 		switch {
 		case errors.Is(err, raftstore.ErrNoSegment) && last == 0 && waits == 0:
 			refused++
-			left = 1 << 30
+			left.Store(1 << 30)
 			mustDo(t, l.StoreLogs(all))
 		case err != nil || last != 64:
 			t.Fatalf("with %d files: stored up to %d, %v", files, last, err)
 		}
-		whole := left > 0 && left < 1<<20
+		whole := left.Load() > 0 && left.Load() < 1<<20
 		if waits > 0 {
 			waited++
 		}
