@@ -40,6 +40,21 @@ type Reader struct {
 	Stop   func()
 }
 
+// BrokerOf returns the broker of a configuration, open until the end of the test.
+func BrokerOf[B source.Broker](t testing.TB, config string, access source.Access, open func(*source.Config, source.Access) (B, error)) B {
+	t.Helper()
+	cfg, err := source.ParseConfig([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := open(cfg, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
 // Start runs a runner of partition 0 until Stop or the end of the test.
 func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	t.Helper()
@@ -109,15 +124,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	for range messages {
 		q.Write(t, large)
 	}
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := q.Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := BrokerOf(t, q.Config, source.Access{}, q.Open)
 	first, _, err := b.Bounds(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

@@ -227,15 +227,7 @@ func TestBounds(t *testing.T) {
 	if err := c.DeleteRecords("likes", 0, 1); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, q.Open)
 	ctx := context.Background()
 	first, end, err := b.Bounds(ctx, 0)
 	if err != nil || first.Lo != 1 || end.Lo != 3 {
@@ -351,15 +343,7 @@ func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
 	q.Write(t, "a", "b", "c")
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, q.Open)
 	r, err := b.Read(t.Context(), 0, source.Position{}, source.Mark{})
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func TestOldDenial(t *testing.T) {
 	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: forbidden}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
-	b := brokerOf(t, q.Config+"username: countd\npassword-file: password\n", source.Access{Password: brokertest.Password})
+	b := brokertest.BrokerOf(t, q.Config+"username: countd\npassword-file: password\n", source.Access{Password: brokertest.Password}, Open)
 	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}

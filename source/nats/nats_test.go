@@ -274,26 +274,11 @@ func TestLargeLetter(t *testing.T) {
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }
 
-// brokerOf returns the broker of a configuration, open until the end of the test.
-func brokerOf(t *testing.T, config string, access source.Access) *Broker {
-	t.Helper()
-	cfg, err := source.ParseConfig([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, access)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
 // TestClosedConnection: a reader whose connection was closed fails, though its broker has another.
 func TestClosedConnection(t *testing.T) {
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
-	b := brokerOf(t, q.Config, source.Access{})
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	r, err := b.Read(t.Context(), 0, source.Position{Lo: 1}, source.Mark{})
 	if err != nil {
 		t.Fatal(err)

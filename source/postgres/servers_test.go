@@ -32,16 +32,7 @@ func TestTwoServers(t *testing.T) {
 	one.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1))
 	open := func() *Broker {
 		dsn := "postgres://reader@" + one.Addr + "," + two.Addr + "/postgres?sslmode=disable"
-		cfg, err := source.ParseConfig([]byte("name: likes\ntype: postgres\ndsn: " + dsn + "\nslot: pub\npublication: countd\n" + outbox))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := Open(cfg, source.Access{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { b.Close() })
-		return b
+		return brokertest.BrokerOf(t, "name: likes\ntype: postgres\ndsn: "+dsn+"\nslot: pub\npublication: countd\n"+outbox, source.Access{}, Open)
 	}
 	identity := func(b *Broker) string {
 		t.Helper()
@@ -106,15 +97,7 @@ func TestRestartAfterComparing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	q := db.queue(t, "pub", "countd", outbox)
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	first, _, err := b.Bounds(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -152,15 +135,7 @@ func TestSkippedPublication(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	q := db.queue(t, "pub", "countd", table)
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	for prefix, stalls := range map[string]bool{"": true, "likes": false} {
 		here, there := net.Pipe()
 		conn, err := pgconn.Construct(&pgconn.HijackedConn{Conn: here, Config: b.conn})

@@ -330,15 +330,7 @@ func TestRemovedMark(t *testing.T) {
 // TestRegrownWhileIdle: a reader that has read nothing yet compares what was counted before.
 func TestRegrownWhileIdle(t *testing.T) {
 	q, client := newQueue(t, "")
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Open(cfg, source.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	like := brokertest.Like(1, 1)
 	q.Write(t, like)
 	if _, err := b.Identity(t.Context()); err != nil { // makes the group
