@@ -41,7 +41,7 @@ func (p *plan) retarget(g uint32) {
 		var next []string
 		why := "died"
 		switch {
-		case p.nodes[key].State == catalog.NodeLeaving && (!contains(report.Voters, key) || !p.alive(key) && !sameSet(report.Voters, p.targets[g])):
+		case p.leaves(key) && (!contains(report.Voters, key) || !p.alive(key) && !sameSet(report.Voters, p.targets[g])):
 			next, _ = p.replace(g, key)
 			why = "is leaving"
 		case !contains(report.Voters, key) && !p.alive(key):
@@ -58,8 +58,8 @@ func (p *plan) retarget(g uint32) {
 
 // replaceLost replaces a voter that is leaving and dead.
 func (p *plan) replaceLost(g uint32) ([]string, Reason) {
-	for _, key := range p.leaving(g) {
-		if !p.alive(key) {
+	for _, key := range p.targets[g] {
+		if p.leaves(key) && !p.alive(key) {
 			return p.replace(g, key)
 		}
 	}
@@ -68,23 +68,17 @@ func (p *plan) replaceLost(g uint32) ([]string, Reason) {
 
 // replaceLeaving replaces a voter that is leaving.
 func (p *plan) replaceLeaving(g uint32) ([]string, Reason) {
-	for _, key := range p.leaving(g) {
-		return p.replace(g, key)
+	for _, key := range p.targets[g] {
+		if p.leaves(key) {
+			return p.replace(g, key)
+		}
 	}
 	return nil, ""
 }
 
-func (p *plan) leaving(g uint32) []string {
-	return slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool {
-		return p.nodes[key].State != catalog.NodeLeaving
-	})
-}
-
 // staying returns the nodes of the target that are not leaving.
 func (p *plan) staying(g uint32) []string {
-	return slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool {
-		return p.nodes[key].State == catalog.NodeLeaving
-	})
+	return slices.DeleteFunc(slices.Clone(p.targets[g]), p.leaves)
 }
 
 // replace returns the target without a node that is leaving: with a substitute, or without

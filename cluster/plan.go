@@ -80,7 +80,7 @@ func Plan(view View) []Step {
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
-		if p.nodes[key].State == catalog.NodeLeaving {
+		if p.leaves(key) {
 			continue
 		}
 		staying++
@@ -106,7 +106,7 @@ func (p *plan) declareLost() {
 // kept returns why Plan does not give up a dead node now, however long it has been dead, or "" if it may.
 func (p *plan) kept(key string) string {
 	switch takers := len(p.takers()); {
-	case p.nodes[key].State == catalog.NodeLeaving:
+	case p.leaves(key):
 		return "it is leaving"
 	case p.mostDead():
 		return "half of the nodes or more are dead"
@@ -124,7 +124,7 @@ func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 // every group, because a group that does not report may still have one of them as a member.
 func (p *plan) removeEmpty() {
 	for _, key := range p.keys {
-		if p.nodes[key].State == catalog.NodeLeaving && p.empty(key) {
+		if p.leaves(key) && p.empty(key) {
 			p.add(RemoveNode{Node: key, Reason: "it is leaving and holds no replica"})
 		}
 	}

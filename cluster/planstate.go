@@ -126,6 +126,9 @@ func (p *plan) alive(key string) bool {
 	return known && !dead
 }
 
+// leaves reports whether a node is leaving the cluster.
+func (p *plan) leaves(key string) bool { return p.nodes[key].State == catalog.NodeLeaving }
+
 // takes reports whether a node may get replicas and leaderships.
 func (p *plan) takes(key string) bool {
 	return p.alive(key) && p.nodes[key].State == catalog.NodeActive
