@@ -64,6 +64,18 @@ func (db *database) exec(t *testing.T, sql string, args ...any) {
 	})
 }
 
+// awaitFree waits until no connection reads a slot: the server releases it after a reader has closed.
+func (db *database) awaitFree(t *testing.T, slot string) {
+	t.Helper()
+	brokertest.Eventually(t, "the slot is free", func() bool {
+		free := false
+		db.do(t, func(c *pgx.Conn) error {
+			return c.QueryRow(t.Context(), "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&free)
+		})
+		return free
+	})
+}
+
 // queue makes a slot, and returns what is written from now on.
 func (db *database) queue(t *testing.T, slot, publication, more string) *brokertest.Queue {
 	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
@@ -248,13 +260,7 @@ func testLostSlot(t *testing.T, db *database) {
 					q.Write(t, like)
 					continue
 				}
-				brokertest.Eventually(t, "the slot is free", func() bool {
-					free := false
-					db.do(t, func(c *pgx.Conn) error {
-						return c.QueryRow(t.Context(), "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&free)
-					})
-					return free
-				})
+				db.awaitFree(t, slot)
 				db.exec(t, strings.ReplaceAll(sql, "SLOT", slot))
 			}
 			r = q.Start(t, shards)

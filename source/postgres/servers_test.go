@@ -108,6 +108,7 @@ func TestRestartAfterComparing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, restarts := range []bool{false, true} {
+		db.awaitFree(t, "pub")
 		again, err := b.Again(t.Context(), 0, first, end)
 		if err != nil || len(again.Messages) != 1 {
 			t.Fatal(again, err)
