@@ -25,7 +25,7 @@ func newSeen(doc *openapi3.T) *seenProperties {
 	return s
 }
 
-// see notes what properties a value has, and returns those that its schema lacks.
+// see records the properties of a value as seen, and returns the problems: properties that the schema lacks.
 func (s *seenProperties) see(of *openapi3.MediaType, v any) (problems []string) {
 	if of == nil || of.Schema == nil {
 		return nil

@@ -56,7 +56,7 @@ func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	}
 }
 
-// deadMember is a view of four nodes, one of which has been dead for an hour.
+// deadMember fakes gossip with four nodes. The node dead has been dead for an hour.
 type deadMember struct{ dead string }
 
 func (d deadMember) Members() []Member {

@@ -349,7 +349,7 @@ func (w *formWorld) mistake(n, other *formNode) {
 	})
 }
 
-// dream picks some nodes and makes most of them see exactly these, whoever lives.
+// dream picks size nodes at random and makes most of them see exactly these nodes, alive or not.
 func (w *formWorld) dream(size int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

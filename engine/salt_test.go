@@ -48,9 +48,9 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// attack makes a table accept rows of which most were crafted for some salts, deletes the others, and widens
-// one row so that all rows are stored anew at once. Neither the result nor any growth may allocate more than
-// a few times the size of the rows.
+// attack fills a table with crafted ids and some random ones, and deletes some of the random ones. Then it
+// widens one row, so that the table stores all rows anew. The table may allocate a few times the size of
+// the rows, and no more.
 func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	t.Helper()
 	const rows, temporary = 2500, 500

@@ -110,7 +110,7 @@ func (w *write) remove(p placement) error {
 	return errors.Join(w.to.Delete(key[:], nil), w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
 }
 
-// removeAll removes pairs except those that the entry touches: pair removes these.
+// removeAll removes pairs. It skips pairs that the entry itself touches, because pair removes them.
 func (w *write) removeAll(all []placement) (err error) {
 	for _, p := range all {
 		if w.pairs[p.Pair] == nil {

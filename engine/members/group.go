@@ -136,8 +136,8 @@ func (g *Group) setState(s State) {
 	}
 }
 
-// removeOthers removes the generations that a crash left: those of an unfinished load, or those that a load
-// had replaced.
+// removeOthers removes all generations but the group's own. A crash leaves them: during a load, or after a
+// load and before it removed the old ones.
 func (g *Group) removeOthers() error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()

@@ -230,8 +230,8 @@ func (s *Store) lookAtGroups() {
 	}
 }
 
-// fillFilters runs until Close. It fills the filters that groups want. Once memory is free, it also fills
-// those that lacked memory.
+// fillFilters runs until Close. It fills the filters that groups want, and retries groups that lacked memory
+// once memory is free.
 func (s *Store) fillFilters() {
 	defer close(s.filters.ended)
 	for {

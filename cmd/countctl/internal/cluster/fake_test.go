@@ -55,7 +55,7 @@ type fakeReplica struct {
 	Entries []client.EntryMark  `json:"entries"`
 }
 
-// newFake returns a server of these nodes, each of which holds every group; they lead them in
+// newFake returns a server of these nodes. Each node holds every group, and the nodes lead the groups in
 // turn.
 func newFake(t *testing.T, nodes ...string) *fakeServer {
 	s := &fakeServer{cluster: fakeCluster{Version: client.ClusterVersion{Version: 1, Max: 1}, Cold: map[string]*client.ColdWork{}}}
