@@ -102,32 +102,38 @@ func (n *Node) removeDropped(view *catalog.View) {
 		return
 	}
 	n.running.Go(func() { // ends with the replicas
-		again := n.wakeReconcile // at once, but not for what the machine lacks
-		defer func() { n.removing.Store(false); again() }()
-		errs := make([]error, len(dropped))
-		var wg sync.WaitGroup
-		for i, g := range dropped {
-			wg.Go(func() { errs[i] = n.closeDropped(g) })
-		}
-		wg.Wait()
-		err := errors.Join(errs...)
-		for _, r := range left {
-			if err == nil {
-				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
-				err = n.registry.dirs.GiveUp(r.Group, r.Number)
-			}
-		}
-		if err != nil {
-			again = func() {}
-			if !n.lacks(err) {
-				n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
-			}
-			return
-		}
-		for _, g := range dropped {
-			g.removed.Store(true)
+		err := n.deleteDropped(dropped, left)
+		n.removing.Store(false)
+		switch {
+		case err == nil:
+			n.wakeReconcile() // what was dropped meanwhile waits
+		case !n.lacks(err):
+			n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
 		}
 	})
+}
+
+// deleteDropped closes this node's replicas of dropped groups, then deletes the files of left.
+func (n *Node) deleteDropped(dropped []*shardReplica, left []raftstore.ReplicaID) error {
+	errs := make([]error, len(dropped))
+	var wg sync.WaitGroup
+	for i, g := range dropped {
+		wg.Go(func() { errs[i] = n.closeDropped(g) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, r := range left {
+		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
+		if err := n.registry.dirs.GiveUp(r.Group, r.Number); err != nil {
+			return err
+		}
+	}
+	for _, g := range dropped {
+		g.removed.Store(true)
+	}
+	return nil
 }
 
 // droppedHere returns the groups that follow has found dropped, and the replicas here that

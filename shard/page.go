@@ -83,13 +83,22 @@ func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *
 	case readPosts: // Below counts the keys of the part
 		q.posts.Below, _ = slices.BinarySearch(p.at, q.posts.Below)
 	case readRows:
-		q.sets.page.After = p.after
+		q.sets = pg.setsOf(p)
 	}
 	rows, err := rd.fetch(g, r, q, p.keys, opt)
 	if err == nil {
 		p.rows = rows
 	}
 	return err
+}
+
+// setsOf returns the query of sets for a part.
+func (pg *page) setsOf(p *pagePart) setQuery {
+	q := pg.sets
+	if pg.of == readRows {
+		q.page.After = p.after
+	}
+	return q
 }
 
 // fromMemory fills a part from this node's replica, and reports whether memory held all of
@@ -108,10 +117,7 @@ func (pg *page) fromMemory(s int, r *localReplica) bool {
 			return false
 		}
 	case readContains, readMembers, readRows:
-		q := pg.sets
-		if pg.of == readRows {
-			q.page.After = p.after
-		}
+		q := pg.setsOf(p)
 		rows, err := r.setRows(&q, pg.of, p.keys)
 		if err == nil {
 			p.rows = rows

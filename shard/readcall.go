@@ -253,7 +253,7 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 // Numbers without a size are uvarints, the others little-endian.
 func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = q.route.AppendTo(binary.AppendUvarint(dst, uint64(q.group)))
-	dst = append(dst, byte(q.of), byte(q.consistency), bit(q.cold))
+	dst = append(dst, byte(q.of), byte(q.consistency), wire.Bit(q.cold))
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
@@ -273,20 +273,13 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 	return dst
 }
 
-func bit(set bool) byte {
-	if set {
-		return 1
-	}
-	return 0
-}
-
 func parseRead(r *wire.Reader) *remoteRead {
 	q := &remoteRead{group: uint32(r.UintTo(1<<32 - 1))}
 	var ok bool
 	if q.route, r.Rest, ok = codec.ParseRoute(r.Rest); !ok {
 		r.Fail("a read without a route")
 	}
-	q.of, q.consistency, q.cold = readOf(r.UintTo(uint64(readRows))), Consistency(r.UintTo(uint64(Linearizable))), r.UintTo(1) == 1
+	q.of, q.consistency, q.cold = readOf(r.UintTo(uint64(readRows))), Consistency(r.UintTo(uint64(Linearizable))), r.Bool()
 	q.staleness, q.index = time.Duration(r.UintTo(1<<63-1)), r.Uint()
 	q.width = int(r.UintTo(engine.ColumnsMax))
 	switch {

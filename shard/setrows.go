@@ -33,7 +33,7 @@ func (r *localReplica) setRows(q *setQuery, of readOf, keys []uint64) ([]int64, 
 		in := make([]bool, len(keys))
 		err = sets.Contains(q.member, q.column, keys, in)
 		for _, is := range in {
-			rows = append(rows, int64(bit(is)))
+			rows = append(rows, int64(wire.Bit(is)))
 		}
 	case readMembers:
 		list, err = sets.Members(keys[0], q.column, q.page)
@@ -55,7 +55,7 @@ func (r *localReplica) setRows(q *setQuery, of readOf, keys []uint64) ([]int64, 
 // the last entry of the page before, or 0.
 func (q *setQuery) appendTo(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(append(dst, q.column), q.member)
-	dst = append(binary.AppendUvarint(dst, uint64(q.page.Limit)), bit(q.page.Continues))
+	dst = append(binary.AppendUvarint(dst, uint64(q.page.Limit)), wire.Bit(q.page.Continues))
 	if !q.page.Continues {
 		return dst
 	}
@@ -65,7 +65,7 @@ func (q *setQuery) appendTo(dst []byte) []byte {
 func parseSetQuery(r *wire.Reader) setQuery {
 	q := setQuery{column: r.Byte(), member: r.Fixed64()}
 	q.page.Limit = int(r.UintTo(readKeysMax))
-	if q.page.Continues = r.UintTo(1) == 1; q.page.Continues {
+	if q.page.Continues = r.Bool(); q.page.Continues {
 		q.page.After = members.Entry{At: members.Stamp(r.Uint()), ID: r.Fixed64()}
 	}
 	return q
@@ -74,7 +74,7 @@ func parseSetQuery(r *wire.Reader) setQuery {
 // appendList appends a list as a row: the number of entries, 1 if there may be more, then of
 // each entry the stamp and the id.
 func appendList(row []int64, list *members.List) []int64 {
-	row = append(row, int64(len(list.Entries)), int64(bit(list.More)))
+	row = append(row, int64(len(list.Entries)), int64(wire.Bit(list.More)))
 	for _, e := range list.Entries {
 		row = append(row, int64(e.At), int64(e.ID))
 	}

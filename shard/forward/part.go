@@ -35,17 +35,13 @@ const SizeMin = 4
 //
 //	1 if the answer has the use of the request's key (1) | columns of a result row (uvarint) | length of section (uvarint) | section
 func Append(dst []byte, f *Part) []byte {
-	judges := byte(0)
-	if f.Judges {
-		judges = 1
-	}
-	dst = binary.AppendUvarint(append(dst, judges), uint64(f.Width))
+	dst = binary.AppendUvarint(append(dst, wire.Bit(f.Judges)), uint64(f.Width))
 	return wire.AppendBytes(dst, f.Section)
 }
 
 // Parse reads what Append wrote.
 func Parse(r *wire.Reader) *Part {
-	return &Part{Judges: r.UintTo(1) == 1, Width: int(r.UintTo(engine.ColumnsMax)), Section: r.Bytes()}
+	return &Part{Judges: r.Bool(), Width: int(r.UintTo(engine.ColumnsMax)), Section: r.Bytes()}
 }
 
 // OfSource reports whether the part is a section of a source, whose answer has a position.

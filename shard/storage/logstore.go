@@ -212,14 +212,14 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	sealed, bytes := sealAll(entries)
 	patient := l.cutEnd || slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type == raft.LogConfiguration })
 	l.storing.begin()
-	err := l.write(&l.writing, &patient, func() error {
+	err := l.write(&l.writing, func() (bool, error) {
 		err := l.store.StoreLogs(sealed)
 		if errors.Is(err, raftstore.ErrNoSegment) {
 			if last, unread := l.store.LastIndex(); unread == nil && last >= sealed[0].Index {
 				sealed, patient = sealed[last+1-sealed[0].Index:], true // the first ones are stored
 			}
 		}
-		return err
+		return patient, err
 	})
 	l.storing.end()
 	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
@@ -239,14 +239,14 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write runs a change under a gauge of the watchdog. If the log has no file for it, write fails.
-// If *patient is true by then, write waits until the log has one and retries.
-func (l *Log) write(gauge *stallGauge, patient *bool, change func() error) error {
+// write runs a change under a gauge of the watchdog. If the log has no file for it, write fails, or
+// waits until the log has one and retries if change reports that it is patient.
+func (l *Log) write(gauge *stallGauge, change func() (patient bool, err error)) error {
 	for {
 		gauge.begin()
-		err := change()
+		patient, err := change()
 		gauge.end()
-		if !*patient || !errors.Is(err, raftstore.ErrNoSegment) {
+		if !patient || !errors.Is(err, raftstore.ErrNoSegment) {
 			return err
 		}
 		if err := l.stop.wait(err); err != nil {
@@ -295,8 +295,7 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	defer l.cut.Unlock()
 	end, err := l.store.LastIndex()
 	if err == nil {
-		patient := true
-		err = l.write(&l.cutting, &patient, func() error { return l.store.DeleteRange(first, last) })
+		err = l.write(&l.cutting, func() (bool, error) { return true, l.store.DeleteRange(first, last) })
 	}
 	if errors.Is(err, errs.ErrGroupClosed) {
 		return err

@@ -189,14 +189,7 @@ func appendAnswerOf(dst []byte, a *Answer) []byte {
 	if a.err != nil {
 		return rpc.AppendText(append(dst, answerError), a.err.Error(), rpc.ErrorTextMax)
 	}
-	dst = append(dst, answerAppend)
-	for _, is := range [...]bool{a.Success, a.NoPause} {
-		if is {
-			dst = append(dst, 1)
-		} else {
-			dst = append(dst, 0)
-		}
-	}
+	dst = append(dst, answerAppend, wire.Bit(a.Success), wire.Bit(a.NoPause))
 	dst = binary.AppendUvarint(dst, a.Opening)
 	dst = binary.AppendUvarint(dst, a.Term)
 	return binary.AppendUvarint(dst, a.Last)
@@ -222,7 +215,7 @@ func parseAppendAnswer(b []byte) (Answer, error) {
 		}
 		a.err = errors.New(string(text))
 	case answerAppend:
-		a.Success, a.NoPause = r.UintTo(1) == 1, r.UintTo(1) == 1
+		a.Success, a.NoPause = r.Bool(), r.Bool()
 		a.Opening, a.Term, a.Last = r.Uint(), r.Uint(), r.Uint()
 	default:
 		r.Fail(fmt.Sprintf("an answer of kind %d", kind))

@@ -80,6 +80,9 @@ func (r *Reader) Byte() byte {
 	return 0
 }
 
+// Bool reads a Bit.
+func (r *Reader) Bool() bool { return r.UintTo(1) == 1 }
+
 // Bytes returns a byte string inside the message.
 func (r *Reader) Bytes() []byte { return r.Take(r.Uint()) }
 
@@ -111,6 +114,14 @@ func (r *Reader) End() error {
 		r.Fail("an end")
 	}
 	return r.Err
+}
+
+// Bit returns the form of a bool in a message, which Reader.Bool reads: 1 or 0.
+func Bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // AppendBytes appends b behind its length.
