@@ -34,7 +34,8 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			}
 			tab.Watch(anyAge)
 			firsts, _ := tab.Watch(anyAge)
-			if _, err := tab.Freeze(cold, firsts[:min(len(firsts), 1+i%3)]); err != nil {
+			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // rows stay in memory that can be sealed
+			if _, err := tab.Freeze(cold, firsts); err != nil {
 				t.Error(err)
 			}
 		}
