@@ -17,7 +17,7 @@ help: ## list the targets
 build: ## bin/countd and bin/countctl
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/countd ./cmd/countctl
 
-test: ## every test, the real binaries over real sockets included; under 5 minutes on 2 cores
+test: ## every test, the real binaries over real sockets included; 6 minutes on 2 cores
 	$(GO) test -p 4 -parallel 4 -timeout 15m ./...
 
 # Not e2e: the programs that it runs are built without the detector.
