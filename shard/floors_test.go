@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/wire"
 )
 
 func floored(id uint64, column uint8, delta, floor int64) engine.Op {

@@ -7,12 +7,12 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // forward hands a part to the node that leads its group. It is settled by the

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
@@ -15,7 +16,6 @@ import (
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // serveParts proposes parts that another node forwards, and answers each.

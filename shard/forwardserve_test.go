@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/forward"
-	"github.com/countd/countd/shard/wire"
 )
 
 // A part with an identity gets the leader's time: an entry without it would end every replica.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/wire"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // ledReplica returns the node that leads a shard of posts, and its replica.

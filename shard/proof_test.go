@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // proverTold returns a prover of a node's replicas to which other nodes answer the term

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
-	"github.com/countd/countd/shard/wire"
 )
 
 // streamCalls counts the calls that arrive on streams.

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
-	"github.com/countd/countd/shard/wire"
 )
 
 const (

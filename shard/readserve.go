@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/wire"
 )
 
 // serveReads answers the reads of another node from the replicas here.

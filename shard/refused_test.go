@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/wire"
 )
 
 func fullRow(id uint64) engine.Op {

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/wire"
 )
 
 // coldMember is a node of a test's cluster, which may be stopped and started again.

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/wire"
 )
 
 // NodeReport is what a node says of itself and its replicas.

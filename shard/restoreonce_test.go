@@ -14,11 +14,11 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/wire"
 )
 
 // copyingGroup keeps a copy of each entry, as the network may, and has the first try of

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/wire"
 )
 
 func noPause(int) error { return nil }

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/shard/wire"
+	"github.com/countd/countd/internal/wire"
 )
 
 // setQuery is what a read asks of sets, beside its keys.

@@ -3,11 +3,11 @@ package shard
 import (
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/sourcesink"
-	"github.com/countd/countd/shard/wire"
 )
 
 // This file is how sections of sources travel: as parts of a write, each with an identity

@@ -3,11 +3,11 @@ package shard
 import (
 	"testing"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/wire"
 	"github.com/countd/countd/source/sink"
 )
 

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/wire"
 )
 
 // Timelines reads the posts of authors and the groups of followees.

@@ -14,11 +14,11 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // mustPublish publishes a post, and returns the write with the author's posts.

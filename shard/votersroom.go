@@ -7,10 +7,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // votersRoomTick is how often the voters of groups that this node leads are asked

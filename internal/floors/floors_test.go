@@ -37,6 +37,8 @@ const rule = `
 	engine/cold: engine engine/golomb engine/pebbledb internal/scarce
 	# Sets of members on disk.
 	engine/members: engine/pebbledb internal/scarce
+	# Numbers and byte strings of messages, ops and snapshots, read without trust.
+	internal/wire:
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# The forms of names.
@@ -55,27 +57,25 @@ const rule = `
 	source/nats: source
 	source/postgres: source
 	# Which requests a group has applied.
-	raftfsm/dedup: raftfsm/codec source/sink
+	raftfsm/dedup: raftfsm/codec source/sink internal/wire
 	# What the cluster agrees on.
 	raftfsm/catalog: internal/names raftfsm/codec engine source/sink
 	# The newest posts of authors, packed; no log, no pages, no counts.
-	raftfsm/outbox: internal/splitmix
+	raftfsm/outbox: internal/splitmix internal/wire
 	# Bodies of idle keys on disk.
 	raftfsm/spill: internal/splitmix internal/prefetch engine/cold engine/golomb
 	# What a log entry means to a shard.
-	raftfsm: internal/names internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
+	raftfsm: internal/wire internal/names internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
 	# The errors that the packages of shard share.
 	shard/errs:
-	# Bodies of calls between nodes, byte by byte.
-	shard/wire:
 	# The cluster port, calls and their errors; no body, no group.
-	shard/rpc: shard/wire shard/errs internal/lograte internal/scarce
+	shard/rpc: internal/wire shard/errs internal/lograte internal/scarce
 	# What Raft groups must not lose, and nothing of what it means.
-	shard/raftstore: shard/wire internal/scarce
+	shard/raftstore: internal/wire internal/scarce
 	# One replica's log, votes and snapshots on disk, checked.
 	shard/storage: shard/raftstore shard/errs internal/atomicfile internal/scarce
 	# Appends of all groups, and small calls, between two nodes.
-	shard/stream: shard/rpc shard/wire shard/storage shard/errs
+	shard/stream: shard/rpc internal/wire shard/storage shard/errs
 	# One replica of a Raft group, and what guards raft in it.
 	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile internal/scarce
 	# Requests into log entries, and their answers.
@@ -85,23 +85,23 @@ const rule = `
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
+	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc internal/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
 	# Which replicas have files here, and which were deleted.
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile internal/scarce
 	# Who is a member of groups led here, as the catalog wants it.
-	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
+	shard/membership: shard/replica shard/raftstore shard/rpc internal/wire shard/errs raftfsm/catalog
 	# Keyspaces as requests see them, and the shard of an id.
 	shard/keyspace: shard/errs raftfsm raftfsm/catalog engine
 	# When to try again, and how to await a state.
 	shard/retry: shard/errs
 	# That a group is led here, and how far it is.
-	shard/prover: shard/replica shard/rpc shard/wire shard/errs raftfsm/catalog
+	shard/prover: shard/replica shard/rpc internal/wire shard/errs raftfsm/catalog
 	# Changes of the catalog, on whichever node leads it.
-	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/wire shard/errs raftfsm/catalog raftfsm/codec
+	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc internal/wire shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
 	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Parts of writes on their way to a leader.
-	shard/forward: shard/propose shard/rpc shard/wire raftfsm/codec raftfsm/dedup engine source/sink
+	shard/forward: shard/propose shard/rpc internal/wire raftfsm/codec raftfsm/dedup engine source/sink
 	# What names the writes that a read must see.
 	shard/token: shard/errs
 	# Steps of leaders that drop what is of no use any more.
@@ -109,7 +109,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.

@@ -15,13 +15,13 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // The methods of calls between nodes.

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
-	"github.com/countd/countd/shard/wire"
 )
 
 // TellMax bounds how long a change of the keyspaces waits until other nodes know it. A node that

@@ -6,11 +6,11 @@ import (
 	"encoding/binary"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 	"github.com/countd/countd/source/sink"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/shard/wire"
+	"github.com/countd/countd/internal/wire"
 )
 
 // AppendCuts appends the cuts of a part whose first op has the number first.

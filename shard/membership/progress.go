@@ -8,11 +8,11 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // behind returns how many entries of this node's log, as of the call, another replica has not

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // ErrRemoved is returned by Ready after a member has proved that the cluster removed this node. It

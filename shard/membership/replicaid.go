@@ -5,10 +5,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // MemberID returns the Raft id of a node's current or future member of a group. It returns false

@@ -6,8 +6,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/wire"
 )
 
 // termProbe asks a replica for its term and index in a group. It carries the number of the asking

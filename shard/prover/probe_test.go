@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/countd/countd/shard/wire"
+	"github.com/countd/countd/internal/wire"
 )
 
 func FuzzProbes(f *testing.F) {

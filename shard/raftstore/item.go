@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/shard/wire"
+	"github.com/countd/countd/internal/wire"
 )
 
 // An item is one change of the log. All items but begin, remove and end name a replica first: its

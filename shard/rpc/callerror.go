@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/wire"
 )
 
 // The errors of calls to other nodes. An error that a handler returned is an *Error.

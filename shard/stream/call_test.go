@@ -15,9 +15,9 @@ import (
 
 	"github.com/countd/countd/internal/cable"
 	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // streamNode is a node of callNodes that answers calls on streams too, and calls others

@@ -14,9 +14,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
-	"github.com/countd/countd/shard/wire"
 )
 
 // A stream carries calls in one direction and answers in the other. Each is a message after its

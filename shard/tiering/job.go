@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/wire"
 )
 
 // This file has the jobs that operators order on all nodes. Each node decides what it can do with

@@ -1,9 +1,8 @@
-// Package wire reads and appends the bodies of calls between nodes, and reads the items of a
-// node's log: sequences of uvarints, zigzag varints, and byte strings behind their length.
+// Package wire reads numbers and byte strings: those of calls between nodes, of the items of a
+// node's log, of ops in log entries and of snapshots. It owns no connection and knows no message.
 //
-// It owns no connection and knows no message. It trusts no byte: a Reader that runs past
-// the end, or finds a bound exceeded, fails for good. Invariant: after the first mistake
-// every read returns zero, so that a caller may check once, at the end.
+// A Reader trusts no byte. Invariant: after the first mistake every read returns zero, so a caller
+// checks once, at the end.
 package wire
 
 import (
