@@ -1,10 +1,13 @@
 package raftfsm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -75,8 +78,6 @@ type BoardOp struct {
 	id     answerID // zero for none
 }
 
-const boardOpSizeMin = 15
-
 func (op *BoardOp) check() error {
 	named := len(op.Name) >= 1 && len(op.Name) <= BoardNameBytesMax
 	fits := false
@@ -98,12 +99,7 @@ func (op *BoardOp) check() error {
 
 func (op *BoardOp) appendTo(dst []byte) []byte {
 	dst = append(append(dst, byte(op.Kind), byte(len(op.Name))), op.Name...)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(op.Seq))
-	if op.NewUsers {
-		dst = append(dst, 1)
-	} else {
-		dst = append(dst, 0)
-	}
+	dst = append(binary.LittleEndian.AppendUint64(dst, uint64(op.Seq)), wire.Bit(op.NewUsers))
 	var body []byte
 	var err error
 	switch {
@@ -123,38 +119,25 @@ func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
 	if k := BoardOpKind(p[0]); k < BoardPublish || k > BoardMakeDot {
 		return op, nil, errOp(p, codec.KindBoard)
 	}
-	bad := fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(p[0]), len(p))
-	if len(p) < boardOpSizeMin || len(p) < boardOpSizeMin+int(p[1]) {
-		return op, nil, bad
-	}
-	name := int(p[1])
-	op = BoardOp{Kind: BoardOpKind(p[0]), Name: string(p[2 : 2+name])}
-	p = p[2+name:]
-	op.Seq, op.NewUsers = int64(binary.LittleEndian.Uint64(p)), p[8] == 1
-	n := binary.LittleEndian.Uint32(p[9:])
-	if p[8] > 1 || uint64(n) > uint64(len(p)-13) {
-		return op, nil, bad
-	}
-	body, rest := p[13:13+n], p[13+n:]
-	switch op.Kind {
-	case BoardPutChannel:
+	r := wire.Reader{Rest: p[1:]}
+	op = BoardOp{Kind: BoardOpKind(p[0]), Name: string(r.Take(uint64(r.Byte())))}
+	op.Seq, op.NewUsers = int64(r.Fixed64()), r.Bool()
+	body := r.Take(uint64(r.Fixed32()))
+	switch err = r.Err; {
+	case err != nil:
+	case op.Kind == BoardPutChannel:
 		op.Channel = &Channel{}
 		err = codec.DecodeJSON(body, op.Channel)
-	case BoardPutDot:
+	case op.Kind == BoardPutDot:
 		op.Dot = &Dot{}
 		err = codec.DecodeJSON(body, op.Dot)
-	default:
-		if n > 0 {
-			return op, nil, bad
-		}
+	case len(body) > 0:
+		err = errors.New("a channel or dot behind it")
 	}
-	if err != nil {
-		return op, nil, fmt.Errorf("%w: %w", codec.ErrEntry, err)
+	if err = cmp.Or(err, op.check()); err != nil {
+		return op, nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(op.Kind), err)
 	}
-	if err := op.check(); err != nil {
-		return op, nil, fmt.Errorf("%w: %w", codec.ErrEntry, err)
-	}
-	return op, rest, nil
+	return op, r.Rest, nil
 }
 
 // answerID is the hash of a key, or of a producer and number.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -49,31 +50,22 @@ type bodyReader struct {
 	behind bool   // there is a previous key
 }
 
-// section calls parse with each key of a section and what follows it. parse returns what
-// follows the body.
-func (r *bodyReader) section(p []byte, parse func(key uint64, p []byte) (rest []byte, err error)) error {
-	if len(p) < 4 {
-		return fmt.Errorf("%w: section of %d bytes", codec.ErrSnapshot, len(p))
-	}
-	keys := binary.LittleEndian.Uint32(p)
-	p = p[4:]
-	for range keys {
-		if len(p) < 8 {
-			return fmt.Errorf("%w: key of %d bytes", codec.ErrSnapshot, len(p))
-		}
-		key := binary.LittleEndian.Uint64(p)
+// section calls parse with each key of a section. parse reads the body from p.
+func (r *bodyReader) section(section []byte, parse func(key uint64, p *wire.Reader) error) error {
+	p := wire.Reader{Rest: section}
+	for range p.Fixed32() {
+		key := p.Fixed64()
 		hash := spill.Hash(key)
-		if r.behind && hash <= r.hash {
-			return fmt.Errorf("%w: key %d out of order", codec.ErrSnapshot, key)
+		if p.Err != nil || r.behind && hash <= r.hash {
+			return fmt.Errorf("%w: key %d behind another of hash %016x in %d bytes", codec.ErrSnapshot, key, r.hash, len(section))
 		}
-		var err error
-		if p, err = parse(key, p[8:]); err != nil {
+		if err := parse(key, &p); err != nil {
 			return err
 		}
 		r.hash, r.behind = hash, true
 	}
-	if len(p) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the last key", codec.ErrSnapshot, len(p))
+	if err := p.End(); err != nil {
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	return nil
 }

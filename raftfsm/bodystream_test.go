@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -29,9 +30,9 @@ func TestBodiesInOrder(t *testing.T) {
 	read := func(sections ...[]byte) (got []uint64, err error) {
 		var r bodyReader
 		for _, p := range sections {
-			if err = r.section(p, func(key uint64, p []byte) ([]byte, error) {
+			if err = r.section(p, func(key uint64, _ *wire.Reader) error {
 				got = append(got, key)
-				return p, nil
+				return nil
 			}); err != nil {
 				return got, err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -139,28 +140,18 @@ func appendFolloweeList(dst []byte, followees []Followee) []byte {
 	return dst
 }
 
-// parseFolloweeList appends followees to dst and returns the bytes behind them, or false.
-func parseFolloweeList(dst []Followee, p []byte) ([]Followee, []byte, bool) {
-	n, size := binary.Uvarint(p)
-	if size <= 0 || n > FolloweesMax {
-		return dst, nil, false
-	}
-	p = p[size:]
+// readFollowees appends followees in that form to dst. It fails r for anything else.
+func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 	id := uint64(0)
-	for i := range n {
-		gap, size := binary.Uvarint(p)
-		if size <= 0 || i > 0 && id+gap <= id {
-			return dst, nil, false
-		}
-		posts, m := binary.Varint(p[size:])
-		if m <= 0 {
-			return dst, nil, false
+	for i := range r.CountTo(2, FolloweesMax) {
+		gap := r.Uint()
+		if i > 0 && id+gap <= id {
+			r.Fail("an id out of order")
 		}
 		id += gap
-		dst = append(dst, Followee{id, posts})
-		p = p[size+m:]
+		dst = append(dst, Followee{id, r.Int()})
 	}
-	return dst, p, true
+	return dst
 }
 
 // feedBatch holds the decoded ops of one entry and reuses its memory.
@@ -186,29 +177,23 @@ func (b *feedBatch) op(p []byte) ([]byte, error) {
 	if op.Kind < FeedReset || op.Kind > FeedDropGroup {
 		return nil, errOp(p, codec.KindFeed)
 	}
-	bad := func() error { return fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(op.Kind), len(p)) }
-	if len(p) < opSizeMin {
-		return nil, bad()
-	}
-	op.User, p = binary.LittleEndian.Uint64(p[1:]), p[opSizeMin:]
-	since, size := binary.Uvarint(p)
-	first, ok := len(b.followees), size > 0
-	if ok {
-		op.Since = since
-		b.followees, p, ok = parseFolloweeList(b.followees, p[size:])
-	}
-	if !ok || !op.Kind.takes(len(b.followees)-first) {
-		return nil, bad()
+	r, first := wire.Reader{Rest: p[1:]}, len(b.followees)
+	op.User, op.Since = r.Fixed64(), r.Uint()
+	b.followees = readFollowees(b.followees, &r)
+	if !op.Kind.takes(len(b.followees) - first) {
+		r.Fail("so many followees")
 	}
 	if op.Kind.OfGroup() {
-		var err error
-		if op.Group, p, err = groupName(p); err != nil {
-			return nil, err
+		if op.Group = string(r.Take(uint64(r.Byte()))); !ValidGroupName(op.Group) {
+			r.Fail("the name of a group")
 		}
+	}
+	if r.Err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(op.Kind), r.Err)
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.followees))
-	return p, nil
+	return r.Rest, nil
 }
 
 func (b *feedBatch) link() {

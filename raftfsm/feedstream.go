@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -64,24 +65,13 @@ type feedReader struct {
 
 // section calls visit with each user of a section.
 func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee, groups []Group) error) error {
-	return r.bodyReader.section(p, func(user uint64, p []byte) ([]byte, error) {
-		stamp, size := binary.Uvarint(p)
-		ok := size > 0
-		if r.stamp = stamp; ok {
-			r.followees, p, ok = parseFolloweeList(r.followees[:0], p[size:])
+	return r.bodyReader.section(p, func(user uint64, p *wire.Reader) error {
+		r.stamp = p.Uint()
+		r.followees = readFollowees(r.followees[:0], p)
+		groups := readGroups(p, r.followees)
+		if p.Err != nil || len(r.followees) == 0 && (r.stamp > 0 || len(groups) == 0) {
+			return fmt.Errorf("%w: feed of user %d", codec.ErrSnapshot, user)
 		}
-		if !ok || len(p) == 0 {
-			return nil, fmt.Errorf("%w: followees of user %d", codec.ErrSnapshot, user)
-		}
-		var groups []Group
-		if p[0] == 0 {
-			p = p[1:]
-		} else if groups, p, ok = parseGroups(p, r.followees); !ok {
-			return nil, fmt.Errorf("%w: groups of user %d", codec.ErrSnapshot, user)
-		}
-		if len(r.followees) == 0 && (stamp > 0 || len(groups) == 0) {
-			return nil, fmt.Errorf("%w: feed of user %d with no followees", codec.ErrSnapshot, user)
-		}
-		return p, visit(user, r.followees, groups)
+		return visit(user, r.followees, groups)
 	})
 }

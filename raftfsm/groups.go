@@ -2,14 +2,13 @@ package raftfsm
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
 
 	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/internal/splitmix"
-	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/internal/wire"
 )
 
 // The bounds of the groups of one user.
@@ -54,38 +53,32 @@ func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
 	return dst
 }
 
-// parseGroups reads the groups of a user with some followees. It returns the bytes behind
-// them, or false.
-func parseGroups(p []byte, followees []Followee) (groups []Group, rest []byte, ok bool) {
-	if len(p) == 0 || p[0] < 1 || p[0] > GroupsMax {
-		return nil, nil, false
+// readGroups reads the groups of a user with some followees, or the byte 0 for none. It fails r
+// for anything else.
+func readGroups(r *wire.Reader, followees []Followee) (groups []Group) {
+	n := r.Byte()
+	if n > GroupsMax {
+		r.Fail("the number of groups")
 	}
-	n := int(p[0])
-	p = p[1:]
-	for range n {
-		if len(p) < 1 || len(p) < 1+int(p[0]) {
-			return nil, nil, false
+	for i := range int(n) {
+		g := Group{Name: string(r.Take(uint64(r.Byte())))}
+		if !ValidGroupName(g.Name) || i > 0 && groups[i-1].Name >= g.Name {
+			r.Fail("the name of a group")
 		}
-		g := Group{Name: string(p[1 : 1+p[0]])}
-		p = p[1+p[0]:]
-		members, size := binary.Uvarint(p)
-		if size <= 0 || members > uint64(len(followees)) || !ValidGroupName(g.Name) ||
-			len(groups) > 0 && groups[len(groups)-1].Name >= g.Name {
-			return nil, nil, false
-		}
-		p = p[size:]
 		at := uint64(0)
-		for i := range members {
-			gap, size := binary.Uvarint(p)
-			if at += gap; size <= 0 || i > 0 && gap == 0 || gap >= uint64(len(followees)) || at >= uint64(len(followees)) {
-				return nil, nil, false
+		for j := range r.CountTo(1, len(followees)) {
+			gap := r.Uint()
+			if at += gap; j > 0 && gap == 0 || gap >= uint64(len(followees)) || at >= uint64(len(followees)) {
+				r.Fail("the position of a followee")
 			}
-			p = p[size:]
+			if r.Err != nil {
+				return nil
+			}
 			g.Followees = append(g.Followees, followees[at].ID)
 		}
 		groups = append(groups, g)
 	}
-	return groups, p, true
+	return groups
 }
 
 // decodeGroups returns the groups in the bytes behind a user's followees.
@@ -93,8 +86,9 @@ func decodeGroups(p []byte, followees []Followee) []Group {
 	if len(p) == 0 {
 		return nil
 	}
-	groups, _, ok := parseGroups(p, followees)
-	if !ok {
+	r := wire.Reader{Rest: p}
+	groups := readGroups(&r, followees)
+	if r.Err != nil {
 		panic("groups in memory that cannot be read")
 	}
 	return groups
@@ -171,12 +165,4 @@ func groupSize(groups []Group, name string) int64 {
 		}
 	}
 	return 0
-}
-
-// groupName reads the name of a group behind an op.
-func groupName(p []byte) (name string, rest []byte, err error) {
-	if len(p) < 1 || len(p) < 1+int(p[0]) || !ValidGroupName(p[1:1+p[0]]) {
-		return "", nil, fmt.Errorf("%w: name of a group", codec.ErrEntry)
-	}
-	return string(p[1 : 1+p[0]]), p[1+p[0]:], nil
 }

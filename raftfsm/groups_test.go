@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"math"
 	"testing"
+
+	"github.com/countd/countd/internal/wire"
 )
 
 // No bytes of a snapshot or of memory crash the decoder of groups; what it accepts has one
@@ -17,12 +19,14 @@ func FuzzParseGroups(f *testing.F) {
 		f.Add(appendGroups(nil, groups, followees))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		groups, rest, ok := parseGroups(p, followees)
-		if !ok {
+		r := wire.Reader{Rest: p}
+		groups := readGroups(&r, followees)
+		if r.Err != nil || len(groups) == 0 {
 			return
 		}
-		again, more, ok := parseGroups(appendGroups(nil, groups, followees), followees)
-		if !bytes.HasSuffix(p, rest) || !ok || len(more) > 0 || !sameGroups(again, groups) {
+		one := wire.Reader{Rest: appendGroups(nil, groups, followees)}
+		again := readGroups(&one, followees)
+		if !bytes.HasSuffix(p, r.Rest) || one.End() != nil || !sameGroups(again, groups) {
 			t.Fatalf("%v became %v", groups, again)
 		}
 	})

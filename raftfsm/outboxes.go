@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
@@ -86,9 +87,9 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	}
 	key := binary.LittleEndian.Uint64(p[1:])
 	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.ops), cell: -1}
-	rest, ok := o.Parse(p[opSizeMin:])
-	if !ok {
-		return nil, fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, opKind(kind), len(p))
+	r := wire.Reader{Rest: p[opSizeMin:]}
+	if o.Parse(&r); r.Err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(kind), r.Err)
 	}
 	switch kind {
 	case outbox.Publish:
@@ -104,7 +105,7 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	b.outbox = append(b.outbox, o)
 	b.ops = append(b.ops, engine.Op{ID: key, Kind: engine.OpAdd})
 	b.ends = append(b.ends, len(b.cells))
-	return rest, nil
+	return r.Rest, nil
 }
 
 // NewestPosts asks for the newest Limit posts of some authors, with ids up to Last. Posts of the
@@ -171,12 +172,12 @@ type outboxReader struct {
 
 // section calls visit with each author of a section.
 func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outbox) error) error {
-	return r.bodyReader.section(p, func(key uint64, p []byte) ([]byte, error) {
-		rest, ok := outbox.ParseOutbox(&r.box, p)
-		if !ok || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
-			return nil, fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
+	return r.bodyReader.section(p, func(key uint64, p *wire.Reader) error {
+		outbox.ParseOutbox(&r.box, p)
+		if p.Err != nil || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
+			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
 		}
-		return rest, visit(key, &r.box)
+		return visit(key, &r.box)
 	})
 }
 

@@ -96,7 +96,7 @@ func (r *Reader) Take(n uint64) []byte {
 	return b
 }
 
-// Fixed64 reads 8 bytes, little endian.
+// Fixed64 reads 8 bytes, little-endian.
 func (r *Reader) Fixed64() uint64 {
 	if len(r.Rest) < 8 {
 		r.Fail("8 bytes")
@@ -104,6 +104,17 @@ func (r *Reader) Fixed64() uint64 {
 	}
 	v := binary.LittleEndian.Uint64(r.Rest)
 	r.Rest = r.Rest[8:]
+	return v
+}
+
+// Fixed32 reads 4 bytes, little-endian.
+func (r *Reader) Fixed32() uint32 {
+	if len(r.Rest) < 4 {
+		r.Fail("4 bytes")
+		return 0
+	}
+	v := binary.LittleEndian.Uint32(r.Rest)
+	r.Rest = r.Rest[4:]
 	return v
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/source/sink"
 )
@@ -294,8 +295,6 @@ func (p *positions) capture() positions {
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
 const (
-	sourceSize         = 73
-	restorePositionsAt = 13
 	positionRecordSize = 56
 )
 
@@ -303,18 +302,21 @@ func appendPosition(dst []byte, p sink.Position) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, p.Hi), p.Lo)
 }
 
-func parsePosition(p []byte) sink.Position {
-	return sink.Position{Hi: binary.LittleEndian.Uint64(p), Lo: binary.LittleEndian.Uint64(p[8:])}
+func readPosition(r *wire.Reader) sink.Position {
+	return sink.Position{Hi: r.Fixed64(), Lo: r.Fixed64()}
 }
 
 func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// parseMark reads the mark of a position. ok is false if no mark of it has this form.
-func parseMark(p []byte, at sink.Position) (m sink.Mark, ok bool) {
-	m = sink.Mark{Position: parsePosition(p), Sum: binary.LittleEndian.Uint64(p[16:])}
-	return m, m == sink.Mark{} || m.Exists() && m.Position.Less(at)
+// readMark reads the mark of a position. It fails r if no mark of it has this form.
+func readMark(r *wire.Reader, at sink.Position) sink.Mark {
+	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
+	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(at)) {
+		r.Fail("a mark")
+	}
+	return m
 }
 
 func (s *SourceSection) appendTo(dst []byte) []byte {
@@ -330,29 +332,24 @@ func (s *SourceSection) appendTo(dst []byte) []byte {
 
 // parseSource splits a section of a source into what it does and its request.
 func parseSource(p []byte) (id RequestID, rest []byte, err error) {
-	if len(p) < sourceSize {
-		return id, nil, fmt.Errorf("%w: section of a source of %d bytes", codec.ErrEntry, len(p))
-	}
+	r := wire.Reader{Rest: p}
 	s := SourceSection{
-		PositionKey: PositionKey{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])},
-		Mode:        SectionMode(p[12]), Epoch: binary.LittleEndian.Uint32(p[13:]),
-		Prev: parsePosition(p[17:]), Next: parsePosition(p[33:]),
+		PositionKey: PositionKey{Source: r.Fixed64(), Partition: r.Fixed32()},
+		Mode:        SectionMode(r.Byte()), Epoch: r.Fixed32(), Prev: readPosition(&r), Next: readPosition(&r),
 	}
-	rest = p[sourceSize:]
-	empty, good := len(rest) == 0, false
-	var marked bool
-	s.Mark, marked = parseMark(p[49:], s.Next)
+	s.Mark = readMark(&r, s.Next)
+	empty, good := len(r.Rest) == 0, false
 	switch s.Mode {
 	case SectionAdvance: // ops that do not move the position could be applied twice
-		good = marked && (s.Prev.Less(s.Next) || s.Prev == s.Next && empty)
+		good = s.Prev.Less(s.Next) || s.Prev == s.Next && empty
 	case SectionBegin, SectionRead, SectionForget:
-		good = empty && marked && !s.Mark.Exists() && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
+		good = empty && !s.Mark.Exists() && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
 		s.Since, s.Prev = uint32(s.Prev.Lo), sink.Position{}
 	}
-	if !good {
-		return id, nil, fmt.Errorf("%w: section of a source % x", codec.ErrEntry, p[:sourceSize])
+	if r.Err != nil || !good {
+		return id, nil, fmt.Errorf("%w: section of a source %+v of %d bytes", codec.ErrEntry, s, len(p))
 	}
-	return BySource(s), rest, nil
+	return BySource(s), r.Rest, nil
 }
 
 func appendRecords(dst []byte, all []PositionRecord) []byte {
@@ -366,60 +363,45 @@ func appendRecords(dst []byte, all []PositionRecord) []byte {
 	return dst
 }
 
-// parseRecords reads what appendRecords wrote, and returns what stands behind it.
-func parseRecords(p []byte) (all []PositionRecord, rest []byte, ok bool) {
-	if len(p) < 4 {
-		return nil, nil, false
+// readRecords reads what appendRecords appended. It fails r for anything else.
+func readRecords(r *wire.Reader) []PositionRecord {
+	n := int(r.Fixed32())
+	if n > PositionsMax || n > len(r.Rest)/positionRecordSize {
+		r.Fail("the number of positions")
+		return nil
 	}
-	n := binary.LittleEndian.Uint32(p)
-	p = p[4:]
-	if n > PositionsMax || uint64(n)*positionRecordSize > uint64(len(p)) {
-		return nil, nil, false
-	}
-	for i := range n {
-		r := PositionRecord{
-			PositionKey{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])},
-			Checkpoint{Epoch: binary.LittleEndian.Uint32(p[12:]), At: parsePosition(p[16:])},
+	all := make([]PositionRecord, n)
+	for i := range all {
+		p := &all[i]
+		p.PositionKey = PositionKey{Source: r.Fixed64(), Partition: r.Fixed32()}
+		p.Epoch, p.At = r.Fixed32(), readPosition(r)
+		p.Mark = readMark(r, p.At)
+		if i > 0 && all[i-1].Compare(p.PositionKey) >= 0 {
+			r.Fail("a position out of order")
 		}
-		var marked bool
-		r.Mark, marked = parseMark(p[32:], r.At)
-		p = p[positionRecordSize:]
-		if !marked || i > 0 && all[i-1].Compare(r.PositionKey) >= 0 {
-			return nil, nil, false
-		}
-		all = append(all, r)
 	}
-	return all, p, true
+	return all
 }
 
 func (r *RestoredPositions) appendTo(dst []byte) []byte {
-	return appendRecords(append(dst, flagOf(r.Closed)), r.All)
+	return appendRecords(append(dst, wire.Bit(r.Closed)), r.All)
 }
 
-func flagOf(set bool) byte {
-	if set {
-		return 1
-	}
-	return 0
-}
-
-// parseRestorePositions splits the positions of a restore from its request.
+// parseRestorePositions splits the positions of a restore from its request, which has no ops.
 func parseRestorePositions(p []byte) (id RequestID, rest []byte, err error) {
-	if len(p) < restorePositionsAt || p[8] > 1 {
-		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
+	r := wire.Reader{Rest: p}
+	seq, restored := r.Fixed64(), RestoredPositions{Closed: r.Bool(), All: readRecords(&r)}
+	if err := r.End(); err != nil {
+		return id, nil, fmt.Errorf("%w: positions: %w", codec.ErrEntry, err)
 	}
-	all, rest, ok := parseRecords(p[9:])
-	if !ok || len(rest) > 0 {
-		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
-	}
-	return ByRestorePositions(binary.LittleEndian.Uint64(p), RestoredPositions{Closed: p[8] == 1, All: all}), rest, nil
+	return ByRestorePositions(seq, restored), nil, nil
 }
 
 // empty reports whether a snapshot needs no section of positions.
 func (p *positions) empty() bool { return len(p.at) == 0 && len(p.deleted) == 0 && !p.closed }
 
 func (p *positions) appendTo(dst []byte) []byte {
-	dst = binary.LittleEndian.AppendUint32(append(dst, flagOf(p.closed)), uint32(len(p.deleted)))
+	dst = binary.LittleEndian.AppendUint32(append(dst, wire.Bit(p.closed)), uint32(len(p.deleted)))
 	for _, source := range p.deleted {
 		dst = binary.LittleEndian.AppendUint64(dst, source)
 	}
@@ -456,35 +438,28 @@ func DigestOf(all []PositionRecord) (digest uint64) {
 
 // load fills empty positions from the section of a snapshot.
 func (p *positions) load(section []byte) error {
-	bad := func() error { return fmt.Errorf("%w: positions of %d bytes", codec.ErrSnapshot, len(section)) }
-	if len(section) < 5 || section[0] > 1 {
-		return bad()
+	r := wire.Reader{Rest: section}
+	p.setClosed(r.Bool())
+	deleted := int(r.Fixed32())
+	if deleted > deletedMax || deleted > len(r.Rest)/8 {
+		r.Fail("the number of deleted sources")
+		deleted = 0
 	}
-	p.setClosed(section[0] == 1)
-	n, rest := binary.LittleEndian.Uint32(section[1:]), section[5:]
-	if n > deletedMax || int(n)*8 > len(rest) {
-		return bad()
-	}
-	for range n {
-		source := binary.LittleEndian.Uint64(rest)
+	for range deleted {
+		source := r.Fixed64()
 		if slices.Contains(p.deleted, source) {
-			return bad()
+			r.Fail("a source that was deleted twice")
 		}
 		p.forget(source)
-		rest = rest[8:]
 	}
-	all, rest, ok := parseRecords(rest)
-	if !ok || len(rest) > 0 {
-		return bad()
-	}
-	for _, r := range all {
-		if slices.Contains(p.deleted, r.Source) {
-			return bad()
+	for _, record := range readRecords(&r) {
+		if slices.Contains(p.deleted, record.Source) {
+			r.Fail("a position of a deleted source")
 		}
-		p.set(r.PositionKey, r.Checkpoint)
+		p.set(record.PositionKey, record.Checkpoint)
 	}
 	if p.empty() {
-		return bad()
+		r.Fail("nothing")
 	}
-	return nil
+	return ended(&r)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -164,130 +165,95 @@ func (o *Memory) Load(section byte, p []byte) error {
 
 // restoreProducers, restoreForgotten and restoreKeys each load one section.
 func (o *Memory) restoreProducers(p []byte) error {
-	if len(p) < producersHeadSize {
-		return fmt.Errorf("%w: producers of %d bytes", codec.ErrSnapshot, len(p))
-	}
-	ms := func(at int) int64 { return int64(binary.LittleEndian.Uint64(p[at:])) }
-	o.now, o.keyFloor, o.idleFloor = ms(0), ms(8), ms(16)
+	r := wire.Reader{Rest: p}
+	o.now, o.keyFloor, o.idleFloor = int64(r.Fixed64()), int64(r.Fixed64()), int64(r.Fixed64())
 	if o.now < 0 || o.keyFloor > o.now || o.idleFloor > o.now {
 		return fmt.Errorf("%w: log time %d, keys from %d, producers from %d", codec.ErrSnapshot, o.now, o.keyFloor, o.idleFloor)
 	}
-	n := binary.LittleEndian.Uint32(p[24:])
-	p = p[producersHeadSize:]
-	for range n {
-		if len(p) < 1 || p[0] == 0 || p[0] > ProducerBytesMax || len(p) < int(p[0])+producerFixedSize {
-			return fmt.Errorf("%w: producer of %d bytes", codec.ErrSnapshot, len(p))
+	for range r.Fixed32() {
+		p := producer{
+			name: string(r.Take(uint64(r.Byte()))), floor: r.Fixed64(), high: r.Fixed64(),
+			window: r.Fixed64(), refused: r.Fixed64(), partly: r.Fixed64(), used: int64(r.Fixed64()),
 		}
-		name := string(p[1 : 1+p[0]])
-		p = p[1+len(name):]
-		r := producer{
-			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
-			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
-			partly: binary.LittleEndian.Uint64(p[32:]), used: int64(binary.LittleEndian.Uint64(p[40:])),
+		named := len(p.name) >= 1 && len(p.name) <= ProducerBytesMax
+		bits := p.window&1 == 1 && (p.refused|p.partly)&^p.window == 0 && p.refused&p.partly == 0 && p.high >= p.floor
+		_, twice := o.producers.slot[p.name]
+		if last := o.producers.at(o.producers.at(0).prev); r.Err != nil || twice || !named || !bits || p.used > o.now || last.used > p.used {
+			return fmt.Errorf("%w: producer %q", codec.ErrSnapshot, p.name)
 		}
-		p = p[48:]
-		bits := r.window&1 == 1 && (r.refused|r.partly)&^r.window == 0 && r.refused&r.partly == 0 && r.high >= r.floor
-		_, twice := o.producers.slot[name]
-		if last := o.producers.at(o.producers.at(0).prev); twice || !bits || r.used > o.now || last.used > r.used {
-			return fmt.Errorf("%w: producer %q", codec.ErrSnapshot, name)
-		}
-		o.producers.add(r)
+		o.producers.add(p)
 	}
-	if len(p) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the producers", codec.ErrSnapshot, len(p))
+	return ended(&r)
+}
+
+// ended returns an error if a section was cut, or goes on.
+func ended(r *wire.Reader) error {
+	if err := r.End(); err != nil {
+		return fmt.Errorf("%w: memory of requests: %w", codec.ErrSnapshot, err)
 	}
 	return nil
 }
 
 func (o *Memory) restoreForgotten(p []byte) error {
-	if len(p)%forgottenSize != 0 {
-		return fmt.Errorf("%w: gone producers of %d bytes", codec.ErrSnapshot, len(p))
-	}
-	for ; len(p) > 0; p = p[forgottenSize:] {
-		r := forgottenProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
-		if high, known := o.forgotten.high(r.hash); known && r.high < high {
-			return fmt.Errorf("%w: gone producer %016x", codec.ErrSnapshot, r.hash)
+	r := wire.Reader{Rest: p}
+	for len(r.Rest) > 0 {
+		p := forgottenProducer{hash: r.Fixed64(), high: r.Fixed64()}
+		if high, known := o.forgotten.high(p.hash); r.Err != nil || known && p.high < high {
+			return fmt.Errorf("%w: forgotten producer %016x", codec.ErrSnapshot, p.hash)
 		}
-		o.forgotten.add(r)
+		o.forgotten.add(p)
 	}
-	return nil
+	return ended(&r)
 }
 
-// againOf returns the outcome of repeats that the flags of a key state.
-func againOf(flags byte) (again Outcome, ok bool) {
-	switch flags {
-	case 0:
-		return Duplicate, true
-	case keyRefused:
-		return Refused, true
-	case keyPartly:
-		return PartlyRefused, true
-	}
-	return 0, false
-}
-
-// parseKeyRecord reads what appendTo of a record wrote.
-func parseKeyRecord(p []byte) (r keyRecord, flags byte, rest []byte, ok bool) {
-	if len(p) < keyRecordSize {
-		return r, 0, nil, false
-	}
-	flags = p[40]
-	r = keyRecord{key: [16]byte(p), body: [16]byte(p[16:]), last: int64(binary.LittleEndian.Uint64(p[32:]))}
-	p = p[keyRecordSize:]
+// readKeyRecord reads what appendTo of a record appended. It fails r for anything else.
+func readKeyRecord(r *wire.Reader) (k keyRecord, ahead byte) {
+	copy(k.key[:], r.Take(16))
+	copy(k.body[:], r.Take(16))
+	k.last = int64(r.Fixed64())
+	flags := r.Byte()
 	if flags&keyJudged != 0 {
-		if len(p) < judgedRecordSize {
-			return r, 0, nil, false
-		}
-		r.judge, r.met = binary.LittleEndian.Uint32(p), int64(binary.LittleEndian.Uint64(p[4:]))
-		if p = p[judgedRecordSize:]; r.judge == 0 || r.met <= 0 {
-			return r, 0, nil, false
+		if k.judge, k.met = r.Fixed32(), int64(r.Fixed64()); k.judge == 0 || k.met <= 0 {
+			r.Fail("the judge of a key")
 		}
 	}
-	r.again, ok = againOf(flags &^ (keyAhead | keyJudged))
-	return r, flags, p, ok
-}
-
-// restoreDropped reads the judges, and returns what follows.
-func (o *Memory) restoreDropped(p []byte) (rest []byte, err error) {
-	if len(p) < 4 || uint64(binary.LittleEndian.Uint32(p))*droppedSize > uint64(len(p)-4) {
-		return nil, fmt.Errorf("%w: keys of %d bytes", codec.ErrSnapshot, len(p))
+	switch flags &^ (keyAhead | keyJudged) {
+	case 0:
+		k.again = Duplicate
+	case keyRefused:
+		k.again = Refused
+	case keyPartly:
+		k.again = PartlyRefused
+	default:
+		r.Fail("the flags of a key")
 	}
-	n, last := binary.LittleEndian.Uint32(p), uint32(0)
-	for p = p[4:]; n > 0; n-- {
-		judge, met := binary.LittleEndian.Uint32(p), int64(binary.LittleEndian.Uint64(p[4:]))
-		if judge <= last || met <= 0 {
-			return nil, fmt.Errorf("%w: judge %d of keys", codec.ErrSnapshot, judge)
-		}
-		o.dropped[judge], last = met, judge
-		p = p[droppedSize:]
-	}
-	return p, nil
+	return k, flags & keyAhead
 }
 
 func (o *Memory) restoreKeys(p []byte) error {
-	p, err := o.restoreDropped(p)
-	if err != nil {
-		return err
+	r := wire.Reader{Rest: p}
+	n, last := r.Fixed32(), uint32(0)
+	for range n {
+		judge, met := r.Fixed32(), int64(r.Fixed64())
+		if judge <= last || met <= 0 {
+			return fmt.Errorf("%w: judge %d of keys", codec.ErrSnapshot, judge)
+		}
+		o.dropped[judge], last = met, judge
 	}
-	for last, behind := int64(0), byte(0); len(p) > 0; {
-		r, flags, rest, ok := parseKeyRecord(p)
-		if !ok {
-			return fmt.Errorf("%w: key of %d bytes", codec.ErrSnapshot, len(p))
+	for last, behind := int64(0), byte(0); len(r.Rest) > 0; {
+		k, ahead := readKeyRecord(&r)
+		ordered := ahead == keyAhead && k.judgedHere() || ahead == 0 && k.last >= last && k.last <= o.now
+		before := o.key(k.key)
+		follows := before == nil || before.judge == k.judge && before.met < k.met
+		if r.Err != nil || ahead < behind || k.last < 0 || !ordered || !follows {
+			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, k.key)
 		}
-		p = rest
-		ahead := flags & keyAhead
-		ordered := ahead == keyAhead && r.judgedHere() || ahead == 0 && r.last >= last && r.last <= o.now
-		before := o.key(r.key)
-		follows := before == nil || before.judge == r.judge && before.met < r.met
-		if ahead < behind || r.last < 0 || !ordered || !follows {
-			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, r.key)
-		}
-		last, behind = r.last, ahead
+		last, behind = k.last, ahead
 		if ahead != 0 {
-			o.ahead.push(r)
+			o.ahead.push(k)
 		} else {
-			o.keys.push(r)
+			o.keys.push(k)
 		}
 	}
-	return nil
+	return ended(&r)
 }

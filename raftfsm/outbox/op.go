@@ -3,6 +3,8 @@ package outbox
 import (
 	"encoding/binary"
 	"errors"
+
+	"github.com/countd/countd/internal/wire"
 )
 
 // Kind is what an op on an outbox does: its kind in log entries.
@@ -85,31 +87,25 @@ func (op *Op) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse reads what follows kind and key, and returns the bytes behind it. It returns false
-// if no AppendTo wrote them.
-func (op *Op) Parse(p []byte) (rest []byte, ok bool) {
-	r := reader{p: p}
+// Parse reads what AppendTo appended. It fails r for anything else.
+func (op *Op) Parse(r *wire.Reader) {
 	switch op.Kind {
 	case Publish:
-		op.ID, op.Limits = r.fixed(), Limits{Posts: int(min(r.uint(), PostsMax+1)), Keep: r.uint()}
+		op.ID, op.Limits = r.Fixed64(), Limits{Posts: int(r.UintTo(PostsMax)), Keep: r.Uint()}
 		if l := &op.Limits; l.Keep > 0 {
-			l.Shift, l.UnitMicros, l.Epoch, l.First = r.byte(), r.uint(), r.int(), r.uint()
+			l.Shift, l.UnitMicros, l.Epoch, l.First = r.Byte(), r.Uint(), r.Int(), r.Uint()
 		}
 	case Remove:
-		op.ID = r.fixed()
-		switch r.byte() {
-		case 0:
-		case 1:
-			op.HasFloor, op.Floor = true, r.int()
-		default:
-			return nil, false
+		if op.ID, op.HasFloor = r.Fixed64(), r.Bool(); op.HasFloor {
+			op.Floor = r.Int()
 		}
 	case Put:
 		op.Outbox = Outbox{}
-		rest, ok := ParseOutbox(&op.Outbox, p)
-		return rest, ok && op.Check() == nil
+		ParseOutbox(&op.Outbox, r)
 	}
-	return r.p, !r.failed && op.Check() == nil
+	if op.Check() != nil {
+		r.Fail("an op")
+	}
 }
 
 // AppendOutbox appends an outbox in its form in entries and snapshots.
@@ -126,57 +122,24 @@ func AppendOutbox(dst []byte, o *Outbox) []byte {
 	return dst
 }
 
-// ParseOutbox reads what AppendOutbox wrote, reusing o.IDs, and returns the bytes behind it.
-// It returns false for anything else.
-func ParseOutbox(o *Outbox, p []byte) (rest []byte, ok bool) {
-	r := reader{p: p}
-	o.Trimmed, o.IDs = r.fixed(), o.IDs[:0]
-	n := r.fixed32()
-	if r.failed || n > PostsMax || int(n) > len(r.p) {
-		return nil, false
+// ParseOutbox reads what AppendOutbox appended, reusing o.IDs. It fails r for anything else.
+func ParseOutbox(o *Outbox, r *wire.Reader) {
+	o.Trimmed, o.IDs = r.Fixed64(), o.IDs[:0]
+	n := int(r.Fixed32())
+	if n > PostsMax || n > len(r.Rest) {
+		r.Fail("an outbox")
+		return
 	}
 	for i := range n {
 		if i == 0 {
-			o.IDs = append(o.IDs, r.fixed())
+			o.IDs = append(o.IDs, r.Fixed64())
 			continue
 		}
-		gap, last := r.uint(), o.IDs[i-1]
+		gap, last := r.Uint(), o.IDs[i-1]
 		if gap == 0 || gap > last {
-			return nil, false
+			r.Fail("a gap")
+			return
 		}
 		o.IDs = append(o.IDs, last-gap)
 	}
-	return r.p, !r.failed
-}
-
-// reader reads numbers until one is missing.
-type reader struct {
-	p      []byte
-	failed bool
-}
-
-func (r *reader) take(n int) []byte {
-	if r.failed || n <= 0 || n > len(r.p) {
-		r.failed = true
-		return make([]byte, 8)
-	}
-	b := r.p[:n]
-	r.p = r.p[n:]
-	return b
-}
-
-func (r *reader) byte() byte      { return r.take(1)[0] }
-func (r *reader) fixed() uint64   { return binary.LittleEndian.Uint64(r.take(8)) }
-func (r *reader) fixed32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
-
-func (r *reader) uint() uint64 {
-	v, n := binary.Uvarint(r.p)
-	r.take(n)
-	return v
-}
-
-func (r *reader) int() int64 {
-	v, n := binary.Varint(r.p)
-	r.take(n)
-	return v
 }

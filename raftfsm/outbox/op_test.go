@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/countd/countd/internal/wire"
 )
 
 func opsOfEachKind() []Op {
@@ -28,15 +30,16 @@ func FuzzParseOp(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind byte, p []byte) {
 		op := Op{Kind: Kind(kind)}
-		rest, ok := op.Parse(p)
-		if !ok {
+		r := wire.Reader{Rest: p}
+		if op.Parse(&r); r.Err != nil {
 			return
 		}
-		if err := op.Check(); err != nil || !bytes.HasSuffix(p, rest) {
+		if err := op.Check(); err != nil || !bytes.HasSuffix(p, r.Rest) {
 			t.Fatalf("%+v was accepted: %v", op, err)
 		}
 		again := Op{Kind: op.Kind}
-		if rest, ok := again.Parse(op.AppendTo(nil)); !ok || len(rest) > 0 || !equalOps(&op, &again) {
+		r = wire.Reader{Rest: op.AppendTo(nil)}
+		if again.Parse(&r); r.End() != nil || !equalOps(&op, &again) {
 			t.Fatalf("%+v became %+v", op, again)
 		}
 		if op.Kind == Clear {
@@ -74,11 +77,11 @@ func FuzzParseOutbox(f *testing.F) {
 	f.Add(AppendOutbox(nil, &Outbox{IDs: []uint64{1 << 40, 1 << 20, 0}, Trimmed: math.MaxUint64}))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		var o, decoded Outbox
-		rest, ok := ParseOutbox(&o, p)
-		if !ok {
+		r := wire.Reader{Rest: p}
+		if ParseOutbox(&o, &r); r.Err != nil {
 			return
 		}
-		if !o.valid() || !bytes.HasSuffix(p, rest) {
+		if !o.valid() || !bytes.HasSuffix(p, r.Rest) {
 			t.Fatalf("%+v was accepted", o)
 		}
 		if DecodeBody(&decoded, AppendBody(nil, &o)); !slices.Equal(decoded.IDs, o.IDs) || decoded.Trimmed != o.Trimmed {
