@@ -40,32 +40,6 @@ func encoded(f *fault) *fault {
 	return f
 }
 
-// setNeeds sets what each endpoint needs, as the matrix has it. An endpoint that the matrix does
-// not name keeps the zero Need, which nobody has.
-func (t *routes) setNeeds() {
-	for _, route := range auth.Routes {
-		e, _, err := t.find([]byte(route.Method), []byte(pathLike(route.Path)))
-		if err != nil {
-			continue
-		}
-		if e.need.Access != auth.Nobody {
-			panic("two rows of the matrix are the endpoint " + e.name)
-		}
-		e.need = route.Need
-	}
-}
-
-// pathLike returns a path that a template of one stands for.
-func pathLike(template string) string {
-	names := strings.Split(template, "/")
-	for i, name := range names {
-		if strings.HasPrefix(name, "{") {
-			names[i] = "1"
-		}
-	}
-	return strings.Join(names, "/")
-}
-
 // authorize finds the caller of a request, and returns an error for a call that it may not
 // make. e is routes.none if the path has no endpoint.
 func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) error {

@@ -21,7 +21,7 @@ type endpoint struct {
 	hashed []byte // of it, for keys; stored with each key, so it never changes
 	takes  takes
 	call   handler
-	need   auth.Need // of the matrix
+	need   auth.Need
 
 	observers *metric.Observers
 }

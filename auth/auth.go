@@ -1,6 +1,6 @@
-// Package auth owns who may do what: tokens, roles, the matrix of what each route and command
-// needs, and the limits of users. It never stores users; the catalog does. It never serves a
-// port; packages api and api/redis ask it about each call.
+// Package auth owns who may do what: tokens, roles, the rights that they give, and the limits
+// of users. It never stores users; the catalog does. It never serves a port; packages api and
+// api/redis name the need of each route and command, and ask auth about each call.
 //
 // A node trusts its copy of the users for trustMax after it has proved that the copy is no
 // older than the catalog's leader's. So a token that was deleted is of no use
@@ -11,7 +11,7 @@
 //     the catalog's leader for so long refuses every token but its root token;
 //   - on a node that restarts, never: it trusts no copy before it has proved it.
 //
-// Invariant: what the matrix does not name is refused to everybody.
+// Invariant: a call without a need is refused to everybody.
 package auth
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Mode is what a node does with callers whom the matrix refuses.
+// Mode is what a node does with a call that the caller may not make.
 type Mode string
 
 // The modes.

@@ -10,7 +10,7 @@ import (
 // Access is what a call does.
 type Access uint8
 
-// The kinds of access. Nobody is that of a call that the matrix does not name.
+// The kinds of access. Nobody, the zero one, belongs to a call that names no need.
 const (
 	Nobody Access = iota
 	Public        // nobody needs a token
@@ -21,6 +21,32 @@ const (
 	Status        // reads the state of the cluster and its metrics
 	Admin         // changes the cluster, its keyspaces or its users, or copies data
 )
+
+// Where a call names the keyspaces that it needs access to.
+const (
+	InNeed = iota // Need.Keyspaces has them
+	InPath        // its path names one
+	InBody        // its body, parameters or keys name them; the server checks each
+)
+
+// Need is what a call needs. Nobody may make a call with the zero Need.
+type Need struct {
+	Access    Access
+	In        int
+	Keyspaces []string // each is needed
+}
+
+// Need returns the need of a call that is about no keyspace.
+func (a Access) Need() Need { return Need{Access: a} }
+
+// On returns the need of a call on these keyspaces.
+func (a Access) On(keyspaces ...string) Need { return Need{Access: a, Keyspaces: keyspaces} }
+
+// InPath returns the need of a call whose path names its keyspace.
+func (a Access) InPath() Need { return Need{Access: a, In: InPath} }
+
+// InBody returns the need of a call whose body, parameters or keys name its keyspaces.
+func (a Access) InBody() Need { return Need{Access: a, In: InBody} }
 
 // accesses is a set of kinds of access.
 type accesses uint16

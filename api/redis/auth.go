@@ -53,8 +53,7 @@ func (c *conn) Still() error {
 // refusal returns why the client may not make a command, whatever its limits are, and the
 // reply. Any user may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
-	need := c.server.needs[cmd]
-	if need != nil && need.Access == auth.Public {
+	if cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""
 	}
 	caller, why := c.login.current()
@@ -63,7 +62,7 @@ func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 		return why, errUnproven
 	case why != auth.Granted:
 		return why, errNoAuth
-	case cmd != nil && (need == nil || !allowed(caller, need, cmd.keys, args)):
+	case cmd != nil && !allowed(caller, &cmd.need, cmd.keys, args):
 		return auth.Forbidden, fmt.Sprintf("NOPERM User %s has no permissions to run the '%s' command", caller.Name, cmd.name)
 	}
 	return auth.Granted, ""
@@ -72,7 +71,7 @@ func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 // beyondLimits counts a command against the limits of its caller. Public commands have none.
 func (c *conn) beyondLimits(cmd *command, args [][]byte, now time.Time) (auth.Refusal, string) {
 	caller, _ := c.login.current()
-	if need := c.server.needs[cmd]; caller == nil || need != nil && need.Access == auth.Public {
+	if caller == nil || cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""
 	}
 	over, wait := auth.Requests, caller.Take(auth.Requests, 1, now)
@@ -200,18 +199,6 @@ func (c *conn) authToken(args [][]byte) {
 		return
 	}
 	c.ok()
-}
-
-// needsOf returns what each command needs, as the matrix has it. A command that the matrix
-// does not name has no need, which nobody has.
-func needsOf(t commandTable) map[*command]*auth.Need {
-	needs := map[*command]*auth.Need{}
-	for name, need := range auth.Commands {
-		if cmd := t[name]; cmd != nil {
-			needs[cmd] = &need
-		}
-	}
-	return needs
 }
 
 // needLogin returns the reply to a HELLO of nobody, or "" if that is served.

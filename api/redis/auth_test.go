@@ -80,6 +80,7 @@ func TestMatrixOfCommands(t *testing.T) {
 			t.Errorf("%s is in the matrix: %v, has a line: %v", name, there, line != "")
 			continue
 		}
+		checkNeed(t, cmd)
 		named := row.Keyspaces
 		if len(named) == 0 || named[0] == "of the keys" {
 			named = []string{"posts"}
@@ -122,12 +123,21 @@ func TestMatrixOfCommands(t *testing.T) {
 	}
 }
 
-// TestCommandOutsideTheMatrix checks that a command that the matrix does not name is refused
-// to everybody.
-func TestCommandOutsideTheMatrix(t *testing.T) {
+// checkNeed checks that a command on rows says which keyspaces it needs, and another command none.
+func checkNeed(t *testing.T, cmd *command) {
+	t.Helper()
+	n := cmd.need
+	onRows := n.Access == auth.Read || n.Access == auth.Ingest || n.Access == auth.Write
+	if onRows == (len(n.Keyspaces) == 0 && n.In == auth.InNeed) || len(n.Keyspaces) > 0 && n.In != auth.InNeed {
+		t.Errorf("%s: %+v", cmd.name, n)
+	}
+}
+
+// TestCommandWithoutNeed checks that the server refuses a command without a need to everybody.
+func TestCommandWithoutNeed(t *testing.T) {
 	a, cluster := authtest.Open(t, auth.Enforce)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Auth = a })
-	delete(s.needs, s.commands["ping"])
+	s.commands["ping"].need = auth.Need{}
 	if got := loggedIn(t, s, cluster.Token(t, "ann", grant("admin"))).do("PING")[0]; !strings.HasPrefix(got, "-NOPERM") {
 		t.Error(got)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -13,19 +14,19 @@ import (
 
 // boardCommands are the commands about notices and dots, which are shared by all users,
 // and about users' positions in them.
-func boardCommands() []command {
+func boardCommands() []spec {
 	const group = "countd"
-	return []command{
-		{"countd.notice.publish", -2, joins | writes, noKeys, group, "publishes a notice in a channel, for all users", publish, nil},
-		{"countd.notice.retract", -3, joins | writes, noKeys, group, "withdraws a notice", retract, nil},
-		{"countd.notice.get", -3, joins, noKeys, group, "position of a user in a channel", notices, nil},
-		{"countd.notice.read", -3, joins | writes, noKeys, group, "marks notices of a channel as read by a user", readNotices, nil},
-		{"countd.notice.list", 1, joins, noKeys, group, "the channels", listChannels, nil},
-		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a dot to all users", fire, nil},
-		{"countd.dot.set", -4, joins | writes, noKeys, group, "sets whether new users see a dot", setDot, nil},
-		{"countd.dot.get", 3, joins, noKeys, group, "whether a user sees a dot", showDot, nil},
-		{"countd.dot.clear", -3, joins | writes, noKeys, group, "hides a dot from a user", clearDot, nil},
-		{"countd.dot.list", 1, joins, noKeys, group, "the dots", listDots, nil},
+	return []spec{
+		{"countd.notice.publish", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "publishes a notice in a channel, for all users", publish},
+		{"countd.notice.retract", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "withdraws a notice", retract},
+		{"countd.notice.get", -3, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "position of a user in a channel", notices},
+		{"countd.notice.read", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "marks notices of a channel as read by a user", readNotices},
+		{"countd.notice.list", 1, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "the channels", listChannels},
+		{"countd.dot.fire", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "shows a dot to all users", fire},
+		{"countd.dot.set", -4, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "sets whether new users see a dot", setDot},
+		{"countd.dot.get", 3, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "whether a user sees a dot", showDot},
+		{"countd.dot.clear", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "hides a dot from a user", clearDot},
+		{"countd.dot.list", 1, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "the dots", listDots},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 )
 
 // traits are properties of a command.
@@ -22,16 +23,21 @@ const (
 	atOnce                       // not queued by MULTI
 )
 
-// command is one entry of the command table.
-type command struct {
+// spec is the definition of a command.
+type spec struct {
 	name   string // in lower case
 	arity  int    // number of arguments including the name; if negative, the minimum
 	traits traits
 	keys   keySpec
-	group  string // as in COMMAND DOCS
+	need   auth.Need // nobody may run a command without one
+	group  string    // as in COMMAND DOCS
 	does   string
 	do     func(c *conn, args [][]byte)
+}
 
+// command is a command of the server.
+type command struct {
+	spec
 	calls prometheus.Counter // set by newMetrics
 }
 

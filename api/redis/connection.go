@@ -9,21 +9,21 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-func connectionCommands() []command {
+func connectionCommands() []spec {
 	const group = "connection"
-	return []command{
-		{"ping", -1, plain, noKeys, group, "PONG, or its argument", (*conn).ping, nil},
-		{"echo", 2, plain, noKeys, group, "its argument", (*conn).echo, nil},
-		{"hello", -1, unplanned, noKeys, group, "chooses RESP2 or RESP3", (*conn).hello, nil},
-		{"auth", -2, unplanned, noKeys, group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth, nil},
-		{"select", 2, unplanned, noKeys, group, "there is one database, 0", (*conn).selectDB, nil},
-		{"client", -2, unplanned, noKeys, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client, nil},
-		{"readonly", 1, unplanned, noKeys, group, "lets this connection read stale counts", (*conn).readonly, nil},
-		{"readwrite", 1, unplanned, noKeys, group, "ends READONLY", (*conn).readwrite, nil},
-		{"quit", -1, unplanned | atOnce, noKeys, group, "ends the connection", (*conn).quit, nil},
-		{"multi", 1, atOnce, noKeys, "transactions", "begins a transaction", (*conn).openMulti, nil},
-		{"exec", 1, atOnce | writes, noKeys, "transactions", "executes a transaction on one shard", (*conn).exec, nil},
-		{"discard", 1, atOnce, noKeys, "transactions", "discards a transaction", (*conn).discard, nil},
+	return []spec{
+		{"ping", -1, plain, noKeys, auth.Known.Need(), group, "PONG, or its argument", (*conn).ping},
+		{"echo", 2, plain, noKeys, auth.Known.Need(), group, "its argument", (*conn).echo},
+		{"hello", -1, unplanned, noKeys, auth.Public.Need(), group, "chooses RESP2 or RESP3", (*conn).hello},
+		{"auth", -2, unplanned, noKeys, auth.Public.Need(), group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth},
+		{"select", 2, unplanned, noKeys, auth.Known.Need(), group, "there is one database, 0", (*conn).selectDB},
+		{"client", -2, unplanned, noKeys, auth.Known.Need(), group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client},
+		{"readonly", 1, unplanned, noKeys, auth.Known.Need(), group, "lets this connection read stale counts", (*conn).readonly},
+		{"readwrite", 1, unplanned, noKeys, auth.Known.Need(), group, "ends READONLY", (*conn).readwrite},
+		{"quit", -1, unplanned | atOnce, noKeys, auth.Public.Need(), group, "ends the connection", (*conn).quit},
+		{"multi", 1, atOnce, noKeys, auth.Known.Need(), "transactions", "begins a transaction", (*conn).openMulti},
+		{"exec", 1, atOnce | writes, noKeys, auth.Known.Need(), "transactions", "executes a transaction on one shard", (*conn).exec},
+		{"discard", 1, atOnce, noKeys, auth.Known.Need(), "transactions", "discards a transaction", (*conn).discard},
 	}
 }
 

@@ -4,22 +4,23 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
 
 // feedCommands are the commands about new posts of a user's followees.
-func feedCommands() []command {
+func feedCommands() []spec {
 	const group = "countd"
 	change := func(do feedChange) func(*conn, [][]byte) {
 		return func(c *conn, args [][]byte) { c.changeFeed(args, do) }
 	}
-	return []command{
-		{"countd.feed.reset", -2, joins | writes, noKeys, group, "marks all posts as seen by a user", resetFeed, nil},
-		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees, whose present posts count as seen", change((*unread.Numbers).Follow), nil},
-		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "removes followees and their unread posts", change((*unread.Numbers).Unfollow), nil},
-		{"countd.feed.read", -3, joins | writes, noKeys, group, "marks all posts of some followees as seen by a user", change((*unread.Numbers).ReadFeed), nil},
-		{"countd.feed.unread", -2, joins, noKeys, group, "number of posts that a user has not seen", feedUnread, nil},
+	return []spec{
+		{"countd.feed.reset", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "marks all posts as seen by a user", resetFeed},
+		{"countd.feed.follow", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "adds followees, whose present posts count as seen", change((*unread.Numbers).Follow)},
+		{"countd.feed.unfollow", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "removes followees and their unread posts", change((*unread.Numbers).Unfollow)},
+		{"countd.feed.read", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "marks all posts of some followees as seen by a user", change((*unread.Numbers).ReadFeed)},
+		{"countd.feed.unread", -2, joins, noKeys, auth.Read.On(shard.KeyspaceFeed), group, "number of posts that a user has not seen", feedUnread},
 	}
 }
 

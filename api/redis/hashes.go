@@ -5,21 +5,22 @@ import (
 	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 )
 
-func hashCommands() []command {
+func hashCommands() []spec {
 	const group = "hash"
-	return []command{
-		{"hget", 3, keyed, oneKey, group, "a column of a row, null for 0", (*conn).hget, nil},
-		{"hmget", -3, keyed, oneKey, group, "columns of a row, null for 0", (*conn).hmget, nil},
-		{"hgetall", 2, keyed, oneKey, group, "the columns of a row that are not 0", (*conn).hgetall, nil},
-		{"hset", -4, keyed | writes, oneKey, group, "sets columns of a row", (*conn).hset, nil},
-		{"hincrby", 4, keyed | writes, oneKey, group, "adds a number to a column", (*conn).hincrby, nil},
-		{"hdel", -3, keyed | writes, oneKey, group, "sets columns of a row to 0", (*conn).hdel, nil},
-		{"hlen", 2, keyed, oneKey, group, "number of columns of a row that are not 0", (*conn).hlen, nil},
-		{"hexists", 3, keyed, oneKey, group, "whether a column of a row is not 0", (*conn).hexists, nil},
-		{"hscan", -3, keyed, oneKey, group, "the columns of a row that are not 0, in one page", (*conn).hscan, nil},
+	return []spec{
+		{"hget", 3, keyed, oneKey, auth.Read.InBody(), group, "a column of a row, null for 0", (*conn).hget},
+		{"hmget", -3, keyed, oneKey, auth.Read.InBody(), group, "columns of a row, null for 0", (*conn).hmget},
+		{"hgetall", 2, keyed, oneKey, auth.Read.InBody(), group, "the columns of a row that are not 0", (*conn).hgetall},
+		{"hset", -4, keyed | writes, oneKey, auth.Write.InBody(), group, "sets columns of a row", (*conn).hset},
+		{"hincrby", 4, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds a number to a column", (*conn).hincrby},
+		{"hdel", -3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets columns of a row to 0", (*conn).hdel},
+		{"hlen", 2, keyed, oneKey, auth.Read.InBody(), group, "number of columns of a row that are not 0", (*conn).hlen},
+		{"hexists", 3, keyed, oneKey, auth.Read.InBody(), group, "whether a column of a row is not 0", (*conn).hexists},
+		{"hscan", -3, keyed, oneKey, auth.Read.InBody(), group, "the columns of a row that are not 0, in one page", (*conn).hscan},
 	}
 }
 

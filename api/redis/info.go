@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 )
 
-func serverCommands() []command {
+func serverCommands() []spec {
 	const group = "server"
-	return []command{
-		{"command", -1, unplanned, noKeys, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand, nil},
-		{"config", -2, unplanned, noKeys, group, "GET: the settings that tools read", (*conn).config, nil},
-		{"info", -1, unplanned, noKeys, group, "information about this node, in the format of Redis", (*conn).info, nil},
-		{"wait", 3, unplanned, noKeys, "generic", "least number of other nodes that have this connection's writes", (*conn).wait, nil},
+	return []spec{
+		{"command", -1, unplanned, noKeys, auth.Known.Need(), group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand},
+		{"config", -2, unplanned, noKeys, auth.Known.Need(), group, "GET: the settings that tools read", (*conn).config},
+		{"info", -1, unplanned, noKeys, auth.Known.Need(), group, "information about this node, in the format of Redis", (*conn).info},
+		{"wait", 3, unplanned, noKeys, auth.Known.Need(), "generic", "least number of other nodes that have this connection's writes", (*conn).wait},
 	}
 }
 

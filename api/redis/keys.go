@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
 
-func keyCommands() []command {
+func keyCommands() []spec {
 	const group = "generic"
-	return []command{
-		{"del", -2, keyed | writes, manyKeys, group, "sets counts, or whole rows, to 0", (*conn).del, nil},
-		{"exists", -2, keyed, manyKeys, group, "number of the keys that are not 0", (*conn).exists, nil},
-		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, set for members, none for 0", (*conn).typeOf, nil},
-		{"ttl", 2, keyed, oneKey, group, "-1, or -2 for 0: nothing expires", (*conn).ttl, nil},
-		{"scan", -2, unplanned, noKeys, group, "keys in the order of their ids", (*conn).scan, nil},
-		{"dbsize", 1, unplanned, noKeys, "server", "number of rows in the shards of this node", (*conn).dbsize, nil},
+	return []spec{
+		{"del", -2, keyed | writes, manyKeys, auth.Write.InBody(), group, "sets counts, or whole rows, to 0", (*conn).del},
+		{"exists", -2, keyed, manyKeys, auth.Read.InBody(), group, "number of the keys that are not 0", (*conn).exists},
+		{"type", 2, keyed, oneKey, auth.Read.InBody(), group, "string for a count, hash for a row, set for members, none for 0", (*conn).typeOf},
+		{"ttl", 2, keyed, oneKey, auth.Read.InBody(), group, "-1, or -2 for 0: nothing expires", (*conn).ttl},
+		{"scan", -2, unplanned, noKeys, auth.Read.InBody(), group, "keys in the order of their ids", (*conn).scan},
+		{"dbsize", 1, unplanned, noKeys, auth.Read.InBody(), "server", "number of rows in the shards of this node", (*conn).dbsize},
 	}
 }
 

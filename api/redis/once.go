@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -54,11 +55,11 @@ const errSessionUnsure = "ERR a command of this session is unknown, so the write
 
 var errSessionFull = fmt.Sprintf("ERR a session has at most %d writes; begin another with COUNTD.SESSION", sessionWritesMax)
 
-func countdCommands() []command {
+func countdCommands() []spec {
 	const group = "countd"
-	return []command{
-		{"countd.incr", -3, keyed | writes, pairs, group, "adds numbers to counts, only once under an idempotency key", (*conn).countdIncr, nil},
-		{"countd.session", -2, unplanned, noKeys, group, "makes each later write count once, also when repeated", (*conn).countdSession, nil},
+	return []spec{
+		{"countd.incr", -3, keyed | writes, pairs, auth.Ingest.InBody(), group, "adds numbers to counts, only once under an idempotency key", (*conn).countdIncr},
+		{"countd.session", -2, unplanned, noKeys, auth.Known.Need(), group, "makes each later write count once, also when repeated", (*conn).countdSession},
 	}
 }
 

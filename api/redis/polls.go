@@ -6,14 +6,16 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
 
-func pollCommands() []command {
+func pollCommands() []spec {
 	const group = "countd"
-	return []command{
-		{"countd.poll", -2, joins, noKeys, group, "counts, notices, dots and new posts of a user", poll, nil},
-		{"countd.mpoll", -2, joins, noKeys, group, "counts, notices, dots and new posts of each of several users", mpoll, nil},
+	return []spec{
+		{"countd.poll", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUnread, shard.KeyspaceFeed), group, "counts, notices, dots and new posts of a user", poll},
+		{"countd.mpoll", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUnread, shard.KeyspaceFeed), group, "counts, notices, dots and new posts of each of several users", mpoll},
 	}
 }
 

@@ -26,7 +26,6 @@ func New(cfg Config) (*Server, error) {
 		large: budget{max: int64(cfg.LargeBytesMax)}, helpers: budget{max: helpersMax}, stopped: make(chan struct{}),
 	}
 	s.Attach(cfg.Backend)
-	s.needs = needsOf(s.commands)
 	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
 	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
@@ -156,9 +155,9 @@ func (s *Server) cutOff() {
 
 func newCommands() commandTable {
 	t := commandTable{}
-	for _, list := range [][]command{stringCommands(), hashCommands(), setCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
-		for i := range list {
-			t[list[i].name] = &list[i]
+	for _, list := range [][]spec{stringCommands(), hashCommands(), setCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
+		for _, of := range list {
+			t[of.name] = &command{spec: of}
 		}
 	}
 	return t

@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/auth"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
@@ -35,7 +34,6 @@ type Server struct {
 	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
-	needs    map[*command]*auth.Need // of the matrix
 	listener net.Listener
 	started  time.Time
 	large    budget // the connections' memory beyond the free part of each

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard"
@@ -13,15 +14,15 @@ import (
 // groupSet is the group of commands on sets of members.
 const groupSet = "set"
 
-func setCommands() []command {
+func setCommands() []spec {
 	const group = groupSet
-	return []command{
-		{"sadd", -3, keyed | writes, oneKey, group, "adds members and counts those that were absent", (*conn).sadd, nil},
-		{"srem", -3, keyed | writes, oneKey, group, "removes members and counts down those that were there", (*conn).srem, nil},
-		{"scard", 2, keyed, oneKey, group, "the count, which has also what was added without members", (*conn).scard, nil},
-		{"sismember", 3, looksIn, oneKey, group, "whether a member is in the set", (*conn).sismember, nil},
-		{"smismember", -3, looksIn, oneKey, group, "whether each member is in the set", (*conn).smismember, nil},
-		{"sscan", -3, looksIn, oneKey, group, "members, newest first", (*conn).sscan, nil},
+	return []spec{
+		{"sadd", -3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds members and counts those that were absent", (*conn).sadd},
+		{"srem", -3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "removes members and counts down those that were there", (*conn).srem},
+		{"scard", 2, keyed, oneKey, auth.Read.InBody(), group, "the count, which has also what was added without members", (*conn).scard},
+		{"sismember", 3, looksIn, oneKey, auth.Read.InBody(), group, "whether a member is in the set", (*conn).sismember},
+		{"smismember", -3, looksIn, oneKey, auth.Read.InBody(), group, "whether each member is in the set", (*conn).smismember},
+		{"sscan", -3, looksIn, oneKey, auth.Read.InBody(), group, "members, newest first", (*conn).sscan},
 	}
 }
 

@@ -7,22 +7,23 @@ import (
 	"strings"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 )
 
-func stringCommands() []command {
+func stringCommands() []spec {
 	const group = "string"
-	return []command{
-		{"get", 2, keyed, oneKey, group, "the count, null for 0", (*conn).get, nil},
-		{"mget", -2, keyed, manyKeys, group, "the counts of keys, null for 0", (*conn).mget, nil},
-		{"set", -3, keyed | writes, oneKey, group, "sets the count", (*conn).set, nil},
-		{"mset", -3, keyed | writes, pairs, group, "sets counts, atomically for each shard", (*conn).mset, nil},
-		{"getset", 3, keyed | writes, oneKey, group, "sets the count and returns the old one", (*conn).getset, nil},
-		{"getdel", 2, keyed | writes, oneKey, group, "sets the count to 0 and returns the old one", (*conn).getdel, nil},
-		{"incr", 2, keyed | writes, oneKey, group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }, nil},
-		{"decr", 2, keyed | writes, oneKey, group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }, nil},
-		{"incrby", 3, keyed | writes, oneKey, group, "adds a number", (*conn).incrby, nil},
-		{"decrby", 3, keyed | writes, oneKey, group, "subtracts a number", (*conn).decrby, nil},
+	return []spec{
+		{"get", 2, keyed, oneKey, auth.Read.InBody(), group, "the count, null for 0", (*conn).get},
+		{"mget", -2, keyed, manyKeys, auth.Read.InBody(), group, "the counts of keys, null for 0", (*conn).mget},
+		{"set", -3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count", (*conn).set},
+		{"mset", -3, keyed | writes, pairs, auth.Write.InBody(), group, "sets counts, atomically for each shard", (*conn).mset},
+		{"getset", 3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count and returns the old one", (*conn).getset},
+		{"getdel", 2, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count to 0 and returns the old one", (*conn).getdel},
+		{"incr", 2, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }},
+		{"decr", 2, keyed | writes, oneKey, auth.Ingest.InBody(), group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }},
+		{"incrby", 3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds a number", (*conn).incrby},
+		{"decrby", 3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "subtracts a number", (*conn).decrby},
 	}
 }
 

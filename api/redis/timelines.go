@@ -7,23 +7,24 @@ import (
 	"strconv"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
 )
 
 // timelineCommands are the commands about outboxes and timelines.
-func timelineCommands() []command {
+func timelineCommands() []spec {
 	const group = "countd"
 	change := func(do outboxChange) func(*conn, [][]byte) {
 		return func(c *conn, args [][]byte) { c.changeOutbox(args, do) }
 	}
-	return []command{
-		{"countd.outbox.add", -3, joins | writes, noKeys, group, "publishes a post of an author and counts it", change((*timeline.Timelines).Publish), nil},
-		{"countd.outbox.rem", -3, joins | writes, noKeys, group, "removes a post of an author and takes it from the count", change((*timeline.Timelines).Remove), nil},
-		{"countd.outbox.list", -2, joins, noKeys, group, "posts of an author, newest first", listOutbox, nil},
+	return []spec{
+		{"countd.outbox.add", -3, joins | writes, noKeys, auth.Ingest.On(shard.KeyspaceUsers), group, "publishes a post of an author and counts it", change((*timeline.Timelines).Publish)},
+		{"countd.outbox.rem", -3, joins | writes, noKeys, auth.Ingest.On(shard.KeyspaceUsers), group, "removes a post of an author and takes it from the count", change((*timeline.Timelines).Remove)},
+		{"countd.outbox.list", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUsers), group, "posts of an author, newest first", listOutbox},
 		// What is planned before may be counts that the page has.
-		{"countd.timeline", -2, joins | unplanned, noKeys, group, "posts of a user's followees, newest first", readTimeline, nil},
+		{"countd.timeline", -2, joins | unplanned, noKeys, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), group, "posts of a user's followees, newest first", readTimeline},
 	}
 }
 

@@ -3,6 +3,7 @@ package redis
 import (
 	"fmt"
 
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -10,12 +11,12 @@ import (
 
 // userCommands are the commands about the counts of users. These are rows like others, so
 // the commands are planned and share reads and writes with commands that have keys.
-func userCommands() []command {
+func userCommands() []spec {
 	const group = "countd"
-	return []command{
-		{"countd.unread.get", 2, keyed, noKeys, group, "counts that a user has not seen, by column", unreadGet, nil},
-		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to the unseen counts of users", unreadIncr, nil},
-		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "subtracts the counts that a user has seen", unreadReset, nil},
+	return []spec{
+		{"countd.unread.get", 2, keyed, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "counts that a user has not seen, by column", unreadGet},
+		{"countd.unread.incr", -4, keyed | writes, noKeys, auth.Ingest.On(shard.KeyspaceUnread), group, "adds to the unseen counts of users", unreadIncr},
+		{"countd.unread.reset", -5, keyed | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "subtracts the counts that a user has seen", unreadReset},
 	}
 }
 
