@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // What is made through one node is known, at once, at the others, unless it was
@@ -23,7 +23,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)}, nil)
 		mustDo(t, err) // of one column too many, if all were late
 		took := time.Since(began)
-		if took >= catalogclient.TellMax {
+		if took >= rpc.AskTimeout {
 			continue
 		}
 		told++

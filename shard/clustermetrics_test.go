@@ -88,7 +88,7 @@ func TestMetricOfLag(t *testing.T) {
 	}
 	awaitMetrics(t, "all that is written is applied everywhere", func() bool {
 		for _, n := range all {
-			n.membership.LeaderViewsHere(t.Context())
+			n.LeaderViews(t.Context())
 			if metricOf(t, n, "countd_replica_lag_entries") != 0 {
 				return false
 			}

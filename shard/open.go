@@ -272,8 +272,8 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
 	n.membership.Handle()
 	n.catalogClient.Handle()
-	n.calls.Handle(methodReport, n.serveReport)
-	n.calls.Handle(methodRoom, n.votersRoom().serve)
+	n.calls.Handle(methodReport, rpc.JSON(n.serveReport))
+	n.calls.Handle(methodRoom, rpc.JSON(n.votersRoom().serve))
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

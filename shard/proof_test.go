@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -94,24 +93,20 @@ func TestProveTerm(t *testing.T) {
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))
-	ask := func(m *membership.Membership, id raft.ServerID) ([]byte, error) {
-		request := binary.AppendUvarint(nil, uint64(g.Group()))
-		return m.ServeMember(t.Context(), wire.AppendBytes(request, []byte(id)))
-	}
-	asked := map[raft.ServerID]byte{"n9.0": 0, replica.RaftID(n.cfg.NodeKey, 999): 0}
+	asked := map[raft.ServerID]bool{"n9.0": true, replica.RaftID(n.cfg.NodeKey, 999): true}
 	for _, id := range g.Voters() {
-		asked[id] = 1
+		asked[id] = false
 	}
 	for id, want := range asked {
-		if answer, err := ask(n.membership, id); err != nil || !slices.Equal(answer, []byte{want}) {
-			t.Errorf("whether %s is a member: %v, %v", id, answer, err)
+		if gone, err := n.membership.ServeGone(t.Context(), membership.MemberQuery{Group: g.Group(), ID: id}); err != nil || gone != want {
+			t.Errorf("whether %s is gone: %v, %v", id, gone, err)
 		}
 	}
 	mustDo(t, n.Write(n.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
 	replaced := proverTold(t, n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
 	m := membership.New(membership.Config{Key: n.cfg.NodeKey, Catalog: n.catalog, Replicas: &n.registry, Prove: replaced.ProveTerm})
-	if answer, err := ask(m, "n9.0"); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)
+	if gone, err := m.ServeGone(t.Context(), membership.MemberQuery{Group: g.Group(), ID: "n9.0"}); !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("replaced: whether n9.0 is gone: %v, %v", gone, err)
 	}
 	defer func(answering *prover.Prover) { n.prover = answering }(n.prover)
 	n.prover = replaced

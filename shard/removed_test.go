@@ -26,8 +26,8 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	defer cancel()
 	mustDo(t, gone.Close(ctx))
 
-	if known, err := all[1].membership.IsKnown(ctx, all[0].cfg.NodeKey); err != nil || !known {
-		t.Errorf("a member is in the catalog: %v, %v", known, err)
+	if unknown, err := all[1].membership.IsUnknown(ctx, all[0].cfg.NodeKey); err != nil || unknown {
+		t.Errorf("a member is in the catalog: unknown %v, %v", unknown, err)
 	}
 	leave := &catalog.SetNodeStateEntry{Key: cfg.NodeKey, State: catalog.NodeLeaving}
 	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{SetNodeState: leave}))

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"maps"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
@@ -79,19 +76,7 @@ func (n *Node) Report() NodeReport {
 // Reports asks every node of the catalog to describe itself, and returns what
 // those say, by key, that answer within rpc.AskTimeout.
 func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
-	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (r NodeReport, err error) {
-		if node == n.cfg.NodeKey {
-			return n.Report(), nil
-		}
-		raw, err := n.calls.Call(ctx, node, methodReport, nil)
-		if err != nil {
-			return r, err
-		}
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return r, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-		}
-		return r, nil
-	})
+	return rpc.AskAllJSON(ctx, n.calls, n.cfg.NodeKey, maps.Keys(n.catalog.View().Nodes), methodReport, rpc.None{}, n.serveReport)
 }
 
-func (n *Node) serveReport(context.Context, []byte) ([]byte, error) { return json.Marshal(n.Report()) }
+func (n *Node) serveReport(context.Context, rpc.None) (NodeReport, error) { return n.Report(), nil }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
@@ -88,22 +87,10 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 // disksFull asks nodes whether their disks are at their reserve. Those that do not
 // answer are not in it.
 func (v votersRoom) disksFull(nodes map[string]bool) map[string]bool {
-	return rpc.AskAll(context.Background(), maps.Keys(nodes), func(ctx context.Context, node string) (bool, error) {
-		if node == v.key {
-			return v.headroom.DiskFull.Load(), nil
-		}
-		answer, err := v.calls.Call(ctx, node, methodRoom, nil)
-		if err == nil && len(answer) != 1 {
-			err = wire.ErrBadMessage
-		}
-		return err == nil && answer[0] != 0, err
-	})
+	return rpc.AskAllJSON(context.Background(), v.calls, v.key, maps.Keys(nodes), methodRoom, rpc.None{}, v.serve)
 }
 
-// serve answers 1 if this node's disk is at its reserve, else 0.
-func (v votersRoom) serve(context.Context, []byte) ([]byte, error) {
-	if v.headroom.DiskFull.Load() {
-		return []byte{1}, nil
-	}
-	return []byte{0}, nil
+// serve reports whether this node's disk is at its reserve.
+func (v votersRoom) serve(context.Context, rpc.None) (bool, error) {
+	return v.headroom.DiskFull.Load(), nil
 }

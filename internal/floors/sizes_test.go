@@ -12,7 +12,7 @@ import (
 // limits are what a newcomer holds in the head: the lines of a package, the methods of a
 // type, and the files that all depend on each other. Tests do not count. shard and api are near
 // them; a room for each kind of data makes both smaller.
-var limits = Limits{Lines: 7400, Methods: 100, Cycle: 12}
+var limits = Limits{Lines: 7000, Methods: 100, Cycle: 12}
 
 // warnPercent is the share of a limit from which TestSizes warns; go test -v shows it.
 const warnPercent = 90

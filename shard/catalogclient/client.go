@@ -9,13 +9,11 @@ package catalogclient
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
@@ -26,7 +24,7 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodChange = "change" // a command for the catalog → its result
+	methodChange = "change" // catalog.Command → changeAnswer
 	methodKnow   = "know"   // an index of the catalog's log → nothing, once the node has applied it
 )
 
@@ -64,8 +62,10 @@ func New(cfg Config) *Client {
 
 // Handle registers the handlers for calls of other nodes.
 func (c *Client) Handle() {
-	c.cfg.Calls.Handle(methodChange, c.serveChange)
-	c.cfg.Calls.Handle(methodKnow, c.serveKnow)
+	c.cfg.Calls.Handle(methodChange, rpc.JSON(func(ctx context.Context, command catalog.Command) (*changeAnswer, error) {
+		return c.changeHere(ctx, &command)
+	}))
+	c.cfg.Calls.Handle(methodKnow, rpc.JSON(c.know))
 }
 
 // changeAnswer is the leader's answer to a command.
@@ -102,19 +102,11 @@ func (c *Client) changeOnce(ctx context.Context, command *catalog.Command) (*cha
 	if leader == "" || leader == c.cfg.Key {
 		return nil, errs.ErrNoLeader
 	}
-	body, err := json.Marshal(command)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
-	}
-	raw, err := c.cfg.Calls.Call(ctx, leader, methodChange, body)
+	answer, err := rpc.CallJSON[changeAnswer](ctx, c.cfg.Calls, leader, methodChange, command)
 	if err != nil {
 		return nil, fateOfChange(err)
 	}
-	answer := &changeAnswer{}
-	if err := json.Unmarshal(raw, answer); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	return answer, nil
+	return &answer, nil
 }
 
 // fateOfChange returns the error that tells whether the command of a failed call may have
@@ -124,18 +116,6 @@ func fateOfChange(err error) error {
 		return err
 	}
 	return rpc.Fate(err)
-}
-
-func (c *Client) serveChange(ctx context.Context, body []byte) ([]byte, error) {
-	command := &catalog.Command{}
-	if err := json.Unmarshal(body, command); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	answer, err := c.changeHere(ctx, command)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(answer)
 }
 
 // errNotSeen is returned if a change happened but this node did not apply it in time. It must not

@@ -2,22 +2,16 @@ package catalogclient
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sync"
-	"time"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
+	"github.com/countd/countd/shard/rpc"
 )
-
-// TellMax bounds how long a change of the keyspaces waits until other nodes know it. A node that
-// is down or cut off learns of it when it returns.
-const TellMax = time.Second
 
 // CatchUp blocks until this node has applied every acknowledged change of the keyspaces. Call it
 // for a name that this node does not know: another node may just have created it. Concurrent calls
@@ -28,7 +22,7 @@ func (c *Client) CatchUp(ctx context.Context) error {
 	asked := retry.Until(ctx, func() bool {
 		var index uint64
 		if index, err = c.cfg.Fresh.Confirm(ctx); err == nil {
-			err = c.know(ctx, index)
+			_, err = c.know(ctx, index)
 		}
 		return err == nil || errors.Is(err, errs.ErrDraining)
 	})
@@ -55,39 +49,31 @@ func (c *Client) askCatalog(ctx context.Context) (index uint64, err error) {
 }
 
 // know blocks until this node has followed the catalog's log at least up to index.
-func (c *Client) know(ctx context.Context, index uint64) error {
+func (c *Client) know(ctx context.Context, index uint64) (rpc.None, error) {
 	if err := c.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
-		return err
+		return rpc.None{}, err
 	}
-	return c.cfg.Follow()
+	return rpc.None{}, c.cfg.Follow()
 }
 
-// Tell waits until the other living nodes know the catalog's log up to index, for at most TellMax.
-// A client that created a keyspace may send its next request to any of them. Tell returns the
-// names of the nodes that did not confirm; they catch up when they need to.
+// Tell waits until the other living nodes know the catalog's log up to index, for at most
+// rpc.AskTimeout. A client that created a keyspace may send its next request to any of them. Tell
+// returns the names of the nodes that did not confirm: each learns of the change later, when it
+// needs to or when it returns.
 func (c *Client) Tell(ctx context.Context, index uint64) (behind []string) {
-	ctx, cancel := context.WithTimeout(ctx, TellMax)
-	defer cancel()
-	var told sync.WaitGroup
-	var mu sync.Mutex // guards behind
-	for key, node := range c.cfg.Catalog.View().Nodes {
-		if key == c.cfg.Key {
-			continue
+	nodes := maps.Clone(c.cfg.Catalog.View().Nodes)
+	delete(nodes, c.cfg.Key)
+	confirmed := rpc.AskAll(ctx, maps.Keys(nodes), func(ctx context.Context, node string) (rpc.None, error) {
+		if c.cfg.Alive != nil && !c.cfg.Alive(node) {
+			return rpc.None{}, rpc.ErrNotSent
 		}
-		told.Go(func() {
-			confirmed := c.cfg.Alive == nil || c.cfg.Alive(key)
-			if confirmed {
-				_, err := c.cfg.Calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
-				confirmed = err == nil
-			}
-			if !confirmed {
-				mu.Lock()
-				behind = append(behind, node.Name)
-				mu.Unlock()
-			}
-		})
+		return rpc.CallJSON[rpc.None](ctx, c.cfg.Calls, node, methodKnow, index)
+	})
+	for key, node := range nodes {
+		if _, ok := confirmed[key]; !ok {
+			behind = append(behind, node.Name)
+		}
 	}
-	told.Wait()
 	slices.Sort(behind)
 	return behind
 }
@@ -99,13 +85,4 @@ func (c *Client) ChangeOnAll(ctx context.Context, command *catalog.Command) (res
 		return nil, nil, err
 	}
 	return result, c.Tell(ctx, index), nil
-}
-
-func (c *Client) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
-	r := wire.Reader{Rest: request}
-	index := r.Uint()
-	if err := r.End(); err != nil {
-		return nil, err
-	}
-	return nil, c.know(ctx, index)
 }

@@ -2,11 +2,8 @@ package membership
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -29,14 +26,8 @@ type LeaderView struct {
 // LeaderViews asks every node for the views of the groups that it leads. A group is missing if its
 // leader does not answer.
 func (m *Membership) LeaderViews(ctx context.Context) map[uint32]LeaderView {
-	answers := rpc.AskAll(ctx, maps.Keys(m.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) ([]LeaderView, error) {
-		if node == m.cfg.Key {
-			return m.LeaderViewsHere(ctx), nil
-		}
-		return m.leaderViewsOf(ctx, node)
-	})
 	all := map[uint32]LeaderView{}
-	for _, views := range answers {
+	for _, views := range rpc.AskAllJSON(ctx, m.cfg.Calls, m.cfg.Key, maps.Keys(m.cfg.Catalog.View().Nodes), methodLeaderViews, rpc.None{}, m.leaderViewsHere) {
 		for _, view := range views {
 			all[view.Group] = view
 		}
@@ -44,25 +35,9 @@ func (m *Membership) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 	return all
 }
 
-func (m *Membership) leaderViewsOf(ctx context.Context, node string) ([]LeaderView, error) {
-	raw, err := m.cfg.Calls.Call(ctx, node, methodFacts, nil)
-	if err != nil {
-		return nil, err
-	}
-	var views []LeaderView
-	if err := json.Unmarshal(raw, &views); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	return views, nil
-}
-
-func (m *Membership) serveLeaderViews(ctx context.Context, _ []byte) ([]byte, error) {
-	return json.Marshal(m.LeaderViewsHere(ctx))
-}
-
-// LeaderViewsHere returns the views of the groups that this node leads. It asks the other voters
+// leaderViewsHere returns the views of the groups that this node leads. It asks the other voters
 // for their progress, and updates VotersLag.
-func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
+func (m *Membership) leaderViewsHere(ctx context.Context, _ rpc.None) ([]LeaderView, error) {
 	views := []LeaderView{}
 	last := map[uint32]uint64{} // last index of each log, read before any other node is asked
 	place := map[uint32]int{}   // index in views of each group
@@ -86,43 +61,35 @@ func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
 		last[f.Group] = g.LastIndex()
 		views = append(views, f)
 	}
-	var mu sync.Mutex
-	var asked sync.WaitGroup
 	lag := uint64(0)
-	for key, led := range voters {
-		asked.Go(func() {
-			progress, err := m.Progress(ctx, key, led)
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for i, r := range led {
+	for key, progress := range rpc.AskAll(ctx, maps.Keys(voters), func(ctx context.Context, key string) ([]uint64, error) {
+		return m.Progress(ctx, key, voters[key])
+	}) {
+		for i, r := range voters[key] {
+			lag = max(lag, last[r.Group]-min(last[r.Group], progress[i]))
+			if progress[i]+replica.CaughtUpEntries >= last[r.Group] {
 				at := place[r.Group]
-				lag = max(lag, last[r.Group]-min(last[r.Group], progress[i]))
-				if progress[i]+replica.CaughtUpEntries >= last[r.Group] {
-					views[at].CaughtUp = append(views[at].CaughtUp, key)
-				}
+				views[at].CaughtUp = append(views[at].CaughtUp, key)
 			}
-		})
+		}
 	}
-	asked.Wait()
 	m.VotersLag.Store(lag)
-	return views
+	return views, nil
 }
 
 // Progress returns the last index that each replica on another node has applied.
 func (m *Membership) Progress(ctx context.Context, node string, replicas []raftstore.ReplicaID) ([]uint64, error) {
-	answer, err := m.cfg.Calls.Call(ctx, node, methodProgress, AppendReplicas(nil, replicas))
-	if err != nil {
-		return nil, err
+	applied, err := rpc.CallJSON[[]uint64](ctx, m.cfg.Calls, node, methodProgress, replicas)
+	if err == nil && len(applied) != len(replicas) {
+		err = fmt.Errorf("%w: the progress of %d replicas, of %d", wire.ErrBadMessage, len(applied), len(replicas))
 	}
-	r := wire.Reader{Rest: answer}
-	applied := make([]uint64, len(replicas))
-	for i := range applied {
-		applied[i] = r.Uint()
-	}
-	return applied, r.End()
+	return applied, err
+}
+
+// transfer asks a node to hand a group that it leads over to another.
+type transfer struct {
+	Group uint32
+	To    string
 }
 
 // Transfer asks the node from, which leads a group, to hand it over to another.
@@ -130,8 +97,7 @@ func (m *Membership) Transfer(ctx context.Context, group uint32, from, to string
 	if from == m.cfg.Key {
 		return m.HandOver(group, to)
 	}
-	request := binary.AppendUvarint(nil, uint64(group))
-	_, err := m.cfg.Calls.Call(ctx, from, methodTransfer, wire.AppendBytes(request, []byte(to)))
+	_, err := rpc.CallJSON[rpc.None](ctx, m.cfg.Calls, from, methodTransfer, transfer{group, to})
 	return err
 }
 

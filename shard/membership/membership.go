@@ -20,15 +20,12 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodProgress = "progress" // groups and numbers of replicas → the last index that each has applied
-	methodTransfer = "transfer" // a group and a node → nothing; hands the leadership over
-	methodFacts    = "facts"    // nothing → the views of the groups led there, as JSON
-	methodMember   = "member"   // a group and a Raft id → whether its configuration may have the replica
-	methodKnown    = "known"    // a node → whether it is in the catalog, for the catalog's leader
+	methodProgress    = "progress"    // []raftstore.ReplicaID → the last index that each has applied, []uint64
+	methodTransfer    = "transfer"    // transfer → nothing; hands the leadership over
+	methodLeaderViews = "leaderviews" // nothing → []LeaderView of the groups led there
+	methodGone        = "gone"        // MemberQuery → whether the group's leader proved that no configuration has the replica
+	methodUnknown     = "unknown"     // the key of a node → whether the catalog's leader proved that the catalog lacks it
 )
-
-// groupsMax bounds the groups in one call: a cluster cannot have more.
-const groupsMax = catalog.GroupsMax + 1
 
 // Replicas gives access to this node's replicas, the catalog's included.
 type Replicas interface {
@@ -64,7 +61,7 @@ type Membership struct {
 
 	HandingOver atomic.Bool   // this node must lead nothing
 	Removed     atomic.Bool   // a member has proved that this node is no longer in the catalog
-	VotersLag   atomic.Uint64 // the largest lag of a voter of the groups led here, in entries, as of the last LeaderViewsHere
+	VotersLag   atomic.Uint64 // the largest lag of a voter of the groups led here, in entries, as of the last leaderViewsHere
 }
 
 // New returns the membership of a node.
@@ -72,9 +69,9 @@ func New(cfg Config) *Membership { return &Membership{cfg: cfg} }
 
 // Handle registers the handlers for calls of other nodes.
 func (m *Membership) Handle() {
-	m.cfg.Calls.Handle(methodProgress, m.serveProgress)
-	m.cfg.Calls.Handle(methodTransfer, m.serveTransfer)
-	m.cfg.Calls.Handle(methodFacts, m.serveLeaderViews)
-	m.cfg.Calls.Handle(methodMember, m.ServeMember)
-	m.cfg.Calls.Handle(methodKnown, m.serveKnown)
+	m.cfg.Calls.Handle(methodProgress, rpc.JSON(m.serveProgress))
+	m.cfg.Calls.Handle(methodTransfer, rpc.JSON(m.handOver))
+	m.cfg.Calls.Handle(methodLeaderViews, rpc.JSON(m.leaderViewsHere))
+	m.cfg.Calls.Handle(methodGone, rpc.JSON(m.ServeGone))
+	m.cfg.Calls.Handle(methodUnknown, rpc.JSON(m.serveUnknown))
 }

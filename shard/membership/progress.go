@@ -2,13 +2,11 @@ package membership
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
@@ -39,46 +37,38 @@ var ErrNotMember = errors.New("it has not applied the configuration that is in f
 // further. It answers 0 for a replica that is missing, has unreadable cold rows, or is not in its
 // own configuration, because a voter should be able to lead at once. It returns ErrDraining if
 // this node is stopping, or why its disk takes no writes: nobody should hand a group to it.
-func (m *Membership) serveProgress(_ context.Context, request []byte) ([]byte, error) {
-	replicas, err := ParseReplicas(request)
-	if err != nil {
-		return nil, err
-	}
+func (m *Membership) serveProgress(_ context.Context, replicas []raftstore.ReplicaID) ([]uint64, error) {
 	if m.HandingOver.Load() {
 		return nil, errs.ErrDraining
 	}
 	if err := m.cfg.Unfit(); err != nil {
 		return nil, err
 	}
-	var answer []byte
-	for _, r := range replicas {
-		var index uint64
+	applied := make([]uint64, len(replicas))
+	for i, r := range replicas {
 		g := m.cfg.Replicas.Replica(r.Group)
 		if g != nil && g.Number() == r.Number && !m.cfg.Replicas.Damaged(r.Group) && replica.Contains(g.Configuration().Servers, g.ID()) {
-			index = g.AppliedIndex()
+			applied[i] = g.AppliedIndex()
 		}
-		answer = binary.AppendUvarint(answer, index)
 	}
-	return answer, nil
+	return applied, nil
 }
 
-// ServeMember answers whether a replica is, or may become again, a member of a group that this
-// node leads. After the answer no, the asking node may delete its replica. So this node must lead
-// the group now, and the absence must be committed.
-func (m *Membership) ServeMember(ctx context.Context, request []byte) ([]byte, error) {
-	r := wire.Reader{Rest: request}
-	number, id := uint32(r.UintTo(1<<32-1)), raft.ServerID(r.Bytes())
-	if err := r.End(); err != nil {
-		return nil, err
-	}
-	g := m.cfg.Replicas.Replica(number)
+// MemberQuery names a replica by its group and its Raft id.
+type MemberQuery struct {
+	Group uint32
+	ID    raft.ServerID
+}
+
+// ServeGone answers whether a replica will never be a member of a group that this node leads
+// again. After the answer yes, the asking node may delete its replica. So this node must lead the
+// group now, and the absence must be committed.
+func (m *Membership) ServeGone(ctx context.Context, q MemberQuery) (gone bool, err error) {
+	g := m.cfg.Replicas.Replica(q.Group)
 	if g == nil {
-		return nil, fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, number)
+		return false, fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, q.Group)
 	}
-	if gone, err := m.provedGone(ctx, g, id); err != nil || gone {
-		return []byte{0}, err
-	}
-	return []byte{1}, nil
+	return m.provedGone(ctx, g, q.ID)
 }
 
 // provedGone reports whether no configuration, committed or not, of a group that this node leads
@@ -93,14 +83,4 @@ func (m *Membership) provedGone(ctx context.Context, g *replica.Replica, id raft
 		return false, nil
 	}
 	return true, m.cfg.Prove(ctx, g, term)
-}
-
-// serveTransfer hands the leadership of a group from this node to another.
-func (m *Membership) serveTransfer(_ context.Context, request []byte) ([]byte, error) {
-	r := wire.Reader{Rest: request}
-	number, node := uint32(r.UintTo(1<<32-1)), string(r.Bytes())
-	if err := r.End(); err != nil {
-		return nil, err
-	}
-	return nil, m.HandOver(number, node)
 }

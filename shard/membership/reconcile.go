@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,16 +11,14 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
 )
 
-const (
-	// reconcileTimeout bounds one group's step, including its calls to other nodes.
-	reconcileTimeout = time.Second
-)
+// reconcileTimeout bounds one group's step, including its calls to other nodes.
+const reconcileTimeout = time.Second
 
 // Wanted returns the replicas that the catalog wants as voters of a group. If each node is to have
 // a replica, others are those of all nodes. known is false while the local catalog lacks a node or
@@ -45,6 +42,16 @@ func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, 
 		}
 	}
 	return target, others, true
+}
+
+// MemberID returns the Raft id of a node's current or future member of a group. It returns false
+// while the catalog has assigned no number.
+func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
+	if !p.Numbered() {
+		return replica.RaftID(node, 0), true
+	}
+	number, has := p.Number(node)
+	return replica.RaftID(node, number), has
 }
 
 // Reconcile changes the members of a group by one step, if this node leads it. If no step is due
@@ -142,6 +149,10 @@ func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *ca
 	return best, hope || !unwilling
 }
 
+func (m *Membership) handOver(_ context.Context, t transfer) (rpc.None, error) {
+	return rpc.None{}, m.HandOver(t.Group, t.To)
+}
+
 // HandOver hands a group that this node leads to another node.
 func (m *Membership) HandOver(number uint32, node string) error {
 	g := m.cfg.Replicas.Replica(number)
@@ -178,8 +189,8 @@ func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view
 		if node == "" || node == m.cfg.Key || m.cfg.Calls.Doubtful(node) {
 			continue
 		}
-		if in, err := m.isMember(ctx, node, group, replica.RaftID(m.cfg.Key, number)); err == nil {
-			return !in
+		if gone, err := rpc.CallJSON[bool](ctx, m.cfg.Calls, node, methodGone, MemberQuery{group, replica.RaftID(m.cfg.Key, number)}); err == nil {
+			return gone
 		}
 	}
 	return false
@@ -198,16 +209,6 @@ func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) boo
 		_, number := catalog.ParseReplicaID(string(s.ID))
 		return number > 0 && number >= placement.NextReplica
 	})
-}
-
-// isMember asks a group's leader whether a replica is in its configuration.
-func (m *Membership) isMember(ctx context.Context, leader string, number uint32, id raft.ServerID) (bool, error) {
-	request := binary.AppendUvarint(nil, uint64(number))
-	answer, err := m.cfg.Calls.Call(ctx, leader, methodMember, wire.AppendBytes(request, []byte(id)))
-	if err != nil {
-		return false, err
-	}
-	return len(answer) != 1 || answer[0] != 0, nil
 }
 
 // Displaced reports whether a node is leaving and another node has its address. Such a node was

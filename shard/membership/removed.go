@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // ErrRemoved is returned by Ready after a member has proved that the cluster removed this node. It
@@ -57,11 +57,11 @@ func (m *Membership) RemovedBy() string {
 		if m.cfg.Calls.Doubtful(node) {
 			continue
 		}
-		if known, err := m.IsKnown(ctx, node); err == nil {
-			if known {
-				return ""
+		if unknown, err := m.IsUnknown(ctx, node); err == nil {
+			if unknown {
+				return node
 			}
-			return node
+			return ""
 		}
 	}
 	return ""
@@ -80,35 +80,19 @@ func (m *Membership) catalogMembers(view *catalog.View, meta *replica.Replica) [
 	return slices.Collect(maps.Keys(may))
 }
 
-// IsKnown asks the catalog's leader whether this node is in the catalog.
-func (m *Membership) IsKnown(ctx context.Context, leader string) (bool, error) {
-	request := wire.AppendBytes(nil, []byte(m.cfg.Key))
-	answer, err := m.cfg.Calls.Call(ctx, leader, methodKnown, request)
-	if err != nil {
-		return false, err
-	}
-	return len(answer) != 1 || answer[0] != 0, nil
+// IsUnknown asks the catalog's leader whether the catalog lacks this node.
+func (m *Membership) IsUnknown(ctx context.Context, leader string) (bool, error) {
+	return rpc.CallJSON[bool](ctx, m.cfg.Calls, leader, methodUnknown, m.cfg.Key)
 }
 
-// serveKnown answers whether a node is in the catalog. This node must lead the catalog now: then
-// it has applied every command that added a node.
-func (m *Membership) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
-	r := wire.Reader{Rest: request}
-	node := r.Bytes()
-	if err := r.End(); err != nil {
-		return nil, err
-	}
+// serveUnknown answers whether a node is not in the catalog. This node must lead the catalog now:
+// then it has applied every command that added a node.
+func (m *Membership) serveUnknown(ctx context.Context, node string) (unknown bool, err error) {
 	meta := m.cfg.Replicas.Replica(catalog.Group)
 	term := meta.ReadyTerm()
 	if err := meta.Ready(); err != nil {
-		return nil, err
+		return false, err
 	}
-	_, known := m.cfg.Catalog.View().Nodes[string(node)]
-	if err := m.cfg.Prove(ctx, meta, term); err != nil {
-		return nil, err
-	}
-	if !known {
-		return []byte{0}, nil
-	}
-	return []byte{1}, nil
+	_, known := m.cfg.Catalog.View().Nodes[node]
+	return !known, m.cfg.Prove(ctx, meta, term)
 }

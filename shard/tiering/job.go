@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
@@ -152,44 +151,23 @@ func (t *Tiering) checkCold(o *TieringJob) error {
 
 // askCold returns the answers of the nodes that answer within rpc.AskTimeout.
 func (t *Tiering) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
-	request, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // it holds numbers and texts
-	}
-	return rpc.AskAll(ctx, maps.Keys(t.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) (a ColdAnswer, err error) {
-		if node == t.cfg.Key {
-			return t.followCold(o), nil
-		}
-		raw, err := t.calls.Call(ctx, node, methodColdOrder, request)
-		if err == nil {
-			err = json.Unmarshal(raw, &a)
-		}
-		return a, err
-	})
-}
-
-func (t *Tiering) serveOrder(_ context.Context, request []byte) ([]byte, error) {
-	var o TieringJob
-	if err := json.Unmarshal(request, &o); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	return json.Marshal(t.followCold(o))
+	return rpc.AskAllJSON(ctx, t.calls, t.cfg.Key, maps.Keys(t.cfg.Catalog.View().Nodes), methodColdOrder, o, t.followCold)
 }
 
 // followCold starts the job on this node. For a dry run it only reports the effect.
-func (t *Tiering) followCold(o TieringJob) ColdAnswer {
+func (t *Tiering) followCold(_ context.Context, o TieringJob) (ColdAnswer, error) {
 	if o.Verb == ColdStop {
 		t.Queue.stop()
-		return ColdAnswer{}
+		return ColdAnswer{}, nil
 	}
 	if o.Verb != ColdMigrate {
-		return ColdAnswer{Refused: fmt.Sprintf("it knows no order to %s", o.Verb)}
+		return ColdAnswer{Refused: fmt.Sprintf("it knows no order to %s", o.Verb)}, nil
 	}
 	a := t.costOf(&o)
 	if a.Refused = t.cannotFollow(&o); a.Refused == "" && !o.DryRun {
 		a.Refused = t.Queue.begin(o, a.Rows)
 	}
-	return a
+	return a, nil
 }
 
 // costOf returns the approximate number of rows that a migration moves on this node.

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 
@@ -12,8 +11,8 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodColdReport = "coldreport" // nothing → ColdReport as JSON
-	methodColdOrder  = "coldorder"  // TieringJob as JSON → ColdAnswer as JSON
+	methodColdReport = "coldreport" // nothing → ColdReport
+	methodColdOrder  = "coldorder"  // TieringJob → ColdAnswer
 )
 
 // ColdReport is a node's report of its rows on disk. Sums count from its start.
@@ -47,29 +46,16 @@ type ColdKeyspace struct {
 // Reports asks every node for its ColdReport. It returns the reports of those that answer within
 // rpc.AskTimeout, by node key.
 func (t *Tiering) Reports(ctx context.Context) map[string]ColdReport {
-	return rpc.AskAll(ctx, maps.Keys(t.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) (r ColdReport, err error) {
-		if node == t.cfg.Key {
-			return t.report(), nil
-		}
-		raw, err := t.calls.Call(ctx, node, methodColdReport, nil)
-		if err == nil {
-			err = json.Unmarshal(raw, &r)
-		}
-		return r, err
-	})
+	return rpc.AskAllJSON(ctx, t.calls, t.cfg.Key, maps.Keys(t.cfg.Catalog.View().Nodes), methodColdReport, rpc.None{}, t.report)
 }
 
-func (t *Tiering) serveReport(context.Context, []byte) ([]byte, error) {
-	return json.Marshal(t.report())
-}
-
-func (t *Tiering) report() ColdReport {
+func (t *Tiering) report(context.Context, rpc.None) (ColdReport, error) {
 	s := t.Stats()
 	return ColdReport{
 		AfterSeconds: t.cfg.Cold.After.Seconds(), DiskBytes: t.diskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
 		Refused: s.Refused, Damaged: s.Damaged, Scrub: t.Scrub.Report(), Keyspaces: t.coldKeyspaces(), Work: t.Queue.Report(),
-	}
+	}, nil
 }
 
 func (t *Tiering) coldKeyspaces() []ColdKeyspace {

@@ -103,8 +103,8 @@ func (t *Tiering) OpenSets(cfg members.Config) (*members.Store, error) {
 // Connect lets Tiering call other nodes, and registers the handlers for their calls.
 func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 	t.calls, t.limited = calls, limited
-	calls.Handle(methodColdReport, t.serveReport)
-	calls.Handle(methodColdOrder, t.serveOrder)
+	calls.Handle(methodColdReport, rpc.JSON(t.report))
+	calls.Handle(methodColdOrder, rpc.JSON(t.followCold))
 }
 
 // OpenCounters makes the state machine of a shard, with its sets of members and the place for its
