@@ -102,7 +102,7 @@ func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.
 			return t, "", nil, ErrNoCatalog
 		}
 		now := time.Now()
-		t = catalog.Token{Number: view.LastToken() + 1, Created: now.Unix()}
+		t = catalog.Token{Number: view.Users.LastToken + 1, Created: now.Unix()}
 		if expiresIn > 0 {
 			t.Expires = now.Add(expiresIn + time.Second - 1).Unix() // not before it was told to
 		}

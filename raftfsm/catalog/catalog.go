@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -41,7 +40,7 @@ type View struct {
 	SourceVersion uint64            `json:"source_version,omitempty"`
 	Sources       map[string]Source `json:"sources,omitempty"` // by name
 
-	Users *Users `json:"users,omitempty"` // nil until there was one
+	Users *Users `json:"users"`
 
 	changed chan struct{} // closed when a view with another state replaces this one
 }
@@ -53,7 +52,7 @@ const firstClusterVersion = 1
 // from 1; group 0 is the catalog's own.
 func New() *Catalog {
 	c := &Catalog{}
-	v := &View{NextGroup: Group + 1, ClusterVersion: firstClusterVersion, changed: make(chan struct{})}
+	v := &View{NextGroup: Group + 1, ClusterVersion: firstClusterVersion, Users: &Users{ByName: map[string]User{}}, changed: make(chan struct{})}
 	v.ownMaps()
 	c.view.Store(v)
 	return c
@@ -74,10 +73,14 @@ func (c *Catalog) Applied() uint64 { return c.View().Applied }
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // KeyspacesByName returns the keyspaces by name, ascending.
-func (v *View) KeyspacesByName() []Keyspace {
-	return slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
-		return strings.Compare(a.Name, b.Name)
-	})
+func (v *View) KeyspacesByName() []Keyspace { return byName(v.Keyspaces) }
+
+func byName[T any](m map[string]T) []T {
+	all := make([]T, 0, len(m))
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, m[name])
+	}
+	return all
 }
 
 // Digest returns an FNV-1a hash of the view's JSON. Equal views have equal digests,
@@ -138,11 +141,15 @@ func (c *Catalog) replace(was, next *View) {
 }
 
 // After returns the view after a command, and the result that Apply would return. It
-// leaves v as it is, because readers hold it.
+// leaves v as it is, because readers hold it. It panics unless exactly one field of command is set.
 func (v *View) After(command *Command) (*View, *Result) {
+	change, err := command.change()
+	if err != nil {
+		panic(err)
+	}
 	next := *v
 	next.ownMaps()
-	result, changed := command.changes()[0].apply(&next) // parseEntry found exactly one
+	result, changed := change.apply(&next)
 	if changed {
 		next.numberReplicas()
 		next.changed = make(chan struct{})

@@ -49,7 +49,11 @@ func applyCommand(t rapid.TB, c *Catalog, command *Command) *Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Apply(codectest.Next(c, entry)).(*Result)
+	result := c.Apply(codectest.Next(c, entry)).(*Result)
+	if err := c.View().check(); err != nil {
+		t.Fatal(err)
+	}
+	return result
 }
 
 func numberedColumns(n int) []string {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	"github.com/countd/countd/raftfsm/codec"
 )
@@ -73,39 +74,6 @@ func pastBound(bound Bound, format string, args ...any) (Result, bool) {
 	return Result{Refused: fmt.Sprintf(format, args...), Bound: bound}, false
 }
 
-// changes returns the fields that are set, in their order.
-func (c *Command) changes() []change {
-	var all []change
-	add := func(set bool, change change) {
-		if set {
-			all = append(all, change)
-		}
-	}
-	add(c.Create != nil, c.Create)
-	add(c.AddColumns != nil, c.AddColumns)
-	add(c.PutNode != nil, c.PutNode)
-	add(c.SetNodeState != nil, c.SetNodeState)
-	add(c.RemoveNode != nil, c.RemoveNode)
-	add(c.Place != nil, c.Place)
-	add(c.SetVersion != nil, c.SetVersion)
-	add(c.HoldVersion != nil, c.HoldVersion)
-	add(c.SetEverywhere != nil, c.SetEverywhere)
-	add(c.Retire != nil, c.Retire)
-	add(c.Drop != nil, c.Drop)
-	add(c.DropColumn != nil, c.DropColumn)
-	add(c.PutSource != nil, c.PutSource)
-	add(c.PauseSource != nil, c.PauseSource)
-	add(c.DeleteSource != nil, c.DeleteSource)
-	add(c.SeekSource != nil, c.SeekSource)
-	add(c.StartSource != nil, c.StartSource)
-	add(c.RejectSource != nil, c.RejectSource)
-	add(c.PutUser != nil, c.PutUser)
-	add(c.DeleteUser != nil, c.DeleteUser)
-	add(c.AddToken != nil, c.AddToken)
-	add(c.RemoveToken != nil, c.RemoveToken)
-	return all
-}
-
 // change is one kind of command. apply may write the maps of v, but must not change the
 // values in them, which other views share. It reports whether it changed anything; if
 // not, the caller discards v.
@@ -113,14 +81,28 @@ type change interface {
 	apply(v *View) (result Result, changed bool)
 }
 
+// change returns the field that is set. It fails unless that is exactly one.
+func (c *Command) change() (only change, err error) {
+	n := 0
+	for _, field := range reflect.ValueOf(c).Elem().Fields() {
+		if !field.IsNil() {
+			only, n = field.Interface().(change), n+1
+		}
+	}
+	if n != 1 {
+		return nil, fmt.Errorf("%w: a command does one thing, not %d", codec.ErrEntry, n)
+	}
+	return only, nil
+}
+
 // AppendEntry appends the log entry of a command to dst. It refuses a command without
 // exactly one change: no node could apply that. A command of a later program, decoded
 // here, has none.
 func AppendEntry(dst []byte, command *Command) ([]byte, error) {
-	if err := command.check(); err != nil {
-		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
-	}
 	body, err := json.Marshal(command)
+	if err == nil {
+		_, err = command.change()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
 	}
@@ -145,13 +127,6 @@ func parseEntry(entry []byte) (*Command, error) {
 	if err := codec.DecodeJSON(body, command); err != nil {
 		return nil, fmt.Errorf("%w: %w", codec.ErrEntry, err)
 	}
-	return command, command.check()
-}
-
-// check returns an error unless exactly one field is set.
-func (c *Command) check() error {
-	if n := len(c.changes()); n != 1 {
-		return fmt.Errorf("%w: a command does one thing, not %d", codec.ErrEntry, n)
-	}
-	return nil
+	_, err = command.change()
+	return command, err
 }

@@ -1,9 +1,10 @@
 // Package catalog owns what the cluster agrees on: keyspaces, nodes, the placement of Raft
-// groups, and the cluster version. Its state machine runs in a group of its own, Group.
+// groups, sources, users, and the cluster version. Its state machine runs in a group of its
+// own, Group.
 //
 // It never decides what should change; controllers do. It applies or refuses a Command, and
 // only the View before the command determines which.
 //
-// Invariant: a View never changes. Each command makes the next one, and View.check holds
-// for all of them.
+// Invariant: a View never changes. Each command makes the next one, and the rules of
+// check_test.go hold for all of them.
 package catalog

@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -141,34 +139,4 @@ func newPlacement(keys []string) Placement {
 		p.NextReplica++
 	}
 	return p
-}
-
-// checkReplicaNumbers returns an error for numbers that no commands produce.
-func (v *View) checkReplicaNumbers(group uint32) error {
-	p := v.Groups[group]
-	if group == Group {
-		if p.Numbered() || len(p.Replicas) > 0 || p.FirstReplica > 0 {
-			return errors.New("the catalog's own group has numbers of replicas")
-		}
-		return nil
-	}
-	if p.FirstReplica == 0 || p.FirstReplica+uint64(len(p.Initial)) > p.NextReplica {
-		return fmt.Errorf("the first replicas of group %d begin with number %d and the next is %d", group, p.FirstReplica, p.NextReplica)
-	}
-	given := map[uint64]string{}
-	for node, number := range p.Replicas {
-		if number >= p.NextReplica {
-			return fmt.Errorf("node %q has replica %d of group %d and the next is %d", node, number, group, p.NextReplica)
-		}
-		if other, twice := given[number]; twice {
-			return fmt.Errorf("nodes %q and %q both have replica %d of group %d", node, other, number, group)
-		}
-		given[number] = node
-	}
-	for _, node := range p.Target {
-		if _, has := p.Replicas[node]; !has {
-			return fmt.Errorf("node %q is to have a replica of group %d, which has no number", node, group)
-		}
-	}
-	return nil
 }

@@ -414,31 +414,3 @@ func (v *View) partitions() (n int) {
 	}
 	return n
 }
-
-// checkSources refuses sources that no commands produce.
-func (v *View) checkSources() error {
-	if len(v.Sources) > SourcesMax || v.partitions() > PartitionsMax {
-		return fmt.Errorf("%d sources with %d partitions, over %d or %d", len(v.Sources), v.partitions(), SourcesMax, PartitionsMax)
-	}
-	numbers, versions := map[uint64]bool{}, map[uint64]bool{}
-	for _, name := range slices.Sorted(maps.Keys(v.Sources)) {
-		s := v.Sources[name]
-		if s.Name != name || !ValidSourceName(name) || numbers[s.Number] || uint32(s.Number) == 0 || uint32(s.Number) > v.LastSource {
-			return fmt.Errorf("source %d %q stands under %q, the last number is %d", s.Number, s.Name, name, v.LastSource)
-		}
-		numbers[s.Number] = true
-		if versions[s.Version] || s.Version == 0 || s.Version > v.SourceVersion || s.Changing && !s.Paused {
-			return fmt.Errorf("source %s has version %d, the last is %d; paused: %t, changing: %t", name, s.Version, v.SourceVersion, s.Paused, s.Changing)
-		}
-		versions[s.Version] = true
-		if err := checkConfig(s.Config); err != nil {
-			return fmt.Errorf("source %s: %w", name, err)
-		}
-		for partition, p := range s.Partitions {
-			if p.Epoch == 0 || p.Sought >= p.Epoch || max(len(p.Identity), len(p.ChangedIn)) > IdentityBytesMax {
-				return fmt.Errorf("source %s: partition %d: %+v", name, partition, p)
-			}
-		}
-	}
-	return nil
-}

@@ -126,48 +126,17 @@ type RemoveTokenEntry struct {
 
 // User returns the user of a name.
 func (v *View) User(name string) (User, bool) {
-	if v.Users == nil {
-		return User{}, false
-	}
 	u, there := v.Users.ByName[name]
 	return u, there
 }
 
 // UsersByName returns the users by name, ascending.
-func (v *View) UsersByName() []User {
-	if v.Users == nil {
-		return nil
-	}
-	all := make([]User, 0, len(v.Users.ByName))
-	for _, name := range slices.Sorted(maps.Keys(v.Users.ByName)) {
-		all = append(all, v.Users.ByName[name])
-	}
-	return all
-}
+func (v *View) UsersByName() []User { return byName(v.Users.ByName) }
 
-// LastToken returns the highest number that a token has had.
-func (v *View) LastToken() uint64 {
-	if v.Users == nil {
-		return 0
-	}
-	return v.Users.LastToken
-}
-
-// changeUsers gives v users of its own, which change may change.
-func (v *View) changeUsers(change func(*Users)) {
-	next := &Users{ByName: map[string]User{}}
-	if v.Users != nil {
-		next.LastToken = v.Users.LastToken
-		maps.Copy(next.ByName, v.Users.ByName)
-	}
-	change(next)
-	v.Users = next
-}
-
-// putUser stores a user.
-func (v *View) putUser(u User) Result {
-	v.changeUsers(func(users *Users) { users.ByName[u.Name] = u })
-	return Result{User: u}
+// ownUsers gives v users of its own, which the caller may change.
+func (v *View) ownUsers() *Users {
+	v.Users = &Users{v.Users.LastToken, maps.Clone(v.Users.ByName)}
+	return v.Users
 }
 
 func (c *PutUserEntry) apply(v *View) (Result, bool) {
@@ -180,10 +149,11 @@ func (c *PutUserEntry) apply(v *View) (Result, bool) {
 		return Result{User: u}, false
 	case c.Was != nil && !c.Was.match(&was):
 		return Result{Exists: exists, Missing: !exists}, false
-	case !exists && v.Users != nil && len(v.Users.ByName) >= UsersMax:
+	case !exists && len(v.Users.ByName) >= UsersMax:
 		return pastBound(BoundUsers, "there are %d users, the most that a cluster takes", UsersMax)
 	}
-	return v.putUser(u), true
+	v.ownUsers().ByName[u.Name] = u
+	return Result{User: u}, true
 }
 
 func (c *DeleteUserEntry) apply(v *View) (Result, bool) {
@@ -191,7 +161,7 @@ func (c *DeleteUserEntry) apply(v *View) (Result, bool) {
 	if !exists {
 		return Result{Missing: true}, false
 	}
-	v.changeUsers(func(users *Users) { delete(users.ByName, c.Name) })
+	delete(v.ownUsers().ByName, c.Name)
 	return Result{User: u}, true
 }
 
@@ -200,7 +170,7 @@ func (c *AddTokenEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !exists:
 		return Result{Missing: true}, false
-	case c.Token.Number != v.LastToken()+1:
+	case c.Token.Number != v.Users.LastToken+1:
 		return Result{Exists: true}, false
 	}
 	u.Tokens = slices.DeleteFunc(slices.Clone(u.Tokens), func(t Token) bool { return t.Expires != 0 && t.Expires <= c.Token.Created })
@@ -211,10 +181,8 @@ func (c *AddTokenEntry) apply(v *View) (Result, bool) {
 	if err := u.check(); err != nil {
 		return refused("%v", err)
 	}
-	v.changeUsers(func(users *Users) {
-		users.ByName[u.Name] = u
-		users.LastToken = c.Token.Number
-	})
+	users := v.ownUsers()
+	users.ByName[u.Name], users.LastToken = u, c.Token.Number
 	return Result{User: u}, true
 }
 
@@ -225,7 +193,8 @@ func (c *RemoveTokenEntry) apply(v *View) (Result, bool) {
 		return Result{Missing: true}, false
 	}
 	u.Tokens = slices.Delete(slices.Clone(u.Tokens), at, at+1)
-	return v.putUser(u), true
+	v.ownUsers().ByName[u.Name] = u
+	return Result{User: u}, true
 }
 
 // check returns an error for a user beyond the bounds.
@@ -263,32 +232,6 @@ func (u *User) checkTokens() error {
 			return fmt.Errorf("user %s has a token %d that is not whole, after %d", u.Name, t.Number, last)
 		}
 		last = t.Number
-	}
-	return nil
-}
-
-// checkUsers refuses users that no commands produce.
-func (v *View) checkUsers() error {
-	if v.Users == nil {
-		return nil
-	}
-	if len(v.Users.ByName) > UsersMax {
-		return fmt.Errorf("%d users, over %d", len(v.Users.ByName), UsersMax)
-	}
-	numbers := map[uint64]bool{}
-	for _, u := range v.UsersByName() {
-		if v.Users.ByName[u.Name].Name != u.Name {
-			return fmt.Errorf("user %q stands under another name", u.Name)
-		}
-		if err := u.check(); err != nil {
-			return err
-		}
-		for _, t := range u.Tokens {
-			if numbers[t.Number] || t.Number > v.Users.LastToken {
-				return fmt.Errorf("user %s has token %d, the last number is %d", u.Name, t.Number, v.Users.LastToken)
-			}
-			numbers[t.Number] = true
-		}
 	}
 	return nil
 }

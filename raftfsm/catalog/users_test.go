@@ -216,8 +216,8 @@ func TestUsersModel(t *testing.T) {
 					got[token.Number] = u.Name
 				}
 			}
-			if fmt.Sprint(got) != fmt.Sprint(live) || c.View().LastToken() != given {
-				t.Fatalf("tokens %v, want %v; last %d, want %d", got, live, c.View().LastToken(), given)
+			if fmt.Sprint(got) != fmt.Sprint(live) || c.View().Users.LastToken != given {
+				t.Fatalf("tokens %v, want %v; last %d, want %d", got, live, c.View().Users.LastToken, given)
 			}
 			again := New()
 			if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {

@@ -1,0 +1,189 @@
+package catalog
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// check returns an error for a state that no commands produce. It holds the invariants of a View:
+// a snapshot's checksums and digest prove only that its state is the one that was written.
+func (v *View) check() error {
+	if v.NextGroup <= Group {
+		return fmt.Errorf("next group %d", v.NextGroup)
+	}
+	if v.ClusterVersion < firstClusterVersion || v.ClusterVersion > v.VersionMax() {
+		return fmt.Errorf("cluster version %d of nodes that speak %d", v.ClusterVersion, v.VersionMax())
+	}
+	if err := v.checkNodes(); err != nil {
+		return err
+	}
+	if err := v.checkSources(); err != nil {
+		return err
+	}
+	if err := v.checkUsers(); err != nil {
+		return err
+	}
+	return v.checkGroups()
+}
+
+// checkNodes refuses a node under another node's key, and two active nodes of one name.
+func (v *View) checkNodes() error {
+	if len(v.Nodes) > NodesMax {
+		return fmt.Errorf("%d nodes", len(v.Nodes))
+	}
+	for key, node := range v.Nodes {
+		if node.Key != key {
+			return fmt.Errorf("node %q stands under %q", node.Key, key)
+		}
+		if err := node.check(); err != nil {
+			return err
+		}
+		if other := v.holderOf(&node); other != "" {
+			return fmt.Errorf("nodes %q and %q have one name", key, other)
+		}
+	}
+	return nil
+}
+
+// checkGroups refuses keyspaces under another name or without shards, groups that two
+// keyspaces share or that NextGroup would reuse, and groups without a placement or a
+// keyspace.
+func (v *View) checkGroups() error {
+	keyspaces := slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
+		return cmp.Compare(a.FirstGroup, b.FirstGroup)
+	})
+	groups, next := 0, uint64(Group+1)
+	for _, k := range keyspaces {
+		first := uint64(k.FirstGroup)
+		if k.Name == "" || v.Keyspaces[k.Name].FirstGroup != k.FirstGroup || k.Shards < 1 || first < next || len(k.Columns) > engine.ColumnsMax {
+			return fmt.Errorf("keyspace %q: %+v", k.Name, k)
+		}
+		for next = first; next < first+uint64(k.Shards); next++ {
+			if _, placed := v.Groups[uint32(next)]; !placed || next >= uint64(v.NextGroup) {
+				return fmt.Errorf("group %d of keyspace %q has no place", next, k.Name)
+			}
+		}
+		if k.Everywhere && k.Kind == codec.KindBoard.String() {
+			return fmt.Errorf("keyspace %q, of kind %s, is everywhere by itself", k.Name, k.Kind)
+		}
+		if err := k.checkFloors(); err != nil {
+			return fmt.Errorf("keyspace %q: %w", k.Name, err)
+		}
+		if len(k.Names()) == 0 && len(k.Columns) > 0 {
+			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
+		}
+		groups += k.Shards
+	}
+	if _, placed := v.Groups[Group]; placed {
+		groups++
+	}
+	if groups != len(v.Groups) {
+		return fmt.Errorf("%d groups are placed, %d are there", len(v.Groups), groups)
+	}
+	return v.checkPlaces()
+}
+
+func (v *View) checkPlaces() error {
+	for g, p := range v.Groups {
+		if len(p.Initial) < 1 || len(p.Initial) > ReplicasMax {
+			return fmt.Errorf("group %d began with %d replicas", g, len(p.Initial))
+		}
+		if err := v.checkReplicas(p.Target); err != nil {
+			return fmt.Errorf("group %d: %w", g, err)
+		}
+		if err := v.checkReplicaNumbers(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkReplicaNumbers returns an error for numbers that no commands produce.
+func (v *View) checkReplicaNumbers(group uint32) error {
+	p := v.Groups[group]
+	if group == Group {
+		if p.Numbered() || len(p.Replicas) > 0 || p.FirstReplica > 0 {
+			return errors.New("the catalog's own group has numbers of replicas")
+		}
+		return nil
+	}
+	if p.FirstReplica == 0 || p.FirstReplica+uint64(len(p.Initial)) > p.NextReplica {
+		return fmt.Errorf("the first replicas of group %d begin with number %d and the next is %d", group, p.FirstReplica, p.NextReplica)
+	}
+	given := map[uint64]string{}
+	for node, number := range p.Replicas {
+		if number >= p.NextReplica {
+			return fmt.Errorf("node %q has replica %d of group %d and the next is %d", node, number, group, p.NextReplica)
+		}
+		if other, twice := given[number]; twice {
+			return fmt.Errorf("nodes %q and %q both have replica %d of group %d", node, other, number, group)
+		}
+		given[number] = node
+	}
+	for _, node := range p.Target {
+		if _, has := p.Replicas[node]; !has {
+			return fmt.Errorf("node %q is to have a replica of group %d, which has no number", node, group)
+		}
+	}
+	return nil
+}
+
+// checkSources refuses sources that no commands produce.
+func (v *View) checkSources() error {
+	if len(v.Sources) > SourcesMax || v.partitions() > PartitionsMax {
+		return fmt.Errorf("%d sources with %d partitions, over %d or %d", len(v.Sources), v.partitions(), SourcesMax, PartitionsMax)
+	}
+	numbers, versions := map[uint64]bool{}, map[uint64]bool{}
+	for _, name := range slices.Sorted(maps.Keys(v.Sources)) {
+		s := v.Sources[name]
+		if s.Name != name || !ValidSourceName(name) || numbers[s.Number] || uint32(s.Number) == 0 || uint32(s.Number) > v.LastSource {
+			return fmt.Errorf("source %d %q stands under %q, the last number is %d", s.Number, s.Name, name, v.LastSource)
+		}
+		numbers[s.Number] = true
+		if versions[s.Version] || s.Version == 0 || s.Version > v.SourceVersion || s.Changing && !s.Paused {
+			return fmt.Errorf("source %s has version %d, the last is %d; paused: %t, changing: %t", name, s.Version, v.SourceVersion, s.Paused, s.Changing)
+		}
+		versions[s.Version] = true
+		if err := checkConfig(s.Config); err != nil {
+			return fmt.Errorf("source %s: %w", name, err)
+		}
+		for partition, p := range s.Partitions {
+			if p.Epoch == 0 || p.Sought >= p.Epoch || max(len(p.Identity), len(p.ChangedIn)) > IdentityBytesMax {
+				return fmt.Errorf("source %s: partition %d: %+v", name, partition, p)
+			}
+		}
+	}
+	return nil
+}
+
+// checkUsers refuses users that no commands produce.
+func (v *View) checkUsers() error {
+	if v.Users == nil {
+		return nil
+	}
+	if len(v.Users.ByName) > UsersMax {
+		return fmt.Errorf("%d users, over %d", len(v.Users.ByName), UsersMax)
+	}
+	numbers := map[uint64]bool{}
+	for _, u := range v.UsersByName() {
+		if v.Users.ByName[u.Name].Name != u.Name {
+			return fmt.Errorf("user %q stands under another name", u.Name)
+		}
+		if err := u.check(); err != nil {
+			return err
+		}
+		for _, t := range u.Tokens {
+			if numbers[t.Number] || t.Number > v.Users.LastToken {
+				return fmt.Errorf("user %s has token %d, the last number is %d", u.Name, t.Number, v.Users.LastToken)
+			}
+			numbers[t.Number] = true
+		}
+	}
+	return nil
+}
