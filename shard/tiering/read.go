@@ -2,8 +2,10 @@ package tiering
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
@@ -27,28 +29,22 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	next := make(chan int, n)
-	for i := range n {
-		next <- i
+	if n == 1 { // the usual case needs no goroutine
+		return read(ctx, 0)
 	}
-	close(next)
-	var first error
-	var once sync.Once
-	work := func() {
-		for i := range next {
-			if err := read(ctx, i); err != nil {
-				once.Do(func() { first = err; cancel() })
-				return
+	reads, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	for range min(n, ReadsAtOnce) {
+		reads.Go(func() error {
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				if err := read(ctx, i-1); err != nil {
+					return err
+				}
 			}
-		}
+			return nil
+		})
 	}
-	var readers sync.WaitGroup
-	for range min(n, ReadsAtOnce) - 1 {
-		readers.Go(work) // ends with the context
-	}
-	work()
-	readers.Wait()
-	return first
+	return reads.Wait()
 }
 
 // ReadOutboxes reads missing outbox bodies from disk. of returns the bodies and the key of an
