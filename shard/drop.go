@@ -2,9 +2,9 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/keyspace"
@@ -115,13 +115,11 @@ func (n *Node) removeDropped(view *catalog.View) {
 
 // deleteDropped closes this node's replicas of dropped groups, then deletes the files of left.
 func (n *Node) deleteDropped(dropped []*shardReplica, left []raftstore.ReplicaID) error {
-	errs := make([]error, len(dropped))
-	var wg sync.WaitGroup
-	for i, g := range dropped {
-		wg.Go(func() { errs[i] = n.closeDropped(g) })
+	var closing errgroup.Group
+	for _, g := range dropped {
+		closing.Go(func() error { return n.closeDropped(g) })
 	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := closing.Wait(); err != nil {
 		return err
 	}
 	for _, r := range left {

@@ -2,13 +2,12 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
@@ -67,18 +66,16 @@ func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
 // hold opens the replicas that are to be here and are not open, all at once:
 // each waits for its disk.
 func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
-	errs := make([]error, len(all))
-	var wg sync.WaitGroup
-	for i, g := range all {
+	var opening errgroup.Group
+	for _, g := range all {
 		if g.replica.Load() != nil {
 			continue
 		}
 		if number, ok := n.replicaToHold(g.number, view); ok {
-			wg.Go(func() { errs[i] = n.openReplica(g, number, view) })
+			opening.Go(func() error { return n.openReplica(g, number, view) })
 		}
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return opening.Wait()
 }
 
 // replicaToHold returns the number of the replica of a group that this node is to

@@ -34,8 +34,8 @@ func (n *Node) Health() Health {
 			h.Leaders[g.Group()] = g.Leader()
 		}
 	}
-	for _, g := range n.registry.groups.Load().all {
-		if r := g.replica.Load(); r != nil && r.votersFull.Load() {
+	for g, r := range n.registry.local() {
+		if r.votersFull.Load() {
 			h.VotersFull = append(h.VotersFull, g.number)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
@@ -99,7 +100,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if n.cfg.LogStore == storage.LogStoreShared {
-		if n.log, err = n.openLog(); err != nil {
+		if n.log, err = storage.OpenNodeLog(cfg.Dir); err != nil {
 			return nil, errors.Join(err, n.mux.Close())
 		}
 		n.rounds = propose.NewRounds(n.log.Expect)
@@ -218,18 +219,16 @@ func (n *Node) close(ctx context.Context) error {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
 	table := n.registry.groups.Load()
-	groups := slices.Concat(table.all, table.dropped)
-	errs := make([]error, len(groups))
-	var wg sync.WaitGroup
-	for i, g := range groups {
+	var closing errgroup.Group
+	for _, g := range slices.Concat(table.all, table.dropped) {
 		if r := g.replica.Load(); r != nil {
-			wg.Go(func() { errs[i] = r.close(ctx, true) })
+			closing.Go(func() error { return r.close(ctx, true) })
 		}
 	}
-	wg.Wait()
+	err := closing.Wait()
 	if n.registry.meta != nil {
 		n.registry.metaFresh.Close()
-		errs = append(errs, n.registry.meta.Close(ctx, true))
+		err = errors.Join(err, n.registry.meta.Close(ctx, true))
 	}
 	n.headroom.Close()
 	n.closePeers()
@@ -238,10 +237,10 @@ func (n *Node) close(ctx context.Context) error {
 	n.calls.Close()
 	n.asking.Close()
 	n.streams.Close()
-	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
-		errs = append(errs, n.cold.Close(), n.sets.Close(), n.closeLog())
+	if err == nil { // else a group may not have ended, and what it applies needs them
+		err = errors.Join(n.cold.Close(), n.sets.Close(), n.closeLog())
 	}
-	return errors.Join(append(errs, n.mux.Close())...)
+	return errors.Join(err, n.mux.Close())
 }
 
 func (n *Node) closeLog() error {

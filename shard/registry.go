@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -33,10 +34,21 @@ type registry struct {
 	changing  sync.Mutex
 }
 
+// local yields the replicas of this node, each with its shard; the catalog's is not among them.
+func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
+	return func(yield func(*shardReplica, *localReplica) bool) {
+		for _, g := range s.groups.Load().all {
+			if r := g.replica.Load(); r != nil && !yield(g, r) {
+				return
+			}
+		}
+	}
+}
+
 // counters returns this node's replicas of shards of counters, as tiering sees them.
 func (s *registry) counters() (all []*tiering.Shard) {
-	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil && r.tier != nil {
+	for _, r := range s.local() {
+		if r.tier != nil {
 			all = append(all, r.tier)
 		}
 	}
@@ -57,8 +69,8 @@ func (s *registry) withSets() (numbers []uint32) {
 
 // bodies returns the feeds and outboxes of this node's replicas.
 func (s *registry) bodies() (all []*tiering.Bodies) {
-	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil && r.spill != nil {
+	for _, r := range s.local() {
+		if r.spill != nil {
 			all = append(all, r.spill)
 		}
 	}
@@ -84,16 +96,22 @@ type groupTable struct {
 // shardOf returns a shard by its group's number, nil for none.
 func (s *registry) shardOf(number uint32) *shardReplica { return s.groups.Load().byNumber[number] }
 
+// localOf returns this node's replica of a shard by its group's number, nil for none.
+func (s *registry) localOf(number uint32) *localReplica {
+	if g := s.shardOf(number); g != nil {
+		return g.replica.Load()
+	}
+	return nil
+}
+
 // Replica returns this node's member of a group, the catalog's included, nil
 // for none.
 func (s *registry) Replica(number uint32) *replica.Replica {
 	if number == catalogGroup {
 		return s.meta
 	}
-	if g := s.shardOf(number); g != nil {
-		if r := g.replica.Load(); r != nil {
-			return r.group
-		}
+	if r := s.localOf(number); r != nil {
+		return r.group
 	}
 	return nil
 }
@@ -103,10 +121,8 @@ func (s *registry) provable(number uint32) (prover.Local, bool) {
 	if number == catalogGroup {
 		return prover.Local{Group: s.meta, Fresh: &s.metaFresh}, true
 	}
-	if g := s.shardOf(number); g != nil {
-		if r := g.replica.Load(); r != nil {
-			return prover.Local{Group: r.group, Applied: r.fsm.Applied, Fresh: &r.fresh}, true
-		}
+	if r := s.localOf(number); r != nil {
+		return prover.Local{Group: r.group, Applied: r.fsm.Applied, Fresh: &r.fresh}, true
 	}
 	return prover.Local{}, false
 }
@@ -114,10 +130,8 @@ func (s *registry) provable(number uint32) (prover.Local, bool) {
 // Replicas returns all groups of this node, the catalog's included.
 func (s *registry) Replicas() []*replica.Replica {
 	all := []*replica.Replica{s.meta}
-	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil {
-			all = append(all, r.group)
-		}
+	for _, r := range s.local() {
+		all = append(all, r.group)
 	}
 	return all
 }
@@ -125,35 +139,17 @@ func (s *registry) Replicas() []*replica.Replica {
 // Damaged reports whether this node has a replica of a shard some of whose cold rows
 // it cannot read.
 func (s *registry) Damaged(number uint32) bool {
-	if number == catalogGroup {
-		return false
-	}
-	g := s.shardOf(number)
-	if g == nil {
-		return false
-	}
-	r := g.replica.Load()
+	r := s.localOf(number)
 	return r != nil && r.damage.Found()
 }
 
 // kept yields the replicas here in the form of package upkeep.
 func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
-	for _, g := range s.groups.Load().all {
-		r := g.replica.Load()
-		if r != nil && !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
+	for g, r := range s.local() {
+		if !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
 			return
 		}
 	}
-}
-
-// damagedShards counts the replicas here that are damaged.
-func (s *registry) damagedShards() (damaged int) {
-	for _, g := range s.groups.Load().all {
-		if s.Damaged(g.number) {
-			damaged++
-		}
-	}
-	return damaged
 }
 
 // LedBy counts the groups that a node leads, as far as this node knows.
@@ -187,10 +183,8 @@ func (s *registry) tableBytes() uint64 {
 // all at once. The catalog's takes next to nothing.
 func (s *registry) snapshotBytes() uint64 {
 	total := uint64(0)
-	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil {
-			total += r.group.SnapshotBytes()
-		}
+	for _, r := range s.local() {
+		total += r.group.SnapshotBytes()
 	}
 	return total
 }

@@ -9,15 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Number is a type of a metric's value.
+type Number interface {
+	~int | ~int64 | ~uint64 | ~float64
+}
+
 // Gauge and Counter return a metric without labels.
-func Gauge(name, help string, value func() float64) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+func Gauge[N Number](name, help string, value func() N) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 }
 
-func Counter(name, help string, value func() float64) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value)
+func Counter[N Number](name, help string, value func() N) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 }
 
+// Register registers all, or returns why one cannot be registered.
 func Register(r prometheus.Registerer, all ...prometheus.Collector) error {
 	for _, c := range all {
 		if err := r.Register(c); err != nil {

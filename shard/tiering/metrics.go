@@ -1,81 +1,69 @@
 package tiering
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/shard/metric"
 )
 
 // Metrics returns the metrics of rows and sets on disk.
 func (t *Tiering) Metrics() []prometheus.Collector {
-	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
-	held := func(value func(engine.Stats) uint64) func() float64 {
-		return func() float64 {
-			total := uint64(0)
+	sum := func(value func(engine.Stats) uint64) func() uint64 {
+		return func() (total uint64) {
 			for _, s := range t.cfg.Shards() {
 				total += value(s.FSM.State().Stats)
 			}
-			return float64(total)
+			return total
 		}
 	}
 	return append(t.setMetrics(),
 		newTierCollector(t),
 		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
-			held(func(s engine.Stats) uint64 { return s.Rows })),
+			sum(func(s engine.Stats) uint64 { return s.Rows })),
 		metric.Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
-			held(func(s engine.Stats) uint64 { return s.ColdRows })),
+			sum(func(s engine.Stats) uint64 { return s.ColdRows })),
 		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
-			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", count(&t.Sealed)),
+			sum(func(s engine.Stats) uint64 { return s.ColdBytes })),
+		metric.Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", t.Sealed.Load),
 		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
-			func() float64 { return float64(t.due.Load()) }),
-		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&t.moved)),
+			t.due.Load),
+		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", t.moved.Load),
 
 		metric.Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
-			func() float64 { return float64(t.diskBytes()) }),
+			t.diskBytes),
 		metric.Gauge("countd_cold_cache_bytes", "Memory of the cache of blocks of cold rows.",
-			t.stored(func(s *cold.Stats) float64 { return float64(s.CacheBytes) })),
+			func() uint64 { return t.Stats().CacheBytes }),
 		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that a read found in the cache.",
-			t.stored(func(s *cold.Stats) float64 { return float64(s.Hits) })),
+			func() uint64 { return t.Stats().Hits }),
 		metric.Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
-			t.stored(func(s *cold.Stats) float64 { return float64(s.Misses) })),
+			func() uint64 { return t.Stats().Misses }),
 		metric.Counter("countd_cold_block_read_seconds_total", "Total time of the reads of blocks from disk.",
-			t.stored(func(s *cold.Stats) float64 { return s.ReadSeconds })),
+			func() float64 { return t.Stats().ReadSeconds }),
 		metric.Counter("countd_cold_refused_total", "Reads of cold rows refused because too many were waiting.",
-			t.stored(func(s *cold.Stats) float64 { return float64(s.Refused) })),
+			func() uint64 { return t.Stats().Refused }),
 		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
-			t.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
+			func() uint64 { return t.Stats().Damaged }),
 		coldReads{t},
 
-		metric.Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", count(&t.Repaired)),
+		metric.Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", t.Repaired.Load),
 		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
-			func() float64 { return float64(t.Scrub.Report().Blocks) }),
+			func() uint64 { return t.Scrub.Report().Blocks }),
 		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows and of sets of members that were read to find damage.",
-			func() float64 { return float64(t.Scrub.Report().Bytes) }),
+			func() uint64 { return t.Scrub.Report().Bytes }),
 		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows and sets of members ended; 0 if none has since the start.",
 			t.lastScrubbed),
 		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows, and sets of members of shards, in which a scrub found damage.",
-			func() float64 { return float64(t.Scrub.Report().Damaged) }),
+			func() uint64 { return t.Scrub.Report().Damaged }),
 	)
 }
 
-// stored returns a function that reads a number from the store of cold rows. It returns 0 until
-// the node has opened the store.
-func (t *Tiering) stored(value func(*cold.Stats) float64) func() float64 {
-	return func() float64 {
-		stats := t.Stats()
-		return value(&stats)
-	}
-}
-
-func (t *Tiering) lastScrubbed() float64 {
+func (t *Tiering) lastScrubbed() int64 {
 	if last := t.Scrub.Report().LastPass; !last.IsZero() {
-		return float64(last.Unix())
+		return last.Unix()
 	}
 	return 0
 }
@@ -102,4 +90,99 @@ func (c coldReads) Collect(to chan<- prometheus.Metric) {
 		}
 	})
 	to <- prometheus.MustNewConstHistogram(coldReadsDesc, reads.Count(), reads.Sum.Seconds(), buckets)
+}
+
+// setMetrics returns the metrics of the sets of members.
+func (t *Tiering) setMetrics() []prometheus.Collector {
+	stats := func() (s members.Stats) {
+		if store := t.sets.Load(); store != nil { // else Open is not done
+			s = store.Stats()
+		}
+		return s
+	}
+	return []prometheus.Collector{
+		metric.Gauge("countd_members_pairs", "Members in the sets of the node's replicas, those of deleted rows included until they are removed.",
+			func() int64 { return stats().Pairs }),
+		metric.Gauge("countd_members_dying_rows", "Deleted rows of the node's replicas whose members are not all removed from disk.", t.dyingRows),
+		metric.Gauge("countd_members_disk_bytes", "Size of all files of sets of members.",
+			func() uint64 { return stats().DiskBytes }),
+		metric.Gauge("countd_members_memory_bytes", "Memory for sets of members: blocks, filters and recent changes.",
+			func() int64 { return stats().MemoryBytes }),
+		metric.Counter("countd_members_cache_hits_total", "Blocks of sets of members that a read found in memory.",
+			func() int64 { return stats().Hits }),
+		metric.Counter("countd_members_block_reads_total", "Blocks of sets of members that were read from disk.",
+			func() int64 { return stats().Misses }),
+		metric.Counter("countd_members_filter_hits_total", "Lookups of a pair of a member and a row that a filter in memory ended.",
+			func() int64 { return stats().FilterHits }),
+		metric.Counter("countd_members_filter_misses_total", "Lookups of a pair of a member and a row that went to the files of sets.",
+			func() int64 { return stats().FilterMisses }),
+		metric.Counter("countd_members_damaged_total", "Damaged files of sets of members, each time that one was met.",
+			func() uint64 { return stats().Damaged }),
+	}
+}
+
+func (t *Tiering) dyingRows() (rows int) {
+	for _, s := range t.cfg.Shards() {
+		if sets := s.FSM.Members(); sets != nil {
+			rows += sets.Dying()
+		}
+	}
+	return rows
+}
+
+// The tiers of a row. A row that was written after it left memory, or after it was packed, counts
+// for the tier where it was, not as hot.
+const (
+	tierHot    = "hot"
+	tierSealed = "sealed"
+	tierCold   = "cold"
+)
+
+// tierCollector exports the rows and bytes of each tier by keyspace. It keeps no state: Collect
+// asks the replicas.
+type tierCollector struct {
+	tiering     *Tiering
+	rows, bytes *prometheus.Desc
+}
+
+func newTierCollector(t *Tiering) *tierCollector {
+	labels := []string{"keyspace", "tier"}
+	return &tierCollector{
+		tiering: t,
+		rows:    prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
+		bytes:   prometheus.NewDesc("countd_tier_bytes", "Size of the rows of countd_tier_rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
+	}
+}
+
+func (c *tierCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{c.rows, c.bytes} {
+		to <- desc
+	}
+}
+
+func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
+	export := func(desc *prometheus.Desc, value uint64, keyspace, tier string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), keyspace, tier)
+	}
+	for keyspace, s := range c.tiering.sumByKeyspace() {
+		export(c.rows, s.Rows-min(s.Rows, s.ColdRows+s.SealedRows), keyspace, tierHot)
+		export(c.rows, s.SealedRows, keyspace, tierSealed)
+		export(c.rows, s.ColdRows, keyspace, tierCold)
+		export(c.bytes, s.Bytes-s.SealedBytes, keyspace, tierHot)
+		export(c.bytes, s.SealedBytes, keyspace, tierSealed)
+		export(c.bytes, s.ColdBytes, keyspace, tierCold)
+	}
+}
+
+// sumByKeyspace sums the statistics of the node's shards by keyspace.
+func (t *Tiering) sumByKeyspace() map[string]engine.Stats {
+	sums := map[string]engine.Stats{}
+	for _, s := range t.cfg.Shards() {
+		sum, stats := sums[s.Keyspace], s.FSM.State().Stats
+		sum.Rows, sum.Bytes = sum.Rows+stats.Rows, sum.Bytes+stats.Bytes
+		sum.ColdRows, sum.ColdBytes = sum.ColdRows+stats.ColdRows, sum.ColdBytes+stats.ColdBytes
+		sum.SealedRows, sum.SealedBytes = sum.SealedRows+stats.SealedRows, sum.SealedBytes+stats.SealedBytes
+		sums[s.Keyspace] = sum
+	}
+	return sums
 }

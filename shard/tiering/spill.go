@@ -167,15 +167,14 @@ func CheckFeedIdle(idle time.Duration) error {
 
 // Metrics returns the metrics of feeds and outboxes that leave memory and return.
 func (s *Spill) Metrics() []prometheus.Collector {
-	sum := func(of codec.Kind, value func(*spill.Shard) uint64) func() float64 {
-		return func() float64 {
-			total := uint64(0)
+	sum := func(of codec.Kind, value func(*spill.Shard) uint64) func() uint64 {
+		return func() (total uint64) {
 			for _, r := range s.Bodies() {
 				if r.Of == of {
 					total += value(r.Shard)
 				}
 			}
-			return float64(total)
+			return total
 		}
 	}
 	users := func(b *spill.Shard) uint64 { return b.Stats().Spilled }
@@ -192,7 +191,7 @@ func (s *Spill) Metrics() []prometheus.Collector {
 		metric.Counter("countd_outboxes_spilled_total", "Outboxes that moved from memory to disk.", sum(codec.KindCounters, spilled)),
 		metric.Counter("countd_outboxes_returned_total", "Outboxes that returned to memory.", sum(codec.KindCounters, returned)),
 		metric.Counter("countd_feed_reads_total", "Feeds and outboxes that were read from disk.",
-			func() float64 { return float64(s.Stats().RecordReads) }),
+			func() uint64 { return s.Stats().RecordReads }),
 		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds and outboxes from disk.",
 			func() float64 { return s.Stats().RecordSeconds }),
 	}
