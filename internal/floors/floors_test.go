@@ -85,7 +85,7 @@ const rule = `
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc internal/wire shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
+	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
 	# Which replicas have files here, and which were deleted.
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile internal/scarce
 	# Who is a member of groups led here, as the catalog wants it.
@@ -97,7 +97,7 @@ const rule = `
 	# That a group is led here, and how far it is.
 	shard/prover: shard/replica shard/rpc internal/wire shard/errs raftfsm/catalog
 	# Changes of the catalog, on whichever node leads it.
-	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc internal/wire shard/errs raftfsm/catalog raftfsm/codec
+	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
 	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Parts of writes on their way to a leader.

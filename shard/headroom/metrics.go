@@ -5,14 +5,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/metric"
 )
 
 // register registers the metrics of the last check.
 func (h *Headroom) register(metrics prometheus.Registerer) error {
 	flag := func(full *atomic.Bool) func() int {
-		return func() int { return int(wire.Bit(full.Load())) }
+		return func() (value int) {
+			if full.Load() {
+				value = 1
+			}
+			return value
+		}
 	}
 	return metric.Register(metrics,
 		metric.Gauge("countd_memory_full", "1 while the node refuses requests that need more memory.", flag(&h.MemoryFull)),
