@@ -44,7 +44,6 @@ func certCACommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create-ca",
 		Short: "Make a certificate authority",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			end, err := expiry(expires)
 			if err != nil {
@@ -69,16 +68,14 @@ func certLeafCommand(c *cli.CLI, node bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "client NAME",
 		Short: "Make a client's certificate",
-		Args:  cli.Exactly(1, "a NAME"),
 	}
 	if node {
-		cmd.Use = "node NAME [HOST...]"
+		cmd.Use = "node NAME [HOST…]"
 		cmd.Short = "Make a node's certificate, for its clients and the other nodes"
 		cmd.Long = `Make a node's certificate, for its clients and the other nodes.
 
 NAME is the node's --node-id. HOSTs are the names and IP addresses at which clients reach
 the node; localhost, 127.0.0.1 and ::1 are always among them.`
-		cmd.Args = cobra.MinimumNArgs(1)
 	}
 	certFlags(cmd, &dir, &expires)
 	if node {

@@ -24,7 +24,7 @@ func userCommand(c *cli.CLI) *cobra.Command {
 
 func userShowCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "Print a user with its tokens", Args: cli.Exactly(1, "NAME"),
+		Use: "show NAME", Short: "Print a user with its tokens",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().User(ctx, args[0])
 			return c.Answer(err, "read user "+args[0], u, func(t *cli.Table) {
@@ -82,7 +82,6 @@ func userCreateCommand(c *cli.CLI) *cobra.Command {
 		Use:     "create NAME --grant ROLE:KEYSPACE,…",
 		Short:   "Create a user, unless one of this name exists",
 		Example: "  countctl user create web --grant writer:posts,unread,feed\n  countctl user create ann --grant admin",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grants, err := flags.parse()
 			if err != nil {
@@ -112,7 +111,6 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 		Use:     "grant NAME --grant ROLE:KEYSPACE,…",
 		Short:   "Add grants to a user, or set its limits",
 		Example: "  countctl user grant web --grant reader:users\n  countctl user grant web --only --grant reader:posts",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			added, err := flags.parse()
 			if err != nil {
@@ -164,7 +162,7 @@ func warnOfBehind(c *cli.CLI, behind []string) {
 
 func userDeleteCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use: "delete NAME", Short: "Delete a user with all its tokens", Args: cli.Exactly(1, "NAME"),
+		Use: "delete NAME", Short: "Delete a user with all its tokens",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().DeleteUser(ctx, args[0])
 			warnOfBehind(c, u.NodesBehind)
@@ -182,7 +180,6 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create USER",
 		Short: "Create a token for a user and print it; it is never shown again",
-		Args:  cli.Exactly(1, "USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expiresIn < 0 {
 				return cli.Usagef("--expires-in must not be below 0")
@@ -200,7 +197,7 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 
 func tokenListCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use: "list USER", Short: "Print the tokens of a user, without their text", Args: cli.Exactly(1, "USER"),
+		Use: "list USER", Short: "Print the tokens of a user, without their text",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			u, err := server.Admin().User(ctx, args[0])
 			return c.Answer(err, "read user "+args[0], map[string]any{"tokens": u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
@@ -210,7 +207,7 @@ func tokenListCommand(c *cli.CLI) *cobra.Command {
 
 func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once", Args: cli.Exactly(2, "USER and ID"),
+		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			behind, err := server.Admin().RevokeToken(ctx, args[0], args[1])
 			warnOfBehind(c, behind)
@@ -222,7 +219,7 @@ func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 func auditCommand(c *cli.CLI) *cobra.Command {
 	limit := 20
 	tail := &cobra.Command{
-		Use: "tail", Short: "Print the last lines of the audit log of the node at --addr", Args: cobra.NoArgs,
+		Use: "tail", Short: "Print the last lines of the audit log of the node at --addr",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > 1000 {
 				return cli.Usagef("--lines is 1 to 1000, not %d", limit)

@@ -48,7 +48,6 @@ files have checksums, and restore verifies them all. A backup that is interrupte
 removes what it wrote. The files include what the shards remember of requests, but a
 restore does not use it. Sources are in it, with the position of each shard; users and their
 tokens are not.`,
-		Args: cli.Exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
 	}
 }

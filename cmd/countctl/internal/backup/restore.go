@@ -47,7 +47,6 @@ are set back to its end, so that no later notice is hidden from a user.
 
 Shards forget all requests, and a restore does not bring back those of the backup. So a
 repeated request counts again, whatever its key or number, even one from before the backup.`,
-		Args: cli.Exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := restore{CLI: c, dir: args[0], force: force}
 			return r.run(cmd.Context(), check)

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,7 +58,6 @@ incr, mixed and post change counts, and feed, seen, clear and publish change unr
 are refused without a terminal or --yes. On a server on another machine they need --yes.
 The exit code is 1 if a request failed or the check does not hold.`,
 		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.named = cmd.Flags().Changed("keyspace")
 			return bench(cmd.Context(), c, f)
@@ -205,30 +203,25 @@ func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bo
 	if changed == "" {
 		return nil
 	}
+	if !cfg.Op.OfUsers() {
+		if err := cli.HasColumn(keyspace, cfg.Column); err != nil {
+			return err
+		}
+	}
 	if named || c.Yes {
-		return benchColumn(&cfg, keyspace)
+		return nil
 	}
 	rows, err := cli.RowsOf(ctx, server, changed)
 	if err != nil {
 		return fmt.Errorf("%w; name the keyspace by --keyspace, or give --yes, to change it all the same", err)
 	}
-	if rows > 0 {
-		if !cli.IsTerminal(c.In) || !cli.IsTerminal(c.Err) {
-			return cli.Usagef("keyspace %s holds %s, which this bench would change; name one by --keyspace, or give --yes", changed, cli.Counted(rows, "row"))
-		}
-		if err := c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s?", changed, cli.Counted(rows, "row"))); err != nil {
-			return err
-		}
+	if rows == 0 {
+		return nil
 	}
-	return benchColumn(&cfg, keyspace)
-}
-
-// benchColumn refuses a column that the keyspace does not have.
-func benchColumn(cfg *load.Config, keyspace client.Keyspace) error {
-	if !cfg.Op.OfUsers() && !slices.Contains(keyspace.Columns, cfg.Column) {
-		return cli.Usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
+	if !cli.IsTerminal(c.In) || !cli.IsTerminal(c.Err) {
+		return cli.Usagef("keyspace %s holds %s, which this bench would change; name one by --keyspace, or give --yes", changed, cli.Counted(rows, "row"))
 	}
-	return nil
+	return c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s?", changed, cli.Counted(rows, "row")))
 }
 
 // changedBy returns the keyspace that a load changes, or "".

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,33 +18,40 @@ import (
 	"github.com/countd/countd/internal/days"
 )
 
-// Exactly accepts n arguments; names describes them.
-func Exactly(n int, names string) cobra.PositionalArgs {
+// argsOf returns the check of the arguments that a usage line names: WORD is one, WORD… one or
+// more, [WORD] at most one and [WORD…] any number. A flag ends the list.
+func argsOf(use string) cobra.PositionalArgs {
+	words := strings.Fields(use)[1:]
+	if i := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "--") }); i >= 0 {
+		words = words[:i]
+	}
+	if len(words) == 0 {
+		return cobra.NoArgs
+	}
+	least, most := 0, len(words)
+	for _, word := range words {
+		if !strings.HasPrefix(word, "[") {
+			least++
+		}
+		if strings.HasSuffix(strings.TrimSuffix(word, "]"), "…") {
+			most = math.MaxInt
+		}
+	}
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
+		if len(args) < least || len(args) > most {
+			return Usagef("%s takes %s, not %s", cmd.Name(), strings.Join(words, " "), Counted(len(args), "argument"))
 		}
 		return nil
 	}
 }
 
-// AtLeast accepts n arguments or more.
-func AtLeast(n int, names string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < n {
-			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
+// checkArgs gives each command below root the check of its usage line, unless it has one.
+func checkArgs(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		if cmd.Args == nil {
+			cmd.Args = argsOf(cmd.Use)
 		}
-		return nil
-	}
-}
-
-// AtMost accepts n arguments or fewer.
-func AtMost(n int, names string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > n {
-			return Usagef("%s takes %s, not %s", cmd.Name(), names, Counted(len(args), "argument"))
-		}
-		return nil
+		checkArgs(cmd)
 	}
 }
 
@@ -71,22 +79,20 @@ func LimitFlag(flags *pflag.FlagSet, limit *int, usage string) {
 	})
 }
 
-// ReadFlags adds the flags of reads.
+// ReadFlags adds the flags of reads, and the check of their values.
 func ReadFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
 	DurationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
 	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
-}
-
-// CheckReadOptions refuses values of the flags of reads that no server accepts.
-func CheckReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
-	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
-		return Usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
+			return Usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
+		}
+		if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
+			return Usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
+		}
+		return nil
 	}
-	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
-		return Usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
-	}
-	return nil
 }
 
 // CommandGroup returns a command that only has sub-commands.
@@ -101,7 +107,7 @@ func CommandGroup(use, short string, commands ...*cobra.Command) *cobra.Command 
 		oneOf += " or "
 	}
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
+		Use: use, Short: short,
 		RunE: func(*cobra.Command, []string) error { return Usagef("%s needs %s%s", use, oneOf, names[last]) },
 	}
 	cmd.AddCommand(commands...)

@@ -56,6 +56,7 @@ type CLI struct {
 	TLS     tlsFlags
 	// tokenFile overrides the variable with the token.
 	tokenFile string
+	meter     *Meter // nil until the command shows progress
 	// Interrupted is closed by the first signal.
 	Interrupted <-chan struct{}
 	// understood is set once a command's flags and arguments were parsed: an error before
@@ -99,7 +100,7 @@ func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	return c.Dial(c.addrs, retry)
 }
 
-// WithServer has act work on the server that the global flags name.
+// WithServer calls act with a client of the server that the global flags name.
 func (c *CLI) WithServer(act func(*client.Client) error) error {
 	server, err := c.Connect()
 	if err != nil {
@@ -116,13 +117,25 @@ func (c *CLI) OnServer(act func(ctx context.Context, server *client.Client, args
 	}
 }
 
+// OnCluster returns the RunE of a command that works on the cluster and its nodes, with the
+// client of Operate.
+func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		server, nodes, err := c.Operate(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		return act(cmd.Context(), server, nodes, args)
+	}
+}
+
 // ListCommand returns a command that lists the objects of a kind. list returns them for JSON
 // and as a table.
 func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client) (any, func(*Table), error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "Print the " + kind,
-		Args:  cobra.NoArgs,
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			all, rows, err := list(ctx, server)
 			return c.Answer(err, "list the "+kind, all, rows)

@@ -13,11 +13,19 @@ import (
 	"github.com/countd/countd/client"
 )
 
+// HasColumn refuses a column that a keyspace does not have.
+func HasColumn(keyspace client.Keyspace, column string) error {
+	if slices.Contains(keyspace.Columns, column) {
+		return nil
+	}
+	return Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+}
+
 // FindColumn returns a keyspace of counters that has a column.
 func FindColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
 	keyspace, err := FindCounters(ctx, server, name)
-	if err == nil && !slices.Contains(keyspace.Columns, column) {
-		err = Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+	if err == nil {
+		err = HasColumn(keyspace, column)
 	}
 	return keyspace, err
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -59,12 +58,9 @@ func (t *Table) Row(cells ...any) {
 	fmt.Fprintln(t.w)
 }
 
-// Line adds a line without columns.
-func (t *Table) Line(text string) { fmt.Fprintln(t.w, text) }
-
 // Gap begins another table below.
 func (t *Table) Gap() {
-	t.w.Flush() // its error comes back from flush
+	t.w.Flush() // Flush returns its error again
 	fmt.Fprintln(t.w)
 }
 
@@ -90,9 +86,6 @@ func (t *Table) Counts(rows []client.Row) {
 	}
 }
 
-// RowsWere returns the beginning of a sentence about n rows.
-func RowsWere(n int64) string { return WereCounted(n, "row") }
-
 // WereCounted returns the beginning of a sentence about n objects.
 func WereCounted[N int | int64 | uint64](n N, one string) string {
 	if n == 1 {
@@ -111,20 +104,11 @@ func Counted[N int | int64 | uint64](n N, one string) string {
 
 // Grouped writes a number with commas between thousands.
 func Grouped[N int | int64 | uint64](n N) string {
-	digits := strconv.FormatInt(int64(n), 10)
-	if n >= 0 {
-		digits = strconv.FormatUint(uint64(n), 10)
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
-	sign := ""
-	if digits[0] == '-' {
-		sign, digits = "-", digits[1:]
-	}
-	var parts []string
-	for len(digits) > 3 {
-		parts = append([]string{digits[len(digits)-3:]}, parts...)
-		digits = digits[:len(digits)-3]
-	}
-	return sign + strings.Join(append([]string{digits}, parts...), ",")
+	return text
 }
 
 // RefuseExisting refuses to overwrite a file unless --yes is given. It allows a target that

@@ -7,58 +7,54 @@ import (
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/client"
 )
 
 const (
-	barEvery  = 200 * time.Millisecond // smooth to the eye
-	lineEvery = 5 * time.Second        // readable in a log
-	barWidth  = 24                     // leaves room for the numbers on 80 columns
+	redrawEvery = 200 * time.Millisecond // smooth to the eye
+	lineEvery   = 5 * time.Second        // readable in a log
+	// clearLine moves to the beginning of a terminal's line and erases it.
+	clearLine = "\r\x1b[K"
+	// retryForDefault outlives the restart of a node.
+	retryForDefault = time.Minute
 )
 
 // Sample is the progress of some work.
 type Sample struct {
 	Rows  int64
-	Done  int64  // of total, in any unit: bytes of a file, rows of a keyspace
-	Total int64  // 0 or less when not known
-	Unit  string // of rows, in the singular; "" for row
+	Done  int64  // of Total, in any unit: bytes of a file, rows of a keyspace
+	Total int64  // 0 or less if not known
+	Unit  string // of Rows, in the singular; "" for row
 }
 
-// Meter shows progress on standard error: a bar on a terminal, otherwise a line every few
-// seconds. startMeter starts its goroutine; stop stops it and waits for it.
+// Meter shows progress on standard error: one line that it redraws on a terminal, otherwise a
+// line every few seconds. StartMeter starts its goroutine; Stop stops it and waits for it.
 type Meter struct {
-	out   io.Writer
-	now   func() Sample
-	began time.Time
-	first Sample
-	bar   *progressbar.ProgressBar // nil for lines
-	done  chan struct{}
-	ended sync.WaitGroup
-	print sync.Mutex // held while a line or the bar is written
+	out    io.Writer
+	redraw bool // out is a terminal
+	now    func() Sample
+	began  time.Time
+	first  Sample
+	done   chan struct{}
+	ended  sync.WaitGroup
+	print  sync.Mutex // held while a line is written
 }
 
-// StartMeter starts a meter. Its goroutine calls now until stop.
+// StartMeter starts the meter of the command. Its goroutine calls now until Stop.
 func (c *CLI) StartMeter(now func() Sample) *Meter {
-	m := &Meter{out: c.Err, now: now, began: time.Now(), first: now(), done: make(chan struct{})}
-	every := lineEvery
-	if IsTerminal(c.Err) {
-		every = barEvery
-		total := m.first.Total
-		if total <= 0 {
-			total = -1
-		}
-		m.bar = progressbar.NewOptions64(total,
-			progressbar.OptionSetWriter(c.Err),
-			progressbar.OptionSetWidth(barWidth),
-			progressbar.OptionSetPredictTime(false), // for bytes; m estimates the time of the work
-			progressbar.OptionSetElapsedTime(false),
-			progressbar.OptionShowDescriptionAtLineEnd())
-	}
-	m.ended.Go(func() { m.run(every) })
+	m := &Meter{out: c.Err, redraw: IsTerminal(c.Err), now: now, began: time.Now(), first: now(), done: make(chan struct{})}
+	c.meter = m
+	m.ended.Go(m.run)
 	return m
 }
 
-func (m *Meter) run(every time.Duration) {
+func (m *Meter) run() {
+	every := lineEvery
+	if m.redraw {
+		every = redrawEvery
+	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -66,29 +62,18 @@ func (m *Meter) run(every time.Duration) {
 		case <-m.done:
 			return
 		case <-tick.C:
-			m.show()
+			m.print.Lock()
+			if text := m.text(m.now(), time.Since(m.began)); m.redraw {
+				fmt.Fprint(m.out, clearLine, text)
+			} else {
+				fmt.Fprintln(m.out, text)
+			}
+			m.print.Unlock()
 		}
 	}
 }
 
-func (m *Meter) show() {
-	m.print.Lock()
-	defer m.print.Unlock()
-	s := m.now()
-	text := m.text(s, time.Since(m.began))
-	if m.bar == nil {
-		fmt.Fprintln(m.out, text)
-		return
-	}
-	m.bar.Describe(text)
-	at := s.Done
-	if s.Total > 0 {
-		at = min(at, s.Total)
-	}
-	_ = m.bar.Set64(at) // a failure to draw is not a failure of the work
-}
-
-// text is rows, or the sample's unit, rows a second and the time left.
+// text returns the rows, the rows per second, the share that is done and the time left.
 func (m *Meter) text(s Sample, took time.Duration) string {
 	unit := cmp.Or(s.Unit, "row")
 	text := fmt.Sprintf("%s, %s/s", Counted(s.Rows, unit), Counted(PerSecond(s.Rows-m.first.Rows, took), unit))
@@ -97,20 +82,17 @@ func (m *Meter) text(s Sample, took time.Duration) string {
 		return text
 	}
 	left := time.Duration(float64(took) * float64(s.Total-s.Done) / float64(done))
-	if m.bar == nil {
-		text += fmt.Sprintf(", %d %%", 100*s.Done/s.Total) // the bar shows its own
-	}
-	return fmt.Sprintf("%s, %v left", text, left.Round(time.Second))
+	return fmt.Sprintf("%s, %d %%, %v left", text, 100*s.Done/s.Total, left.Round(time.Second))
 }
 
-// note writes a line among the progress.
-func (m *Meter) note(format string, args ...any) {
+// note writes a line above the progress.
+func (m *Meter) note(text string) {
 	m.print.Lock()
 	defer m.print.Unlock()
-	if m.bar != nil {
-		_ = m.bar.Clear()
+	if m.redraw {
+		fmt.Fprint(m.out, clearLine)
 	}
-	fmt.Fprintf(m.out, format+"\n", args...)
+	fmt.Fprintln(m.out, text)
 }
 
 // Stop ends the display and returns how long the work took.
@@ -118,8 +100,8 @@ func (m *Meter) Stop() time.Duration {
 	took := time.Since(m.began)
 	close(m.done)
 	m.ended.Wait()
-	if m.bar != nil {
-		_ = m.bar.Clear()
+	if m.redraw {
+		fmt.Fprint(m.out, clearLine)
 	}
 	return took
 }
@@ -130,4 +112,38 @@ func PerSecond(n int64, took time.Duration) int64 {
 		return 0
 	}
 	return int64(float64(n) / took.Seconds())
+}
+
+// RetryFlag adds --retry-for.
+func RetryFlag(flags *pflag.FlagSet, retryFor *time.Duration) {
+	DurationFlag(flags, retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
+}
+
+// Retry returns how calls are repeated: for so long, with a line from time to time while they
+// wait. The meter writes the line once it runs.
+func (c *CLI) Retry(retryFor time.Duration) client.Retry {
+	if retryFor <= 0 {
+		retryFor = client.RetryNever // 0 is the client's default
+	}
+	var mu sync.Mutex
+	var last time.Time // under mu
+	return client.Retry{For: retryFor, OnWait: func(err error, _ time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(last) < lineEvery {
+			return
+		}
+		last = time.Now()
+		text := fmt.Sprintf("waiting for the server: %v", err)
+		if c.meter == nil {
+			c.Say("%s", text)
+			return
+		}
+		c.meter.note(text)
+	}}
+}
+
+// ConnectWaiting is Connect with calls that are repeated by Retry.
+func (c *CLI) ConnectWaiting(retryFor time.Duration) (*client.Client, error) {
+	return c.ConnectFor(c.Retry(retryFor))
 }

@@ -81,6 +81,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 	for _, commands := range groups {
 		root.AddCommand(commands(c)...)
 	}
+	checkArgs(root)
 	root.SetHelpCommand(helpCommand())
 	needShell(root)
 	return root
@@ -154,7 +155,7 @@ func flagError(_ *cobra.Command, err error) error {
 // helpCommand prints a command's help. An unknown name is an error of usage.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
+		Use:   "help [COMMAND…]",
 		Short: "Print the help of a command",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, rest, err := cmd.Root().Find(args)

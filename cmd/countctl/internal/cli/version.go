@@ -19,7 +19,6 @@ func (c *CLI) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of countctl and of the server, if it answers",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := versionOutput{Client: version.String()}
 			return c.WithServer(func(server *client.Client) (err error) {

@@ -53,7 +53,6 @@ given. Some 10,000 adjacent rows move together, once nobody has written to any o
 two seconds; the newest rows of a shard always stay. If the command is interrupted, the nodes
 continue; cold stop ends the job.`,
 		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
-		Args:    cli.AtMost(1, "at most one KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) > 0 {
 				if m.Keyspace = args[0]; m.Keyspace == "" { // which would be all
@@ -88,7 +87,6 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the jobs of cold migrate",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
 				return server.Admin().StopCold(cmd.Context())

@@ -46,7 +46,6 @@ func debugCommand(c *cli.CLI) *cobra.Command {
 
 The file has no counts, no keys of requests and no settings. Its errors.txt names nodes
 that did not answer. An existing file is overwritten only with --yes.`,
-		Args: cli.Exactly(1, "a FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return bundle(cmd.Context(), c, args[0]) },
 	})
 }

@@ -76,7 +76,6 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 		Use:     "transfer GROUP NODE",
 		Short:   "Hand a group over to another of its voters",
 		Example: "  countctl group transfer posts/3 n2",
-		Args:    cli.Exactly(2, "a GROUP and a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
 				changed, err := server.Admin().Transfer(cmd.Context(), g.ID, args[1])
@@ -120,7 +119,6 @@ func groupMoveCommand(c *cli.CLI) *cobra.Command {
 The new replica catches up and gets a vote before the old one is removed. If nodes then
 have uneven numbers of replicas, the cluster evens them out again.`,
 		Example: "  countctl group move posts/3 n1 n4",
-		Args:    cli.Exactly(3, "a GROUP and two NODEs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
 				return moveReplica(cmd.Context(), c, server, g, args[1], args[2], wait)

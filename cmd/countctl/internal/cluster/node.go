@@ -54,7 +54,6 @@ func nodeDrainCommand(c *cli.CLI) *cobra.Command {
 		Long: `Move the leaders off a node, give it no new replicas, and wait until it leads nothing.
 
 It keeps its replicas and answers requests. End the drain with node undrain.`,
-		Args: cli.Exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
 				c.Say("%s hands over %s that it leads and gets no new replicas", n.ID, cli.Counted(n.Leads, "group"))
@@ -146,7 +145,6 @@ func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain NODE",
 		Short: "End a drain, or keep a node that is leaving",
-		Args:  cli.Exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
 				changed, err := server.Admin().Undrain(ctx, n.Key)
@@ -169,7 +167,6 @@ func nodeRemoveCommand(c *cli.CLI) *cobra.Command {
 Replicas move two groups at a time; each is copied before the old one is removed. Stop
 the node's process once the node is removed, and never start it on that data directory
 again. Until then, node undrain keeps the node in the cluster.`,
-		Args: cli.Exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onNodeOf(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
 				if err := mayMove(nodes, n); err != nil {

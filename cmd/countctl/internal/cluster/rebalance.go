@@ -44,7 +44,6 @@ The cluster makes these moves by itself, a few at a time: this command never cha
 anything. If each group has a leader and its replicas are where they should be, it prints
 "nothing to do", and "idle": true as JSON. With --wait it polls until that is so, and exits
 1 if that takes too long.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !dryRun {
 				return cli.Usagef("rebalance needs --dry-run: the cluster balances itself")

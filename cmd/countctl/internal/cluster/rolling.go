@@ -58,7 +58,6 @@ does not come back, which stays drained. COMMAND runs in a process group of its 
 cannot ask on the terminal. Ctrl-C waits until COMMAND has ended and undrains the node. When
 it stops early it prints the state of each node, and what to run to continue.`,
 		Example: `  countctl rolling-restart --exec 'ssh {id} systemctl restart countd'`,
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if r.exec == "" {
 				return cli.Usagef("rolling-restart needs --exec")

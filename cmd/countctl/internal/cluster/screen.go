@@ -30,7 +30,7 @@ const (
 func (s statusOutput) screen(t *cli.Table) {
 	if s.ClusterID == "" { // no information yet
 		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
-			t.Line(line)
+			t.Row(line)
 		}
 		return
 	}
@@ -48,7 +48,7 @@ func (s statusOutput) screen(t *cli.Table) {
 		return cli.Counted(n, "more line") + ": countctl status --groups"
 	})
 	for _, line := range slices.Concat(summary, []string{""}, warnings) {
-		t.Line(line)
+		t.Row(line)
 	}
 	t.Gap()
 	t.Row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS")

@@ -58,7 +58,6 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the cluster's state and warnings on one screen; exit 1 if no node at --addr is ready",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := c.Connect()
 			if err != nil {

@@ -67,7 +67,6 @@ func upgradeStatusCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Print the cluster version and the versions that each node supports",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
 				version, err := server.Admin().ClusterVersion(cmd.Context())
@@ -85,7 +84,6 @@ func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold",
 		Short: "Keep the cluster version, whatever the nodes support",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
 				changed, err := server.Admin().HoldVersion(cmd.Context(), !off)
@@ -104,7 +102,6 @@ func upgradeFinalizeCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "finalize",
 		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
 				now, err := server.Admin().ClusterVersion(cmd.Context())

@@ -95,7 +95,6 @@ log. During writes it polls until it has seen each replica at an index at which 
 seen another. It also compares the newest entries that they have applied, by term
 and checksum. A replica that stays behind the others and applies nothing is listed as
 stuck.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, _, err := c.Operate(cmd.Context())
 			if err != nil {

@@ -22,7 +22,6 @@ Only a backup can bring them back: countctl restore creates the keyspace again. 
 terminal the command shows how many rows it will drop and asks for the name; elsewhere it
 needs --yes. The name is then free.`,
 		Example: "  countctl keyspace drop songs",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			keyspace, rows, err := toDrop(ctx, c, server, args[0])
 			if err != nil {
@@ -51,7 +50,6 @@ Only a backup can bring them back. On a terminal the command asks for the name o
 column; elsewhere it needs --yes. The name is then free: a new column of that name counts
 from zero. A dropped column still counts towards the 64 of a keyspace.`,
 		Example: "  countctl keyspace drop-column songs skips",
-		Args:    cli.Exactly(2, "NAME and COLUMN"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			keyspace, rows, err := toDrop(ctx, c, server, args[0])
 			if err != nil {

@@ -33,7 +33,6 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters, unless one of the same shape exists",
 		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
-		Args:    cli.Exactly(1, "NAME, and its columns by --columns A,B"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(columns) == 0 {
 				return cli.Usagef("keyspace create needs --columns, such as --columns plays,likes")
@@ -71,7 +70,6 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 		Short: "Add columns to a keyspace, or set floors of existing columns",
 		Example: "  countctl keyspace add-columns songs shares\n" +
 			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
-		Args: cli.AtLeast(2, "NAME and one COLUMN or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := floors.of(strings.Split(strings.Join(args[1:], ","), ",")) // a b and a,b
 			if err != nil {
@@ -129,7 +127,6 @@ Nodes without a vote in a shard copy it and follow it. Their reads of the keyspa
 need no other node, and each write goes to all nodes. The command returns before they have
 copied it; countctl group list shows them as non-voters.`,
 		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			changed, err := server.SetEverywhere(ctx, args[0], !off)
 			return c.Answer(err, "locate keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })

@@ -25,7 +25,6 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 {"user":"9","add":{"like":1}}; an op with a member is
 {"keyspace":"posts","column":"like","id":"1","member":"7","set":true}.` + cli.OnceText,
 		Example: `  echo '{"keyspace":"posts","id":"1","add":{"like":1}} {"user":"9","add":{"like":1}}' | countctl ops`,
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ops, err := readOps(c.In)
 			if err != nil {

@@ -17,7 +17,6 @@ func getCommand(c *cli.CLI) *cobra.Command {
 		Use:     "get ID",
 		Short:   "Print one row; a row never written has zeros",
 		Example: "  countctl get 4467107636950632",
-		Args:    cli.Exactly(1, "one ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
 				if len(ids) != 1 {
@@ -46,7 +45,6 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 		Use:     "mget ID…",
 		Short:   "Print rows in the order asked; - reads ids from standard input",
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
-		Args:    cli.AtLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
 				rows := rowsOutput{Results: []client.Row{}}
@@ -69,9 +67,6 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 
 // readIDs has read work on the ids of a command line whose flags are right.
 func readIDs(c *cli.CLI, cmd *cobra.Command, args []string, o client.ReadOptions, read func(*client.Client, []client.ID) error) error {
-	if err := cli.CheckReadOptions(cmd, o); err != nil {
-		return err
-	}
 	ids, err := c.IDs(args)
 	if err != nil {
 		return err

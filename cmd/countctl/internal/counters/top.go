@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,16 +25,12 @@ func topCommand(c *cli.CLI) *cobra.Command {
 		Use:     "top --column COLUMN",
 		Short:   "Print the rows with the largest counts in a column; reads the whole keyspace",
 		Example: "  countctl top --column like -n 10",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if column == "" {
 				return cli.Usagef("top needs --column")
 			}
 			if n < 1 || n > topRowsMax {
 				return cli.Usagef("-n is 1 to %d, not %d", topRowsMax, n)
-			}
-			if err := cli.CheckReadOptions(cmd, o); err != nil {
-				return err
 			}
 			server, err := c.Connect()
 			if err != nil {
@@ -46,13 +43,12 @@ func topCommand(c *cli.CLI) *cobra.Command {
 			largest := topRows{column: column, max: n}
 			var read atomic.Int64
 			total := c.ProgressTotal(cmd.Context(), server, keyspace)
-			var m *cli.Meter
-			patient, err := c.ConnectWaiting(cli.RetryForDefault, &m)
+			patient, err := c.ConnectWaiting(time.Minute)
 			if err != nil {
 				return err
 			}
 			defer patient.Close()
-			m = c.StartMeter(func() cli.Sample { return cli.Sample{Rows: read.Load(), Done: read.Load(), Total: total} })
+			m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: read.Load(), Done: read.Load(), Total: total} })
 			err = cli.Scan(cmd.Context(), patient, keyspace, []string{column}, o, func(page client.Page) error {
 				for _, row := range page.Rows {
 					largest.offer(row)

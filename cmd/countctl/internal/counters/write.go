@@ -39,7 +39,6 @@ func setCommand(c *cli.CLI) *cobra.Command {
 func writeCommand(c *cli.CLI, done string, write func(*client.Client, context.Context, string, []client.Op, client.WriteOptions) (client.WriteResult, error)) *cobra.Command {
 	var keyspace, key string
 	cmd := &cobra.Command{
-		Args: cli.AtLeast(2, "ID and one COLUMN=N or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			op, err := cli.ParseOp(args)
 			if err != nil {
@@ -124,7 +123,6 @@ func deleteCommand(c *cli.CLI) *cobra.Command {
 		Long: `Set all columns of rows to zero. Deleting an absent row is not an error.
 
 On a terminal it asks first, unless --yes is given.` + cli.OnceText,
-		Args: cli.AtLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := c.IDs(args)
 			if err != nil {

@@ -21,7 +21,7 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 
 func feedGetCommand(c *cli.CLI) *cobra.Command {
 	var detail bool
-	cmd := unreadRead(c, "get USER", "Print the number of posts that a user has not seen", cli.Exactly(1, "one USER"),
+	cmd := unreadRead(c, "get USER", "Print the number of posts that a user has not seen",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			feed, err := server.Feed(ctx, ids[0], detail, o)
 			return feed, func(t *cli.Table) {
@@ -46,7 +46,7 @@ type followeesOutput struct {
 }
 
 func feedFolloweesCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "followees USER", "List the followees of a user", cli.Exactly(1, "one USER"),
+	return unreadRead(c, "followees USER", "List the followees of a user",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			out := followeesOutput{ids[0], []client.ID{}}
 			for cursor := ""; ; {
@@ -76,7 +76,7 @@ func feedRows(t *cli.Table, user client.ID, unread int64) {
 func feedResetCommand(c *cli.CLI) *cobra.Command {
 	var nobody bool
 	var upTo string
-	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset", cli.AtLeast(1, "USER"),
+	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if nobody && len(ids) > 1 {
 				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
@@ -103,7 +103,7 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 
 func feedChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
-	return unreadWrite(c, verb+" USER FOLLOWEE…", short, what, cli.AtLeast(2, "USER and one FOLLOWEE or more"),
+	return unreadWrite(c, verb+" USER FOLLOWEE…", short, what,
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := change(server, ctx, ids[0], ids[1:], o)
 			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err

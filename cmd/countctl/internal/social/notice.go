@@ -16,7 +16,7 @@ func noticeCommand(c *cli.CLI) *cobra.Command {
 }
 
 func noticeListCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "list", "Print the channels", cobra.NoArgs,
+	return unreadRead(c, "list", "Print the channels",
 		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Channels(ctx, o)
 			return map[string]any{"channels": list}, func(t *cli.Table) {
@@ -29,7 +29,7 @@ func noticeListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func noticePublishCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published", cli.Exactly(1, "one CHANNEL"),
+	return unreadWrite(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Publish(ctx, args[0], o)
 			return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
@@ -37,7 +37,7 @@ func noticePublishCommand(c *cli.CLI) *cobra.Command {
 }
 
 func noticeRetractCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted", cli.Exactly(2, "CHANNEL and NOTICE"),
+	return unreadWrite(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			seq, err := parseNotice(args[1])
 			if err != nil {
@@ -67,7 +67,7 @@ func noticeRows(t *cli.Table, channel string, user client.ID, n client.Notices) 
 
 func noticeGetCommand(c *cli.CLI) *cobra.Command {
 	since := int64(-1)
-	cmd := unreadRead(c, "get CHANNEL USER", "Print the position of a user in a channel", cli.Exactly(2, "CHANNEL and USER"),
+	cmd := unreadRead(c, "get CHANNEL USER", "Print the position of a user in a channel",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Notices(ctx, args[0], ids[1], given(since), o)
 			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer) }, err
@@ -78,7 +78,7 @@ func noticeGetCommand(c *cli.CLI) *cobra.Command {
 
 func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	upTo, since := int64(-1), int64(-1)
-	cmd := unreadWrite(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved", cli.Exactly(2, "CHANNEL and USER"),
+	cmd := unreadWrite(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if upTo >= 0 && since >= 0 {
 				return nil, nil, cli.Usagef("notice read takes --up-to or --since, not both")
@@ -111,7 +111,7 @@ func dotCommand(c *cli.CLI) *cobra.Command {
 }
 
 func dotListCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "list", "Print the dots", cobra.NoArgs,
+	return unreadRead(c, "list", "Print the dots",
 		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			list, err := server.Dots(ctx, o)
 			return map[string]any{"dots": list}, func(t *cli.Table) {
@@ -124,7 +124,7 @@ func dotListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func dotFireCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "fire DOT", "Show a dot to all users", "the dot was fired", cli.Exactly(1, "one DOT"),
+	return unreadWrite(c, "fire DOT", "Show a dot to all users", "the dot was fired",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Fire(ctx, args[0], o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
@@ -133,7 +133,7 @@ func dotFireCommand(c *cli.CLI) *cobra.Command {
 
 func dotSetCommand(c *cli.CLI) *cobra.Command {
 	newUsers := true
-	cmd := unreadWrite(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set", cli.Exactly(1, "one DOT"),
+	cmd := unreadWrite(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.SetDot(ctx, args[0], newUsers, o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
@@ -148,7 +148,7 @@ func dotRows(t *cli.Table, name string, user client.ID, show bool) {
 }
 
 func dotGetCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "get DOT USER", "Print whether a user sees a dot", cli.Exactly(2, "DOT and USER"),
+	return unreadRead(c, "get DOT USER", "Print whether a user sees a dot",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			show, err := server.ShowsDot(ctx, args[0], ids[1], o)
 			return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], ids[1], show) }, err
@@ -156,7 +156,7 @@ func dotGetCommand(c *cli.CLI) *cobra.Command {
 }
 
 func dotClearCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared", cli.Exactly(2, "DOT and USER"),
+	return unreadWrite(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.ClearDot(ctx, args[0], ids[1], o)
 			return answer, func(t *cli.Table) { dotRows(t, args[0], ids[1], answer.Show) }, err

@@ -15,15 +15,12 @@ import (
 
 // unreadRead returns a command that reads unread numbers: read receives its arguments, and those
 // of them that are ids, and prints the answer.
-func unreadRead(c *cli.CLI, use, short string, args cobra.PositionalArgs,
+func unreadRead(c *cli.CLI, use, short string,
 	read func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var o client.ReadOptions
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args,
+		Use: use, Short: short,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckReadOptions(cmd, o); err != nil {
-				return err
-			}
 			ids, err := idsOf(c, use, args)
 			if err != nil {
 				return err
@@ -42,11 +39,11 @@ func unreadRead(c *cli.CLI, use, short string, args cobra.PositionalArgs,
 }
 
 // unreadWrite is unreadRead for a command that writes. what describes the write.
-func unreadWrite(c *cli.CLI, use, short, what string, args cobra.PositionalArgs,
+func unreadWrite(c *cli.CLI, use, short, what string,
 	write func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: short + "." + cli.OnceText, Args: args,
+		Use: use, Short: short, Long: short + "." + cli.OnceText,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := cli.WriteKey(cmd, key, client.KeyBytesMax)
 			if err != nil {
@@ -134,7 +131,7 @@ func unreadCommand(c *cli.CLI) *cobra.Command {
 }
 
 func unreadGetCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "get USER", "Print a user's numbers; an unknown user has zeros", cli.Exactly(1, "one USER"),
+	return unreadRead(c, "get USER", "Print a user's numbers; an unknown user has zeros",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			row, err := server.Unread(ctx, ids[0], o)
 			return row, func(t *cli.Table) { userRows(t, row) }, err
@@ -144,7 +141,6 @@ func unreadGetCommand(c *cli.CLI) *cobra.Command {
 func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 	var floor cli.FloorFlag
 	cmd := unreadWrite(c, "incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
-		cli.AtLeast(2, "USER and one COLUMN=N or more"),
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			op, err := cli.ParseOp(args)
 			if err != nil {
@@ -172,7 +168,6 @@ func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 func unreadResetCommand(c *cli.CLI) *cobra.Command {
 	var columns []string
 	cmd := unreadWrite(c, "reset USER [COLUMN=SEEN…]", "Subtract the counts that a user has seen, or clear --columns, and print the rest", "the user's numbers were reset",
-		cli.AtLeast(1, "USER"),
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if (len(args) > 1) == (len(columns) > 0) {
 				return nil, nil, cli.Usagef("unread reset takes COLUMN=SEEN for the counts seen, or --columns")
@@ -201,7 +196,7 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 
 func pollCommand(c *cli.CLI) *cobra.Command {
 	var channels, dots []string
-	cmd := unreadRead(c, "poll USER…", "Print everything that a user's client polls for", cli.AtLeast(1, "one USER or more"),
+	cmd := unreadRead(c, "poll USER…", "Print everything that a user's client polls for",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			var polls []client.Poll
 			for some := range slices.Chunk(ids, client.PollUsersMax) {

@@ -74,7 +74,7 @@ type reconcileOutput struct {
 func reconcileCommand(c *cli.CLI) *cobra.Command {
 	var f reconcileFlags
 	cmd := &cobra.Command{
-		Use:   "reconcile TRUTH.csv[.gz]",
+		Use:   "reconcile [TRUTH.csv[.gz]]",
 		Short: "Compare counts with a truth, and correct them by the difference",
 		Long: `Compare counts with a truth that was counted elsewhere, and correct them by the difference.
 
@@ -91,7 +91,6 @@ column by more than --max-correction. What is missing is added, so that counts t
 meanwhile stay. A run that was interrupted can be repeated at once.`,
 		Example: `  countctl reconcile truth.csv --keyspace posts --source likes --at 0=812 --dry-run
   countctl reconcile --postgres postgres://127.0.0.1/app --query 'SELECT post_id AS id, count(*) AS "like" FROM likes GROUP BY 1' --keyspace posts --quiesced`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := f.check(args)
 			if err != nil {
@@ -110,7 +109,7 @@ meanwhile stay. A run that was interrupted can be repeated at once.`,
 	flags.BoolVar(&f.dryRun, "dry-run", false, "compare only")
 	flags.Uint64Var(&f.maxCorrection, "max-correction", 0, "largest correction of a column that needs no confirmation")
 	flags.StringVar(&f.report, "report", "", "write all differences to a CSV file")
-	cli.DurationFlag(flags, &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	cli.RetryFlag(flags, &f.retryFor)
 	return cmd
 }
 
@@ -157,8 +156,7 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 			return err
 		}
 	}
-	var m *cli.Meter
-	server, err := c.ConnectWaiting(f.retryFor, &m)
+	server, err := c.ConnectWaiting(f.retryFor)
 	if err != nil {
 		return err
 	}

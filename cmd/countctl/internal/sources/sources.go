@@ -43,7 +43,6 @@ func sourceCreateCommand(c *cli.CLI) *cobra.Command {
 The file, or standard input for -, has the fields of docs/SOURCES.md in YAML or JSON. What
 messages mean, and which queue they come from, can change only while the source is paused.`,
 		Example: "  countctl source create likes.yaml",
-		Args:    cli.Exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := readSource(c, args[0])
 			if err != nil {
@@ -90,7 +89,6 @@ func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, cont
 		Use:     verb + " NAME",
 		Short:   short,
 		Example: "  countctl source " + verb + " likes",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			of, err := change(server, ctx, args[0])
 			return c.Answer(err, fmt.Sprintf("%s source %s", verb, args[0]), of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
@@ -107,7 +105,6 @@ func sourceSeekCommand(c *cli.CLI) *cobra.Command {
 The position is that of the next message to read. Messages between the old and the new
 position count again, or never: nothing is taken back.`,
 		Example: "  countctl source seek likes 0=700",
-		Args:    cli.AtLeast(2, "NAME and one PARTITION=POSITION or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to := map[uint32]client.SourcePosition{}
 			for _, arg := range args[1:] {
@@ -134,7 +131,6 @@ func sourceDeleteCommand(c *cli.CLI) *cobra.Command {
 		Use:     "delete NAME",
 		Short:   "Delete a source and forget its positions; what was counted stays",
 		Example: "  countctl source delete likes",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.Confirm("The positions are forgotten: a new source of this name begins anew, and may count messages again. Delete?"); err != nil {
 				return err
@@ -162,7 +158,6 @@ func sourceShowCommand(c *cli.CLI) *cobra.Command {
 With --wait the command shows the progress until everything that is in the queue when it
 begins is counted. It exits 1 if the source is paused or stalled.`,
 		Example: "  countctl source show likes --wait",
-		Args:    cli.Exactly(1, "NAME"),
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
 			of, err := server.Source(ctx, args[0])
 			if err == nil && wait && !c.NoWait {

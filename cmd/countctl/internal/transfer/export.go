@@ -53,11 +53,7 @@ The file appears complete or not at all; an existing file is overwritten only wi
 standard error names the others. Rows that are written to meanwhile appear as they
 were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
-		Args:    cli.Exactly(1, "FILE.csv or -, and the keyspace by --keyspace"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
-				return err
-			}
 			if f.read.SkipUnreadable && f.read.Consistency != "stale" {
 				return cli.Usagef("--skip-unreadable needs --consistency stale: any other read waits for a leader")
 			}
@@ -71,7 +67,7 @@ were when they were read.`,
 	cli.ReadFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (default: all)")
 	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards without a living replica, name them, and exit 1")
-	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	cli.RetryFlag(cmd.Flags(), &f.retryFor)
 	return cmd
 }
 
@@ -88,8 +84,7 @@ func checkOutput(c *cli.CLI, path string) error {
 }
 
 func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) error {
-	var m *cli.Meter
-	server, err := c.ConnectWaiting(f.retryFor, &m)
+	server, err := c.ConnectWaiting(f.retryFor)
 	if err != nil {
 		return err
 	}
@@ -103,7 +98,7 @@ func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) err
 		return err
 	}
 	defer out.Abort()
-	rows, missing, took, err := exportRows(ctx, c, server, out, columns, f, &m)
+	rows, missing, took, err := exportRows(ctx, c, server, out, columns, f)
 	if err == nil {
 		err = out.Commit()
 	}
@@ -161,8 +156,8 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 		return keyspace.Columns, nil
 	}
 	for i, column := range f.columns {
-		if !slices.Contains(keyspace.Columns, column) {
-			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", f.keyspace, column, strings.Join(keyspace.Columns, ", "))
+		if err := cli.HasColumn(keyspace, column); err != nil {
+			return nil, err
 		}
 		if slices.Contains(f.columns[:i], column) {
 			return nil, cli.Usagef("--columns names %q twice", column)
@@ -173,7 +168,7 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 
 // exportRows writes header and rows. It returns the number of rows, the shards that could
 // not be read in at least one page, and the time it took.
-func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **cli.Meter) (int64, []int, time.Duration, error) {
+func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags) (int64, []int, time.Duration, error) {
 	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
 		return 0, nil, 0, err
 	}
@@ -181,7 +176,6 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csv
 	var written atomic.Int64
 	total := c.ProgressTotal(ctx, server, f.keyspace)
 	m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: written.Load(), Done: written.Load(), Total: total} })
-	*shown = m
 	values := make([]int64, len(columns))
 	err := cli.Scan(ctx, server, f.keyspace, columns, f.read, func(page client.Page) error {
 		missing = append(missing, page.Unreadable...)

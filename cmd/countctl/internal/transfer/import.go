@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -67,7 +66,6 @@ redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
   countctl import yesterday.csv --add
   countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,
-		Args: cli.Exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if fromRedis(args[0]) {
 				if add {
@@ -103,7 +101,7 @@ func importDone(c *cli.CLI, out importOutput, f importFlags) error {
 	if out.Rejected == 0 {
 		return nil
 	}
-	text := cli.RowsWere(out.Rejected) + " rejected"
+	text := cli.WereCounted(out.Rejected, "row") + " rejected"
 	if out.Rejected > out.Overflows.Rows() {
 		text += fmt.Sprintf("; correct the rows in %s and %s", out.RejectsFile, f.again())
 	}
@@ -125,8 +123,7 @@ type importSource struct {
 	input    csvfile.Identity // zero for standard input
 	server   *client.Client
 	keyspace client.Keyspace
-	meter    *cli.Meter // nil until the rows go
-	unlock   func()     // the progress file; nil if there is none
+	unlock   func() // the progress file; nil if there is none
 }
 
 // openImport checks the flags, opens both ends and locks the progress file.
@@ -136,7 +133,7 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 	}
 	s := &importSource{path: path}
 	var err error
-	if s.server, err = c.ConnectWaiting(f.retryFor, &s.meter); err != nil {
+	if s.server, err = c.ConnectWaiting(f.retryFor); err != nil {
 		return nil, err
 	}
 	if path == cli.StreamName {
@@ -197,18 +194,12 @@ func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) err
 	run, err := csvimport.New(csvimport.Config{
 		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: from.Columns,
 		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from, Sets: f.sets,
-		Retry: s.retry(c, f), Confirm: s.confirm(from, f),
+		Retry: c.Retry(f.retryFor), Confirm: s.confirm(from, f),
 	}, s.in)
 	if err != nil {
 		return err
 	}
 	return runImport(ctx, c, run, s, from, f, explainImport)
-}
-
-// retry returns how writes are repeated.
-func (s *importSource) retry(c *cli.CLI, f importFlags) client.Retry {
-	waiting := &cli.WaitNotes{Out: c.Err}
-	return client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(s.meter, err) }}
 }
 
 // addFile adds the rows of a file, or its events.
@@ -230,7 +221,7 @@ func addFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error 
 		return importDone(c, out, f)
 	}
 	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
-		Client: s.server, Retry: s.retry(c, f), InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
+		Client: s.server, Retry: c.Retry(f.retryFor), InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
 		Restart: f.restart, Gone: missing, Confirm: s.confirm(from, f),
 	}, s.in)
 	if err != nil {
@@ -249,11 +240,11 @@ type importRun interface {
 func runImport(ctx context.Context, c *cli.CLI, run importRun, s *importSource, from csvimport.State, f importFlags,
 	explain func(err error, path string, f importFlags, s csvimport.Summary) error,
 ) error {
-	s.meter = c.StartMeter(func() cli.Sample {
+	meter := c.StartMeter(func() cli.Sample {
 		return cli.Sample{Rows: from.Position.Rows + run.RowsAcked(), Done: s.in.BytesRead(), Total: s.in.Size()}
 	})
 	summary, err := run.Run(ctx)
-	took := s.meter.Stop()
+	took := meter.Stop()
 	if err != nil {
 		return explain(err, s.path, f, summary)
 	}

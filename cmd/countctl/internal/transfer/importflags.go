@@ -63,7 +63,7 @@ func (f *importFlags) register(c *cli.CLI, cmd *cobra.Command, idColumn string) 
 	flags.BoolVar(&f.restart, "restart", false, "ignore earlier progress and begin at the first row")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
 	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
-	cli.DurationFlag(flags, &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	cli.RetryFlag(flags, &f.retryFor)
 }
 
 // stateSuffix returns the suffix of the default progress file. It differs by kind, so that

@@ -15,7 +15,7 @@ func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
 	case f.kind == csvimport.KindEvents:
 		return mapEvents(s.keyspace, f.mapping)
 	case f.sets.Column != "":
-		return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, hasColumn(s.keyspace, f.sets.Column)
+		return []csvimport.Column{{File: f.member, Counter: f.sets.Column}}, cli.HasColumn(s.keyspace, f.sets.Column)
 	}
 	var columns []csvimport.Column
 	for _, pair := range f.mapping {
@@ -23,7 +23,7 @@ func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
 		if !ok || from == "" || to == "" {
 			return nil, cli.Usagef("--map takes FILE=KEYSPACE,…, not %q", pair)
 		}
-		if err := hasColumn(s.keyspace, to); err != nil {
+		if err := cli.HasColumn(s.keyspace, to); err != nil {
 			return nil, err
 		}
 		if slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }) {
@@ -50,13 +50,6 @@ func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
 	return columns, nil
 }
 
-func hasColumn(keyspace client.Keyspace, column string) error {
-	if slices.Contains(keyspace.Columns, column) {
-		return nil
-	}
-	return cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
-}
-
 // mapEvents returns the column of each event that is counted. It is kept with
 // the session: a column that is made later counts nothing of it.
 func mapEvents(keyspace client.Keyspace, mapping []string) ([]csvimport.Column, error) {
@@ -67,7 +60,7 @@ func mapEvents(keyspace client.Keyspace, mapping []string) ([]csvimport.Column, 
 			return nil, cli.Usagef("--map takes EVENT=COLUMN,…, not %q", pair)
 		}
 		if counter != "" {
-			if err := hasColumn(keyspace, counter); err != nil {
+			if err := cli.HasColumn(keyspace, counter); err != nil {
 				return nil, err
 			}
 		}

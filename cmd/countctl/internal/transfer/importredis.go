@@ -67,8 +67,7 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 	if err != nil {
 		return err
 	}
-	var m *cli.Meter
-	server, err := c.ConnectWaiting(f.retryFor, &m)
+	server, err := c.ConnectWaiting(f.retryFor)
 	if err != nil {
 		return err
 	}
@@ -97,15 +96,14 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 		defer rejects.close()
 		bad, syncBad = rejects.add, rejects.sync
 	}
-	waiting := &cli.WaitNotes{Out: c.Err}
 	run, err := redisimport.New(redisimport.Config{
 		Redis: peer, Client: server, Patterns: patterns, Columns: columns, Batch: f.batch, Bad: bad, Synced: syncBad, State: f.state, From: from,
-		Retry: client.Retry{For: cli.RetryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.Note(m, err) }},
+		Retry: c.Retry(f.retryFor),
 	})
 	if err != nil {
 		return err
 	}
-	m = c.StartMeter(func() cli.Sample { return cli.Sample{Rows: run.Rows(), Done: run.Keys()} })
+	m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: run.Rows(), Done: run.Keys()} })
 	out := redisOutput{Source: from.Redis, Resumed: from.Keys > 0, RejectsFile: f.rejects}
 	state, err := runRedis(ctx, run, r, &out)
 	out.Left = notLeftOut(state.Left, f.mapping)
@@ -200,8 +198,10 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*redisi
 		if err != nil {
 			return nil, err
 		}
-		if p.Column != "" && !slices.Contains(keyspace.Columns, p.Column) {
-			return nil, cli.Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, p.Column, strings.Join(keyspace.Columns, ", "))
+		if p.Column != "" {
+			if err := cli.HasColumn(keyspace, p.Column); err != nil {
+				return nil, err
+			}
 		}
 		all[p.Keyspace], has[p.Keyspace] = map[string]string{}, keyspace.Columns
 		for _, column := range keyspace.Columns {

@@ -49,11 +49,7 @@ a row whose counts are all zero. The file appears complete or
 not at all; an existing file is overwritten only with --yes. Sets that change meanwhile
 appear as they were when they were read.`,
 		Example: "  countctl members export likes.csv.gz",
-		Args:    cli.Exactly(1, "FILE.csv or -, and the keyspace by --keyspace"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckReadOptions(cmd, f.read); err != nil {
-				return err
-			}
 			if err := checkOutput(c, args[0]); err != nil {
 				return err
 			}
@@ -62,13 +58,12 @@ appear as they were when they were read.`,
 	}
 	f.Register(c, cmd)
 	cli.ReadFlags(cmd, &f.read)
-	cli.DurationFlag(cmd.Flags(), &f.retryFor, "retry-for", cli.RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	cli.RetryFlag(cmd.Flags(), &f.retryFor)
 	return cmd
 }
 
 func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExport) error {
-	var shown *cli.Meter
-	server, err := c.ConnectWaiting(f.retryFor, &shown)
+	server, err := c.ConnectWaiting(f.retryFor)
 	if err != nil {
 		return err
 	}
@@ -85,7 +80,6 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 	m := c.StartMeter(func() cli.Sample {
 		return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "member"}
 	})
-	shown = m
 	if err = out.Header([]string{"id", "member", "at"}); err == nil {
 		err = cli.Scan(ctx, server, f.Keyspace, []string{f.Column}, f.read, func(page client.Page) error {
 			return f.write(ctx, server, out, page.Rows)

@@ -29,7 +29,6 @@ A bad row stops the import with its line. With --on-error skip a bad row of x.cs
 x.csv.gz goes to x.rejects.csv with line and reason, and the exit code is 1.`,
 		Example: `  countctl members import likes.csv.gz --id-column post --member-column user
   countctl members import likes.csv.gz --uncounted`,
-		Args: cli.Exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.sets.Column == "" {
 				return cli.Usagef("--column is empty")

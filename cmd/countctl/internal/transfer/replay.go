@@ -41,7 +41,6 @@ At full speed a row needs no time; with --speed, a row without a time is a bad r
 run that continues may have another --speed, but the first run decides whether times are
 needed.`,
 		Example: "  countctl replay events.csv.gz --speed 60 --map retweet=repost,mention=comment,reply=comment",
-		Args:    cli.Exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if f.speed, err = parseSpeed(speed); err != nil {
