@@ -1,9 +1,5 @@
 package shard
 
-import (
-	"github.com/countd/countd/shard/propose"
-)
-
 // The methods of calls between nodes.
 const (
 	methodRead      = "read"      // parts of reads → rows
@@ -21,10 +17,8 @@ const (
 	askInFlightMax = 2
 	// Bounds of what waits for one peer: an idle one answers thousands of times
 	// a second, so this many waiting will not be answered in time.
-	askQueueMax       = 16_384
-	readsQueueBytes   = 16 << 20
-	partsInFlightMax  = propose.EntriesInFlightMax
-	readsInCallMax    = 1024
-	readsInCallBytes  = 1 << 20
-	groupsInCallBytes = 1 << 20
+	askQueueMax      = 16_384
+	readsQueueBytes  = 16 << 20
+	readsInCallMax   = 1024
+	readsInCallBytes = 1 << 20
 )

@@ -2,14 +2,12 @@ package shard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
@@ -131,7 +129,7 @@ func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key 
 }
 
 // boardView returns the notices and dots that all users share.
-func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.BoardView, err error) {
+func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
@@ -148,11 +146,7 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.Board
 	if err != nil {
 		return nil, err
 	}
-	text, _ := textOf(row)
-	if err := json.Unmarshal(text, &view); err != nil {
-		return nil, fmt.Errorf("%w: the board: %w", wire.ErrBadMessage, err)
-	}
-	return view, nil
+	return parseJSONRow[*raftfsm.BoardView](row)
 }
 
 // readShards reads each shard's part: from memory where this node's replica may answer,

@@ -29,10 +29,6 @@ const (
 	// feedBytesHint is what a feed in an answer counts for where calls are bounded by
 	// bytes.
 	feedBytesHint = 8 << 10
-	// groupsBytesHint is likewise for the groups of a user. It lets no more of them into one
-	// call than fit a message with the most groups of the most followees each.
-	groupsBytesHint = readsInCallBytes / (rpc.MessageBytesMax / groupsBytesMax)
-	groupsBytesMax  = rpc.ErrorBytesMax + groupsRowMax*binary.MaxVarintLen64
 )
 
 // remoteRead is one shard's part of a read that another node is asked for.
@@ -66,9 +62,9 @@ const (
 	readFeeds readOf = 2
 	// readPosts reads the newest posts of all authors together, as outbox.AppendRow has them.
 	readPosts readOf = 3
-	// readGroups reads the groups of users, as appendGroupsRow has them.
+	// readGroups reads the groups of a user, as jsonRow has them.
 	readGroups readOf = 4
-	// readBoard reads the board as JSON, as appendText has it.
+	// readBoard reads the board, as jsonRow has it.
 	readBoard readOf = 5
 	// readContains reads whether the set of each key has a member, as 0 or 1.
 	readContains readOf = 6
@@ -103,7 +99,7 @@ func (q *readQuery) keysMax() int {
 
 // travelsAlone reports whether other reads do not share a call with this one, because it may
 // need the disk, or its answer may be large.
-func (q *readQuery) travelsAlone() bool { return q.of >= readBoard || q.chunk > 0 }
+func (q *readQuery) travelsAlone() bool { return q.of >= readGroups || q.chunk > 0 }
 
 // readAnswer is what a remoteRead asks for in its order, or why there is nothing.
 type readAnswer struct {
@@ -121,11 +117,9 @@ func (q *remoteRead) size() int {
 	switch q.of {
 	case readFeeds:
 		return feedBytesHint * len(q.keys)
-	case readGroups:
-		return groupsBytesHint * len(q.keys)
 	case readPosts:
 		return 8*len(q.keys) + postBytes*q.posts.Limit
-	case readBoard:
+	case readGroups, readBoard:
 		return feedBytesHint
 	}
 	return 8*max(len(q.keys), q.chunk)*(1+q.width) + postBytes*q.sets.page.Limit
@@ -219,11 +213,9 @@ func (q *remoteRead) answerMax() int {
 	switch q.of {
 	case readFeeds:
 		width = 2 + 2*raftfsm.FolloweesMax
-	case readGroups:
-		width = groupsRowMax
 	case readPosts:
 		return max(rpc.ErrorBytesMax, postBytes*(1+q.posts.Limit))
-	case readBoard:
+	case readGroups, readBoard:
 		return rpc.MessageBytesMax
 	case readMembers, readRows:
 		width = 2 + 2*q.sets.page.Limit
@@ -313,9 +305,7 @@ func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 		return parseCounted(r, nil, q.chunk, func(n int) int { return n * (1 + q.width) })
 	case q.of == readPosts:
 		return parsePostsRow(r, q)
-	case q.of == readGroups:
-		return parseGroupsRows(r, q)
-	case q.of == readBoard:
+	case q.of == readGroups, q.of == readBoard:
 		return parseCounted(r, nil, rpc.MessageBytesMax, textWords)
 	case q.of == readMembers, q.of == readRows:
 		return parseCounted(r, nil, q.sets.page.Limit, pairs)

@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -77,7 +76,7 @@ func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int
 	case readFeeds:
 		return r.feedRows(q, cold, deadline)
 	case readGroups:
-		return r.groupsRows(q, cold, deadline)
+		return r.groupsRow(q, deadline)
 	case readPosts:
 		return r.postsRow(q, cold, deadline)
 	case readBoard:
@@ -152,15 +151,6 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
 	}
 	return r, nil
-}
-
-// boardRow returns the board as JSON.
-func (r *localReplica) boardRow(q *remoteRead) ([]int64, error) {
-	if r.board == nil {
-		return nil, fmt.Errorf("%w: group %d is not the board's", wire.ErrBadMessage, q.group)
-	}
-	text, err := json.Marshal(r.board.View())
-	return appendText(nil, text), err
 }
 
 // serveRelayRead asks a node for the reads of another.

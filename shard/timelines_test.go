@@ -9,6 +9,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -253,29 +254,21 @@ func TestTimelineAnswers(t *testing.T) {
 			t.Errorf("%s: %v was accepted", name, row)
 		}
 	}
-	all := [][]raftfsm.Group{{{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, {}}
-	q = &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readGroups}, keys: []uint64{1, 2}}
-	var rows []int64
-	for _, groups := range all {
-		rows = appendGroupsRow(rows, groups)
-	}
-	r := &wire.Reader{Rest: answerOf(rows)}
-	got := parseReadRows(r, q)
-	if err := r.End(); err != nil || !slices.Equal(got, rows) {
-		t.Errorf("%v, %v, want %v", got, err, rows)
-	}
-	if first := groupsOfRow(got); len(first) != 2 || first[0].Name != "eight888" || !slices.Equal(first[0].Followees, all[0][0].Followees) || first[1].Name != "x" {
-		t.Errorf("groups %v", first)
-	}
-	q.keys = q.keys[:1]
-	if n := readsInCallBytes / q.size(); n*q.answerMax() > rpc.MessageBytesMax {
-		t.Errorf("%d reads of groups in a call, with answers of %d bytes each", n, q.answerMax())
-	}
-	for name, row := range map[string][]int64{"groups": {33}, "name": {1, 64}, "followees": {1, 1, 'x', 5001}, "negative": {-1}} {
-		r := &wire.Reader{Rest: answerOf(row)}
-		if parseReadRows(r, q); r.End() == nil {
-			t.Errorf("%s: %v was accepted", name, row)
+	most := raftfsm.Group{Name: strings.Repeat("x", raftfsm.GroupNameBytesMax), Followees: slices.Repeat([]uint64{math.MaxUint64}, raftfsm.FolloweesMax)}
+	for _, groups := range [][]raftfsm.Group{
+		{}, {{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, slices.Repeat([]raftfsm.Group{most}, raftfsm.GroupsMax),
+	} {
+		row, err := jsonRow(groups)
+		mustDo(t, err)
+		answer := answerOf(row)
+		r := &wire.Reader{Rest: answer}
+		got, err := parseJSONRow[[]raftfsm.Group](parseReadRows(r, &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1}}))
+		if err := errors.Join(err, r.End()); err != nil || !reflect.DeepEqual(got, groups) || len(answer) > rpc.MessageBytesMax {
+			t.Errorf("%d groups became %d in %d bytes, %v", len(groups), len(got), len(answer), err)
 		}
+	}
+	if _, err := parseJSONRow[[]raftfsm.Group]([]int64{1, '{'}); !errors.Is(err, wire.ErrBadMessage) {
+		t.Errorf("no JSON: %v", err)
 	}
 	for name, c := range map[string]struct {
 		query readQuery
