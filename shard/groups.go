@@ -11,16 +11,16 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// groups returns the groups of a user, as Timelines.Groups does.
-func (rd *reader) groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
+// Groups implements Timelines.
+func (rd *reader) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
-		return nil, err
+		return nil, rd.orUnknown(ks, err)
 	}
 	s, key := groups[0].route.KeyOf(user)
 	r, err := rd.admitted(groups[s], opt, time.Now())
 	if err != nil {
-		return nil, err
+		return nil, rd.orUnknown(ks, err)
 	}
 	if r != nil && r.feed != nil {
 		if all, inMemory := r.feed.Groups(key); inMemory {
@@ -29,7 +29,7 @@ func (rd *reader) groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm
 	}
 	row, err := rd.fetch(groups[s], r, readQuery{of: readGroups}, []uint64{key}, opt)
 	if err != nil {
-		return nil, err
+		return nil, rd.orUnknown(ks, err)
 	}
 	return parseJSONRow[[]raftfsm.Group](row)
 }

@@ -19,25 +19,17 @@ type MemberReads interface {
 	Of(ks *Keyspace, column int, member uint64, page members.Page, opt *ReadOptions) (members.List, error)
 }
 
-// Members returns what reads sets of members.
-func (n *Node) Members() MemberReads { return memberReads{&n.reader} }
-
-// memberReads reads sets: each shard's part from one replica that may answer, as rows are.
-type memberReads struct {
-	*reader
-}
-
 // Check implements MemberReads.
-func (m memberReads) Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error {
+func (rd *reader) Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error {
 	clear(in)
-	groups, err := m.groupsToRead(ks, opt)
+	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
-		return m.orUnknown(ks, err)
+		return rd.orUnknown(ks, err)
 	}
 	pg := newPage(readContains, ids, 1, groups[0].route)
 	defer pg.release()
 	pg.sets = setQuery{column: uint8(column), member: member}
-	if err := m.readSets(ks, pg, groups, opt); err != nil {
+	if err := rd.readSets(ks, pg, groups, opt); err != nil {
 		return err
 	}
 	for s := range pg.byShard {
@@ -49,15 +41,15 @@ func (m memberReads) Check(ks *Keyspace, column int, member uint64, ids []uint64
 }
 
 // List implements MemberReads.
-func (m memberReads) List(ks *Keyspace, column int, id uint64, page members.Page, opt *ReadOptions) (members.List, error) {
-	groups, err := m.groupsToRead(ks, opt)
+func (rd *reader) List(ks *Keyspace, column int, id uint64, page members.Page, opt *ReadOptions) (members.List, error) {
+	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
-		return members.List{}, m.orUnknown(ks, err)
+		return members.List{}, rd.orUnknown(ks, err)
 	}
 	pg := newPage(readMembers, []uint64{id}, 0, groups[0].route)
 	defer pg.release()
 	pg.sets = setQuery{column: uint8(column), page: page}
-	if err := m.readSets(ks, pg, groups, opt); err != nil {
+	if err := rd.readSets(ks, pg, groups, opt); err != nil {
 		return members.List{}, err
 	}
 	s, _ := groups[0].route.KeyOf(id)
@@ -65,10 +57,10 @@ func (m memberReads) List(ks *Keyspace, column int, id uint64, page members.Page
 }
 
 // Of implements MemberReads. It merges a page of each shard.
-func (m memberReads) Of(ks *Keyspace, column int, member uint64, page members.Page, opt *ReadOptions) (members.List, error) {
-	groups, err := m.groupsToRead(ks, opt)
+func (rd *reader) Of(ks *Keyspace, column int, member uint64, page members.Page, opt *ReadOptions) (members.List, error) {
+	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
-		return members.List{}, m.orUnknown(ks, err)
+		return members.List{}, rd.orUnknown(ks, err)
 	}
 	route := groups[0].route
 	pg := newPage(readRows, nil, 0, route)
@@ -84,7 +76,7 @@ func (m memberReads) Of(ks *Keyspace, column int, member uint64, page members.Pa
 			}
 		}
 	}
-	if err := m.readSets(ks, pg, groups, opt); err != nil {
+	if err := rd.readSets(ks, pg, groups, opt); err != nil {
 		return members.List{}, err
 	}
 	var all members.List
@@ -103,9 +95,9 @@ func (m memberReads) Of(ks *Keyspace, column int, member uint64, page members.Pa
 }
 
 // readSets reads the shards that the page has keys of.
-func (m memberReads) readSets(ks *Keyspace, pg *page, groups []*shardReplica, opt *ReadOptions) error {
-	if failed := m.readShards(pg, groups, opt, time.Now()); failed != nil {
-		return m.orUnknown(ks, errors.Join(failed.ByShard...))
+func (rd *reader) readSets(ks *Keyspace, pg *page, groups []*shardReplica, opt *ReadOptions) error {
+	if failed := rd.readShards(pg, groups, opt, time.Now()); failed != nil {
+		return rd.orUnknown(ks, errors.Join(failed.ByShard...))
 	}
 	return nil
 }

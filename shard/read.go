@@ -43,10 +43,6 @@ type reader struct {
 
 // get returns rows of a table, as Node.Get does.
 func (rd *reader) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return rd.orUnknown(ks, rd.getRows(ks, of, ids, width, opt, rows))
-}
-
-func (rd *reader) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return err

@@ -31,12 +31,12 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 // ids may be of different moments. If only some shards could be read, the error is
 // a ReadError.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.reader.get(ks, readCounts, ids, width, opt, rows)
+	return n.router.orUnknown(ks, n.reader.get(ks, readCounts, ids, width, opt, rows))
 }
 
 // Cursors is Get for the cursors of an unread keyspace.
 func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.reader.get(ks, readCursors, ids, width, opt, rows)
+	return n.router.orUnknown(ks, n.reader.get(ks, readCursors, ids, width, opt, rows))
 }
 
 // Feeds fills into with the feeds of users. Each is whole; they may be of different
@@ -104,4 +104,7 @@ func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[st
 }
 
 // Timelines returns the reads of timelines.
-func (n *Node) Timelines() Timelines { return timelines{&n.reader} }
+func (n *Node) Timelines() Timelines { return &n.reader }
+
+// Members returns the reads of sets of members.
+func (n *Node) Members() MemberReads { return &n.reader }

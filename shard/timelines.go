@@ -26,9 +26,6 @@ type Timelines interface {
 	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error)
 }
 
-// timelines implements Timelines.
-type timelines struct{ reader *reader }
-
 const (
 	// PostsMax bounds the posts of one read.
 	PostsMax = 1_001
@@ -51,22 +48,10 @@ type NewestPosts struct {
 }
 
 // Newest implements Timelines.
-func (t timelines) Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) (posts []Post, unreadable []int, err error) {
-	posts, unreadable, err = t.reader.newestPosts(ks, q, opt, dst)
-	return posts, unreadable, t.reader.orUnknown(ks, err)
-}
-
-// Groups implements Timelines.
-func (t timelines) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
-	groups, err := t.reader.groups(ks, user, opt)
-	return groups, t.reader.orUnknown(ks, err)
-}
-
-// newestPosts is Timelines.Newest for a keyspace that is not dropped.
-func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) ([]Post, []int, error) {
+func (rd *reader) Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) ([]Post, []int, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
-		return dst, nil, err
+		return dst, nil, rd.orUnknown(ks, err)
 	}
 	pg := newPage(readPosts, q.Authors, 0, groups[0].route)
 	defer pg.release()
@@ -81,7 +66,7 @@ func (rd *reader) newestPosts(ks *Keyspace, q *NewestPosts, opt *ReadOptions, ds
 	}
 	for {
 		if unreadable, err := rd.mergePosts(pg, groups, q.Limit, opt); err != nil {
-			return dst, nil, err
+			return dst, nil, rd.orUnknown(ks, err)
 		} else if pg.readOutboxes(groups[0].route, q.Authors, opt.Deadline) {
 			return pg.appendPosts(dst, groups[0].route, q.Authors), unreadable, nil
 		}
