@@ -187,7 +187,7 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 
 // authToken is AUTH of a server that knows its callers.
 func (c *conn) authToken(args [][]byte) {
-	fault := errSyntax
+	fault := string(errSyntax)
 	switch len(args) {
 	case 2:
 		fault = c.logIn(nil, args[1])

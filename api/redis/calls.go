@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -30,40 +31,71 @@ type call struct {
 	of    *table                             // for a read of sets: their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
-	users bool                               // a write to the keyspace of authors
 	id    shard.RequestID                    // for a write that is to count once
 	err   error
 	reply func(dst []byte, resp3 bool) []byte // if there was no error
 }
 
-// subject is the object of a write: a channel or dot, a user's position in one, or a user's
-// feed, which has no name. Writes to one subject keep their order. So do writes to channels
-// and dots relative to writes to positions, whose result depends on them.
+// subject is what a write changes. Writes to one subject keep their order. So do writes of
+// different kinds, because the result of one may depend on the other: a position on its channel,
+// a feed on outboxes.
 type subject struct {
-	users bool // it belongs to a user
-	user  uint64
-	name  string
+	kind subjectKind
+	id   uint64 // of the user or author; 0 for ofAll
+	name string // of the channel or dot; "" for a feed and an outbox
 }
+
+type subjectKind uint8
+
+const (
+	ofAll    subjectKind = iota // a channel or a dot
+	ofUser                      // a user's position in one, or a user's feed
+	ofAuthor                    // an author's outbox
+)
 
 // isJoined reports whether unread numbers are joined from a keyspace.
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
 }
 
-// read plans a call that reads about rows rows.
-func (b *batch) read(rows int, q call) {
-	b.calls.reads = append(b.calls.reads, q)
+// planRead plans a call that reads about rows rows, of the sets of a keyspace if of is not nil. A
+// fault of the arguments becomes the reply instead.
+func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.reads = append(b.calls.reads, call{
+		of:    of,
+		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
 	b.replies = append(b.replies, reply{kind: replyRead, from: len(b.calls.reads) - 1})
 	b.pending += rows
 }
 
-// change plans a call that writes.
-func (b *batch) change(q call) {
-	q.id = b.id
-	b.calls.writes = append(b.calls.writes, q)
+// planWrite plans a call that changes a subject, and reads about rows rows for that. A fault of
+// the arguments becomes the reply instead.
+func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.writes = append(b.calls.writes, call{
+		id:    b.id,
+		about: about,
+		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
 	b.replies = append(b.replies, reply{kind: replyWrite, writes: true, from: len(b.calls.writes) - 1})
-	b.pending++
+	b.pending += rows
 }
+
+func appendInt(dst []byte, n int64, _ bool) []byte { return resp.AppendInt(dst, n) }
+
+func appendTruth(dst []byte, holds bool, _ bool) []byte { return resp.AppendTruth(dst, holds) }
 
 // appendCall appends the reply of a call.
 func (b *batch) appendCall(dst []byte, q *call) []byte {

@@ -86,9 +86,10 @@ func unknownSubcommand(of string, sub []byte) string {
 }
 
 const (
-	errNotInteger = "ERR value is not an integer or out of range"
-	errSyntax     = "ERR syntax error"
-	errLargeFull  = "OVERLOADED the connections take all the memory that they may"
+	errNotInteger codedError = "ERR value is not an integer or out of range"
+	errSyntax     codedError = "ERR syntax error"
+
+	errLargeFull = "OVERLOADED the connections take all the memory that they may"
 )
 
 var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
@@ -120,7 +121,7 @@ func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	for i := step - 1; i < len(texts); i += step {
 		n, ok := resp.ParseInt(texts[i])
 		if !ok {
-			return nil, codedError(errNotInteger)
+			return nil, errNotInteger
 		}
 		b.values = append(b.values, n)
 	}

@@ -54,7 +54,7 @@ func (c *conn) selectDB(args [][]byte) {
 	n, ok := resp.ParseInt(args[1])
 	switch {
 	case !ok:
-		c.refuse(errNotInteger)
+		c.refuse(string(errNotInteger))
 	case n != 0:
 		c.refuse("ERR DB index is out of range")
 	default:
@@ -69,7 +69,7 @@ func (c *conn) auth(args [][]byte) {
 	case c.server.cfg.Auth != nil:
 		c.authToken(args)
 	case len(args) > 3:
-		c.refuse(errSyntax)
+		c.refuse(string(errSyntax))
 	case len(args) == 2:
 		c.refuse("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
 	case string(args[1]) != defaultUser:

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
@@ -11,16 +10,17 @@ import (
 
 func hashCommands() []spec {
 	const group = "hash"
+	read, write := auth.Read.InBody(), auth.Write.InBody()
 	return []spec{
-		{"hget", 3, keyed, oneKey, auth.Read.InBody(), group, "a column of a row, null for 0", (*conn).hget},
-		{"hmget", -3, keyed, oneKey, auth.Read.InBody(), group, "columns of a row, null for 0", (*conn).hmget},
-		{"hgetall", 2, keyed, oneKey, auth.Read.InBody(), group, "the columns of a row that are not 0", (*conn).hgetall},
-		{"hset", -4, keyed | writes, oneKey, auth.Write.InBody(), group, "sets columns of a row", (*conn).hset},
+		{"hget", 3, keyed, oneKey, read, group, "a column of a row, null for 0", lookFields(replyString)},
+		{"hmget", -3, keyed, oneKey, read, group, "columns of a row, null for 0", lookFields(replyArray)},
+		{"hgetall", 2, keyed, oneKey, read, group, "the columns of a row that are not 0", looks(replyHash, (*batch).row)},
+		{"hset", -4, keyed | writes, oneKey, write, group, "sets columns of a row", (*conn).hset},
 		{"hincrby", 4, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds a number to a column", (*conn).hincrby},
-		{"hdel", -3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets columns of a row to 0", (*conn).hdel},
-		{"hlen", 2, keyed, oneKey, auth.Read.InBody(), group, "number of columns of a row that are not 0", (*conn).hlen},
-		{"hexists", 3, keyed, oneKey, auth.Read.InBody(), group, "whether a column of a row is not 0", (*conn).hexists},
-		{"hscan", -3, keyed, oneKey, auth.Read.InBody(), group, "the columns of a row that are not 0, in one page", (*conn).hscan},
+		{"hdel", -3, keyed | writes, oneKey, write, group, "sets columns of a row to 0", (*conn).hdel},
+		{"hlen", 2, keyed, oneKey, read, group, "number of columns of a row that are not 0", looks(replyFields, (*batch).row)},
+		{"hexists", 3, keyed, oneKey, read, group, "whether a column of a row is not 0", lookFields(replyThere)},
+		{"hscan", -3, keyed, oneKey, read, group, "the columns of a row that are not 0, in one page", (*conn).hscan},
 	}
 }
 
@@ -37,17 +37,20 @@ func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error
 	return k, keys, err
 }
 
-// lookFields plans a reply of columns of one row.
-func (b *batch) lookFields(kind replyKind, text []byte, names [][]byte) {
-	_, keys, err := b.fields(text, names, 1)
-	if b.failed(err) {
-		return
+// lookFields returns a command that reads columns of one row.
+func lookFields(kind replyKind) func(*conn, [][]byte) {
+	return func(c *conn, args [][]byte) {
+		b := c.batch
+		_, keys, err := b.fields(args[1], args[2:], 1)
+		if b.failed(err) {
+			return
+		}
+		from := len(b.cells)
+		for _, k := range keys {
+			b.lookSame(k, from)
+		}
+		b.answer(kind, from)
 	}
-	from := len(b.cells)
-	for _, k := range keys {
-		b.lookSame(k, from)
-	}
-	b.answer(kind, from)
 }
 
 // lookSame is look for a key of the same row as the cells from index from on.
@@ -61,45 +64,26 @@ func (b *batch) lookSame(k key, from int) {
 	b.cells = append(b.cells, same)
 }
 
-// lookRow plans a reply of a whole row.
-func (b *batch) lookRow(kind replyKind, text []byte) {
-	k, err := b.row(text)
-	if b.failed(err) {
-		return
-	}
-	from := len(b.cells)
-	b.look(k)
-	b.answer(kind, from)
-}
-
-func (c *conn) hget(args [][]byte)    { c.batch.lookFields(replyString, args[1], args[2:]) }
-func (c *conn) hmget(args [][]byte)   { c.batch.lookFields(replyArray, args[1], args[2:]) }
-func (c *conn) hexists(args [][]byte) { c.batch.lookFields(replyThere, args[1], args[2:]) }
-func (c *conn) hgetall(args [][]byte) { c.batch.lookRow(replyHash, args[1]) }
-func (c *conn) hlen(args [][]byte)    { c.batch.lookRow(replyFields, args[1]) }
-
 // hscan replies with the whole row, which has at most 64 columns. It refuses MATCH, which
 // would require leaving some out.
 func (c *conn) hscan(args [][]byte) {
-	b := c.batch
+	a := c.arguments(args)
+	a.at = 3
+	var count int
+	a.options(countOption(&count))
 	if _, ok := resp.ParseUint(args[2]); !ok {
-		b.fail("ERR invalid cursor")
-		return
+		a.err = errInvalidCursor
 	}
-	for i := 3; i < len(args); i += 2 {
-		if !bytes.EqualFold(args[i], []byte("count")) || i+1 == len(args) {
-			b.fail(errSyntax)
-			return
-		}
+	if !c.batch.failed(a.err) {
+		c.batch.lookKeys(replyScan, args[1:2], (*batch).row)
 	}
-	b.lookRow(replyScan, args[1])
 }
 
 func (c *conn) hincrby(args [][]byte) {
 	b := c.batch
 	delta, ok := resp.ParseInt(args[3])
 	if !ok {
-		b.fail(errNotInteger)
+		b.failed(errNotInteger)
 		return
 	}
 	_, keys, err := b.fields(args[1], args[2:3], 1)

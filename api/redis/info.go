@@ -31,7 +31,7 @@ const replicasMax = 3
 // which may include this node.
 func (c *conn) wait(args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
-		c.refuse(errNotInteger)
+		c.refuse(string(errNotInteger))
 		return
 	}
 	if ms, ok := resp.ParseInt(args[2]); !ok || ms < 0 {

@@ -15,13 +15,14 @@ import (
 
 func keyCommands() []spec {
 	const group = "generic"
+	read := auth.Read.InBody()
 	return []spec{
 		{"del", -2, keyed | writes, manyKeys, auth.Write.InBody(), group, "sets counts, or whole rows, to 0", (*conn).del},
-		{"exists", -2, keyed, manyKeys, auth.Read.InBody(), group, "number of the keys that are not 0", (*conn).exists},
-		{"type", 2, keyed, oneKey, auth.Read.InBody(), group, "string for a count, hash for a row, set for members, none for 0", (*conn).typeOf},
-		{"ttl", 2, keyed, oneKey, auth.Read.InBody(), group, "-1, or -2 for 0: nothing expires", (*conn).ttl},
-		{"scan", -2, unplanned, noKeys, auth.Read.InBody(), group, "keys in the order of their ids", (*conn).scan},
-		{"dbsize", 1, unplanned, noKeys, auth.Read.InBody(), "server", "number of rows in the shards of this node", (*conn).dbsize},
+		{"exists", -2, keyed, manyKeys, read, group, "number of the keys that are not 0", looks(replyThere, (*batch).key)},
+		{"type", 2, keyed, oneKey, read, group, "string for a count, hash for a row, set for members, none for 0", looks(replyType, (*batch).key)},
+		{"ttl", 2, keyed, oneKey, read, group, "-1, or -2 for 0: nothing expires", looks(replyTTL, (*batch).key)},
+		{"scan", -2, unplanned, noKeys, read, group, "keys in the order of their ids", (*conn).scan},
+		{"dbsize", 1, unplanned, noKeys, read, "server", "number of rows in the shards of this node", (*conn).dbsize},
 	}
 }
 
@@ -51,23 +52,6 @@ func (b *batch) keyToDelete(text []byte) (key, error) {
 		err = argumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", shown(text), k.table.ks.Name, k.id))
 	}
 	return k, err
-}
-
-func (c *conn) exists(args [][]byte) { c.batch.lookKeys(replyThere, args[1:]) }
-func (c *conn) typeOf(args [][]byte) { c.batch.lookKeys(replyType, args[1:]) }
-func (c *conn) ttl(args [][]byte)    { c.batch.lookKeys(replyTTL, args[1:]) }
-
-// lookKeys plans a reply about keys of counts or rows.
-func (b *batch) lookKeys(kind replyKind, texts [][]byte) {
-	keys, err := b.readKeys(texts, 1, (*batch).key)
-	if b.failed(err) {
-		return
-	}
-	from := len(b.cells)
-	for _, k := range keys {
-		b.look(k)
-	}
-	b.answer(kind, from)
 }
 
 func (c *conn) dbsize([][]byte) {
@@ -112,67 +96,85 @@ func cursorOf(id uint64) uint64 {
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
 	from     uint64 // the lowest id to return
-	matches  bool   // there is a pattern
-	match    string
+	match    pattern
 	count    int
 	kind     string // "hash" for rows, "string" for counts
 	keyspace string // literal prefix of the pattern before the first ":", or ""
 }
 
-// parseScan reads the arguments of SCAN.
-func parseScan(args [][]byte) (q scanCall, fault string) {
-	q.count, q.kind = scanCountDefault, "hash"
+// pattern is what MATCH names.
+type pattern struct {
+	text  string
+	given bool
+}
+
+func (p *pattern) matches(text []byte) bool { return !p.given || matchGlob(p.text, text) }
+
+// globBytes are the bytes that stand for others in a pattern.
+const globBytes = `*?[\`
+
+const errInvalidCursor codedError = "ERR invalid cursor"
+
+// parseScan parses the arguments of SCAN.
+func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
+	a := c.arguments(args)
 	var ok bool
-	if q.from, ok = resp.ParseUint(args[1]); !ok || q.from > scanCursorMax {
-		return q, "ERR invalid cursor"
+	if q.from, ok = resp.ParseUint(a.next()); !ok || q.from > scanCursorMax {
+		return q, errInvalidCursor
 	}
 	if q.from > scanExact {
 		q.from = (q.from - scanExact) * scanBlock
 	}
-	for i := 2; i < len(args); i += 2 {
-		if i+1 == len(args) {
-			return q, errSyntax
-		}
-		switch value := args[i+1]; strings.ToLower(string(args[i])) {
-		case "match":
-			q.match, q.matches = string(value), true
-			if strings.Count(q.match, ":") > 1 {
-				q.kind = "string"
-			}
-		case "count":
-			n, ok := resp.ParseInt(value)
-			if !ok {
-				return q, errNotInteger
-			}
-			if n < 1 {
-				return q, errSyntax
-			}
-			q.count = int(min(n, rowsMax))
-		case "type":
-			q.kind = strings.ToLower(string(value))
-		default:
-			return q, errSyntax
+	q.count, q.kind = scanCountDefault, ""
+	a.options(countOption(&q.count), matchOption(&q.match), textOption("type", func(name []byte) error {
+		q.kind = strings.ToLower(string(name))
+		return nil
+	}))
+	if q.kind == "" {
+		q.kind = "hash"
+		if strings.Count(q.match.text, ":") > 1 {
+			q.kind = "string"
 		}
 	}
-	if name, _, ok := strings.Cut(q.match, ":"); ok && !strings.ContainsAny(name, `*?[\`) {
+	if name, _, ok := strings.Cut(q.match.text, ":"); ok && !strings.ContainsAny(name, globBytes) {
 		q.keyspace = name
 	}
-	return q, ""
+	return q, a.err
+}
+
+// checkMatch refuses a pattern with a keyspace or a column that does not exist: the client would
+// take an empty reply for a keyspace without rows.
+func (c *conn) checkMatch(q *scanCall) error {
+	all := c.server.node().Keyspaces()
+	column := q.match.text[strings.LastIndexByte(q.match.text, ':')+1:]
+	switch {
+	case !q.match.given:
+		return nil
+	case len(all) == 0:
+		return errNoKeyspaces
+	case q.keyspace != "" && !isCounters(c.server.node().Keyspace(q.keyspace)):
+		return c.batch.noKeyspace([]byte(q.keyspace))
+	case q.kind != "string" || strings.ContainsAny(column, globBytes) || slices.ContainsFunc(all, func(ks *shard.Keyspace) bool {
+		return isCounters(ks) && (q.keyspace == "" || ks.Name == q.keyspace) && ks.Column(column) >= 0
+	}):
+		return nil
+	}
+	return unknown([]byte(column), fmt.Sprintf("no keyspace that the pattern names has a column '%s'", shown([]byte(column))))
 }
 
 // scan replies with the keys of rows in ascending id order, across all keyspaces.
 func (c *conn) scan(args [][]byte) {
-	q, fault := parseScan(args)
-	if fault != "" {
-		c.refuse(fault)
-		return
+	b := c.batch
+	q, err := c.parseScan(args)
+	if err == nil {
+		err = c.checkMatch(&q)
 	}
-	if c.refusedMatch(&q) {
+	if b.failed(err) {
 		return
 	}
 	next, pages, err := c.scanPages(&q)
 	if err != nil {
-		c.out.buf = c.batch.appendFailure(c.out.buf, err)
+		c.out.buf = b.appendFailure(c.out.buf, err)
 		return
 	}
 	var keys []byte
@@ -248,13 +250,13 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 		name = appendRowKey(name[:0], p.ks, id)
 		switch q.kind {
 		case "hash":
-			if !q.matches || matchGlob(q.match, name) {
+			if q.match.matches(name) {
 				dst, n = resp.AppendBulk(dst, name), n+1
 			}
 		case "string":
 			for column, count := range p.rows[i*width : (i+1)*width] {
 				one := append(append(bytes.Clone(name), ':'), p.ks.Columns[column]...)
-				if count != 0 && (!q.matches || matchGlob(q.match, one)) {
+				if count != 0 && q.match.matches(one) {
 					dst, n = resp.AppendBulk(dst, one), n+1
 				}
 			}

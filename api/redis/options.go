@@ -6,48 +6,179 @@ import (
 	"math"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
+// arguments parses the arguments of a command from left to right. The first fault stays; values
+// read after it are zero.
+type arguments struct {
+	b     *batch
+	words [][]byte // of the command, its name included
+	at    int      // index of the next word
+	err   error
+}
+
+func (c *conn) arguments(words [][]byte) *arguments {
+	return &arguments{b: c.batch, words: words, at: 1}
+}
+
+func (a *arguments) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}
+
+func (a *arguments) next() []byte {
+	a.at++
+	return a.words[a.at-1]
+}
+
+// id parses the next word as an id.
+func (a *arguments) id(field string) uint64 {
+	id, err := idOf(field, a.next())
+	a.fail(err)
+	return id
+}
+
+func (a *arguments) user() uint64 { return a.id("user") }
+
+// name parses the next word as the name of a channel or dot.
+func (a *arguments) name(field string) string {
+	text := a.next()
+	if !catalog.ValidName(text) {
+		a.fail(fieldError(field, unread.NameRule))
+	}
+	return string(text)
+}
+
+// number parses the next word as the number of a notice.
+func (a *arguments) number(field string) int64 {
+	n, err := numberOf(field, a.next())
+	a.fail(err)
+	return n
+}
+
+// followees parses the rest of the words: followees, and optionally KEY.
+func (a *arguments) followees() []uint64 {
+	words, err := a.b.keyAtEnd(a.words, a.at+1)
+	a.fail(err)
+	ids, err := followeesOf(words[a.at:])
+	a.fail(err)
+	return ids
+}
+
+func followeesOf(texts [][]byte) ([]uint64, error) {
+	if len(texts) > unread.FolloweesMax {
+		return nil, fieldError("followees", fmt.Sprintf("more than %d", unread.FolloweesMax))
+	}
+	ids := make([]uint64, len(texts))
+	for i, text := range texts {
+		var err error
+		if ids[i], err = idOf(fmt.Sprintf("followees[%d]", i), text); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
 // option is an optional word after a command's fixed arguments. take parses the option's
-// values, which are at the front of the arguments it is given, and returns how many there
-// are.
+// values, which are at the front of the words it is given, and returns their number.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)
 }
 
-// options parses the arguments from index first on: options in any order, each at most
-// once.
-func options(args [][]byte, first int, known ...option) error {
+// options parses the rest of the words: options in any order, each at most once.
+func (a *arguments) options(known ...option) {
 	given := uint8(0) // one bit per option; no command has more than 8
-	for i := first; i < len(args); {
-		o := 0
-		for o < len(known) && !bytes.EqualFold(args[i], []byte(known[o].name)) {
+	for a.err == nil && a.at < len(a.words) {
+		word, o := a.next(), 0
+		for o < len(known) && !bytes.EqualFold(word, []byte(known[o].name)) {
 			o++
 		}
 		if o == len(known) || given&(1<<o) != 0 {
-			return codedError(errSyntax)
+			a.fail(errSyntax)
+			return
 		}
 		given |= 1 << o
-		taken, err := known[o].take(args[i+1:])
-		if err != nil {
-			return err
-		}
-		i += 1 + taken
+		taken, err := known[o].take(a.words[a.at:])
+		a.fail(err)
+		a.at += taken
 	}
-	return nil
+}
+
+// textOption is a word and a text.
+func textOption(name string, read func(text []byte) error) option {
+	return option{name, func(values [][]byte) (int, error) {
+		if len(values) == 0 {
+			return 0, errSyntax
+		}
+		return 1, read(values[0])
+	}}
+}
+
+// flagOption is a word alone.
+func flagOption(name string, given *bool) option {
+	return option{name, func([][]byte) (int, error) {
+		*given = true
+		return 0, nil
+	}}
+}
+
+// numberOption is a word and the number of a notice.
+func numberOption(name string, into *int64) option {
+	return textOption(name, func(text []byte) (err error) {
+		*into, err = numberOf(name, text)
+		return err
+	})
+}
+
+// countOption is COUNT and the number of elements that a page of a scan has, about.
+func countOption(count *int) option {
+	return textOption("count", func(text []byte) error {
+		n, ok := resp.ParseInt(text)
+		if !ok {
+			return errNotInteger
+		}
+		if n < 1 {
+			return errSyntax
+		}
+		*count = int(min(n, rowsMax))
+		return nil
+	})
+}
+
+// matchOption is MATCH and a pattern.
+func matchOption(p *pattern) option {
+	return textOption("match", func(text []byte) error {
+		*p = pattern{string(text), true}
+		return nil
+	})
+}
+
+// listOption is a word, the number of elements, and the elements, each of width words.
+func listOption(name string, most, width int, read func(elements [][]byte) error) option {
+	return option{name, func(values [][]byte) (int, error) {
+		if len(values) == 0 {
+			return 0, errSyntax
+		}
+		n, ok := resp.ParseUint(values[0])
+		if !ok || n > uint64(most) {
+			return 0, fieldError("num"+name, fmt.Sprintf("not a number from 0 to %d", most))
+		}
+		end := 1 + int(n)*width
+		if end > len(values) {
+			return 0, errSyntax
+		}
+		return end, read(values[1:end])
+	}}
 }
 
 // keyOption is KEY <idempotency-key>, with which a write counts once.
-func (b *batch) keyOption(args [][]byte) option {
-	return option{"key", func(values [][]byte) (int, error) {
-		if len(values) == 0 {
-			return 0, codedError(errSyntax)
-		}
-		at := len(args) - len(values) - 1
-		return 1, b.countOnce(args, at)
-	}}
+func (a *arguments) keyOption() option {
+	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }
 
 // countOnce gives the planned command an identity, so that it counts once: the
@@ -76,36 +207,6 @@ func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 	return args[:at], b.countOnce(args, at)
 }
 
-// listOption is a word, the number of elements, and the elements, each of width
-// arguments.
-func listOption(name string, most, width int, read func(elements [][]byte) error) option {
-	return option{name, func(values [][]byte) (int, error) {
-		if len(values) == 0 {
-			return 0, codedError(errSyntax)
-		}
-		n, ok := resp.ParseUint(values[0])
-		if !ok || n > uint64(most) {
-			return 0, fieldError("num"+name, fmt.Sprintf("not a number from 0 to %d", most))
-		}
-		end := 1 + int(n)*width
-		if end > len(values) {
-			return 0, codedError(errSyntax)
-		}
-		return end, read(values[1:end])
-	}}
-}
-
-// numberOption is a word and the number of a notice.
-func numberOption(name string, into *int64) option {
-	return option{name, func(values [][]byte) (taken int, err error) {
-		if len(values) == 0 {
-			return 0, codedError(errSyntax)
-		}
-		*into, err = numberOf(name, values[0])
-		return 1, err
-	}}
-}
-
 // numberOf parses the number of a notice.
 func numberOf(field string, text []byte) (int64, error) {
 	n, ok := resp.ParseUint(text)
@@ -114,9 +215,6 @@ func numberOf(field string, text []byte) (int64, error) {
 	}
 	return int64(n), nil
 }
-
-// userOf parses a user.
-func userOf(text []byte) (uint64, error) { return idOf("user", text) }
 
 // idOf parses an id.
 func idOf(field string, text []byte) (uint64, error) {

@@ -45,47 +45,28 @@ func (q *calls) pollAlone() []pollCall {
 	return q.polls[n:]
 }
 
-func poll(c *conn, args [][]byte) { c.batch.poll(args, 2, replyPoll) }
+func poll(c *conn, args [][]byte) { c.poll(args, 1, replyPoll) }
 
 func mpoll(c *conn, args [][]byte) {
-	users := 1
-	for users < len(args) && len(args[users]) > 0 && args[users][0] >= '0' && args[users][0] <= '9' {
+	users := 0
+	for users+1 < len(args) && len(args[users+1]) > 0 && args[users+1][0] >= '0' && args[users+1][0] <= '9' {
 		users++
 	}
-	if users-1 > unread.PollUsersMax {
+	if users > unread.PollUsersMax {
 		c.batch.fail(fieldError("users", fmt.Sprintf("more than %d", unread.PollUsersMax)).Error())
 		return
 	}
-	c.batch.poll(args, max(users, 2), replyPolls)
+	c.poll(args, max(users, 1), replyPolls)
 }
 
-// poll plans a poll of the users among the first arguments.
-func (b *batch) poll(args [][]byte, first int, kind replyKind) {
-	q := b.calls.nextPoll()
-	if err := b.readPoll(&q.poll, args, first); b.failed(err) {
-		b.calls.polls = b.calls.polls[:len(b.calls.polls)-1]
-		return
+// poll plans a poll of users, whom the first arguments name.
+func (c *conn) poll(args [][]byte, users int, kind replyKind) {
+	a, q := c.arguments(args), &c.batch.calls
+	p := &q.nextPoll().poll
+	for range users {
+		p.Users = append(p.Users, a.user())
 	}
-	at := b.calls.mergePolls()
-	p := &b.calls.polls[at].poll
-	from := len(b.calls.polled)
-	for i := range first - 1 {
-		b.calls.polled = append(b.calls.polled, polled{at, len(p.Users) - (first - 1) + i})
-	}
-	b.replies = append(b.replies, reply{kind: kind, from: from, to: len(b.calls.polled)})
-	b.pending += feedRows * (first - 1)
-}
-
-// readPoll parses users, and CHANNELS and DOTS.
-func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
-	for _, text := range args[1:first] {
-		user, err := userOf(text)
-		if err != nil {
-			return err
-		}
-		p.Users = append(p.Users, user)
-	}
-	return options(args, first,
+	a.options(
 		listOption("channels", unread.NamesMax, 1, func(names [][]byte) (err error) {
 			p.Channels, err = namesInto(p.Channels, "channels", names)
 			return err
@@ -94,6 +75,16 @@ func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
 			p.Dots, err = namesInto(p.Dots, "dots", names)
 			return err
 		}))
+	if c.batch.failed(a.err) {
+		q.polls = q.polls[:len(q.polls)-1]
+		return
+	}
+	at, from := q.mergePolls(), len(q.polled)
+	for i := range users {
+		q.polled = append(q.polled, polled{at, len(q.polls[at].poll.Users) - users + i})
+	}
+	c.batch.replies = append(c.batch.replies, reply{kind: kind, from: from, to: len(q.polled)})
+	c.batch.pending += feedRows * users
 }
 
 // namesInto appends names to none, which is empty. It reuses the strings in none's spare

@@ -118,7 +118,7 @@ func (b *batch) runWrites(deadline time.Time) {
 // wave returns how many of the writes may run concurrently.
 func wave(all []call) (n int) {
 	seen, used := map[subject]bool{}, keys{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users && used.add(&all[n].id) {
+	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.kind == all[0].about.kind && used.add(&all[n].id) {
 		seen[all[n].about] = true
 		n++
 	}
@@ -130,7 +130,7 @@ func (q *call) run(c *conn, deadline time.Time) {
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
 		to := shard.KeyspaceUnread // of all keyspaces that no other command reads
-		if q.users {
+		if q.about.kind == ofAuthor {
 			to = shard.KeyspaceUsers
 		}
 		c.server.writtenTo(to).add(&w.Token)

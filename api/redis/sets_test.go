@@ -96,7 +96,7 @@ func TestWholeStamps(t *testing.T) {
 		page := members.Page{Limit: count}
 		for {
 			reads := 0
-			found, next, err := wholeStamps(page, func(p members.Page) (members.List, error) {
+			p, err := wholeStamps(page, func(p members.Page) (members.List, error) {
 				reads++
 				from := 0
 				for p.Continues && from < len(all) && (all[from].At > p.After.At || all[from].At == p.After.At && all[from].ID <= p.After.ID) {
@@ -105,14 +105,14 @@ func TestWholeStamps(t *testing.T) {
 				end := min(from+p.Limit, len(all))
 				return members.List{Entries: all[from:end], More: end < len(all)}, nil
 			})
-			if err != nil || len(found) < min(count, len(all)-len(got)) {
-				t.Fatalf("%d entries of %d: %v", len(found), count, err)
+			if err != nil || len(p.found) < min(count, len(all)-len(got)) {
+				t.Fatalf("%d entries of %d: %v", len(p.found), count, err)
 			}
-			got = append(got, found...)
-			if next == 0 {
+			got = append(got, p.found...)
+			if p.next == 0 {
 				break
 			}
-			page.After, page.Continues = members.Entry{At: next, ID: 1<<64 - 1}, true
+			page.After, page.Continues = members.Entry{At: p.next, ID: 1<<64 - 1}, true
 		}
 		if !slices.Equal(got, all) {
 			t.Fatalf("of pages of %d: got %v", count, got)

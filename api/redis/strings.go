@@ -13,34 +13,29 @@ import (
 
 func stringCommands() []spec {
 	const group = "string"
+	read, add, write := auth.Read.InBody(), auth.Ingest.InBody(), auth.Write.InBody()
 	return []spec{
-		{"get", 2, keyed, oneKey, auth.Read.InBody(), group, "the count, null for 0", (*conn).get},
-		{"mget", -2, keyed, manyKeys, auth.Read.InBody(), group, "the counts of keys, null for 0", (*conn).mget},
-		{"set", -3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count", (*conn).set},
-		{"mset", -3, keyed | writes, pairs, auth.Write.InBody(), group, "sets counts, atomically for each shard", (*conn).mset},
-		{"getset", 3, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count and returns the old one", (*conn).getset},
-		{"getdel", 2, keyed | writes, oneKey, auth.Write.InBody(), group, "sets the count to 0 and returns the old one", (*conn).getdel},
-		{"incr", 2, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }},
-		{"decr", 2, keyed | writes, oneKey, auth.Ingest.InBody(), group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }},
-		{"incrby", 3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds a number", (*conn).incrby},
-		{"decrby", 3, keyed | writes, oneKey, auth.Ingest.InBody(), group, "subtracts a number", (*conn).decrby},
+		{"get", 2, keyed, oneKey, read, group, "the count, null for 0", looks(replyString, (*batch).count)},
+		{"mget", -2, keyed, manyKeys, read, group, "the counts of keys, null for 0", looks(replyArray, (*batch).count)},
+		{"set", -3, keyed | writes, oneKey, write, group, "sets the count", (*conn).set},
+		{"mset", -3, keyed | writes, pairs, write, group, "sets counts, atomically for each shard", (*conn).mset},
+		{"getset", 3, keyed | writes, oneKey, write, group, "sets the count and returns the old one", func(c *conn, args [][]byte) { c.batch.replace(args[1], args[2], true) }},
+		{"getdel", 2, keyed | writes, oneKey, write, group, "sets the count to 0 and returns the old one", func(c *conn, args [][]byte) { c.batch.replace(args[1], []byte("0"), true) }},
+		{"incr", 2, keyed | writes, oneKey, add, group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }},
+		{"decr", 2, keyed | writes, oneKey, add, group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }},
+		{"incrby", 3, keyed | writes, oneKey, add, group, "adds a number", (*conn).incrby},
+		{"decrby", 3, keyed | writes, oneKey, add, group, "subtracts a number", (*conn).decrby},
 	}
 }
 
-func (c *conn) get(args [][]byte) {
-	b := c.batch
-	k, err := b.count(args[1])
-	if b.failed(err) {
-		return
-	}
-	from := len(b.cells)
-	b.look(k)
-	b.answer(replyString, from)
+// looks returns a command that reads what its keys name.
+func looks(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn, [][]byte) {
+	return func(c *conn, args [][]byte) { c.batch.lookKeys(kind, args[1:], read) }
 }
 
-func (c *conn) mget(args [][]byte) {
-	b := c.batch
-	keys, err := b.readKeys(args[1:], 1, (*batch).count)
+// lookKeys plans a reply of what keys name.
+func (b *batch) lookKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
+	keys, err := b.readKeys(texts, 1, read)
 	if b.failed(err) {
 		return
 	}
@@ -48,7 +43,7 @@ func (c *conn) mget(args [][]byte) {
 	for _, k := range keys {
 		b.look(k)
 	}
-	b.answer(replyArray, from)
+	b.answer(kind, from)
 }
 
 // cellOf returns the cell of an op on the key's count.
@@ -70,7 +65,7 @@ func (b *batch) add(text []byte, delta int64) {
 func (c *conn) incrby(args [][]byte) {
 	delta, ok := resp.ParseInt(args[2])
 	if !ok {
-		c.batch.fail(errNotInteger)
+		c.batch.failed(errNotInteger)
 		return
 	}
 	c.batch.add(args[1], delta)
@@ -80,7 +75,7 @@ func (c *conn) decrby(args [][]byte) {
 	delta, ok := resp.ParseInt(args[2])
 	switch {
 	case !ok:
-		c.batch.fail(errNotInteger)
+		c.batch.failed(errNotInteger)
 	case delta == math.MinInt64:
 		c.batch.fail("ERR decrement would overflow")
 	default:
@@ -110,14 +105,11 @@ func (c *conn) set(args [][]byte) {
 			b.fail(errNoExpiry)
 			return
 		}
-		b.fail(errSyntax)
+		b.failed(errSyntax)
 		return
 	}
 	b.replace(args[1], args[2], get)
 }
-
-func (c *conn) getset(args [][]byte) { c.batch.replace(args[1], args[2], true) }
-func (c *conn) getdel(args [][]byte) { c.batch.replace(args[1], []byte("0"), true) }
 
 // replace plans SET and similar commands.
 func (b *batch) replace(text, value []byte, answerOld bool) {
@@ -127,7 +119,7 @@ func (b *batch) replace(text, value []byte, answerOld bool) {
 	}
 	n, ok := resp.ParseInt(value)
 	if !ok {
-		b.fail(errNotInteger)
+		b.failed(errNotInteger)
 		return
 	}
 	from, kind := len(b.cells), replyOK

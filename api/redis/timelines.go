@@ -16,154 +16,106 @@ import (
 // timelineCommands are the commands about outboxes and timelines.
 func timelineCommands() []spec {
 	const group = "countd"
-	change := func(do outboxChange) func(*conn, [][]byte) {
-		return func(c *conn, args [][]byte) { c.changeOutbox(args, do) }
-	}
+	adds, reads := auth.Ingest.On(shard.KeyspaceUsers), auth.Read.On(shard.KeyspaceUsers)
 	return []spec{
-		{"countd.outbox.add", -3, joins | writes, noKeys, auth.Ingest.On(shard.KeyspaceUsers), group, "publishes a post of an author and counts it", change((*timeline.Timelines).Publish)},
-		{"countd.outbox.rem", -3, joins | writes, noKeys, auth.Ingest.On(shard.KeyspaceUsers), group, "removes a post of an author and takes it from the count", change((*timeline.Timelines).Remove)},
-		{"countd.outbox.list", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUsers), group, "posts of an author, newest first", listOutbox},
+		{"countd.outbox.add", -3, joins | writes, noKeys, adds, group, "publishes a post of an author and counts it", changeOutbox((*timeline.Timelines).Publish)},
+		{"countd.outbox.rem", -3, joins | writes, noKeys, adds, group, "removes a post of an author and takes it from the count", changeOutbox((*timeline.Timelines).Remove)},
+		{"countd.outbox.list", -2, joins, noKeys, reads, group, "posts of an author, newest first", listOutbox},
 		// What is planned before may be counts that the page has.
 		{"countd.timeline", -2, joins | unplanned, noKeys, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), group, "posts of a user's followees, newest first", readTimeline},
 	}
 }
 
-type outboxChange func(t *timeline.Timelines, author, id uint64, w *shard.Write) (timeline.Published, error)
-
 // changeOutbox parses an author, a post and an optional KEY. It replies with 1 if the post
 // was added or removed, else 0.
-func (c *conn) changeOutbox(args [][]byte, do outboxChange) {
-	b := c.batch
-	author, err := idOf("author", args[1])
-	var id uint64
-	if err == nil {
-		id, err = idOf("id", args[2])
+func changeOutbox(do func(t *timeline.Timelines, author, id uint64, w *shard.Write) (timeline.Published, error)) func(*conn, [][]byte) {
+	return func(c *conn, args [][]byte) {
+		a := c.arguments(args)
+		author, id := a.id("author"), a.id("id")
+		a.options(a.keyOption())
+		planWrite(a, subject{kind: ofAuthor, id: author}, 1, func(w *shard.Write) (bool, error) {
+			p, err := do(c.server.node().timelines, author, id, w)
+			return p.Changed, err
+		}, appendTruth)
 	}
-	if err == nil {
-		err = options(args, 3, b.keyOption(args))
-	}
-	if b.failed(err) {
-		return
-	}
-	var p timeline.Published
-	b.change(call{
-		about: subject{users: true, user: author},
-		users: true,
-		write: func(w *shard.Write) (err error) {
-			p, err = do(c.server.node().timelines, author, id, w)
-			return err
-		},
-		reply: func(dst []byte, _ bool) []byte { return resp.AppendTruth(dst, p.Changed) },
-	})
 }
 
 // limitOption is LIMIT and the number of posts of a page.
 func limitOption(limit *int) option {
-	return option{"limit", func(values [][]byte) (int, error) {
-		if len(values) == 0 {
-			return 0, codedError(errSyntax)
-		}
-		n, ok := resp.ParseUint(values[0])
+	return textOption("limit", func(text []byte) error {
+		n, ok := resp.ParseUint(text)
 		if !ok || n < 1 || n > timeline.LimitMax {
-			return 0, fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
+			return fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
 		}
 		*limit = int(n)
-		return 1, nil
-	}}
-}
-
-// textOption is a word and a text.
-func textOption(name string, read func(text []byte) error) option {
-	return option{name, func(values [][]byte) (int, error) {
-		if len(values) == 0 {
-			return 0, codedError(errSyntax)
-		}
-		return 1, read(values[0])
-	}}
+		return nil
+	})
 }
 
 var errBadCursor = fieldError("cursor", "not a cursor of this command")
 
 // listOutbox replies with ids. The last one is the CURSOR of the next page.
 func listOutbox(c *conn, args [][]byte) {
-	b := c.batch
-	author, err := idOf("author", args[1])
-	limit, after, hasAfter := timeline.LimitDefault, uint64(0), false
-	if err == nil {
-		err = options(args, 2, limitOption(&limit), textOption("cursor", func(text []byte) error {
-			if after, hasAfter = parseID(text); !hasAfter {
-				return errBadCursor
-			}
-			return nil
-		}))
-	}
-	if b.failed(err) {
-		return
-	}
-	var posts []shard.Post
-	b.read(feedRows, call{
-		read: func(opt *shard.ReadOptions) (err error) {
-			posts, _, err = c.server.node().timelines.Outbox(author, after, hasAfter, limit, opt)
-			return err
-		},
-		reply: func(dst []byte, _ bool) []byte {
-			dst = resp.AppendArray(dst, len(posts))
-			for _, p := range posts {
-				dst = resp.AppendBulk(dst, formatUint(p.ID))
-			}
-			return dst
-		},
+	a := c.arguments(args)
+	author, limit, after, hasAfter := a.id("author"), timeline.LimitDefault, uint64(0), false
+	a.options(limitOption(&limit), textOption("cursor", func(text []byte) error {
+		if after, hasAfter = parseID(text); !hasAfter {
+			return errBadCursor
+		}
+		return nil
+	}))
+	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]shard.Post, error) {
+		posts, _, err := c.server.node().timelines.Outbox(author, after, hasAfter, limit, opt)
+		return posts, err
+	}, func(dst []byte, posts []shard.Post, _ bool) []byte {
+		dst = resp.AppendArray(dst, len(posts))
+		for _, p := range posts {
+			dst = resp.AppendBulk(dst, formatUint(p.ID))
+		}
+		return dst
 	})
 }
 
 // readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP, COUNTS and MEMBER.
 func readTimeline(c *conn, args [][]byte) {
-	b := c.batch
-	q := timeline.Query{Limit: timeline.LimitDefault}
+	a := c.arguments(args)
+	q := timeline.Query{User: a.user(), Limit: timeline.LimitDefault}
 	var sets []byte // the columns of MEMBER
-	var err error
-	if q.User, err = userOf(args[1]); err == nil {
-		err = options(args, 2, limitOption(&q.Limit),
-			textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
-			textOption("group", func(name []byte) error {
-				if q.Group = string(name); !raftfsm.ValidGroupName(name) {
-					return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax))
-				}
-				return nil
-			}),
-			textOption("counts", func(name []byte) error {
-				if !c.mayRead(string(name)) {
-					return codedError("NOPERM the user may not read the keyspace of the counts")
-				}
-				const problem = "no such keyspace of counters"
-				if q.Counts = c.server.node().Keyspace(string(name)); q.Counts == nil {
-					return unknown(name, "counts: "+problem)
-				} else if q.Counts.Kind != shard.KindCounters {
-					return fieldError("counts", problem)
-				}
-				return nil
-			}),
-			textOption("member", func(columns []byte) error { sets = columns; return nil }))
-	}
-	if err == nil && sets != nil {
-		err = c.memberOption(&q, sets)
-	}
-	if b.failed(err) {
-		return
-	}
-	var p timeline.Page
-	b.read(feedRows, call{
-		read: func(opt *shard.ReadOptions) error {
-			seen, of := *opt, c.writtenToTimeline(&q)
-			for _, w := range of {
-				if token := w.token.Load(); token != nil {
-					seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(seen.Token.At, token.At)
-				}
+	a.options(limitOption(&q.Limit),
+		textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
+		textOption("group", func(name []byte) error {
+			if q.Group = string(name); !raftfsm.ValidGroupName(name) {
+				return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax))
 			}
-			return seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, of...)
-		},
-		reply: func(dst []byte, resp3 bool) []byte { return appendTimeline(dst, &q, &p, resp3) },
-	})
+			return nil
+		}),
+		textOption("counts", func(name []byte) error {
+			if !c.mayRead(string(name)) {
+				return codedError("NOPERM the user may not read the keyspace of the counts")
+			}
+			const problem = "no such keyspace of counters"
+			if q.Counts = c.server.node().Keyspace(string(name)); q.Counts == nil {
+				return unknown(name, "counts: "+problem)
+			} else if q.Counts.Kind != shard.KindCounters {
+				return fieldError("counts", problem)
+			}
+			return nil
+		}),
+		textOption("member", func(columns []byte) error { sets = columns; return nil }))
+	if a.err == nil && sets != nil {
+		a.fail(c.memberOption(&q, sets))
+	}
+	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) (*timeline.Page, error) {
+		var p timeline.Page
+		seen, of := *opt, c.writtenToTimeline(&q)
+		for _, w := range of {
+			if token := w.token.Load(); token != nil {
+				seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(seen.Token.At, token.At)
+			}
+		}
+		err := seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, of...)
+		return &p, err
+	}, func(dst []byte, p *timeline.Page, resp3 bool) []byte { return appendTimeline(dst, &q, p, resp3) })
 }
 
 // memberOption reads the columns of MEMBER, separated by commas: of the keyspace of COUNTS, or

@@ -147,3 +147,27 @@ func TestPollAllocates(t *testing.T) {
 		t.Errorf("%v allocations for 100 polls", got)
 	}
 }
+
+// Writes whose results depend on each other do not run side by side: a feed begins at the posts
+// that an outbox has, and a position at the notices of its channel.
+func TestWavesOfDependentWrites(t *testing.T) {
+	channel, position, feed, outbox := subject{name: "news"}, subject{ofUser, 7, "news"}, subject{kind: ofUser, id: 7}, subject{kind: ofAuthor, id: 9}
+	for _, test := range []struct {
+		about []subject
+		want  int
+	}{
+		{[]subject{outbox, feed}, 1},
+		{[]subject{feed, outbox}, 1},
+		{[]subject{channel, position}, 1},
+		{[]subject{position, feed, position}, 2},
+		{[]subject{outbox, {kind: ofAuthor, id: 10}}, 2},
+	} {
+		var all []call
+		for _, about := range test.about {
+			all = append(all, call{about: about})
+		}
+		if got := wave(all); got != test.want {
+			t.Errorf("%v: %d run side by side, want %d", test.about, got, test.want)
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 func userCommands() []spec {
 	const group = "countd"
 	return []spec{
-		{"countd.unread.get", 2, keyed, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "counts that a user has not seen, by column", unreadGet},
+		{"countd.unread.get", 2, keyed, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "counts that a user has not seen, by column", looks(replyRow, (*batch).unreadRow)},
 		{"countd.unread.incr", -4, keyed | writes, noKeys, auth.Ingest.On(shard.KeyspaceUnread), group, "adds to the unseen counts of users", unreadIncr},
 		{"countd.unread.reset", -5, keyed | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "subtracts the counts that a user has seen", unreadReset},
 	}
@@ -39,19 +39,8 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 	if err != nil {
 		return key{}, err
 	}
-	id, err := userOf(user)
+	id, err := idOf("user", user)
 	return key{t, id, wholeRow, false}, err
-}
-
-func unreadGet(c *conn, args [][]byte) {
-	b := c.batch
-	k, err := b.unreadRow(args[1])
-	if b.failed(err) {
-		return
-	}
-	from := len(b.cells)
-	b.look(k)
-	b.answer(replyRow, from)
 }
 
 // unreadIncr parses triples of user, column and delta, and plans each as its own
@@ -88,13 +77,11 @@ func unreadIncr(c *conn, args [][]byte) {
 
 // unreadReset parses COLUMNS, or SEEN with a value for each column.
 func unreadReset(c *conn, args [][]byte) {
-	b := c.batch
-	k, err := b.unreadRow(args[1])
-	if b.failed(err) {
-		return
-	}
+	a, b := c.arguments(args), c.batch
+	k, err := b.unreadRow(a.next())
+	a.fail(err)
 	cells, columns, seen := make([]engine.Cell, 0, 2*engine.ColumnsMax), false, false
-	err = options(args, 2,
+	a.options(
 		listOption("columns", engine.ColumnsMax, 1, func(names [][]byte) (err error) {
 			columns = true
 			cells, err = k.resetCells(cells, names, 1)
@@ -105,11 +92,11 @@ func unreadReset(c *conn, args [][]byte) {
 			cells, err = k.resetCells(cells, pairs, 2)
 			return err
 		}),
-		b.keyOption(args))
-	if err == nil && columns == seen {
-		err = fieldError("seen", "a reset takes either COLUMNS or SEEN")
+		a.keyOption())
+	if columns == seen {
+		a.fail(fieldError("seen", "a reset takes either COLUMNS or SEEN"))
 	}
-	if b.failed(err) {
+	if b.failed(a.err) {
 		return
 	}
 	ops, _ := unread.ResetOps(k.id, cells, columns)
