@@ -157,7 +157,7 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	}
 	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
 	if err := s.node().Write(r.keyspace, w); err != nil {
-		return fmt.Errorf("cannot write: %w", r.withOps(err))
+		return fmt.Errorf("cannot write: %w", err)
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
 		return overflowFault(w, r.keyspace, w.Overflows[0])

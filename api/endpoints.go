@@ -110,16 +110,16 @@ func unreadRoutes() []route {
 		{"GET", "/v1/feed/{user}/followees", "feed_followees", takesRead | takesUser | takesCursor, readsFeed, (*Server).followees},
 
 		{"GET", "/v1/notices", "notices_list", takesRead | takesUnread, reads, rare(listChannels)},
-		{"POST", "/v1/notices/{channel}", "notices_publish", write | takesUnread | takesName, writes, numbered("seq", publish)},
-		{"DELETE", "/v1/notices/{channel}/{seq}", "notices_retract", takesWrite | takesUnread | takesName | takesNotice, writes, numbered("seq", retract)},
-		{"GET", "/v1/notices/{channel}/users/{user}", "notices_get", takesRead | takesUser | takesName | takesSince, reads, (*Server).notices},
-		{"POST", "/v1/notices/{channel}/users/{user}/read", "notices_read", write | takesUser | takesName, writes, (*Server).readNotices},
+		{"POST", "/v1/notices/{channel}", "notices_publish", write | takesUnread | takesName, writes, rare(publish)},
+		{"DELETE", "/v1/notices/{channel}/{seq}", "notices_retract", takesWrite | takesUnread | takesName | takesNotice, writes, rare(retract)},
+		{"GET", "/v1/notices/{channel}/users/{user}", "notices_get", takesRead | takesUser | takesName | takesSince, reads, rare(notices)},
+		{"POST", "/v1/notices/{channel}/users/{user}/read", "notices_read", write | takesUser | takesName, writes, rare(readNotices)},
 
 		{"GET", "/v1/dots", "dots_list", takesRead | takesUnread, reads, rare(listDots)},
-		{"PUT", "/v1/dots/{name}", "dots_set", write | takesUnread | takesName, writes, (*Server).setDot},
-		{"POST", "/v1/dots/{name}/fire", "dots_fire", write | takesUnread | takesName, writes, numbered("fired", fire)},
-		{"GET", "/v1/dots/{name}/users/{user}", "dots_get", takesRead | takesUser | takesName, reads, (*Server).showDot},
-		{"POST", "/v1/dots/{name}/users/{user}/clear", "dots_clear", write | takesUser | takesName, writes, (*Server).clearDot},
+		{"PUT", "/v1/dots/{name}", "dots_set", write | takesUnread | takesName, writes, rare(setDot, "new_users")},
+		{"POST", "/v1/dots/{name}/fire", "dots_fire", write | takesUnread | takesName, writes, rare(fire)},
+		{"GET", "/v1/dots/{name}/users/{user}", "dots_get", takesRead | takesUser | takesName, reads, rare(showDot)},
+		{"POST", "/v1/dots/{name}/users/{user}/clear", "dots_clear", write | takesUser | takesName, writes, rare(clearDot)},
 	}
 }
 
@@ -129,12 +129,12 @@ func postRoutes() []route {
 	return []route{
 		{"GET", "/v1/timeline/{user}", "timeline", takesRead | takesUser | takesPosts | takesJoins, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), (*Server).readTimeline},
 		{"GET", "/v1/outbox/{author}", "outbox_list", takesRead | takesAuthor | takesPosts, auth.Read.On(shard.KeyspaceUsers), (*Server).listOutbox},
-		{"POST", "/v1/outbox/{author}", "outbox_publish", takesWrite | takesBody | takesAuthor, auth.Ingest.On(shard.KeyspaceUsers), (*Server).publishPost},
-		{"DELETE", "/v1/outbox/{author}/{id}", "outbox_remove", takesWrite | takesAuthor, auth.Ingest.On(shard.KeyspaceUsers), (*Server).removePost},
+		{"POST", "/v1/outbox/{author}", "outbox_publish", takesWrite | takesBody | takesAuthor, auth.Ingest.On(shard.KeyspaceUsers), rare(publishPost, "id")},
+		{"DELETE", "/v1/outbox/{author}/{id}", "outbox_remove", takesWrite | takesAuthor, auth.Ingest.On(shard.KeyspaceUsers), rare(removePost)},
 		{"GET", "/v1/feed/{user}/groups", "feed_groups", takesRead | takesUser, auth.Read.On(shard.KeyspaceFeed), rare(listGroups)},
 		{"GET", "/v1/feed/{user}/groups/{name}", "feed_group_get", takesRead | group, auth.Read.On(shard.KeyspaceFeed), (*Server).getGroup},
 		{"PUT", "/v1/feed/{user}/groups/{name}", "feed_group_put", takesWrite | takesBody | group, auth.Write.On(shard.KeyspaceFeed), (*Server).putGroup},
-		{"DELETE", "/v1/feed/{user}/groups/{name}", "feed_group_delete", takesWrite | group, auth.Write.On(shard.KeyspaceFeed), (*Server).dropGroup},
+		{"DELETE", "/v1/feed/{user}/groups/{name}", "feed_group_delete", takesWrite | group, auth.Write.On(shard.KeyspaceFeed), rare(dropGroup)},
 	}
 }
 

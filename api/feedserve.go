@@ -98,7 +98,7 @@ func (s *Server) changeFeed(ctx *fasthttp.RequestCtx, r *request,
 
 func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed, err error) error {
 	if err != nil {
-		return fmt.Errorf("cannot change feed: %w", r.withOps(err))
+		return fmt.Errorf("cannot change feed: %w", err)
 	}
 	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "unread", f.Unread) })
 	return nil

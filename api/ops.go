@@ -30,7 +30,7 @@ func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
 	if err := s.node().Write(w.Spaces[0], w); err != nil {
-		return fmt.Errorf("cannot write: %w", r.withOps(err))
+		return fmt.Errorf("cannot write: %w", err)
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
 		return overflowFault(w, keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])

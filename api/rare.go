@@ -87,6 +87,9 @@ func problemOf(t reflect.Type) string {
 	case reflect.Uint64:
 		return notUint64
 	case reflect.Int64:
+		if t == reflect.TypeFor[noticeSeq]() {
+			return notCount
+		}
 		return notInt64
 	case reflect.Int:
 		return "not an integer"

@@ -33,6 +33,12 @@ func (e *endpoint) writesRows() bool {
 	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0 || ofUsers
 }
 
+// writesIDs reports whether the endpoint writes to ids, which the answer to a failure has.
+func (e *endpoint) writesIDs() bool {
+	of := e.takes & (takesKeyspace | takesOps | takesUnread | takesID)
+	return e.takes&takesWrite != 0 && of != 0 && e.takes&(takesName|takesID) != takesName
+}
+
 // takes is a set of properties of an endpoint.
 type takes uint32
 

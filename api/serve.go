@@ -222,7 +222,11 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	if err := r.readHead(ctx, s.node(), to, e); err != nil {
 		return err
 	}
-	return e.call(s, ctx, r)
+	err = e.call(s, ctx, r)
+	if err != nil && e.writesIDs() {
+		err = r.withOps(err)
+	}
+	return err
 }
 
 // errPanicked is returned by call for a panic, which it has logged.

@@ -17,47 +17,28 @@ import (
 	"github.com/countd/countd/timeline"
 )
 
-// publishPost reads {"id":…} and answers whether the post is new, and the author's posts.
-func (s *Server) publishPost(ctx *fasthttp.RequestCtx, r *request) error {
-	var id uint64
-	err := r.allMembers(ctx.Request.Body(), []string{"id"}, func(c *cursor, _ int) {
-		var ok bool
-		if id, ok = c.ID(); !ok {
-			c.Fail("id", notUint64)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	p, err := s.node().timelines.Publish(r.id, id, &r.write)
-	return r.answerPublished(ctx, id, p, err)
+// publishPost adds a post to an author's outbox.
+func publishPost(_ context.Context, s *Server, r *request, body *struct {
+	ID client.ID `json:"id"`
+}) (client.PostResult, error) {
+	return r.posted(uint64(body.ID), s.node().timelines.Publish)
 }
 
-func (s *Server) removePost(ctx *fasthttp.RequestCtx, r *request) error {
+func removePost(_ context.Context, s *Server, r *request, _ *nothing) (client.PostResult, error) {
 	id, ok := strictjson.ParseUint64(r.name)
 	if !ok {
-		return invalid("id", notUint64)
+		return client.PostResult{}, invalid("id", notUint64)
 	}
-	p, err := s.node().timelines.Remove(r.id, id, &r.write)
-	return r.answerPublished(ctx, id, p, err)
+	return r.posted(id, s.node().timelines.Remove)
 }
 
-func (r *request) answerPublished(ctx *fasthttp.RequestCtx, id uint64, p timeline.Published, err error) error {
-	if err != nil {
-		return fmt.Errorf("cannot change outbox: %w", r.withID(id, err))
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte {
-		return jsontext.AppendNumber(append(jsontext.AppendBool(dst, "changed", p.Changed), ','), "posts", p.Posts)
-	})
-	return nil
-}
-
-// withID is withOps for a write of one id that is not the one in the path.
-func (r *request) withID(id uint64, err error) error {
+// posted changes an outbox. From then on the request is about the post, which the answer names if
+// the outcome is unknown.
+func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (timeline.Published, error)) (client.PostResult, error) {
 	author := r.id
 	r.id = id
-	defer func() { r.id = author }()
-	return r.withOps(err)
+	p, err := change(author, id, &r.write)
+	return client.PostResult{Changed: p.Changed, Posts: p.Posts, Written: r.written()}, err
 }
 
 // limitOf returns the posts of a page.
@@ -197,20 +178,17 @@ func (s *Server) putGroup(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	size, err := s.node().timelines.PutGroup(r.id, string(r.name), r.ids, &r.write)
-	return r.answerGroup(ctx, size, err)
-}
-
-// dropGroup answers that the group has no followees. To drop an absent group is fine.
-func (s *Server) dropGroup(ctx *fasthttp.RequestCtx, r *request) error {
-	return r.answerGroup(ctx, 0, s.node().timelines.DropGroup(r.id, string(r.name), &r.write))
-}
-
-func (r *request) answerGroup(ctx *fasthttp.RequestCtx, size int64, err error) error {
 	if err != nil {
-		return fmt.Errorf("cannot change group: %w", r.withOps(err))
+		return fmt.Errorf("cannot change group: %w", err)
 	}
 	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "followees", size) })
 	return nil
+}
+
+// dropGroup answers that the group has no followees. To drop an absent group is fine.
+func dropGroup(_ context.Context, s *Server, r *request, _ *nothing) (client.GroupResult, error) {
+	err := s.node().timelines.DropGroup(r.id, string(r.name), &r.write)
+	return client.GroupResult{Written: r.written()}, err
 }
 
 // Compile-time check that a node serves timelines.

@@ -97,36 +97,6 @@ func (r *request) decodeReset(body []byte) error {
 	return nil
 }
 
-// decodeUpTo parses {"up_to":n}, {"since":n}, {} or an empty body; nil stands for a missing
-// value.
-func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
-	known := []string{"up_to", "since"}
-	var values [2]*int64
-	_, err = r.members(optional(body), known, func(c *cursor, member int) {
-		v, ok := c.Int64()
-		if !ok || v < 0 {
-			c.Fail(known[member], notCount)
-		}
-		values[member] = &v
-	})
-	if err == nil && values[0] != nil && values[1] != nil {
-		err = invalid("since", "a read goes up to a notice or begins behind one, not both")
-	}
-	return values[0], values[1], err
-}
-
-// decodeNothing parses {} or an empty body.
-func (r *request) decodeNothing(body []byte) error {
-	_, err := r.members(optional(body), nil, func(*cursor, int) {})
-	return err
-}
-
-// decodeFlag reads {"name":true or false}.
-func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
-	err = r.allMembers(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
-	return set, err
-}
-
 // decodeFollowees parses {"followees":[…]} into r.ids.
 func (r *request) decodeFollowees(body []byte) error {
 	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDs("followees", 0, unread.FolloweesMax) })

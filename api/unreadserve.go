@@ -2,13 +2,11 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -48,108 +46,87 @@ func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []by
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
 }
 
-// numbered returns a write of everybody's notices or dots. It answers with the number that write
-// returns, under a name.
-func numbered(name string, write func(*unread.Numbers, *request) (int64, error)) handler {
-	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-		if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-			return err
-		}
-		number, err := write(s.node().unread, r)
-		if err != nil {
-			return fmt.Errorf("cannot change notices or dots: %w", err)
-		}
-		answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, name, number) })
-		return nil
-	}
+// written returns what the answer of every write has.
+func (r *request) written() client.Written {
+	return client.Written{Duplicate: r.write.Duplicate, Token: string(r.write.Token.AppendText(nil))}
 }
 
-func publish(u *unread.Numbers, r *request) (int64, error) {
-	return u.Publish(string(r.name), &r.write)
+func publish(_ context.Context, s *Server, r *request, _ *nothing) (client.Published, error) {
+	seq, err := s.node().unread.Publish(string(r.name), &r.write)
+	return client.Published{Seq: seq, Written: r.written()}, err
 }
 
-func retract(u *unread.Numbers, r *request) (int64, error) {
+func retract(_ context.Context, s *Server, r *request, _ *nothing) (client.Published, error) {
 	seq := int64(r.id)
 	if seq < 0 {
-		return 0, invalid("seq", notCount)
+		return client.Published{}, invalid("seq", notCount)
 	}
-	return seq, u.Retract(string(r.name), seq, &r.write)
+	err := s.node().unread.Retract(string(r.name), seq, &r.write)
+	return client.Published{Seq: seq, Written: r.written()}, err
 }
 
-func fire(u *unread.Numbers, r *request) (int64, error) { return u.Fire(string(r.name), &r.write) }
-
-func (s *Server) notices(ctx *fasthttp.RequestCtx, r *request) error {
+func notices(_ context.Context, s *Server, r *request, _ *nothing) (client.Notices, error) {
 	n, err := s.node().unread.Notices(string(r.name), r.id, r.asked.since, &r.read)
-	if err != nil {
-		return fmt.Errorf("cannot read notices: %w", err)
-	}
-	answer(ctx, func(dst []byte) []byte { return append(appendNotices(append(dst, '{'), n), '}') })
-	return nil
+	return showNotices(n), err
 }
 
-// appendNotices appends "unread":n,"last_read":n,"latest":n.
-func appendNotices(dst []byte, n unread.Notices) []byte {
-	dst = jsontext.AppendNumber(dst, "unread", n.Unread)
+func showNotices(n unread.Notices) client.Notices {
+	shown := client.Notices{Unread: n.Unread, Latest: n.Latest}
 	if n.Seen {
-		dst = jsontext.AppendNumber(append(dst, ','), "last_read", n.LastRead)
-	} else {
-		dst = append(dst, `,"last_read":null`...)
+		shown.LastRead = &n.LastRead
 	}
-	return jsontext.AppendNumber(append(dst, ','), "latest", n.Latest)
+	return shown
 }
 
-func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
-	upTo, since, err := r.decodeUpTo(ctx.Request.Body())
-	if err != nil {
-		return err
-	}
+// noticeSeq is the number of a notice, or of the latest one that a user has read.
+type noticeSeq int64
+
+// readNotices moves a user to a notice, or to the latest one if the body has none.
+func readNotices(_ context.Context, s *Server, r *request, body *struct {
+	UpTo  *noticeSeq `json:"up_to"`
+	Since *noticeSeq `json:"since"`
+}) (client.NoticesRead, error) {
 	var n unread.Notices
-	if since != nil {
-		n, err = s.node().unread.BeginNotices(string(r.name), r.id, *since, &r.write)
-	} else {
-		n, err = s.node().unread.ReadNotices(string(r.name), r.id, upTo, &r.write)
+	var err error
+	switch {
+	case body.UpTo != nil && body.Since != nil:
+		err = invalid("since", "a read goes up to a notice or begins behind one, not both")
+	case body.UpTo != nil && *body.UpTo < 0:
+		err = invalid("up_to", notCount)
+	case body.Since != nil && *body.Since < 0:
+		err = invalid("since", notCount)
+	case body.Since != nil:
+		n, err = s.node().unread.BeginNotices(string(r.name), r.id, int64(*body.Since), &r.write)
+	default:
+		n, err = s.node().unread.ReadNotices(string(r.name), r.id, (*int64)(body.UpTo), &r.write)
 	}
-	if err != nil {
-		return fmt.Errorf("cannot read notices: %w", r.withOps(err))
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNotices(dst, n) })
-	return nil
+	return client.NoticesRead{Notices: showNotices(n), Written: r.written()}, err
 }
 
-func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
-	newUsers, err := r.decodeFlag(ctx.Request.Body(), "new_users")
-	if err != nil {
-		return err
-	}
-	fired, err := s.node().unread.SetDot(string(r.name), newUsers, &r.write)
-	if err != nil {
-		return fmt.Errorf("cannot set dot: %w", err)
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte {
-		return jsontext.AppendBool(append(jsontext.AppendNumber(dst, "fired", fired), ','), "new_users", newUsers)
-	})
-	return nil
+func fire(_ context.Context, s *Server, r *request, _ *nothing) (client.Fired, error) {
+	fired, err := s.node().unread.Fire(string(r.name), &r.write)
+	return client.Fired{Fired: fired, Written: r.written()}, err
 }
 
-func (s *Server) showDot(ctx *fasthttp.RequestCtx, r *request) error {
+func setDot(_ context.Context, s *Server, r *request, body *struct {
+	NewUsers bool `json:"new_users"`
+}) (any, error) {
+	fired, err := s.node().unread.SetDot(string(r.name), body.NewUsers, &r.write)
+	return struct {
+		Fired    int64 `json:"fired"`
+		NewUsers bool  `json:"new_users"`
+		client.Written
+	}{fired, body.NewUsers, r.written()}, err
+}
+
+func showDot(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
 	shows, err := s.node().unread.Shows(string(r.name), r.id, &r.read)
-	if err != nil {
-		return fmt.Errorf("cannot read dot: %w", err)
-	}
-	answer(ctx, func(dst []byte) []byte { return append(jsontext.AppendBool(append(dst, '{'), "show", shows), '}') })
-	return nil
+	return map[string]any{"show": shows}, err
 }
 
-func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
-		return err
-	}
+func clearDot(_ context.Context, s *Server, r *request, _ *nothing) (client.Shown, error) {
 	shows, err := s.node().unread.ClearDot(string(r.name), r.id, &r.write)
-	if err != nil {
-		return fmt.Errorf("cannot clear dot: %w", r.withOps(err))
-	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendBool(dst, "show", shows) })
-	return nil
+	return client.Shown{Show: shows, Written: r.written()}, err
 }
 
 func listChannels(_ context.Context, s *Server, r *request, _ *nothing) (any, error) {
