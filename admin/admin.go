@@ -8,6 +8,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -58,15 +59,26 @@ func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps, err := askPlan(ctx, n)
+	raw, err := n.AskCatalogLeader(ctx, PlanCall, nil)
+	if err != nil {
+		return nil, err
+	}
+	steps := []client.PlanStep{} // they name nodes by key
+	if err := json.Unmarshal(raw, &steps); err != nil {
+		return nil, fmt.Errorf("cannot read the plan of the catalog's leader: %w", err)
+	}
 	name := Names(n.Catalog())
 	for i := range steps {
 		s := &steps[i]
 		s.Add, s.Remove = name.all(s.Add), name.all(s.Remove)
 		s.From, s.To, s.Node, s.Reason = name[s.From], name[s.To], name[s.Node], name.in(s.Reason)
 	}
-	return steps, err
+	return steps, nil
 }
+
+// PlanCall is the name of the call by which a node asks the leader of the catalog for the
+// next steps of the placement.
+const PlanCall = "cluster.plan"
 
 // OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when another node
 // leads the group. The caller closes the snapshot.
@@ -117,20 +129,7 @@ func (a *Cluster) Change(ctx context.Context, change Change) (*client.Changed, e
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	o := operation{node: n, alive: a.cfg.Alive, catalog: n.Catalog()}
-	switch c := change.(type) {
-	case NodeChange:
-		return o.setState(ctx, c)
-	case TransferChange:
-		return o.transfer(ctx, c)
-	case MoveChange:
-		return o.move(ctx, c)
-	case HoldChange:
-		return o.hold(ctx, c.Held)
-	case FinalizeChange:
-		return o.finalize(ctx)
-	}
-	return nil, fmt.Errorf("no such change: %T", change)
+	return change.make(ctx, &operation{node: n, alive: a.cfg.Alive, catalog: n.Catalog()})
 }
 
 // NodeNames holds the names of nodes as operators read them, by key.

@@ -168,7 +168,7 @@ func TestNodesAreFound(t *testing.T) {
 	if _, err := o.find("n9"); !errors.Is(err, ErrNoSuchNode) {
 		t.Errorf("n9: %v", err)
 	}
-	var refused *RefusedError
+	var refused *catalog.RefusedError
 	if _, err := o.find("n4"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "give the key") {
 		t.Errorf("n4, of which there are two: %v", err)
 	}

@@ -20,7 +20,7 @@ type operation struct {
 }
 
 func refusedf(format string, args ...any) error {
-	return &RefusedError{Reason: fmt.Sprintf(format, args...)}
+	return &catalog.RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
 // command applies a command to the catalog.
@@ -71,7 +71,7 @@ func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	return node, err
 }
 
-func (o *operation) setState(ctx context.Context, c NodeChange) (*client.Changed, error) {
+func (c NodeChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
 	node, err := o.find(c.Node)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (o *operation) facts(ctx context.Context, group uint32) (shard.LeaderView, 
 	return facts, placement.Target, nil
 }
 
-func (o *operation) transfer(ctx context.Context, c TransferChange) (*client.Changed, error) {
+func (c TransferChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (o *operation) changedGroup(number uint32, leader string, target []string) 
 	return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
 }
 
-func (o *operation) move(ctx context.Context, c MoveChange) (*client.Changed, error) {
+func (c MoveChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -206,15 +206,15 @@ func (o *operation) move(ctx context.Context, c MoveChange) (*client.Changed, er
 	return o.changedGroup(c.Group, facts.Leader, next), nil
 }
 
-func (o *operation) hold(ctx context.Context, held bool) (*client.Changed, error) {
-	if err := o.command(ctx, &catalog.Command{HoldVersion: &catalog.HoldVersionEntry{Held: held}}); err != nil {
+func (c HoldChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+	if err := o.command(ctx, &catalog.Command{HoldVersion: &catalog.HoldVersionEntry{Held: c.Held}}); err != nil {
 		return nil, err
 	}
 	return o.changedVersion(), nil
 }
 
-func (o *operation) finalize(ctx context.Context) (*client.Changed, error) {
-	if _, err := o.hold(ctx, false); err != nil {
+func (FinalizeChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+	if _, err := (HoldChange{}).make(ctx, o); err != nil {
 		return nil, err
 	}
 	for {

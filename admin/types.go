@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 
 	"github.com/countd/countd/client"
@@ -16,20 +17,15 @@ var (
 	ErrNoSuchGroup = errors.New("no such group")
 )
 
-// RefusedError is returned for a change that the cluster cannot make in its present state.
-// Nothing was changed.
-type RefusedError struct{ Reason string }
-
-func (e *RefusedError) Error() string { return e.Reason }
-
 // ElsewhereError is returned for a request that only another node can answer.
 type ElsewhereError struct{ HTTPAddr string } // of that node, HOST:PORT
 
 func (e *ElsewhereError) Error() string { return "the node at " + e.HTTPAddr + " answers this" }
 
-// Change is one of NodeChange, TransferChange, MoveChange, HoldChange and FinalizeChange.
-// A change names nodes by name or key.
-type Change interface{ change() }
+// Change is a change of the cluster. It names nodes by name or key.
+type Change interface {
+	make(ctx context.Context, o *operation) (*client.Changed, error)
+}
 
 // NodeChange sets the state of a node.
 type NodeChange struct {
@@ -56,12 +52,6 @@ type HoldChange struct{ Held bool }
 // support.
 type FinalizeChange struct{}
 
-func (NodeChange) change()     {}
-func (TransferChange) change() {}
-func (MoveChange) change()     {}
-func (HoldChange) change()     {}
-func (FinalizeChange) change() {}
-
 // View is the cluster as its nodes report it. It names nodes as Names does.
 type View struct {
 	client.ClusterNodes                       // its name is the --cluster-name of the node that answers
@@ -75,17 +65,4 @@ type ColdNode struct {
 	Node    string `json:"node"`
 	Answers bool   `json:"answers"`
 	*tiering.ColdReport
-}
-
-// ColdOrdered holds the answers of the nodes to a tiering order.
-type ColdOrdered struct {
-	ID    string            `json:"id"` // of the order; "" for a dry run
-	Nodes []ColdOrderedNode `json:"nodes"`
-}
-
-// ColdOrderedNode is the answer of one node to a tiering order.
-type ColdOrderedNode struct {
-	Node    string `json:"node"`
-	Answers bool   `json:"answers"` // without an answer the node begins nothing, unless it answered too late
-	tiering.ColdAnswer
 }

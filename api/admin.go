@@ -49,7 +49,7 @@ type Admin interface {
 	Cold(ctx context.Context) ([]admin.ColdNode, error)
 	// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
 	// It does not wait for the end.
-	OrderCold(ctx context.Context, order tiering.TieringJob) (*admin.ColdOrdered, error)
+	OrderCold(ctx context.Context, order tiering.TieringJob) (*client.ColdOrdered, error)
 	// OpenSnapshot takes a snapshot of a shard. It returns an admin.ElsewhereError when
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)

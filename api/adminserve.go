@@ -98,7 +98,7 @@ func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 	DryRun    bool       `json:"dry_run"`
 	Before    *client.ID `json:"before"`
 	OlderThan *int64     `json:"older_than_seconds"`
-}) (*admin.ColdOrdered, error) {
+}) (*client.ColdOrdered, error) {
 	const least, most = int64(tiering.ColdOlderMin / time.Second), int64(tiering.ColdOlderMax / time.Second)
 	order := tiering.TieringJob{Verb: tiering.ColdMigrate, DryRun: body.DryRun}
 	if body.Keyspace != nil {
@@ -124,7 +124,7 @@ func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 	return s.cfg.Admin.OrderCold(until, order)
 }
 
-func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*admin.ColdOrdered, error) {
+func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*client.ColdOrdered, error) {
 	return s.cfg.Admin.OrderCold(until, tiering.TieringJob{Verb: tiering.ColdStop})
 }
 

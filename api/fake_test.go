@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -102,7 +101,7 @@ func (n *fakeNode) troubleLocked() error {
 	case "disk_full":
 		return &shard.DiskFullError{FreeBytes: 1_000_000_000, NeededBytes: 1_200_000_000, ReserveBytes: 1_073_741_824}
 	case "refused":
-		return &admin.RefusedError{Reason: "n2 is the only node that stays"}
+		return &catalog.RefusedError{Reason: "n2 is the only node that stays"}
 	case "conflict":
 		return shard.ErrConflict
 	case "expired":
@@ -239,7 +238,7 @@ func (n *fakeNode) DropKeyspace(_ context.Context, name string) (*shard.Keyspace
 		return nil, shard.ErrUnknownKeyspace
 	}
 	if shard.IsBuiltin(name) {
-		return nil, &shard.DropRefusedError{Reason: "keyspace " + name + " is built in"}
+		return nil, &catalog.RefusedError{Reason: "keyspace " + name + " is built in"}
 	}
 	delete(n.mu.keyspaces, name)
 	delete(n.mu.rows, name)
@@ -257,14 +256,14 @@ func (n *fakeNode) DropColumn(_ context.Context, name, column string) (*shard.Ke
 		return nil, shard.ErrUnknownKeyspace
 	}
 	if name == "posts" && column == "view" {
-		return nil, &shard.DropRefusedError{Reason: "column view of keyspace posts is built in"}
+		return nil, &catalog.RefusedError{Reason: "column view of keyspace posts is built in"}
 	}
 	number := old.Column(column)
 	if number < 0 {
 		return nil, shard.ErrUnknownColumn
 	}
 	if len(old.Names()) == 1 {
-		return nil, &shard.DropRefusedError{Reason: fmt.Sprintf("%s is the last column of keyspace %s", column, name)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("%s is the last column of keyspace %s", column, name)}
 	}
 	changed := *old
 	changed.Columns, changed.Dropped = slices.Clone(old.Columns), append(slices.Clone(old.Dropped), number)

@@ -93,7 +93,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Chang
 			return nil, admin.ErrNoSuchGroup
 		}
 		if c.From != "n2" {
-			return nil, &admin.RefusedError{Reason: fmt.Sprintf("group 1 is not to be on %s", c.From)}
+			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("group 1 is not to be on %s", c.From)}
 		}
 		return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
 	case admin.HoldChange:
@@ -122,7 +122,7 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 	}, nil
 }
 
-func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*admin.ColdOrdered, error) {
+func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*client.ColdOrdered, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -133,16 +133,16 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*admi
 		if order.OlderThan > 0 {
 			return nil, &shard.ArgumentError{Field: "older_than_seconds", Problem: "ids of users carry no time (--id-layout): give before"}
 		}
-		return nil, &admin.RefusedError{Reason: "n1: its disk has no room"}
+		return nil, &catalog.RefusedError{Reason: "n1: its disk has no room"}
 	}
-	n1 := admin.ColdOrderedNode{Node: "n1", Answers: true}
+	n1 := client.ColdOrderedNode{Node: "n1", Answers: true}
 	if order.Verb == tiering.ColdMigrate {
 		n1.Rows = 30_000
 	}
-	ordered := &admin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []admin.ColdOrderedNode{n1, {Node: "n2"}}}
+	ordered := &client.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []client.ColdOrderedNode{n1, {Node: "n2"}}}
 	if order.DryRun {
 		ordered.ID = ""
-		ordered.Nodes[1] = admin.ColdOrderedNode{Node: "n2", Answers: true, ColdAnswer: tiering.ColdAnswer{Refused: "another job is running", Never: true}}
+		ordered.Nodes[1] = client.ColdOrderedNode{Node: "n2", Answers: true, Refused: "another job is running", Never: true}
 	}
 	return ordered, nil
 }

@@ -7,11 +7,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/admin"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/sources"
 )
 
 // faultOf returns the fault for an error of a handler. It reports false for an unexpected
@@ -23,8 +22,8 @@ func faultOf(err error) (*fault, bool) {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f, true
 	}
-	if reason := refusalOf(err); reason != "" {
-		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: reason}, true
+	if e, ok := errors.AsType[*catalog.RefusedError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: e.Reason}, true
 	}
 	if silent, ok := errors.AsType[*tiering.ColdSilentError](err); ok {
 		return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNoQuorum, message: silent.Error()}, true
@@ -72,23 +71,6 @@ func faultOf(err error) (*fault, bool) {
 		code:    codeInternal,
 		message: "the server failed; its log says why",
 	}, false
-}
-
-// refusalOf returns why a change that the cluster cannot make now was refused, or "".
-func refusalOf(err error) string {
-	if e, ok := errors.AsType[*admin.RefusedError](err); ok {
-		return e.Reason
-	}
-	if e, ok := errors.AsType[*sources.RefusedError](err); ok {
-		return e.Reason
-	}
-	if e, ok := errors.AsType[*auth.RefusedError](err); ok {
-		return e.Reason
-	}
-	if e, ok := errors.AsType[*shard.DropRefusedError](err); ok {
-		return e.Reason
-	}
-	return ""
 }
 
 // faultOfPartial returns the fault for a write that some of its shards applied: 504 if the

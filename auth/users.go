@@ -28,11 +28,6 @@ type FieldError struct{ Field, Problem string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// RefusedError is returned for a change that the cluster cannot make as it is.
-type RefusedError struct{ Reason string }
-
-func (e *RefusedError) Error() string { return e.Reason }
-
 const (
 	// LimitMax bounds a limit of a user. No node does so much.
 	LimitMax = 1_000_000_000
@@ -159,7 +154,7 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 	case err != nil:
 		return catalog.Result{}, nil, err
 	case r.Refused != "":
-		return catalog.Result{}, nil, &RefusedError{r.Refused}
+		return catalog.Result{}, nil, &catalog.RefusedError{Reason: r.Refused}
 	}
 	return *r, behind, nil
 }

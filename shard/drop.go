@@ -12,17 +12,12 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// DropRefusedError is returned for a drop of what a cluster cannot be without. Nothing was changed.
-type DropRefusedError struct{ Reason string }
-
-func (e *DropRefusedError) Error() string { return e.Reason }
-
 // DropKeyspace drops a keyspace, with all its rows, and returns what it was. Its name is
 // free when DropKeyspace returns, and the nodes that answer know it. Each node deletes its
 // replicas after that.
 func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error) {
 	if name == catalogName || IsBuiltin(name) {
-		return nil, &DropRefusedError{fmt.Sprintf("keyspace %s is built in", name)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("keyspace %s is built in", name)}
 	}
 	k, err := n.toDrop(ctx, name)
 	if err != nil {
@@ -33,7 +28,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	case err != nil:
 		return nil, err
 	case r.Refused != "":
-		return nil, &DropRefusedError{r.Refused}
+		return nil, &catalog.RefusedError{Reason: r.Refused}
 	case r.Missing:
 		return nil, ErrUnknownKeyspace
 	}
@@ -49,7 +44,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 // of the column are not shown any more, and no other column gets its number.
 func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
 	if keyspace.HasBuiltin(name, column) {
-		return nil, &DropRefusedError{fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
 	}
 	k, err := n.toDrop(ctx, name)
 	if err != nil {
@@ -66,7 +61,7 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	case err != nil:
 		return nil, err
 	case r.Refused != "":
-		return nil, &DropRefusedError{r.Refused}
+		return nil, &catalog.RefusedError{Reason: r.Refused}
 	case r.Missing && n.catalog.View().Dropped(k.FirstGroup):
 		return nil, ErrUnknownKeyspace
 	case r.Missing:

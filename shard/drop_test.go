@@ -140,7 +140,7 @@ func TestDropKeyspace(t *testing.T) {
 		t.Errorf("a drop of none: %v", err)
 	}
 	for _, name := range []string{"posts", "users", "unread", "feed", "board", "meta"} {
-		if _, err := all[0].DropKeyspace(ctx, name); !errors.As(err, new(*DropRefusedError)) {
+		if _, err := all[0].DropKeyspace(ctx, name); !errors.As(err, new(*catalog.RefusedError)) {
 			t.Errorf("a drop of %s: %v", name, err)
 		}
 	}
@@ -318,8 +318,8 @@ func TestDropColumn(t *testing.T) {
 		{"songs", "none", func(err error) bool { return errors.Is(err, ErrUnknownColumn) }},
 		{"songs", "", func(err error) bool { return errors.Is(err, ErrUnknownColumn) }},
 		{"none", "likes", func(err error) bool { return errors.Is(err, ErrUnknownKeyspace) }},
-		{"posts", "like", func(err error) bool { return errors.As(err, new(*DropRefusedError)) }},
-		{"unread", "dm", func(err error) bool { return errors.As(err, new(*DropRefusedError)) }},
+		{"posts", "like", func(err error) bool { return errors.As(err, new(*catalog.RefusedError)) }},
+		{"unread", "dm", func(err error) bool { return errors.As(err, new(*catalog.RefusedError)) }},
 	} {
 		if _, err := n.DropColumn(ctx, c.keyspace, c.column); !c.want(err) {
 			t.Errorf("column %q of %s: %v", c.column, c.keyspace, err)
@@ -330,7 +330,7 @@ func TestDropColumn(t *testing.T) {
 			t.Errorf("%s: %v", column, err)
 		}
 	}
-	if _, err := n.DropColumn(ctx, "songs", "likes"); !errors.As(err, new(*DropRefusedError)) {
+	if _, err := n.DropColumn(ctx, "songs", "likes"); !errors.As(err, new(*catalog.RefusedError)) {
 		t.Errorf("the last column: %v", err)
 	}
 }

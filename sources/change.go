@@ -17,12 +17,6 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// RefusedError is returned for a change that the present state does not allow. Nothing was
-// changed.
-type RefusedError struct{ Reason string }
-
-func (e *RefusedError) Error() string { return e.Reason }
-
 // Put creates a source, or replaces its configuration, which is JSON or YAML.
 func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, error) {
 	cfg, err := source.ParseNamed(name, text)
@@ -42,7 +36,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 			}
 			return s.set(ctx, n, of, cfg)
 		case known && errors.Is(err, sourcesink.ErrUnknownSource): // it would be read from its start again
-			return of, &RefusedError{"the source was deleted at the same time: put it again to make another"}
+			return of, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
 		case errors.Is(err, sourcesink.ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
 				return of, err
@@ -187,7 +181,7 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Sour
 			break
 		}
 		if err := cfg.Continues(before, at); err != nil {
-			return of, &RefusedError{err.Error()}
+			return of, &catalog.RefusedError{Reason: err.Error()}
 		}
 	}
 	return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {
@@ -309,7 +303,7 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 			return of, err
 		}
 		if _, err := source.ParseConfig(of.Config); err != nil { // unknown whether it has begun
-			return of, &RefusedError{fmt.Sprintf("the configuration is refused by this version: %v", err)}
+			return of, &catalog.RefusedError{Reason: fmt.Sprintf("the configuration is refused by this version: %v", err)}
 		}
 		if unbegun(of) {
 			if of, err = s.begun(ctx, n, of); err != nil {
@@ -335,7 +329,7 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 			return of, err
 		}
 		if !of.Paused {
-			return of, &RefusedError{"the source is not paused: pause it before a seek"}
+			return of, &catalog.RefusedError{Reason: "the source is not paused: pause it before a seek"}
 		}
 		cfg, err := source.ParseConfig(of.Config)
 		if err != nil {
@@ -381,7 +375,7 @@ func argument(err error) error {
 func refusal(err error) error {
 	for _, mendable := range []error{sourcesink.ErrNotPaused, sourcesink.ErrSourceChanged, sourcesink.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {
-			return &RefusedError{err.Error()}
+			return &catalog.RefusedError{Reason: err.Error()}
 		}
 	}
 	return err

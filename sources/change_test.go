@@ -377,7 +377,7 @@ func TestChangeInsideTransaction(t *testing.T) {
 		if pause {
 			must(st.Pause(ctx, "likes"))(t)
 		}
-		var refused *RefusedError
+		var refused *catalog.RefusedError
 		if _, err := put("three", "2"); !errors.As(err, &refused) || !strings.Contains(err.Error(), "inside a transaction") {
 			t.Errorf("changed inside a transaction: %v", err)
 		}
@@ -398,7 +398,7 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 	st.queue.add(0, event)
 	st.eventually("it is read", through(6))
 	for _, from := range []string{"0", "4"} {
-		var refused *RefusedError
+		var refused *catalog.RefusedError
 		if _, err := st.Past(ctx, "likes", "posts", 0, from); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "before 5") {
 			t.Errorf("messages from %s: %v", from, err)
 		}

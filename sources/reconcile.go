@@ -48,7 +48,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	}
 	recorded, known := of.Partitions[partition]
 	if !known || recorded.Identity == "" {
-		return nil, &RefusedError{fmt.Sprintf("partition %d was never read", partition)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("partition %d was never read", partition)}
 	}
 	cfg, err := source.ParseConfig(of.Config)
 	if err != nil {
@@ -58,21 +58,21 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		return nil, &shard.ArgumentError{Field: "from", Problem: fmt.Sprintf("%s is no id of a Redis stream; did you mean %s?", from, same)}
 	}
 	if meant := recorded.MeantFrom(); at.Less(meant) {
-		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
 	// Another source of the same name may have counted the messages below, with another meaning.
 	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
-		return nil, &RefusedError{fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
+		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
 	}
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
-		return nil, &RefusedError{err.Error()}
+		return nil, &catalog.RefusedError{Reason: err.Error()}
 	}
 	defer broker.Close()
 	past := source.Past{Number: of.Number, Source: cfg, Partition: partition, Identity: recorded.Identity, Broker: broker, Sink: n.Sink()}
 	ops, next, err := past.Read(ctx, at, pastMessages)
 	if err != nil {
-		return nil, &RefusedError{err.Error()}
+		return nil, &catalog.RefusedError{Reason: err.Error()}
 	}
 	out := &Past{Events: []Event{}, Next: next}
 	var floors map[string]int64
@@ -83,7 +83,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		switch op := &ops[i]; {
 		case op.Keyspace != keyspace:
 		case op.Kind.OfMember():
-			return nil, &RefusedError{fmt.Sprintf("message at position %s has a member: the queue does not say whether it counted", op.Position)}
+			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s has a member: the queue does not say whether it counted", op.Position)}
 		default:
 			out.Events = appendEvents(out.Events, op, floors)
 		}
@@ -221,14 +221,14 @@ func (s *Sources) positions(ctx context.Context, n *shard.Node, of catalog.Sourc
 	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
 		all, err := n.SourcePositions(ctx, of.Number, partition, keyspace)
 		if errors.Is(err, sink.ErrBusy) || errors.Is(err, sink.ErrMoved) || errors.Is(err, sink.ErrStopped) {
-			return &RefusedError{err.Error()}
+			return &catalog.RefusedError{Reason: err.Error()}
 		}
 		if err != nil {
 			return err
 		}
 		for _, p := range all {
 			if !p.Known {
-				return &RefusedError{errNoPosition.Error()}
+				return &catalog.RefusedError{Reason: errNoPosition.Error()}
 			}
 			take(p.Shard, partition, p.Position)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 )
@@ -80,7 +81,7 @@ func TestRestoredElsewhere(t *testing.T) {
 	other := saved[0]
 	other.Name = "other"
 	other.Config = json.RawMessage(strings.Replace(string(other.Config), `"likes"`, `"other"`, 1))
-	var refused *RefusedError
+	var refused *catalog.RefusedError
 	if _, err := b.RestoreSaved(ctx, must(json.Marshal(other))(t)); !errors.As(err, &refused) {
 		t.Errorf("a source of the name that is another: %v", err)
 	}

@@ -391,7 +391,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("metrics %v", names)
 	}
 
-	var refused *RefusedError
+	var refused *catalog.RefusedError
 	if _, err := st.Seek(ctx, "likes", map[uint32]string{0: "90"}); !errors.As(err, &refused) {
 		t.Errorf("a seek while it ran: %v", err)
 	}
@@ -490,7 +490,7 @@ func TestLatest(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1), like(1))
 	st.queue.setDown(errors.New("connection refused"))
-	var refused *RefusedError
+	var refused *catalog.RefusedError
 	if _, err := st.put(`,"start":"latest"`); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "connection refused") {
 		t.Fatalf("made while its queue is down: %v", err)
 	}
@@ -652,7 +652,7 @@ func TestPastBeforeTheBeginning(t *testing.T) {
 	must(st.put(`,"start":"latest"` + likesBy(3)))(t)
 	st.queue.add(0, like(1))
 	st.eventually("another of the name is read", through(3))
-	var refused *RefusedError
+	var refused *catalog.RefusedError
 	if past, err := st.Past(ctx, "likes", "posts", 0, "0"); !errors.As(err, &refused) {
 		t.Errorf("from before it began: %+v, %v", past, err)
 	}

@@ -96,17 +96,12 @@ var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys"
 
 // readKeys parses keys, the first argument of each step, into the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
-	return b.readKeysOf(texts, step, func(b *batch, words [][]byte) (key, error) { return read(b, words[0]) })
-}
-
-// readKeysOf parses keys of the given number of words each.
-func (b *batch) readKeysOf(texts [][]byte, words int, read func(*batch, [][]byte) (key, error)) ([]key, error) {
-	if len(texts)/words > rowsMax {
+	if len(texts)/step > rowsMax {
 		return nil, errTooManyKeys
 	}
 	b.keys = b.keys[:0]
-	for i := 0; i < len(texts); i += words {
-		k, err := read(b, texts[i:i+words])
+	for i := 0; i < len(texts); i += step {
+		k, err := read(b, texts[i])
 		if err != nil {
 			return nil, err
 		}

@@ -35,11 +35,20 @@ func looks(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn, [
 
 // lookKeys plans a reply of what keys name.
 func (b *batch) lookKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
+	from := len(b.cells)
+	if len(texts) == 1 { // of GET
+		k, err := read(b, texts[0])
+		if b.failed(err) {
+			return
+		}
+		b.look(k)
+		b.answer(kind, from)
+		return
+	}
 	keys, err := b.readKeys(texts, 1, read)
 	if b.failed(err) {
 		return
 	}
-	from := len(b.cells)
 	for _, k := range keys {
 		b.look(k)
 	}

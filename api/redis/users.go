@@ -58,13 +58,12 @@ func unreadIncr(c *conn, args [][]byte) {
 		b.fail(wrongArity("countd.unread.incr"))
 		return
 	}
-	keys, err := b.readKeysOf(adds, 3, func(b *batch, words [][]byte) (key, error) {
-		k, err := b.unreadRow(words[0])
+	keys, err := b.readKeys(adds, 3, (*batch).unreadRow)
+	for i := range keys {
 		if err == nil {
-			k.column, err = k.field(words[1])
+			keys[i].column, err = keys[i].field(adds[3*i+1])
 		}
-		return k, err
-	})
+	}
 	if b.failed(err) {
 		return
 	}

@@ -66,6 +66,11 @@ const (
 	BoundTokens     Bound = "tokens"     // UserTokensMax
 )
 
+// RefusedError is returned for a change that the cluster cannot make as it is. Nothing was changed.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
 func refused(format string, args ...any) (Result, bool) {
 	return Result{Refused: fmt.Sprintf(format, args...)}, false
 }
