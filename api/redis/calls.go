@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -57,45 +56,6 @@ const (
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
 }
-
-// planRead plans a call that reads about rows rows, of the sets of a keyspace if of is not nil. A
-// fault of the arguments becomes the reply instead.
-func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
-	b := a.b
-	if b.failed(a.err) {
-		return
-	}
-	var r R
-	b.calls.reads = append(b.calls.reads, call{
-		of:    of,
-		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
-		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
-	})
-	b.replies = append(b.replies, reply{kind: replyRead, from: len(b.calls.reads) - 1})
-	b.pending += rows
-}
-
-// planWrite plans a call that changes a subject, and reads about rows rows for that. A fault of
-// the arguments becomes the reply instead.
-func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
-	b := a.b
-	if b.failed(a.err) {
-		return
-	}
-	var r R
-	b.calls.writes = append(b.calls.writes, call{
-		id:    b.id,
-		about: about,
-		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
-		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
-	})
-	b.replies = append(b.replies, reply{kind: replyWrite, writes: true, from: len(b.calls.writes) - 1})
-	b.pending += rows
-}
-
-func appendInt(dst []byte, n int64, _ bool) []byte { return resp.AppendInt(dst, n) }
-
-func appendTruth(dst []byte, holds bool, _ bool) []byte { return resp.AppendTruth(dst, holds) }
 
 // appendCall appends the reply of a call.
 func (b *batch) appendCall(dst []byte, q *call) []byte {

@@ -71,3 +71,14 @@ func matchSet(pattern string, c byte) (n int, ok bool) {
 	}
 	return min(i+1, len(pattern)), found != not
 }
+
+// pattern is what MATCH names.
+type pattern struct {
+	text  string
+	given bool
+}
+
+func (p *pattern) matches(text []byte) bool { return !p.given || matchGlob(p.text, text) }
+
+// globBytes are the bytes that stand for others in a pattern.
+const globBytes = `*?[\`

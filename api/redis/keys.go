@@ -102,17 +102,6 @@ type scanCall struct {
 	keyspace string // literal prefix of the pattern before the first ":", or ""
 }
 
-// pattern is what MATCH names.
-type pattern struct {
-	text  string
-	given bool
-}
-
-func (p *pattern) matches(text []byte) bool { return !p.given || matchGlob(p.text, text) }
-
-// globBytes are the bytes that stand for others in a pattern.
-const globBytes = `*?[\`
-
 const errInvalidCursor codedError = "ERR invalid cursor"
 
 // parseScan parses the arguments of SCAN.

@@ -224,3 +224,42 @@ func idOf(field string, text []byte) (uint64, error) {
 	}
 	return id, nil
 }
+
+// planRead plans a call that reads about rows rows, of the sets of a keyspace if of is not nil. A
+// fault of the arguments becomes the reply instead.
+func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.reads = append(b.calls.reads, call{
+		of:    of,
+		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
+	b.replies = append(b.replies, reply{kind: replyRead, from: len(b.calls.reads) - 1})
+	b.pending += rows
+}
+
+// planWrite plans a call that changes a subject, and reads about rows rows for that. A fault of
+// the arguments becomes the reply instead.
+func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.writes = append(b.calls.writes, call{
+		id:    b.id,
+		about: about,
+		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
+	b.replies = append(b.replies, reply{kind: replyWrite, writes: true, from: len(b.calls.writes) - 1})
+	b.pending += rows
+}
+
+func appendInt(dst []byte, n int64, _ bool) []byte { return resp.AppendInt(dst, n) }
+
+func appendTruth(dst []byte, holds bool, _ bool) []byte { return resp.AppendTruth(dst, holds) }
