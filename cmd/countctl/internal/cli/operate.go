@@ -41,6 +41,28 @@ func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode
 	return server, seen.Nodes, err
 }
 
+// Poll calls look until that is done, fails, or ctx ends, with a pause between two calls.
+func Poll(ctx context.Context, pause time.Duration, look func() (done bool, err error)) error {
+	for {
+		if done, err := look(); done || err != nil {
+			return err
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// Pause waits, and returns ctx's error if ctx ends before.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // GroupName is how a group is called, as in a plan.
 func GroupName(g client.ClusterGroup) string {
 	if g.Keyspace == MetaKeyspace {

@@ -67,20 +67,15 @@ func (t *Table) Gap() {
 // Flush writes the table.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Counts adds rows of counts under a header of their columns.
-func (t *Table) Counts(rows []client.Row) {
-	if len(rows) == 0 {
-		return
-	}
-	header := []any{"ID"}
-	for _, count := range rows[0].Counts {
-		header = append(header, strings.ToUpper(count.Column))
-	}
-	t.Row(header...)
-	for _, row := range rows {
-		cells := []any{row.ID}
+// Counts adds rows of counts under a header of their columns; id is the header of the ids.
+func (t *Table) Counts(id string, rows ...client.Row) {
+	for i, row := range rows {
+		header, cells := []any{id}, []any{row.ID}
 		for _, count := range row.Counts {
-			cells = append(cells, count.Value)
+			header, cells = append(header, strings.ToUpper(count.Column)), append(cells, count.Value)
+		}
+		if i == 0 {
+			t.Row(header...)
 		}
 		t.Row(cells...)
 	}

@@ -73,12 +73,12 @@ func TestStatusWaitsForReadiness(t *testing.T) {
 }
 
 func TestDigestsSumModulo64Bits(t *testing.T) {
-	sum, err := sumGroups([]groupOutput{{Digest: "ffffffffffffffff"}, {Digest: "0000000000000003"}},
-		func(groupOutput) bool { return true })
-	if err != nil || sum.Digest != "0000000000000002" {
-		t.Fatalf("sum is %+v, %v", sum, err)
+	out := statusOutput{Groups: []groupOutput{{Digest: "ffffffffffffffff"}, {Digest: "0000000000000003"}}}
+	if err := out.sum(); err != nil || out.Total.Digest != "0000000000000002" || out.Keyspaces[0].Digest != out.Total.Digest {
+		t.Fatalf("the sums are %+v and %+v, %v", out.Total, out.Keyspaces, err)
 	}
-	if _, err := sumGroups([]groupOutput{{Digest: "xyz"}}, func(groupOutput) bool { return true }); err == nil {
+	out.Groups[0].Digest = "xyz"
+	if err := out.sum(); err == nil {
 		t.Fatal("a digest that is not hex passed")
 	}
 }

@@ -108,7 +108,7 @@ func TestColdUsage(t *testing.T) {
 		want string
 	}{
 		{[]string{"cold"}, "cold needs status, migrate or stop"},
-		{[]string{"cold", "migrate", "a", "b"}, "at most one KEYSPACE"},
+		{[]string{"cold", "migrate", "a", "b"}, "takes [KEYSPACE]"},
 		{[]string{"cold", "migrate", "--before", "x"}, "--before"},
 		{[]string{"cold", "migrate", "--before", "0"}, "--before: no id is below 0"},
 		{[]string{"cold", "migrate", "", "--before", "9"}, "KEYSPACE is empty"},

@@ -76,36 +76,32 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 		Use:     "transfer GROUP NODE",
 		Short:   "Hand a group over to another of its voters",
 		Example: "  countctl group transfer posts/3 n2",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
-				changed, err := server.Admin().Transfer(cmd.Context(), g.ID, args[1])
-				if err != nil {
-					err = fmt.Errorf("cannot hand %s over to %s: %w", cli.GroupName(g), args[1], err)
-				}
-				return changed, err
-			})
-		},
+		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g client.ClusterGroup, args []string) (client.Changed, error) {
+			changed, err := server.Admin().Transfer(ctx, g.ID, args[1])
+			if err != nil {
+				err = fmt.Errorf("cannot hand %s over to %s: %w", cli.GroupName(g), args[1], err)
+			}
+			return changed, err
+		}),
 	}
 }
 
-// changeGroup changes the group of a number or name, and prints the result.
-func changeGroup(ctx context.Context, c *cli.CLI, text string, change func(*client.Client, client.ClusterGroup) (client.Changed, error)) error {
-	server, _, err := c.Operate(ctx)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	g, err := parseGroup(ctx, server, text)
-	if err != nil {
-		return err
-	}
-	changed, err := change(server, g)
-	if err != nil {
-		return err
-	}
-	return c.Print(changed, func(t *cli.Table) {
-		t.Row("GROUP", "NAME", "LEADER", "TARGET")
-		t.Row(g.ID, cli.GroupName(g), cmp.Or(changed.Group.Leader, "-"), strings.Join(changed.Group.Target, ","))
+// changeGroup returns the RunE of a command that changes the group of its first argument. It
+// prints the result.
+func changeGroup(c *cli.CLI, change func(context.Context, *client.Client, client.ClusterGroup, []string) (client.Changed, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, args []string) error {
+		g, err := parseGroup(ctx, server, args[0])
+		if err != nil {
+			return err
+		}
+		changed, err := change(ctx, server, g, args)
+		if err != nil {
+			return err
+		}
+		return c.Print(changed, func(t *cli.Table) {
+			t.Row("GROUP", "NAME", "LEADER", "TARGET")
+			t.Row(g.ID, cli.GroupName(g), cmp.Or(changed.Group.Leader, "-"), strings.Join(changed.Group.Target, ","))
+		})
 	})
 }
 
@@ -119,11 +115,9 @@ func groupMoveCommand(c *cli.CLI) *cobra.Command {
 The new replica catches up and gets a vote before the old one is removed. If nodes then
 have uneven numbers of replicas, the cluster evens them out again.`,
 		Example: "  countctl group move posts/3 n1 n4",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeGroup(cmd.Context(), c, args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
-				return moveReplica(cmd.Context(), c, server, g, args[1], args[2], wait)
-			})
-		},
+		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g client.ClusterGroup, args []string) (client.Changed, error) {
+			return moveReplica(ctx, c, server, g, args[1], args[2], wait)
+		}),
 	}
 	waitFlag(cmd, &wait)
 	return cmd

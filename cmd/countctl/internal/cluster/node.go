@@ -54,15 +54,13 @@ func nodeDrainCommand(c *cli.CLI) *cobra.Command {
 		Long: `Move the leaders off a node, give it no new replicas, and wait until it leads nothing.
 
 It keeps its replicas and answers requests. End the drain with node undrain.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
-				c.Say("%s hands over %s that it leads and gets no new replicas", n.ID, cli.Counted(n.Leads, "group"))
-				if err := c.Confirm("Drain " + n.ID + "?"); err != nil {
-					return nodeOutput{}, err
-				}
-				return drain(ctx, c, server, n, wait)
-			})
-		},
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+			c.Say("%s hands over %s that it leads and gets no new replicas", n.ID, cli.Counted(n.Leads, "group"))
+			if err := c.Confirm("Drain " + n.ID + "?"); err != nil {
+				return nodeOutput{}, err
+			}
+			return drain(ctx, c, server, n, wait)
+		}),
 	}
 	waitFlag(cmd, &wait)
 	return cmd
@@ -88,44 +86,40 @@ func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 	return nil
 }
 
-// onNode finds the node and calls act to change it.
-func onNode(ctx context.Context, c *cli.CLI, called string, act func(context.Context, *client.Client, client.ClusterNode) (nodeOutput, error)) error {
-	return onNodeOf(ctx, c, called, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
-		return act(ctx, server, n)
+// onNode returns the RunE of a command that calls act to change the node of its first argument.
+// It prints the result.
+func onNode(c *cli.CLI, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error {
+		n, there := FindNode(nodes, args[0])
+		if !there {
+			return fmt.Errorf("there is no node %s; see countctl node list", args[0])
+		}
+		out, err := act(ctx, server, nodes, n)
+		if err != nil {
+			return err
+		}
+		return c.Print(out, func(t *cli.Table) {
+			t.Row("NODE", "KEY", "STATE", "LEADS")
+			t.Row(out.Node, out.Key, out.State, out.Leads)
+		})
 	})
 }
 
-// onNodeOf is onNode for an act that needs the other nodes too.
-func onNodeOf(ctx context.Context, c *cli.CLI, called string, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) error {
-	server, nodes, err := c.Operate(ctx)
+// changeNode makes one call that changes a node.
+func changeNode(ctx context.Context, call func(ctx context.Context, key string) (client.Changed, error), verb string, n client.ClusterNode) (nodeOutput, error) {
+	changed, err := call(ctx, n.Key)
 	if err != nil {
-		return err
+		return nodeOutput{}, fmt.Errorf("cannot %s %s: %w", verb, n.ID, err)
 	}
-	defer server.Close()
-	n, there := FindNode(nodes, called)
-	if !there {
-		return fmt.Errorf("there is no node %s; see countctl node list", called)
-	}
-	out, err := act(ctx, server, nodes, n)
-	if err != nil {
-		return err
-	}
-	return c.Print(out, func(t *cli.Table) {
-		t.Row("NODE", "KEY", "STATE", "LEADS")
-		t.Row(out.Node, out.Key, out.State, out.Leads)
-	})
+	return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads, Done: verb == "undrain"}, nil
 }
 
 // drain drains a node and, unless --no-wait is given, waits until it leads
 // nothing.
 func drain(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	changed, err := server.Admin().Drain(ctx, n.Key)
-	if err != nil {
-		return nodeOutput{}, fmt.Errorf("cannot drain %s: %w", n.ID, err)
-	}
-	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
-	if c.NoWait {
-		return out, nil
+	out, err := changeNode(ctx, server.Admin().Drain, "drain", n)
+	if err != nil || c.NoWait {
+		return out, err
 	}
 	out.Done = true
 	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
@@ -145,15 +139,9 @@ func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain NODE",
 		Short: "End a drain, or keep a node that is leaving",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return onNode(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
-				changed, err := server.Admin().Undrain(ctx, n.Key)
-				if err != nil {
-					return nodeOutput{}, fmt.Errorf("cannot undrain %s: %w", n.ID, err)
-				}
-				return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads, Done: true}, nil
-			})
-		},
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+			return changeNode(ctx, server.Admin().Undrain, "undrain", n)
+		}),
 	}
 }
 
@@ -167,31 +155,25 @@ func nodeRemoveCommand(c *cli.CLI) *cobra.Command {
 Replicas move two groups at a time; each is copied before the old one is removed. Stop
 the node's process once the node is removed, and never start it on that data directory
 again. Until then, node undrain keeps the node in the cluster.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return onNodeOf(cmd.Context(), c, args[0], func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
-				if err := mayMove(nodes, n); err != nil {
-					return nodeOutput{}, err
-				}
-				c.Say("%s leaves the cluster: its %d replicas move to other nodes, then it is removed for good", n.ID, n.Replicas)
-				if err := c.ConfirmRisk("Remove " + n.ID + "?"); err != nil {
-					return nodeOutput{}, err
-				}
-				return removeNode(ctx, c, server, n, wait)
-			})
-		},
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+			if err := mayMove(nodes, n); err != nil {
+				return nodeOutput{}, err
+			}
+			c.Say("%s leaves the cluster: its %d replicas move to other nodes, then it is removed for good", n.ID, n.Replicas)
+			if err := c.ConfirmRisk("Remove " + n.ID + "?"); err != nil {
+				return nodeOutput{}, err
+			}
+			return removeNode(ctx, c, server, n, wait)
+		}),
 	}
 	waitFlag(cmd, &wait)
 	return cmd
 }
 
 func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	changed, err := server.Admin().Remove(ctx, n.Key)
-	if err != nil {
-		return nodeOutput{}, fmt.Errorf("cannot remove %s: %w", n.ID, err)
-	}
-	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
-	if c.NoWait {
-		return out, nil
+	out, err := changeNode(ctx, server.Admin().Remove, "remove", n)
+	if err != nil || c.NoWait {
+		return out, err
 	}
 	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
 		now, there, err := nodeNow(ctx, server, n.Key)

@@ -44,12 +44,15 @@ The cluster makes these moves by itself, a few at a time: this command never cha
 anything. If each group has a leader and its replicas are where they should be, it prints
 "nothing to do", and "idle": true as JSON. With --wait it polls until that is so, and exits
 1 if that takes too long.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if !dryRun {
 				return cli.Usagef("rebalance needs --dry-run: the cluster balances itself")
 			}
-			return runRebalance(cmd.Context(), c, wait)
+			return nil
 		},
+		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, _ []string) error {
+			return runRebalance(ctx, c, server, wait)
+		}),
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan only")
 	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "how long to wait until the cluster has reached its target")
@@ -57,12 +60,7 @@ anything. If each group has a leader and its replicas are where they should be, 
 }
 
 // runRebalance prints the plan; with a wait, the plan at its end.
-func runRebalance(ctx context.Context, c *cli.CLI, wait time.Duration) error {
-	server, _, err := c.Operate(ctx)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
+func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait time.Duration) error {
 	var plan planOutput
 	look := func(ctx context.Context) (waitsFor string, err error) {
 		if plan, err = planOf(ctx, server); err != nil || plan.Idle {

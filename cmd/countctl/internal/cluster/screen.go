@@ -35,7 +35,8 @@ func (s statusOutput) screen(t *cli.Table) {
 		return
 	}
 	summary := s.summary()
-	warnings, nodes, keyspaces := s.warningLines(), s.nodeRows(), s.keyspaceRows()
+	warnings, nodes := s.warningLines(), s.nodeRows()
+	keyspaces, shards := s.keyspaceRows()
 	// Three gaps, the headers of two tables and the total.
 	over := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
 	keyspaces, over = cut(keyspaces, keyspaceMin, over, func(n int) []any {
@@ -60,7 +61,7 @@ func (s statusOutput) screen(t *cli.Table) {
 	for _, row := range keyspaces {
 		t.Row(row...)
 	}
-	t.Row(sizeRow("total", s.shards(), s.Total)...)
+	t.Row(sizeRow("total", shards, s.Total)...)
 }
 
 // cut removes over lines from the end of a list, but keeps least lines, the last of which
@@ -173,30 +174,18 @@ func (s statusOutput) nodeRows() [][]any {
 	return rows
 }
 
-// keyspaceRows returns the keyspaces, without the group of the catalog, the largest first.
-func (s statusOutput) keyspaceRows() (rows [][]any) {
-	shards := map[string]int{}
-	for _, g := range s.Groups {
-		shards[g.Keyspace]++
-	}
+// keyspaceRows returns the keyspaces without the group of the catalog, the largest first, and
+// their number of shards.
+func (s statusOutput) keyspaceRows() (rows [][]any, shards int) {
 	keyspaces := slices.Clone(s.Keyspaces)
 	slices.SortStableFunc(keyspaces, func(a, b sizeOutput) int { return cmp.Compare(b.Rows, a.Rows) })
 	for _, k := range keyspaces {
 		if k.Keyspace != cli.MetaKeyspace {
-			rows = append(rows, sizeRow(clip(k.Keyspace, 18), shards[k.Keyspace], k))
+			rows = append(rows, sizeRow(clip(k.Keyspace, 18), k.groups, k))
+			shards += k.groups
 		}
 	}
-	return rows
-}
-
-// shards returns the number of groups without that of the catalog.
-func (s statusOutput) shards() (n int) {
-	for _, g := range s.Groups {
-		if g.Keyspace != cli.MetaKeyspace {
-			n++
-		}
-	}
-	return n
+	return rows, shards
 }
 
 func sizeRow(name string, shards int, k sizeOutput) []any {

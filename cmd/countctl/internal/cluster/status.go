@@ -16,9 +16,6 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// readyPollEvery is how often status --wait polls.
-const readyPollEvery = 100 * time.Millisecond
-
 // statusOutput is the JSON output of status.
 type statusOutput struct {
 	Ready       bool                  `json:"ready"`
@@ -50,6 +47,9 @@ type sizeOutput struct {
 	SealedRows  uint64  `json:"sealed_rows"`   // of Rows, packed in memory
 	SealedBytes uint64  `json:"sealed_bytes"`  // of packed rows, included in Bytes
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
+
+	groups int
+	digest uint64
 }
 
 func statusCommand(c *cli.CLI) *cobra.Command {
@@ -58,17 +58,12 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the cluster's state and warnings on one screen; exit 1 if no node at --addr is ready",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.Connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			ready, why, err := waitReady(cmd.Context(), server, wait)
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			ready, why, err := waitReady(ctx, server, wait)
 			if err != nil {
 				return fmt.Errorf("cannot find out whether the node is ready: %w", err)
 			}
-			out, err := look(cmd.Context(), server)
+			out, err := look(ctx, server)
 			if err != nil && ready {
 				return fmt.Errorf("cannot read the cluster's state: %w", err)
 			}
@@ -81,7 +76,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return fmt.Errorf("the node is not ready: %s", why)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&groups, "groups", false, "print each group and each warning")
 	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "how long to wait for the node to be ready")
@@ -91,17 +86,14 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 // waitReady polls until a node is ready, the wait is over or ctx ends.
 func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
 	end := time.Now().Add(wait)
-	for {
+	err = cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
 		ready, why, err = anyReady(ctx, server)
-		if ready || time.Now().After(end) || err != nil && !errors.Is(err, client.ErrNoAnswer) {
-			return ready, why, err
+		if err != nil && (!errors.Is(err, client.ErrNoAnswer) || time.Now().After(end)) {
+			return false, err
 		}
-		select {
-		case <-ctx.Done():
-			return false, "", ctx.Err()
-		case <-time.After(readyPollEvery):
-		}
-	}
+		return ready || time.Now().After(end), nil
+	})
+	return ready, why, err
 }
 
 // anyReady asks one address after the other until one is ready. It returns the last answer.
@@ -159,52 +151,41 @@ func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
 	return ""
 }
 
-// sum adds up the groups.
+// sum adds up the groups, by keyspace and in all.
 func (s *statusOutput) sum() error {
-	var names []string
+	at := map[string]int{}
 	for _, g := range s.Groups {
-		if !slices.Contains(names, g.Keyspace) {
-			names = append(names, g.Keyspace)
+		i, known := at[g.Keyspace]
+		if !known {
+			i = len(s.Keyspaces)
+			at[g.Keyspace] = i
+			s.Keyspaces = append(s.Keyspaces, sizeOutput{Keyspace: g.Keyspace})
 		}
-	}
-	for _, name := range names {
-		sum, err := sumGroups(s.Groups, func(g groupOutput) bool { return g.Keyspace == name })
-		if err != nil {
-			return err
+		digest := uint64(0)
+		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // otherwise no leader reports, or the group has no rows
+			var err error
+			if digest, err = strconv.ParseUint(g.Digest, 16, 64); err != nil {
+				return fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)
+			}
 		}
-		sum.Keyspace = name
-		s.Keyspaces = append(s.Keyspaces, sum)
+		s.Keyspaces[i].add(g, digest)
+		s.Total.add(g, digest)
 	}
-	var err error
-	s.Total, err = sumGroups(s.Groups, func(groupOutput) bool { return true })
-	return err
+	return nil
 }
 
-func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput, error) {
-	var sum sizeOutput
-	var digest uint64
-	for _, g := range groups {
-		if !counts(g) {
-			continue
-		}
-		sum.Rows += g.Rows
-		sum.Bytes += g.Bytes
-		sum.ColdRows += g.ColdRows
-		sum.ColdBytes += g.ColdBytes
-		sum.SealedRows += g.SealedRows
-		sum.SealedBytes += g.SealedBytes
-		if g.Digest == "" || g.Keyspace == cli.MetaKeyspace {
-			continue // no leader reports, or the group has no rows
-		}
-		d, err := strconv.ParseUint(g.Digest, 16, 64)
-		if err != nil {
-			return sum, fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)
-		}
-		digest += d
-	}
-	sum.Digest = fmt.Sprintf("%016x", digest)
-	sum.BytesPerRow = perRow(sum.Bytes, sum.Rows)
-	return sum, nil
+// add adds a group, whose digest is parsed.
+func (s *sizeOutput) add(g groupOutput, digest uint64) {
+	s.groups++
+	s.Rows += g.Rows
+	s.Bytes += g.Bytes
+	s.ColdRows += g.ColdRows
+	s.ColdBytes += g.ColdBytes
+	s.SealedRows += g.SealedRows
+	s.SealedBytes += g.SealedBytes
+	s.digest += digest
+	s.Digest = fmt.Sprintf("%016x", s.digest)
+	s.BytesPerRow = perRow(s.Bytes, s.Rows)
 }
 
 func perRow(bytes, rows uint64) float64 {
@@ -251,15 +232,6 @@ func (s statusOutput) groupTable(t *cli.Table) {
 			cli.Grouped(g.Rows), cli.Grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), cli.Grouped(g.ColdRows), cli.Grouped(g.ColdBytes), cmp.Or(g.Digest, "-"))
 	}
 	for _, k := range append(slices.Clone(s.Keyspaces), s.Total) {
-		name, groups := k.Keyspace, 0
-		if name == "" {
-			name = "total"
-		}
-		for _, g := range s.Groups {
-			if k.Keyspace == "" || g.Keyspace == k.Keyspace {
-				groups++
-			}
-		}
-		t.Row("sum", name, "", cli.Counted(groups, "group"), "", cli.Grouped(k.Rows), cli.Grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), cli.Grouped(k.ColdRows), cli.Grouped(k.ColdBytes), k.Digest)
+		t.Row("sum", cmp.Or(k.Keyspace, "total"), "", cli.Counted(k.groups, "group"), "", cli.Grouped(k.Rows), cli.Grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), cli.Grouped(k.ColdRows), cli.Grouped(k.ColdBytes), k.Digest)
 	}
 }

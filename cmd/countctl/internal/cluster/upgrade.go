@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,30 @@ type nodeVersion struct {
 }
 
 func upgradeCommand(c *cli.CLI) *cobra.Command {
-	cmd := cli.CommandGroup("upgrade", "Show, hold and raise the cluster version, which enables new formats",
-		upgradeStatusCommand(c), upgradeHoldCommand(c), upgradeFinalizeCommand(c))
+	cmd := cli.CommandGroup("upgrade", "Show, hold and raise the cluster version, which enables new formats", &cobra.Command{
+		Use:   "status",
+		Short: "Print the cluster version and the versions that each node supports",
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (client.Changed, error) {
+			version, err := readVersion(ctx, server)
+			return client.Changed{Version: &version}, err
+		}),
+	}, upgradeHoldCommand(c), &cobra.Command{
+		Use:   "finalize",
+		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (changed client.Changed, err error) {
+			now, err := readVersion(ctx, server)
+			if err == nil {
+				err = confirmFinal(c, now)
+			}
+			if err != nil {
+				return changed, err
+			}
+			if changed, err = server.Admin().FinalizeVersion(ctx); err != nil {
+				err = fmt.Errorf("cannot raise the cluster version: %w", err)
+			}
+			return changed, err
+		}),
+	})
 	cmd.Long = `Show, hold and raise the cluster version, which enables new formats.
 
 It rises automatically once all nodes support the next version, and never falls: from then
@@ -34,23 +57,46 @@ go back, and finalize it once the new programs have proved themselves.`
 	return cmd
 }
 
-// onVersion calls act to change the cluster version, and prints the new version.
-func onVersion(c *cli.CLI, cmd *cobra.Command, act func(*client.Client) (client.Changed, error)) error {
-	server, nodes, err := c.Operate(cmd.Context())
+func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "hold",
+		Short: "Keep the cluster version, whatever the nodes support",
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (client.Changed, error) {
+			changed, err := server.Admin().HoldVersion(ctx, !off)
+			if err != nil {
+				err = fmt.Errorf("cannot hold the cluster version: %w", err)
+			}
+			return changed, err
+		}),
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "release it, so that it rises by itself again")
+	return cmd
+}
+
+func readVersion(ctx context.Context, server *client.Client) (client.ClusterVersion, error) {
+	version, err := server.Admin().ClusterVersion(ctx)
 	if err != nil {
-		return err
+		err = fmt.Errorf("cannot read the cluster version: %w", err)
 	}
-	defer server.Close()
-	changed, err := act(server)
-	if err != nil {
-		return err
-	}
-	out := upgradeOutput{ClusterVersion: *changed.Version, Changed: changed.Changed, Nodes: []nodeVersion{}}
-	out.Final = out.Version == out.Max
-	for _, n := range nodes {
-		out.Nodes = append(out.Nodes, nodeVersion{n.ID, n.Version, n.VersionMax})
-	}
-	return c.Print(out, out.table)
+	return version, err
+}
+
+// onVersion returns the RunE of a command that reads or changes the cluster version by act. It
+// prints the new version.
+func onVersion(c *cli.CLI, act func(context.Context, *client.Client) (client.Changed, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, _ []string) error {
+		changed, err := act(ctx, server)
+		if err != nil {
+			return err
+		}
+		out := upgradeOutput{ClusterVersion: *changed.Version, Changed: changed.Changed, Nodes: []nodeVersion{}}
+		out.Final = out.Version == out.Max
+		for _, n := range nodes {
+			out.Nodes = append(out.Nodes, nodeVersion{n.ID, n.Version, n.VersionMax})
+		}
+		return c.Print(out, out.table)
+	})
 }
 
 func (o upgradeOutput) table(t *cli.Table) {
@@ -60,64 +106,6 @@ func (o upgradeOutput) table(t *cli.Table) {
 	t.Row("NODE", "VERSION", "SPEAKS")
 	for _, n := range o.Nodes {
 		t.Row(n.Node, n.Version, n.VersionMax)
-	}
-}
-
-func upgradeStatusCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Print the cluster version and the versions that each node supports",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				version, err := server.Admin().ClusterVersion(cmd.Context())
-				if err != nil {
-					err = fmt.Errorf("cannot read the cluster version: %w", err)
-				}
-				return client.Changed{Version: &version}, err
-			})
-		},
-	}
-}
-
-func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
-	var off bool
-	cmd := &cobra.Command{
-		Use:   "hold",
-		Short: "Keep the cluster version, whatever the nodes support",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				changed, err := server.Admin().HoldVersion(cmd.Context(), !off)
-				if err != nil {
-					err = fmt.Errorf("cannot hold the cluster version: %w", err)
-				}
-				return changed, err
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&off, "off", false, "release it, so that it rises by itself again")
-	return cmd
-}
-
-func upgradeFinalizeCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
-		Use:   "finalize",
-		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onVersion(c, cmd, func(server *client.Client) (client.Changed, error) {
-				now, err := server.Admin().ClusterVersion(cmd.Context())
-				if err != nil {
-					return client.Changed{}, fmt.Errorf("cannot read the cluster version: %w", err)
-				}
-				if err := confirmFinal(c, now); err != nil {
-					return client.Changed{}, err
-				}
-				changed, err := server.Admin().FinalizeVersion(cmd.Context())
-				if err != nil {
-					err = fmt.Errorf("cannot raise the cluster version: %w", err)
-				}
-				return changed, err
-			})
-		},
 	}
 }
 

@@ -1,10 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"time"
 
@@ -95,33 +96,19 @@ log. During writes it polls until it has seen each replica at an index at which 
 seen another. It also compares the newest entries that they have applied, by term
 and checksum. A replica that stays behind the others and applies nothing is listed as
 stuck.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, _, err := c.Operate(cmd.Context())
-			if err != nil {
-				return err
+		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, _ []string) error {
+			err := cli.Poll(ctx, every, func() (bool, error) {
+				out, err := VerifyOnce(ctx, server, wait)
+				if err == nil {
+					err = c.Print(out, out.table)
+				}
+				return !watch, cmp.Or(err, out.Verdict())
+			})
+			if watch && errors.Is(err, ctx.Err()) {
+				return nil // the operator ended the watch
 			}
-			defer server.Close()
-			for {
-				out, err := VerifyOnce(cmd.Context(), server, wait)
-				if watch && cmd.Context().Err() != nil {
-					return nil // that is how a watch ends
-				}
-				if err != nil {
-					return err
-				}
-				if err := c.Print(out, out.table); err != nil {
-					return err
-				}
-				if err := out.Verdict(); err != nil || !watch {
-					return err
-				}
-				select {
-				case <-cmd.Context().Done():
-					return nil
-				case <-time.After(every):
-				}
-			}
-		},
+			return err
+		}),
 	}
 	cli.DurationFlag(cmd.Flags(), &wait, "wait", wait, "how long to search for an index that replicas have in common")
 	cmd.Flags().BoolVar(&watch, "watch", false, "continue until two replicas differ or you interrupt it")
@@ -132,30 +119,26 @@ stuck.`,
 // VerifyOnce polls until all replicas are compared, two differ or the wait is over.
 func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (VerifyOutput, error) {
 	v := newVerification()
-	for end := time.Now().Add(wait); ; {
+	var out VerifyOutput
+	end := time.Now().Add(wait)
+	err := cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
 		groups, err := server.Admin().ClusterGroups(ctx)
 		if err != nil {
-			return VerifyOutput{}, fmt.Errorf("cannot list the groups: %w", err)
+			return false, fmt.Errorf("cannot list the groups: %w", err)
 		}
 		digests, err := server.Admin().Digests(ctx)
 		if err != nil {
-			return VerifyOutput{}, fmt.Errorf("cannot read the digests: %w", err)
+			return false, fmt.Errorf("cannot read the digests: %w", err)
 		}
 		v.add(digests)
-		out := v.output(groups)
-		if len(out.Difference) > 0 || len(out.Unseen) == 0 {
-			return out, nil
-		}
-		if time.Now().After(end) {
+		out = v.output(groups)
+		late := time.Now().After(end)
+		if late {
 			out.Stuck = v.stuck(digests, out.Unseen)
-			return out, nil
 		}
-		select {
-		case <-ctx.Done():
-			return VerifyOutput{}, ctx.Err()
-		case <-time.After(cli.LookEvery):
-		}
-	}
+		return late || len(out.Difference) > 0 || len(out.Unseen) == 0, nil
+	})
+	return out, err
 }
 
 // verification is what was observed of replicas so far.
@@ -232,43 +215,26 @@ func compareEntries(one, other client.ReplicaDigest) *difference {
 		return nil
 	}
 	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
-	a, b = entriesBetween(a, from, to), entriesBetween(b, from, to)
-	for i := range max(len(a), len(b)) {
-		x, y := entryAt(a, i), entryAt(b, i)
-		if x == y {
-			continue
+	found := map[uint64]*difference{} // every entry, by index
+	note := func(entries []client.EntryMark, set func(*difference, *entryOutput)) {
+		for _, e := range entries {
+			if e.Index < from || e.Index > to {
+				continue
+			}
+			if found[e.Index] == nil {
+				found[e.Index] = &difference{Index: e.Index, One: one.Node, Other: other.Node}
+			}
+			set(found[e.Index], &entryOutput{e.Term, e.CRC})
 		}
-		d := &difference{Index: min(x.Index, y.Index), One: one.Node, Other: other.Node}
-		if x.Index == d.Index {
-			d.OneEntry = &entryOutput{x.Term, x.CRC}
+	}
+	note(a, func(d *difference, e *entryOutput) { d.OneEntry = e })
+	note(b, func(d *difference, e *entryOutput) { d.OtherEntry = e })
+	for _, index := range slices.Sorted(maps.Keys(found)) {
+		if d := found[index]; d.OneEntry == nil || d.OtherEntry == nil || *d.OneEntry != *d.OtherEntry {
+			return d
 		}
-		if y.Index == d.Index {
-			d.OtherEntry = &entryOutput{y.Term, y.CRC}
-		}
-		return d
 	}
 	return nil
-}
-
-// entriesBetween returns the entries with indexes from … to.
-func entriesBetween(all []client.EntryMark, from, to uint64) []client.EntryMark {
-	first := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index >= from })
-	if first < 0 || from > to {
-		return nil
-	}
-	all = all[first:]
-	if end := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index > to }); end >= 0 {
-		all = all[:end]
-	}
-	return all
-}
-
-// entryAt returns an entry by number; past the last one, an entry after all others.
-func entryAt(entries []client.EntryMark, i int) client.EntryMark {
-	if i < len(entries) {
-		return entries[i]
-	}
-	return client.EntryMark{Index: math.MaxUint64}
 }
 
 func (v *verification) note(at place, name string, now sighting) {

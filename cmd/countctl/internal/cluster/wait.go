@@ -34,13 +34,13 @@ func goesOn(err error, format string, args ...any) error {
 // waits while a node does not answer.
 func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
-	for {
+	return cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
 		waitsFor, err := look(ctx)
 		switch {
 		case err == nil && waitsFor == "":
-			return nil
+			return true, nil
 		case err != nil && !client.Retryable(err):
-			return err
+			return false, err
 		case err != nil:
 			waitsFor = err.Error()
 		}
@@ -49,14 +49,10 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(contex
 			said = waitsFor
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("after %v: %s: %w", wait, waitsFor, errNotYet)
+			return false, fmt.Errorf("after %v: %s: %w", wait, waitsFor, errNotYet)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(cli.LookEvery):
-		}
-	}
+		return false, nil
+	})
 }
 
 // FindNode returns the node of a name or key, of several of a name the first

@@ -23,7 +23,7 @@ func getCommand(c *cli.CLI) *cobra.Command {
 					return cli.Usagef("get takes one id, not %d; mget takes many", len(ids))
 				}
 				row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
-				return c.Answer(err, fmt.Sprintf("get %d", ids[0]), row, func(t *cli.Table) { t.Counts([]client.Row{row}) })
+				return c.Answer(err, fmt.Sprintf("get %d", ids[0]), row, func(t *cli.Table) { t.Counts("ID", row) })
 			})
 		},
 	}
@@ -55,7 +55,7 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 					}
 					rows.Results = append(rows.Results, page...)
 				}
-				return c.Print(rows, func(t *cli.Table) { t.Counts(rows.Results) })
+				return c.Print(rows, func(t *cli.Table) { t.Counts("ID", rows.Results...) })
 			})
 		},
 	}

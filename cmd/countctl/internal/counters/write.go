@@ -68,7 +68,7 @@ func writeCommand(c *cli.CLI, done string, write func(*client.Client, context.Co
 				client.WrittenRow
 				Added client.Counts `json:"added,omitempty"`
 			}{client.WrittenRow{Row: row, Duplicate: answer.Duplicate, Token: answer.Token}, answer.Results[0].Added}
-			return c.Print(out, func(t *cli.Table) { t.Counts([]client.Row{row}) })
+			return c.Print(out, func(t *cli.Table) { t.Counts("ID", row) })
 		},
 	}
 	c.KeyspaceFlag(cmd, &keyspace)

@@ -13,7 +13,37 @@ import (
 )
 
 func feedCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("feed", "Change whom a user follows, and count the new posts of followees", feedGetCommand(c), feedFolloweesCommand(c), feedGroupsCommand(c), feedResetCommand(c),
+	return cli.CommandGroup("feed", "Change whom a user follows, and count the new posts of followees", feedGetCommand(c),
+		readCommand(c, "followees USER", "List the followees of a user",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				out := followeesOutput{ids[0], []client.ID{}}
+				for cursor := ""; ; {
+					page, next, err := server.Followees(ctx, ids[0], cursor, 0, o)
+					if err != nil {
+						return nil, nil, err
+					}
+					out.Followees = append(out.Followees, page...)
+					if cursor = next; cursor == "" {
+						break
+					}
+				}
+				return out, func(t *cli.Table) {
+					t.Row("FOLLOWEE")
+					for _, id := range out.Followees {
+						t.Row(id)
+					}
+				}, nil
+			}),
+		readCommand(c, "groups USER", "List the groups of a user's followees",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				groups, err := server.FolloweeGroups(ctx, ids[0], o)
+				return map[string]any{"groups": groups}, func(t *cli.Table) {
+					t.Row("GROUP", "FOLLOWEES")
+					for _, g := range groups {
+						t.Row(g.Name, g.Followees)
+					}
+				}, err
+			}), feedResetCommand(c),
 		feedChangeCommand(c, "follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
 		feedChangeCommand(c, "unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
 		feedChangeCommand(c, "read", "Mark all posts of some followees as seen", "the user has seen them", (*client.Client).ReadFeed))
@@ -21,7 +51,7 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 
 func feedGetCommand(c *cli.CLI) *cobra.Command {
 	var detail bool
-	cmd := unreadRead(c, "get USER", "Print the number of posts that a user has not seen",
+	cmd := readCommand(c, "get USER", "Print the number of posts that a user has not seen",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			feed, err := server.Feed(ctx, ids[0], detail, o)
 			return feed, func(t *cli.Table) {
@@ -45,29 +75,6 @@ type followeesOutput struct {
 	Followees []client.ID `json:"followees"`
 }
 
-func feedFolloweesCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "followees USER", "List the followees of a user",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			out := followeesOutput{ids[0], []client.ID{}}
-			for cursor := ""; ; {
-				page, next, err := server.Followees(ctx, ids[0], cursor, 0, o)
-				if err != nil {
-					return nil, nil, err
-				}
-				out.Followees = append(out.Followees, page...)
-				if cursor = next; cursor == "" {
-					break
-				}
-			}
-			return out, func(t *cli.Table) {
-				t.Row("FOLLOWEE")
-				for _, id := range out.Followees {
-					t.Row(id)
-				}
-			}, nil
-		})
-}
-
 func feedRows(t *cli.Table, user client.ID, unread int64) {
 	t.Row("USER", "UNREAD")
 	t.Row(user, unread)
@@ -76,7 +83,7 @@ func feedRows(t *cli.Table, user client.ID, unread int64) {
 func feedResetCommand(c *cli.CLI) *cobra.Command {
 	var nobody bool
 	var upTo string
-	cmd := unreadWrite(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset",
+	cmd := writeCommand(c, "reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if nobody && len(ids) > 1 {
 				return nil, nil, cli.Usagef("feed reset takes followees or --nobody, not both")
@@ -103,7 +110,7 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 
 func feedChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
-	return unreadWrite(c, verb+" USER FOLLOWEE…", short, what,
+	return writeCommand(c, verb+" USER FOLLOWEE…", short, what,
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := change(server, ctx, ids[0], ids[1:], o)
 			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err

@@ -28,7 +28,7 @@ func membersChangeCommand(c *cli.CLI, verb string, leave bool) *cobra.Command {
 	if leave {
 		short, what = "Remove members from the set of a row, and print the count after each", "the members were removed"
 	}
-	cmd := unreadWrite(c, verb+" ID MEMBER…", short, what,
+	cmd := writeCommand(c, verb+" ID MEMBER…", short, what,
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if len(ids)-1 > client.WriteOpsMax {
 				return nil, nil, cli.Usagef("%d members are more than %d", len(ids)-1, client.WriteOpsMax)
@@ -64,7 +64,7 @@ type checkOutput struct {
 
 func membersCheckCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
-	cmd := unreadRead(c, "check MEMBER ID…", "Print whether a member is in the sets of rows; - reads ids from standard input",
+	cmd := readCommand(c, "check MEMBER ID…", "Print whether a member is in the sets of rows; - reads ids from standard input",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			out := checkOutput{Member: ids[0], IDs: ids[1:], Results: []bool{}}
 			for some := out.IDs; len(some) > 0; some = some[min(len(some), client.GetIDsMax):] {
@@ -109,7 +109,7 @@ func moreRows(t *cli.Table, cursor string) {
 func membersListCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
 	var p listFlags
-	cmd := unreadRead(c, "list ID", "Print the count and the members of a row, newest first",
+	cmd := readCommand(c, "list ID", "Print the count and the members of a row, newest first",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := f.Members(server).List(ctx, ids[0], p.cursor, p.limit, o)
 			return page, func(t *cli.Table) {
@@ -132,7 +132,7 @@ func membersListCommand(c *cli.CLI) *cobra.Command {
 func membersOfCommand(c *cli.CLI) *cobra.Command {
 	var f cli.ColumnFlags
 	var p listFlags
-	cmd := unreadRead(c, "of MEMBER", "Print the rows that a member is in, newest first",
+	cmd := readCommand(c, "of MEMBER", "Print the rows that a member is in, newest first",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := f.Members(server).Of(ctx, ids[0], p.cursor, p.limit, o)
 			return page, func(t *cli.Table) {

@@ -12,40 +12,30 @@ import (
 
 func noticeCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("notice", "Publish notices to all users of a channel, and mark them as read",
-		noticeListCommand(c), noticePublishCommand(c), noticeRetractCommand(c), noticeGetCommand(c), noticeReadCommand(c))
-}
-
-func noticeListCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "list", "Print the channels",
-		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			list, err := server.Channels(ctx, o)
-			return map[string]any{"channels": list}, func(t *cli.Table) {
-				t.Row("CHANNEL", "LATEST", "RETRACTED")
-				for _, ch := range list {
-					t.Row(ch.Name, ch.Latest, ch.Retracted)
+		readCommand(c, "list", "Print the channels",
+			func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				list, err := server.Channels(ctx, o)
+				return map[string]any{"channels": list}, func(t *cli.Table) {
+					t.Row("CHANNEL", "LATEST", "RETRACTED")
+					for _, ch := range list {
+						t.Row(ch.Name, ch.Latest, ch.Retracted)
+					}
+				}, err
+			}),
+		writeCommand(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+				answer, err := server.Publish(ctx, args[0], o)
+				return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
+			}),
+		writeCommand(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+				seq, err := parseNotice(args[1])
+				if err != nil {
+					return nil, nil, err
 				}
-			}, err
-		})
-}
-
-func noticePublishCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			answer, err := server.Publish(ctx, args[0], o)
-			return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
-		})
-}
-
-func noticeRetractCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			seq, err := parseNotice(args[1])
-			if err != nil {
-				return nil, nil, err
-			}
-			answer, err := server.Retract(ctx, args[0], seq, o)
-			return answer, func(t *cli.Table) { t.Row("CHANNEL", "RETRACTED"); t.Row(args[0], answer.Seq) }, err
-		})
+				answer, err := server.Retract(ctx, args[0], seq, o)
+				return answer, func(t *cli.Table) { t.Row("CHANNEL", "RETRACTED"); t.Row(args[0], answer.Seq) }, err
+			}), noticeGetCommand(c), noticeReadCommand(c))
 }
 
 func parseNotice(text string) (int64, error) {
@@ -67,7 +57,7 @@ func noticeRows(t *cli.Table, channel string, user client.ID, n client.Notices) 
 
 func noticeGetCommand(c *cli.CLI) *cobra.Command {
 	since := int64(-1)
-	cmd := unreadRead(c, "get CHANNEL USER", "Print the position of a user in a channel",
+	cmd := readCommand(c, "get CHANNEL USER", "Print the position of a user in a channel",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			answer, err := server.Notices(ctx, args[0], ids[1], given(since), o)
 			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer) }, err
@@ -78,7 +68,7 @@ func noticeGetCommand(c *cli.CLI) *cobra.Command {
 
 func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	upTo, since := int64(-1), int64(-1)
-	cmd := unreadWrite(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved",
+	cmd := writeCommand(c, "read CHANNEL USER", "Move a user to the latest notice, or to --up-to", "the user was moved",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if upTo >= 0 && since >= 0 {
 				return nil, nil, cli.Usagef("notice read takes --up-to or --since, not both")
@@ -107,33 +97,36 @@ func given(n int64) *int64 {
 
 func dotCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("dot", "Fire red dots for all users, and clear one for a user",
-		dotListCommand(c), dotFireCommand(c), dotSetCommand(c), dotGetCommand(c), dotClearCommand(c))
-}
-
-func dotListCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "list", "Print the dots",
-		func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			list, err := server.Dots(ctx, o)
-			return map[string]any{"dots": list}, func(t *cli.Table) {
-				t.Row("DOT", "FIRED", "NEW USERS")
-				for _, d := range list {
-					t.Row(d.Name, d.Fired, shows(d.NewUsers))
-				}
-			}, err
-		})
-}
-
-func dotFireCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "fire DOT", "Show a dot to all users", "the dot was fired",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			answer, err := server.Fire(ctx, args[0], o)
-			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
-		})
+		readCommand(c, "list", "Print the dots",
+			func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				list, err := server.Dots(ctx, o)
+				return map[string]any{"dots": list}, func(t *cli.Table) {
+					t.Row("DOT", "FIRED", "NEW USERS")
+					for _, d := range list {
+						t.Row(d.Name, d.Fired, shows(d.NewUsers))
+					}
+				}, err
+			}),
+		writeCommand(c, "fire DOT", "Show a dot to all users", "the dot was fired",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+				answer, err := server.Fire(ctx, args[0], o)
+				return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
+			}), dotSetCommand(c),
+		readCommand(c, "get DOT USER", "Print whether a user sees a dot",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				show, err := server.ShowsDot(ctx, args[0], ids[1], o)
+				return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], ids[1], show) }, err
+			}),
+		writeCommand(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
+				answer, err := server.ClearDot(ctx, args[0], ids[1], o)
+				return answer, func(t *cli.Table) { dotRows(t, args[0], ids[1], answer.Show) }, err
+			}))
 }
 
 func dotSetCommand(c *cli.CLI) *cobra.Command {
 	newUsers := true
-	cmd := unreadWrite(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set",
+	cmd := writeCommand(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := server.SetDot(ctx, args[0], newUsers, o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
@@ -145,20 +138,4 @@ func dotSetCommand(c *cli.CLI) *cobra.Command {
 func dotRows(t *cli.Table, name string, user client.ID, show bool) {
 	t.Row("DOT", "USER", "SHOWS")
 	t.Row(name, user, shows(show))
-}
-
-func dotGetCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "get DOT USER", "Print whether a user sees a dot",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			show, err := server.ShowsDot(ctx, args[0], ids[1], o)
-			return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], ids[1], show) }, err
-		})
-}
-
-func dotClearCommand(c *cli.CLI) *cobra.Command {
-	return unreadWrite(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			answer, err := server.ClearDot(ctx, args[0], ids[1], o)
-			return answer, func(t *cli.Table) { dotRows(t, args[0], ids[1], answer.Show) }, err
-		})
 }

@@ -14,7 +14,7 @@ import (
 
 func timelineCommand(c *cli.CLI) *cobra.Command {
 	var q client.PostQuery
-	cmd := unreadRead(c, "timeline USER", "Print a page of posts of a user's followees, newest first",
+	cmd := readCommand(c, "timeline USER", "Print a page of posts of a user's followees, newest first",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := server.Timeline(ctx, ids[0], q, o)
 			return page, func(t *cli.Table) { timelineRows(t, page) }, err
@@ -78,7 +78,7 @@ func outboxCommand(c *cli.CLI) *cobra.Command {
 
 func outboxListCommand(c *cli.CLI) *cobra.Command {
 	var q client.PostQuery
-	cmd := unreadRead(c, "list AUTHOR", "Print a page of an author's posts, newest first",
+	cmd := readCommand(c, "list AUTHOR", "Print a page of an author's posts, newest first",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			page, err := server.Outbox(ctx, ids[0], q, o)
 			return page, func(t *cli.Table) {
@@ -95,25 +95,12 @@ func outboxListCommand(c *cli.CLI) *cobra.Command {
 
 func outboxChangeCommand(c *cli.CLI, verb, short, what string,
 	change func(*client.Client, context.Context, client.ID, client.ID, client.WriteOptions) (client.PostResult, error)) *cobra.Command {
-	return unreadWrite(c, verb+" AUTHOR POST", short, what,
+	return writeCommand(c, verb+" AUTHOR POST", short, what,
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			answer, err := change(server, ctx, ids[0], ids[1], o)
 			return answer, func(t *cli.Table) {
 				t.Row("AUTHOR", "CHANGED", "POSTS")
 				t.Row(ids[0], answer.Changed, answer.Posts)
-			}, err
-		})
-}
-
-func feedGroupsCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "groups USER", "List the groups of a user's followees",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			groups, err := server.FolloweeGroups(ctx, ids[0], o)
-			return map[string]any{"groups": groups}, func(t *cli.Table) {
-				t.Row("GROUP", "FOLLOWEES")
-				for _, g := range groups {
-					t.Row(g.Name, g.Followees)
-				}
 			}, err
 		})
 }

@@ -13,12 +13,11 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// unreadRead returns a command that reads unread numbers: read receives its arguments, and those
-// of them that are ids, and prints the answer.
-func unreadRead(c *cli.CLI, use, short string,
-	read func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
-	var o client.ReadOptions
-	cmd := &cobra.Command{
+// userCommand returns a command that calls act with its arguments, and prints the answer. ids has
+// the arguments that are ids, at their places.
+func userCommand(c *cli.CLI, use, short string,
+	act func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error)) *cobra.Command {
+	return &cobra.Command{
 		Use: use, Short: short,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := idsOf(c, use, args)
@@ -26,45 +25,44 @@ func unreadRead(c *cli.CLI, use, short string,
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				answer, rows, err := read(cmd.Context(), server, args, ids, o)
+				answer, rows, err := act(cmd, server, args, ids)
 				if err != nil {
-					return unreadError("cannot read", err)
+					return err
 				}
 				return c.Print(answer, rows)
 			})
 		},
 	}
+}
+
+// readCommand is userCommand for a command that reads.
+func readCommand(c *cli.CLI, use, short string,
+	read func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
+	var o client.ReadOptions
+	cmd := userCommand(c, use, short, func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error) {
+		answer, rows, err := read(cmd.Context(), server, args, ids, o)
+		return answer, rows, unreadError("cannot read", err)
+	})
 	cli.ReadFlags(cmd, &o)
 	return cmd
 }
 
-// unreadWrite is unreadRead for a command that writes. what describes the write.
-func unreadWrite(c *cli.CLI, use, short, what string,
+// writeCommand is userCommand for a command that writes. what describes the write.
+func writeCommand(c *cli.CLI, use, short, what string,
 	write func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var key string
-	cmd := &cobra.Command{
-		Use: use, Short: short, Long: short + "." + cli.OnceText,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			key, err := cli.WriteKey(cmd, key, client.KeyBytesMax)
-			if err != nil {
-				return err
-			}
-			ids, err := idsOf(c, use, args)
-			if err != nil {
-				return err
-			}
-			return c.WithServer(func(server *client.Client) error {
-				answer, rows, err := write(cmd.Context(), server, args, ids, client.WriteOptions{Key: key})
-				if errors.Is(err, client.ErrUnknown) {
-					return cli.Unknown(what, key, err)
-				}
-				if err != nil {
-					return unreadError("the write failed", cli.WithKeyRemedy(err))
-				}
-				return c.Print(answer, rows)
-			})
-		},
-	}
+	cmd := userCommand(c, use, short, func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error) {
+		key, err := cli.WriteKey(cmd, key, client.KeyBytesMax)
+		if err != nil {
+			return nil, nil, err
+		}
+		answer, rows, err := write(cmd.Context(), server, args, ids, client.WriteOptions{Key: key})
+		if errors.Is(err, client.ErrUnknown) {
+			return nil, nil, cli.Unknown(what, key, err)
+		}
+		return answer, rows, unreadError("the write failed", cli.WithKeyRemedy(err))
+	})
+	cmd.Long = short + "." + cli.OnceText
 	cli.KeyFlag(cmd, &key)
 	return cmd
 }
@@ -72,7 +70,7 @@ func unreadWrite(c *cli.CLI, use, short, what string,
 // unreadError adds to an error what failed, unless it is an error of usage.
 func unreadError(what string, err error) error {
 	var usage *cli.UsageError
-	if errors.As(err, &usage) {
+	if err == nil || errors.As(err, &usage) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -108,39 +106,24 @@ func parseID(kind, text string) (client.ID, error) {
 	return id, nil
 }
 
-// userRows adds the counts of users under a header of their columns.
-func userRows(t *cli.Table, list ...client.UserCounts) {
-	for i, u := range list {
-		if i == 0 {
-			header := []any{"USER"}
-			for _, count := range u.Counts {
-				header = append(header, strings.ToUpper(count.Column))
-			}
-			t.Row(header...)
-		}
-		cells := []any{u.User}
-		for _, count := range u.Counts {
-			cells = append(cells, count.Value)
-		}
-		t.Row(cells...)
-	}
+// userRow adds the counts of a user.
+func userRow(t *cli.Table, u client.UserCounts) {
+	t.Counts("USER", client.Row{ID: u.User, Counts: u.Counts})
 }
 
 func unreadCommand(c *cli.CLI) *cobra.Command {
-	return cli.CommandGroup("unread", "Print, add to and reset the unread numbers of users", unreadGetCommand(c), unreadIncrCommand(c), unreadResetCommand(c))
-}
-
-func unreadGetCommand(c *cli.CLI) *cobra.Command {
-	return unreadRead(c, "get USER", "Print a user's numbers; an unknown user has zeros",
-		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			row, err := server.Unread(ctx, ids[0], o)
-			return row, func(t *cli.Table) { userRows(t, row) }, err
-		})
+	return cli.CommandGroup("unread", "Print, add to and reset the unread numbers of users",
+		readCommand(c, "get USER", "Print a user's numbers; an unknown user has zeros",
+			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
+				row, err := server.Unread(ctx, ids[0], o)
+				return row, func(t *cli.Table) { userRow(t, row) }, err
+			}),
+		unreadIncrCommand(c), unreadResetCommand(c))
 }
 
 func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 	var floor cli.FloorFlag
-	cmd := unreadWrite(c, "incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
+	cmd := writeCommand(c, "incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			op, err := cli.ParseOp(args)
 			if err != nil {
@@ -159,7 +142,7 @@ func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 				Added client.Counts `json:"added,omitempty"`
 				client.Written
 			}{answer.Results[0].UserCounts, answer.Results[0].Added, answer.Written}
-			return out, func(t *cli.Table) { userRows(t, out.UserCounts) }, nil
+			return out, func(t *cli.Table) { userRow(t, out.UserCounts) }, nil
 		})
 	floor.Add(cmd)
 	return cmd
@@ -167,7 +150,7 @@ func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 
 func unreadResetCommand(c *cli.CLI) *cobra.Command {
 	var columns []string
-	cmd := unreadWrite(c, "reset USER [COLUMN=SEEN…]", "Subtract the counts that a user has seen, or clear --columns, and print the rest", "the user's numbers were reset",
+	cmd := writeCommand(c, "reset USER [COLUMN=SEEN…]", "Subtract the counts that a user has seen, or clear --columns, and print the rest", "the user's numbers were reset",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
 			if (len(args) > 1) == (len(columns) > 0) {
 				return nil, nil, cli.Usagef("unread reset takes COLUMN=SEEN for the counts seen, or --columns")
@@ -182,7 +165,7 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 				answer, err = server.ResetSeen(ctx, ids[0], seen.Cells, o)
 			}
 			return answer, func(t *cli.Table) {
-				userRows(t, answer.UserCounts)
+				userRow(t, answer.UserCounts)
 				t.Gap()
 				t.Row("CLEARED", "NUMBER")
 				for _, count := range answer.Cleared {
@@ -196,7 +179,7 @@ func unreadResetCommand(c *cli.CLI) *cobra.Command {
 
 func pollCommand(c *cli.CLI) *cobra.Command {
 	var channels, dots []string
-	cmd := unreadRead(c, "poll USER…", "Print everything that a user's client polls for",
+	cmd := readCommand(c, "poll USER…", "Print everything that a user's client polls for",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 			var polls []client.Poll
 			for some := range slices.Chunk(ids, client.PollUsersMax) {
@@ -215,25 +198,18 @@ func pollCommand(c *cli.CLI) *cobra.Command {
 
 func pollRows(t *cli.Table, polls []client.Poll, channels, dots []string) {
 	for i, p := range polls {
-		if i == 0 {
-			header := []any{"USER"}
-			for _, count := range p.Unread {
-				header = append(header, strings.ToUpper(count.Column))
-			}
-			for _, name := range slices.Concat(channels, dots) {
-				header = append(header, name)
-			}
-			t.Row(append(header, "FEED")...)
-		}
-		cells := []any{p.User}
+		header, cells := []any{"USER"}, []any{p.User}
 		for _, count := range p.Unread {
-			cells = append(cells, count.Value)
+			header, cells = append(header, strings.ToUpper(count.Column)), append(cells, count.Value)
 		}
 		for _, name := range channels {
-			cells = append(cells, p.Notices[name])
+			header, cells = append(header, name), append(cells, p.Notices[name])
 		}
 		for _, name := range dots {
-			cells = append(cells, shows(p.Dots[name]))
+			header, cells = append(header, name), append(cells, shows(p.Dots[name]))
+		}
+		if i == 0 {
+			t.Row(append(header, "FEED")...)
 		}
 		t.Row(append(cells, p.Feed)...)
 	}

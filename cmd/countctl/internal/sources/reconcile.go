@@ -353,14 +353,7 @@ func (r *reconciled) row(row *client.Row, shard int) reconcile.Row {
 }
 
 // Wait implements reconcile.Server.
-func (r *reconciled) Wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(100 * time.Millisecond):
-		return nil
-	}
-}
+func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100*time.Millisecond) }
 
 // correct corrects the rows that still differ as they did, once no correction of an earlier run can
 // reach them. digests are those before the comparison.

@@ -180,17 +180,19 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 			m.Stop()
 		}
 	}()
-	for {
+	var of client.Source
+	err := cli.Poll(ctx, cli.LookEvery, func() (done bool, err error) {
 		asked := time.Now()
-		of, err := server.Source(ctx, name)
+		of, err = server.Source(ctx, name)
 		switch {
-		case err != nil && !client.Retryable(err):
-			return of, err
-		case err == nil && of.State != "running":
-			return of, errors.New(strings.TrimSuffix("it is "+of.State+": "+of.Reason, ": "))
-		case err == nil && caughtUp(of, asked.Sub(began)):
-			return of, nil
-		case err == nil && of.Lag != nil:
+		case err != nil && client.Retryable(err):
+			return false, nil
+		case err != nil:
+			return false, err
+		case of.State != "running":
+			return false, errors.New(strings.TrimSuffix("it is "+of.State+": "+of.Reason, ": "))
+		case of.Lag == nil:
+		default:
 			lag.Store(int64(*of.Lag))
 			if m == nil {
 				first.Store(int64(*of.Lag))
@@ -200,12 +202,9 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 				})
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return of, ctx.Err()
-		case <-time.After(cli.LookEvery):
-		}
-	}
+		return caughtUp(of, asked.Sub(began)), nil
+	})
+	return of, err
 }
 
 // caughtUp reports whether all partitions are at an end that was read within the time.
