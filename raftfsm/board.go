@@ -280,9 +280,9 @@ func (s *boardSnapshot) rows() uint64   { return uint64(s.names()) }
 func (s *boardSnapshot) digest() uint64 { return s.sum }
 func (s *boardSnapshot) release()       {}
 
-func (b *board) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
-	if kind != codec.StreamBoard || last != codec.StreamHead {
-		return misplaced(kind, last)
+func (b *board) load(_ *codec.StreamReader, kind byte, p []byte) error {
+	if kind != codec.StreamBoard {
+		return misplaced(kind)
 	}
 	s, err := parseBoardSnapshot(p)
 	if err != nil {

@@ -157,9 +157,6 @@ func (c *Carried) more() error {
 
 // section frames a section of the stream.
 func (c *Carried) section(kind byte, p []byte) error {
-	if err := c.stream.Allows(kind); err != nil {
-		return err
-	}
 	switch kind {
 	case codec.StreamEnd:
 		c.ended = true

@@ -32,11 +32,10 @@ type contents interface {
 	digest() uint64
 	stats() engine.Stats // safe for concurrent use
 	capture() captured
-	// load loads a section of a snapshot, which follows one of kind last, and any
-	// sections behind it in s that belong to it.
-	load(s *codec.StreamReader, kind, last byte, p []byte) error
+	// load loads a section of a snapshot, and any sections behind it in s that belong to it.
+	load(s *codec.StreamReader, kind byte, p []byte) error
 	// loaded completes a snapshot whose end section has the given totals.
-	loaded(told streamTotals) error
+	loaded(told codec.Totals) error
 	// adopt makes what load stored outside of memory that of the replica. The caller holds
 	// no earlier contents from then on. It follows loaded.
 	adopt() error
@@ -61,7 +60,7 @@ type captured interface {
 // inMemory is embedded by contents that are all in memory and all in their snapshots.
 type inMemory struct{}
 
-func (inMemory) loaded(streamTotals) error { return nil }
+func (inMemory) loaded(codec.Totals) error { return nil }
 func (inMemory) dispose()                  {}
 func (inMemory) adopt() error              { return nil }
 func (inMemory) cuts() []engine.Cut        { return nil }

@@ -113,7 +113,7 @@ type counts struct {
 	table   *engine.Table
 	tiers   Tiers
 	batch   *batch   // from begin to apply; between entries nil or a small one
-	loading *loading // set from the first section of rows to the end of the stream
+	loading *loading // set from the first section to the end of a stream
 	moved   uint64   // rows and members that loading has moved to disk
 
 	out    *outboxes
@@ -173,36 +173,32 @@ func (c *counts) capture() captured {
 	return tableSnapshot{c.table.Snapshot(), c.tiers.Cold, c.out.capture(), c.sets.capture()}
 }
 
-func (c *counts) load(s *codec.StreamReader, kind, last byte, p []byte) error {
-	switch {
-	case kind == codec.StreamMembers && last == codec.StreamHead:
-		return c.sets.loadNamed(p)
-	case kind == codec.StreamCarriedMembers && last == codec.StreamHead:
-		return c.sets.loadCarried(s, p)
-	case kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes):
-		return c.loadOutboxes(p)
-	case last != codec.StreamHead && last != codec.StreamRows:
-		return misplaced(kind, last)
-	}
+func (c *counts) load(s *codec.StreamReader, kind byte, p []byte) error {
 	if c.loading == nil {
 		c.loading = &loading{table: c.table, cold: c.tiers.Cold, old: c.tiers.Seal}
 	}
 	switch kind {
+	case codec.StreamMembers:
+		return c.sets.loadNamed(p)
+	case codec.StreamCarriedMembers:
+		return c.sets.loadCarried(s, p)
 	case codec.StreamRows:
 		return c.loading.loadRows(p)
 	case codec.StreamCold:
 		return c.loading.loadNamed(p)
 	case codec.StreamCarried:
 		return c.loading.loadCarried(s, p)
+	case codec.StreamOutboxes:
+		return c.loadOutboxes(p)
 	}
-	return misplaced(kind, last)
+	return misplaced(kind)
 }
 
-func (c *counts) loaded(told streamTotals) error {
+func (c *counts) loaded(told codec.Totals) error {
 	if c.loading == nil {
 		return nil
 	}
-	told.digest -= c.out.sum + c.sets.at.Digest
+	told.Digest -= c.out.sum + c.sets.at.Digest
 	err := c.loading.end(told)
 	c.moved = uint64(c.loading.moved)
 	c.loading = nil

@@ -39,9 +39,9 @@ func (s *feedSnapshot) rows() uint64   { return s.view.Keys }
 func (s *feedSnapshot) digest() uint64 { return s.sum }
 func (s *feedSnapshot) release()       { s.view.Close() }
 
-func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
-	if kind != codec.StreamFeeds || last != codec.StreamHead && last != codec.StreamFeeds {
-		return misplaced(kind, last)
+func (f *feed) load(_ *codec.StreamReader, kind byte, p []byte) error {
+	if kind != codec.StreamFeeds {
+		return misplaced(kind)
 	}
 	err := f.loading.section(p, func(user uint64, followees []Followee, groups []Group) error {
 		f.was, f.now = f.was[:0], append(f.now[:0], followees...)

@@ -18,7 +18,7 @@ type kindForm struct {
 	// one of them needs the leader's time.
 	check func(id *dedup.RequestID, ops []byte, see SectionVisitor) (n int, clocked bool, err error)
 	// section visits one section of a snapshot, except those of the request memory.
-	section func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error
+	section func(w *snapshotWalk, s *codec.StreamReader, kind byte, p []byte) error
 }
 
 // kinds has every kind of shard. A new kind gets its number and its name in package

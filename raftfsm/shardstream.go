@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 
@@ -38,69 +37,44 @@ func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 // readShard reads what writeShard wrote, with or without carried blocks, into empty
 // contents. On an error the caller disposes of them.
 func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (index uint64, once *dedup.Memory, err error) {
-	once = dedup.New()
-	take := func(s *codec.StreamReader, section, last byte, p []byte) error {
-		if dedup.IsSection(section) {
-			return once.Load(section, p)
-		}
-		return held.load(s, section, last, p)
-	}
 	s := codec.NewStreamReader(r)
 	if index, err = s.Head(kind, route); err != nil {
 		return 0, nil, err
 	}
-	err = readSections(s, take, func(told streamTotals) (streamTotals, error) {
-		told.digest -= once.PositionsDigest()
+	once = dedup.New()
+	take := func(section byte, p []byte) error {
+		if dedup.IsSection(section) {
+			return once.Load(section, p)
+		}
+		return held.load(s, section, p)
+	}
+	return index, once, readSections(s, take, func(told codec.Totals) (codec.Totals, error) {
+		told.Digest -= once.PositionsDigest()
 		err := held.loaded(told)
-		return streamTotals{held.stats().Rows, held.digest() + once.PositionsDigest()}, err
+		return codec.Totals{Rows: held.stats().Rows, Digest: held.digest() + once.PositionsDigest()}, err
 	})
-	return index, once, err
 }
 
-// streamTotals is what the end of a stream states.
-type streamTotals struct{ rows, digest uint64 }
-
 // readSections reads a stream behind its head to its end and calls take with each section
-// before the end. The request memory must follow all other sections. A section of cold rows
-// counts as one of rows for the order. found returns the totals that the end must
-// state, given those that it does state.
-func readSections(s *codec.StreamReader, take func(s *codec.StreamReader, section, last byte, p []byte) error,
-	found func(told streamTotals) (streamTotals, error)) error {
-	for last := byte(codec.StreamHead); ; {
-		section, payload, err := s.Next()
+// before the end. found returns the totals that the end must state, given those that it does
+// state.
+func readSections(s *codec.StreamReader, take func(section byte, p []byte) error, found func(told codec.Totals) (codec.Totals, error)) error {
+	for {
+		section, p, err := s.Next()
 		if err != nil {
 			return err
 		}
-		if section == codec.StreamEnd && dedup.Ends(last) {
-			told := streamTotals{}
-			if len(payload) >= 16 {
-				told = streamTotals{binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])}
-			}
-			totals, err := found(told)
-			if err != nil {
-				return err
-			}
-			return s.End(payload, totals.rows, totals.digest)
+		if section == codec.StreamEnd {
+			return s.End(p, found)
 		}
-		if !dedup.SectionFollows(section, last) {
-			return misplaced(section, last)
-		}
-		if err := s.Allows(section); err != nil {
+		if err := take(section, p); err != nil {
 			return err
-		}
-		if err := take(s, section, last, payload); err != nil {
-			return err
-		}
-		switch last = section; section {
-		case codec.StreamCold, codec.StreamCarried:
-			last = codec.StreamRows
-		case codec.StreamMembers, codec.StreamCarriedMembers:
-			last = codec.StreamHead
 		}
 	}
 }
 
-// misplaced returns the error for a section that must not follow another.
-func misplaced(section, last byte) error {
-	return fmt.Errorf("%w: section kind %d behind %d", codec.ErrSnapshot, section, last)
+// misplaced returns the error for a section that a shard of another kind has, or that no
+// section before announced.
+func misplaced(section byte) error {
+	return fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, section)
 }

@@ -165,12 +165,12 @@ func (l *loading) loadPage() error {
 
 // end completes the table. If the stream only names cold rows, end adopts the stream's
 // rows and digest; the checksums of the generations guarantee that these are right.
-func (l *loading) end(told streamTotals) error {
+func (l *loading) end(told codec.Totals) error {
 	if err := l.settle(); err != nil {
 		return err
 	}
 	if l.named {
-		l.table.Adopt(int64(told.rows), told.digest)
+		l.table.Adopt(int64(told.Rows), told.Digest)
 	}
 	return nil
 }

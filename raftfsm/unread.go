@@ -235,18 +235,18 @@ func (u *unread) capture() captured {
 	return &unreadSnapshot{counts: u.counts.Snapshot(), cursors: u.cursors.Snapshot(), swept: *u.swept.Load()}
 }
 
-func (u *unread) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
-	switch {
-	case kind == codec.StreamRows && (last == codec.StreamHead || last == codec.StreamRows):
+func (u *unread) load(_ *codec.StreamReader, kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamRows:
 		return loadRows(u.counts, p, &u.page)
-	case kind == codec.StreamCursors && last != codec.StreamSweep:
+	case codec.StreamCursors:
 		return loadRows(u.cursors, p, &u.page)
-	case kind == codec.StreamSweep && last != codec.StreamSweep:
+	case codec.StreamSweep:
 		swept, err := parseSweepState(p)
 		u.swept.Store(&swept)
 		return err
 	}
-	return misplaced(kind, last)
+	return misplaced(kind)
 }
 
 // unreadSnapshot is a captured shard of unread numbers.

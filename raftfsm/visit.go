@@ -78,9 +78,10 @@ func VisitSnapshot(r io.Reader, kind codec.Kind, route codec.Route, v SnapshotVi
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 	facts := SnapshotFacts{Index: s.index}
 	walk := snapshotWalk{visitor: v, visit: s.form.section}
-	err := readSections(s.stream, walk.section, func(told streamTotals) (streamTotals, error) {
-		facts.Rows, facts.Digest, facts.MembersLater, facts.MembersGone = walk.rows, told.digest, walk.later, walk.gone
-		return streamTotals{walk.rows, told.digest}, nil
+	take := func(kind byte, p []byte) error { return walk.section(s.stream, kind, p) }
+	err := readSections(s.stream, take, func(told codec.Totals) (codec.Totals, error) {
+		facts.Rows, facts.Digest, facts.MembersLater, facts.MembersGone = walk.rows, told.Digest, walk.later, walk.gone
+		return codec.Totals{Rows: walk.rows, Digest: told.Digest}, nil
 	})
 	return facts, err
 }
@@ -88,23 +89,23 @@ func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 // snapshotWalk is the state of one VisitSnapshot.
 type snapshotWalk struct {
 	visitor SnapshotVisitor
-	visit   func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error // of the kind
+	visit   func(w *snapshotWalk, s *codec.StreamReader, kind byte, p []byte) error // of the kind
 	page    engine.Page
 	base    engine.Page // cold rows of part
 	part    coldPart
 	feeds   feedReader
 	boxes   outboxReader
 	rows    uint64
-	last    uint64 // key of the previous row, of the same section kind
+	kind    byte   // of the section
+	last    uint64 // key of the previous row of the same table
 	behind  bool   // there is a previous row
 	later   bool   // see SnapshotFacts.MembersLater
 	gone    uint64 // see SnapshotFacts.MembersGone
 }
 
-func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte) error {
-	if kind != last && !(isCold(kind) && last == codec.StreamRows) {
-		w.behind = false
-	}
+func (w *snapshotWalk) section(s *codec.StreamReader, kind byte, p []byte) error {
+	w.behind = w.behind && (kind != codec.StreamCursors || w.kind == kind)
+	w.kind = kind
 	if kind == codec.StreamPositions {
 		all, digest, err := dedup.ParsePositions(p)
 		if err != nil || w.visitor.Positions == nil {
@@ -115,31 +116,30 @@ func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte)
 	if dedup.IsSection(kind) {
 		return nil
 	}
-	return w.visit(w, s, kind, last, p)
+	return w.visit(w, s, kind, p)
 }
 
-func isCold(section byte) bool { return section == codec.StreamCold || section == codec.StreamCarried }
-
-func (w *snapshotWalk) counts(s *codec.StreamReader, kind, last byte, p []byte) error {
-	switch {
-	case kind == codec.StreamOutboxes && (last == codec.StreamHead || last == codec.StreamRows || last == codec.StreamOutboxes):
+func (w *snapshotWalk) counts(s *codec.StreamReader, kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamOutboxes:
 		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error {
 			if w.visitor.Outbox == nil {
 				return nil
 			}
 			return w.visitor.Outbox(key, box)
 		})
-	case last != codec.StreamHead && last != codec.StreamRows:
-	case kind == codec.StreamCarriedMembers && last == codec.StreamHead:
+	case codec.StreamCarriedMembers:
 		return w.members(s, p)
-	case kind == codec.StreamMembers:
+	case codec.StreamMembers:
 		return fmt.Errorf("%w: it names members, which are on another disk", codec.ErrSnapshot)
-	case kind == codec.StreamRows:
+	case codec.StreamRows:
 		return w.table(p, w.visitor.Rows)
-	case isCold(kind):
-		return w.cold(s, kind, p)
+	case codec.StreamCold:
+		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
+	case codec.StreamCarried:
+		return w.cold(s, p)
 	}
-	return misplaced(kind, last)
+	return misplaced(kind)
 }
 
 // members visits carried sets.
@@ -173,22 +173,22 @@ func (w *snapshotWalk) members(s *codec.StreamReader, p []byte) error {
 	return err
 }
 
-func (w *snapshotWalk) unread(_ *codec.StreamReader, kind, last byte, p []byte) error {
-	switch {
-	case kind == codec.StreamRows && (last == codec.StreamHead || last == codec.StreamRows):
+func (w *snapshotWalk) unread(_ *codec.StreamReader, kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamRows:
 		return w.table(p, w.visitor.Rows)
-	case kind == codec.StreamCursors && last != codec.StreamSweep:
+	case codec.StreamCursors:
 		return w.table(p, w.visitor.Cursors)
-	case kind == codec.StreamSweep && last != codec.StreamSweep:
+	case codec.StreamSweep:
 		_, err := parseSweepState(p)
 		return err
 	}
-	return misplaced(kind, last)
+	return misplaced(kind)
 }
 
-func (w *snapshotWalk) feed(_ *codec.StreamReader, kind, last byte, p []byte) error {
+func (w *snapshotWalk) feed(_ *codec.StreamReader, kind byte, p []byte) error {
 	if kind != codec.StreamFeeds {
-		return misplaced(kind, last)
+		return misplaced(kind)
 	}
 	return w.feeds.section(p, func(user uint64, followees []Followee, groups []Group) error {
 		w.rows++
@@ -207,10 +207,7 @@ func (w *snapshotWalk) table(p []byte, visit func(*engine.Page) error) error {
 }
 
 // cold visits a part of cold rows with its blocks.
-func (w *snapshotWalk) cold(s *codec.StreamReader, kind byte, p []byte) error {
-	if kind == codec.StreamCold {
-		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
-	}
+func (w *snapshotWalk) cold(s *codec.StreamReader, p []byte) error {
 	if err := w.part.parse(p); err != nil {
 		return err
 	}
@@ -236,9 +233,9 @@ func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
 	return visit(&w.page)
 }
 
-func (w *snapshotWalk) board(_ *codec.StreamReader, kind, last byte, p []byte) error {
-	if kind != codec.StreamBoard || last != codec.StreamHead {
-		return misplaced(kind, last)
+func (w *snapshotWalk) board(_ *codec.StreamReader, kind byte, p []byte) error {
+	if kind != codec.StreamBoard {
+		return misplaced(kind)
 	}
 	view, err := parseBoard(p)
 	if err != nil {

@@ -63,12 +63,11 @@ func readCatalog(r io.Reader) (*View, error) {
 		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	view.ownMaps()
-	kind, end, err := s.Next()
+	_, end, err := s.Next() // nothing else follows the section
 	if err != nil {
 		return nil, err
 	}
-	if kind != codec.StreamEnd {
-		return nil, fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, kind)
-	}
-	return view, s.End(end, uint64(len(view.Keyspaces)), view.Digest())
+	return view, s.End(end, func(codec.Totals) (codec.Totals, error) {
+		return codec.Totals{Rows: uint64(len(view.Keyspaces)), Digest: view.Digest()}, nil
+	})
 }

@@ -15,6 +15,7 @@ type StreamReader struct {
 	r        *bufio.Reader
 	buf      []byte
 	cold     byte   // of the head, once that was read
+	last     byte   // kind of the previous section, blocks aside; 0 before the head
 	sections uint32 // blocks aside
 }
 
@@ -23,15 +24,35 @@ func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// Allows returns an error for a section kind that a stream of this head cannot have.
-func (s *StreamReader) Allows(kind byte) error {
-	if kind == StreamCold && s.cold != coldNamed || kind == StreamCarried && s.cold != coldCarried {
-		return fmt.Errorf("%w: section kind %d behind a head with cold rows %d", ErrSnapshot, kind, s.cold)
-	}
-	return nil
+// places has the place of each kind of section in a stream. Places never fall, and only those of
+// severalAt have several sections. It is read only.
+var places = [256]uint8{
+	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
+	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
+	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamProducers: 7,
 }
 
-// Next returns the next section. The payload is valid until the next call.
+const severalAt = 1<<3 | 1<<5
+
+// follows reports whether a section may follow the previous one. The owner of a section that
+// blocks follow counts them.
+func (s *StreamReader) follows(kind byte) bool {
+	switch {
+	case kind == StreamBlock || kind == StreamMemberBlock:
+		return s.last != 0
+	case kind == StreamCold && s.cold != coldNamed || kind == StreamCarried && s.cold != coldCarried:
+		return false
+	case kind >= StreamForgotten && kind <= StreamPositions:
+		return s.last == kind-1
+	case kind == StreamEnd:
+		return s.last == StreamCatalog || s.last == StreamKeys || s.last == StreamPositions
+	}
+	place, last := places[kind], places[s.last]
+	return place > last || place == last && severalAt>>place&1 != 0
+}
+
+// Next returns the next section. It fails unless the section may follow the previous one. The
+// payload is valid until the next call.
 func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	var head [SectionHeadSize]byte
 	if _, err := io.ReadFull(s.r, head[:]); err != nil {
@@ -53,8 +74,11 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	if got := crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, s.buf[:n]); got != want {
 		return 0, nil, fmt.Errorf("%w: section %d: checksum %08x, want %08x", ErrSnapshot, s.sections, got, want)
 	}
+	if !s.follows(head[0]) {
+		return 0, nil, fmt.Errorf("%w: section kind %d behind %d", ErrSnapshot, head[0], s.last)
+	}
 	if head[0] != StreamBlock && head[0] != StreamMemberBlock {
-		s.sections++
+		s.sections, s.last = s.sections+1, head[0]
 	}
 	return head[0], s.buf[:n], nil
 }
@@ -134,16 +158,23 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 	return h, nil
 }
 
-// End verifies the payload of the end section, and that nothing follows it.
-func (s *StreamReader) End(p []byte, rows, digest uint64) error {
+// Totals is what the end of a stream states of its contents.
+type Totals struct{ Rows, Digest uint64 }
+
+// End verifies the payload of the end section, and that nothing follows it. found returns the
+// totals of what was read, given those that the end states.
+func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) error {
 	if len(p) != 20 {
 		return fmt.Errorf("%w: end of %d bytes", ErrSnapshot, len(p))
 	}
-	wantRows, wantDigest := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
-	sections := binary.LittleEndian.Uint32(p[16:])
-	if rows != wantRows || digest != wantDigest || s.sections-1 != sections {
+	want, sections := Totals{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}, binary.LittleEndian.Uint32(p[16:])
+	got, err := found(want)
+	if err != nil {
+		return err
+	}
+	if got != want || s.sections-1 != sections {
 		return fmt.Errorf("%w: %d rows, digest %016x, %d sections, want %d, %016x, %d",
-			ErrSnapshot, rows, digest, s.sections-1, wantRows, wantDigest, sections)
+			ErrSnapshot, got.Rows, got.Digest, s.sections-1, want.Rows, want.Digest, sections)
 	}
 	return s.AtEnd()
 }

@@ -75,22 +75,10 @@ func (v *View) Write(w *codec.StreamWriter) error {
 	return w.Section(codec.StreamPositions, v.positions.appendTo)
 }
 
-// SectionFollows reports whether the sections of the memory are in order: all behind
-// every other section, each once.
-func SectionFollows(section, last byte) bool {
-	if IsSection(last) {
-		return section == last+1 && IsSection(section)
-	}
-	return !IsSection(section) || section == codec.StreamProducers
-}
-
 // IsSection reports whether a section belongs to the memory.
 func IsSection(section byte) bool {
 	return section >= codec.StreamProducers && section <= codec.StreamPositions
 }
-
-// Ends reports whether the end of a snapshot may follow a section.
-func Ends(last byte) bool { return last == codec.StreamKeys || last == codec.StreamPositions }
 
 func (v *View) appendProducers(dst []byte) []byte {
 	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
