@@ -64,7 +64,7 @@ func parseOps(p []byte, op func(p []byte) (rest []byte, err error)) (ops int, er
 
 // op decodes an op of a counter shard.
 func (b *batch) op(p []byte) ([]byte, error) {
-	switch opKind(p[0]) {
+	switch OpKind(p[0]) {
 	case opAdd, opSet, opDelete:
 		return b.tableOp(p)
 	case opJoin, opLeave, opCopy, opPurge, opClearMembers:
@@ -76,7 +76,7 @@ func (b *batch) op(p []byte) ([]byte, error) {
 }
 
 // onTable returns the form that a table takes an op in.
-func (k opKind) onTable() engine.OpKind {
+func (k OpKind) onTable() engine.OpKind {
 	switch k {
 	case opSet, opPlace:
 		return engine.OpSet
@@ -93,7 +93,7 @@ func (b *batch) tableOp(p []byte) ([]byte, error) {
 	if len(p) < opSizeMin {
 		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
-	kind := opKind(p[0])
+	kind := OpKind(p[0])
 	op := engine.Op{Kind: kind.onTable(), ID: binary.LittleEndian.Uint64(p[1:])}
 	p = p[opSizeMin:]
 	for more := op.Kind != engine.OpDelete; more; {

@@ -77,16 +77,16 @@ func (b *board) void(ops int) {
 	}
 }
 
-func (b *board) apply(_ uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
+func (b *board) apply(_ int64, r *Result) error {
 	for i := range b.ops {
 		op := &b.ops[i]
 		if why, ok := b.change(op); !ok {
-			refused = append(refused, engine.Overflow{Op: i, Column: why})
+			r.Overflows = append(r.Overflows, engine.Overflow{Op: i, Column: why})
 		}
 		number, value := b.answer(op)
-		copy(rows[i*width:(i+1)*width], []int64{number, value})
+		copy(r.Rows[i*r.Width:(i+1)*r.Width], []int64{number, value})
 	}
-	return refused, nil
+	return nil
 }
 
 // answer returns the row of an op right after it.

@@ -11,31 +11,6 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BoardOpKind selects what a BoardOp does: its kind in log entries.
-type BoardOpKind uint8
-
-// The kinds of ops on the board. A result row has the number of the channel or dot, and
-// its last notice or how often the dot was fired. A publish or fire that is repeated soon
-// returns its first result. A refused op has a Refusal as the column of its
-// engine.Overflow; RepeatedRefusal returns the refusal of a repeat.
-const (
-	BoardPublish = BoardOpKind(opPublishNotice) // one more notice; makes the channel
-	BoardRetract = BoardOpKind(opRetract)       // takes back the notice Seq
-	BoardFire    = BoardOpKind(opFire)          // makes the dot
-	BoardDot     = BoardOpKind(opSetDot)        // sets NewUsers; makes the dot
-
-	// The ops below restore what a snapshot has.
-	BoardPutChannel = BoardOpKind(opPutChannel)
-	BoardPutDot     = BoardOpKind(opPutDot)
-	BoardClear      = BoardOpKind(opClearBoard)
-
-	// The ops below create what does not exist yet and change nothing else, so that a
-	// user can have a position in a channel before its first notice, or at a dot before
-	// it is fired.
-	BoardMakeChannel = BoardOpKind(opMakeChannel)
-	BoardMakeDot     = BoardOpKind(opMakeDot)
-)
-
 // Refusal is why the board refused an op.
 type Refusal = uint8
 
@@ -66,7 +41,7 @@ func refusedValue(why Refusal) int64 { return -1 - int64(why) }
 //
 //	kind (1) | length of name (1) | name | notice (8) | new users (1) | length (4) | JSON of a channel or dot
 type BoardOp struct {
-	Kind     BoardOpKind
+	Kind     OpKind
 	Name     string
 	Seq      int64
 	NewUsers bool
@@ -116,11 +91,11 @@ func (op *BoardOp) appendTo(dst []byte) []byte {
 
 // parseBoardOp splits an op off.
 func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
-	if k := BoardOpKind(p[0]); k < BoardPublish || k > BoardMakeDot {
+	if k := OpKind(p[0]); k < BoardPublish || k > BoardMakeDot {
 		return op, nil, errOp(p, codec.KindBoard)
 	}
 	r := wire.Reader{Rest: p[1:]}
-	op = BoardOp{Kind: BoardOpKind(p[0]), Name: string(r.Take(uint64(r.Byte())))}
+	op = BoardOp{Kind: OpKind(p[0]), Name: string(r.Take(uint64(r.Byte())))}
 	op.Seq, op.NewUsers = int64(r.Fixed64()), r.Bool()
 	body := r.Take(uint64(r.Fixed32()))
 	switch err = r.Err; {
@@ -135,7 +110,7 @@ func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
 		err = errors.New("a channel or dot behind it")
 	}
 	if err = cmp.Or(err, op.check()); err != nil {
-		return op, nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(op.Kind), err)
+		return op, nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, op.Kind, err)
 	}
 	return op, r.Rest, nil
 }

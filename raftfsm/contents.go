@@ -17,17 +17,10 @@ type contents interface {
 	decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
 	// void turns the last ops into ones that change nothing and return the current row.
 	void(ops int)
-	// apply applies the decoded ops of the entry of an index at a time of the log, in Unix
-	// milliseconds. It
-	// fills rows, width counts an op, and returns the ops that it refused, ascending.
-	// On an error, rows outside of memory could not be read and nothing was applied.
-	apply(index uint64, now int64, width int, rows []int64) ([]engine.Overflow, error)
-
-	// cuts returns the deltas that the last apply cut short at a floor, by op.
-	cuts() []engine.Cut
-	// changed returns the ops of the last apply that changed a set of members, ascending. The
-	// caller owns it.
-	changed() []int
+	// apply applies the decoded ops of the entry r.Index at a time of the log, in Unix
+	// milliseconds, and fills the exported fields of r. On an error, rows outside of memory
+	// could not be read and nothing was applied.
+	apply(now int64, r *Result) error
 
 	digest() uint64
 	stats() engine.Stats // safe for concurrent use
@@ -63,7 +56,5 @@ type inMemory struct{}
 func (inMemory) loaded(codec.Totals) error { return nil }
 func (inMemory) dispose()                  {}
 func (inMemory) adopt() error              { return nil }
-func (inMemory) cuts() []engine.Cut        { return nil }
-func (inMemory) changed() []int            { return nil }
 func (inMemory) carried() int64            { return -1 }
 func (inMemory) keep(string) error         { return nil }

@@ -119,7 +119,6 @@ type counts struct {
 	out    *outboxes
 	outs   outboxReader  // of load
 	change outbox.Change // scratch of judge
-	cut    []engine.Cut  // by the last apply, if it was judged
 	sets   sets
 }
 
@@ -151,15 +150,6 @@ func (c *counts) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error)
 }
 
 func (c *counts) void(ops int) { c.batch.void(ops) }
-
-func (c *counts) cuts() []engine.Cut {
-	if len(c.cut) > 0 { // with those of the table
-		return c.cut
-	}
-	return c.table.Cuts()
-}
-
-func (c *counts) changed() []int { return c.sets.changed }
 
 func (c *counts) digest() uint64 { return c.table.Digest() + c.out.sum + c.sets.at.Digest }
 

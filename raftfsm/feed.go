@@ -41,35 +41,20 @@ func (f *Feed) Bodies() *spill.Shard { return f.bodies }
 func (f *Feed) Close() { f.bodies.Close() }
 
 // Followees appends the followees of a user to dst, ascending by id, as of one moment
-// during the call. It allocates only to grow dst. If they are on disk, it returns dst
-// unchanged and false; Fetch reads them then.
-func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
-	dst, _, inMemory := f.Stamped(dst, key)
-	return dst, inMemory
-}
-
-// Stamped is Followees with the stamp of the feed, or 0; see FeedOp.
-func (f *Feed) Stamped(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
+// during the call, and returns the stamp of the feed, or 0; see FeedOp. It allocates only to grow
+// dst. If they are on disk, it returns dst unchanged and false; Fetch reads them then.
+func (f *Feed) Followees(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
 	body := f.bodies.Current().Get(key)
-	switch {
-	case body == nil:
-		return dst, 0, true
-	case spill.IsMark(body):
-		return dst, 0, false
+	if body == nil || spill.IsMark(body) {
+		return dst, 0, body == nil
 	}
 	dst, stamp, _ = decodeFeed(dst, body)
 	return dst, stamp, true
 }
 
-// Fetch is Followees for a user whose followees may be on disk, which it reads as
-// spill.Shard.Fetch does.
-func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
-	dst, _, err := f.FetchStamped(ctx, dst, key)
-	return dst, err
-}
-
-// FetchStamped is Fetch with the stamp of the feed, or 0.
-func (f *Feed) FetchStamped(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
+// Fetch is Followees for a user whose feed may be on disk, which it reads as spill.Shard.Fetch
+// does.
+func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
 		return dst, 0, err
@@ -82,11 +67,8 @@ func (f *Feed) FetchStamped(ctx context.Context, dst []Followee, key uint64) (_ 
 // FetchGroups reads them then.
 func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
 	body := f.bodies.Current().Get(key)
-	switch {
-	case body == nil:
-		return nil, true
-	case spill.IsMark(body):
-		return nil, false
+	if body == nil || spill.IsMark(body) {
+		return nil, body == nil
 	}
 	return groupsOf(body), true
 }
@@ -150,10 +132,10 @@ func (f *feed) void(ops int) {
 	}
 }
 
-func (f *feed) apply(index uint64, _ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
+func (f *feed) apply(_ int64, r *Result) error {
 	f.batch.link()
 	if err := f.bodies.LockReturned(f.batch.users); err != nil {
-		return nil, err
+		return err
 	}
 	defer f.bodies.Unlock()
 	for i := range f.batch.ops {
@@ -163,19 +145,19 @@ func (f *feed) apply(index uint64, _ int64, width int, rows []int64) (refused []
 			f.sum = 0
 			continue
 		}
-		if why, not := f.change(op, index); not {
-			refused = append(refused, engine.Overflow{Op: i, Column: why})
+		if why, not := f.change(op, r.Index); not {
+			r.Overflows = append(r.Overflows, engine.Overflow{Op: i, Column: why})
 		} else {
 			f.replace(op.User)
 		}
-		if width > 0 {
-			rows[i*width] = f.answer(op)
+		if r.Width > 0 {
+			r.Rows[i*r.Width] = f.answer(op)
 		}
-		if width > FeedMerged && op.overtaken(f.wasStamp) {
-			rows[i*width+FeedMerged] = FeedOvertaken
+		if r.Width > FeedMerged && op.overtaken(f.wasStamp) {
+			r.Rows[i*r.Width+FeedMerged] = FeedOvertaken
 		}
 	}
-	return refused, nil
+	return nil
 }
 
 // change sets now to what an op of the entry of an index makes of was, or to was if it refuses

@@ -31,7 +31,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	b.Run("in memory", func(b *testing.B) {
 		for b.Loop() {
-			dst, _ = r.fsm.Followees(dst[:0], rnd.Uint64N(users))
+			dst, _, _ = r.fsm.Followees(dst[:0], rnd.Uint64N(users))
 		}
 		b.ReportMetric(hot.perUser, "B/user")
 	})
@@ -43,7 +43,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		now.note(r.fsm)
 		for b.Loop() {
 			var err error
-			if dst, err = r.fsm.Fetch(b.Context(), dst[:0], rnd.Uint64N(users)); err != nil {
+			if dst, _, err = r.fsm.Fetch(b.Context(), dst[:0], rnd.Uint64N(users)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -59,7 +59,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 				b.StartTimer()
 			}
 			var err error
-			if dst, err = r.fsm.Fetch(b.Context(), dst[:0], uint64(keys[i%users])); err != nil {
+			if dst, _, err = r.fsm.Fetch(b.Context(), dst[:0], uint64(keys[i%users])); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -45,7 +45,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	for range 2 {
 		forever(func(rnd *rand.Rand) {
 			key := rnd.Uint64N(users)
-			feed, err := r.fsm.Fetch(t.Context(), nil, key)
+			feed, _, err := r.fsm.Fetch(t.Context(), nil, key)
 			if err != nil || len(feed) > 0 && feed[0].ID == 0 && !slices.Equal(feed, feedOf(int(feed[0].Posts))) {
 				t.Errorf("user %d follows %v, %v", key, feed, err)
 			}
@@ -126,7 +126,7 @@ func TestFeedsMoveBesideClear(t *testing.T) {
 			break
 		}
 		key := uint64(rand.IntN(users))
-		if got, err := r.fsm.Fetch(context.Background(), nil, key); err != nil || !slices.Equal(got, want[key]) {
+		if got, _, err := r.fsm.Fetch(context.Background(), nil, key); err != nil || !slices.Equal(got, want[key]) {
 			t.Errorf("user %d follows %v, %v", key, got, err)
 			break
 		}

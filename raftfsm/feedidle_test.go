@@ -21,7 +21,7 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 		r.tick()
 	}
 	for key := range uint64(users / 10) { // asked for, and written
-		if _, inMemory := r.fsm.Followees(nil, key); !inMemory {
+		if _, _, inMemory := r.fsm.Followees(nil, key); !inMemory {
 			t.Fatalf("user %d is not in memory", key)
 		}
 	}

@@ -75,7 +75,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			}
 		}
 		draw := func(t *rapid.T) FeedOp {
-			kind := rapid.SampledFrom([]FeedOpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead, FeedPutGroup, FeedPutGroup, FeedDropGroup}).Draw(t, "kind")
+			kind := rapid.SampledFrom([]OpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead, FeedPutGroup, FeedPutGroup, FeedDropGroup}).Draw(t, "kind")
 			op := FeedOp{Kind: kind, User: users.Draw(t, "user")}
 			if kind.OfGroup() {
 				op.Group = rapid.SampledFrom([]string{"a", "Stars.2", "z-_"}).Draw(t, "group")
@@ -110,13 +110,13 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			},
 			"poll": func(t *rapid.T) {
 				r, key := which.Draw(t, "replica"), users.Draw(t, "user")
-				got, stamp, inMemory := r.fsm.Stamped(nil, key)
+				got, stamp, inMemory := r.fsm.Followees(nil, key)
 				if inMemory == r.fsm.Bodies().IsSpilled(key) {
 					t.Fatalf("user %d is in memory: %v", key, inMemory)
 				}
 				if !inMemory {
 					var err error
-					got, stamp, err = r.fsm.FetchStamped(t.Context(), nil, key)
+					got, stamp, err = r.fsm.Fetch(t.Context(), nil, key)
 					r.must(err)
 					if !r.tight.Load() && r.fsm.Bodies().IsSpilled(key) {
 						t.Fatalf("user %d has not come back", key)
@@ -161,7 +161,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				write(draw(t), draw(t))
 				r.spill(0)
 				for key := range want {
-					_, err := r.fsm.Fetch(t.Context(), nil, key)
+					_, _, err := r.fsm.Fetch(t.Context(), nil, key)
 					r.must(err)
 				}
 				write(draw(t))
@@ -171,7 +171,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				other := NewFeed()
 				r.must(codectest.Restore(other, s.Bytes()))
 				for key := range users.Draw(t, "up to") + 1 {
-					if got, stamp, _ := other.Stamped(nil, key); !slices.Equal(got, at[key]) || stamp != stampsAt[key] {
+					if got, stamp, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) || stamp != stampsAt[key] {
 						t.Fatalf("in the snapshot user %d follows %v, stamp %d, want %v, %d", key, got, stamp, at[key], stampsAt[key])
 					}
 					all, _ := other.Groups(key)

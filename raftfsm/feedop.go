@@ -12,30 +12,6 @@ import (
 // FolloweesMax bounds the followees of one user: a poll reads the posts of each.
 const FolloweesMax = 5000
 
-// FeedOpKind is what a FeedOp does: its kind in log entries.
-type FeedOpKind uint8
-
-// The kinds of ops on feeds.
-const (
-	// FeedReset replaces the user's followees.
-	FeedReset = FeedOpKind(opResetFeed)
-	// FeedFollow adds the followees that the user lacks. It is refused if the user
-	// would have more than FolloweesMax.
-	FeedFollow = FeedOpKind(opFollow)
-	// FeedUnfollow removes followees.
-	FeedUnfollow = FeedOpKind(opUnfollow)
-	// FeedRead sets the posts of the followees that the user has.
-	FeedRead = FeedOpKind(opReadFeed)
-	// FeedClear removes the feeds of all users of the shard. It has no followees.
-	FeedClear = FeedOpKind(opClearFeeds)
-	// FeedPutGroup makes a group of some of the user's followees, in place of one of that
-	// name. It is refused if the user does not follow one of them, or would have more than
-	// GroupsMax groups. Its row has the number of followees of the group.
-	FeedPutGroup = FeedOpKind(opPutGroup)
-	// FeedDropGroup removes a group. Its row has 0.
-	FeedDropGroup = FeedOpKind(opDropGroup)
-)
-
 // FeedOp is one change of one user's feed. Followees ascend by id without duplicates.
 // FeedUnfollow ignores their posts. A result row has the number of followees after the
 // op.
@@ -47,7 +23,7 @@ const (
 //
 //	followees:  number (uvarint) | id less the id before (uvarint), posts (varint) …
 type FeedOp struct {
-	Kind      FeedOpKind
+	Kind      OpKind
 	User      uint64
 	Followees []Followee
 	Since     uint64 // see below; 0 for an op whose posts nobody just read
@@ -98,10 +74,10 @@ func merge(was, named Followee) Followee {
 }
 
 // OfGroup reports whether an op names a group.
-func (k FeedOpKind) OfGroup() bool { return k == FeedPutGroup || k == FeedDropGroup }
+func (k OpKind) OfGroup() bool { return k == FeedPutGroup || k == FeedDropGroup }
 
 // takes reports whether an op of the kind may have so many followees.
-func (k FeedOpKind) takes(followees int) bool {
+func (k OpKind) takes(followees int) bool {
 	if k == FeedClear || k == FeedDropGroup {
 		return followees == 0
 	}
@@ -173,7 +149,7 @@ func (b *feedBatch) users(yield func(user uint64)) {
 }
 
 func (b *feedBatch) op(p []byte) ([]byte, error) {
-	op := FeedOp{Kind: FeedOpKind(p[0])}
+	op := FeedOp{Kind: OpKind(p[0])}
 	if op.Kind < FeedReset || op.Kind > FeedDropGroup {
 		return nil, errOp(p, codec.KindFeed)
 	}
@@ -189,7 +165,7 @@ func (b *feedBatch) op(p []byte) ([]byte, error) {
 		}
 	}
 	if r.Err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(op.Kind), r.Err)
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, op.Kind, r.Err)
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.followees))

@@ -101,7 +101,7 @@ func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) 
 		}
 	}
 	for key, feed := range want {
-		got, err := r.fsm.Fetch(context.Background(), nil, key)
+		got, _, err := r.fsm.Fetch(context.Background(), nil, key)
 		if err != nil || !slices.Equal(got, feed) {
 			r.t.Fatalf("user %d follows %v, %v, want %v", key, got, err, feed)
 		}
@@ -193,7 +193,7 @@ func TestLostFeeds(t *testing.T) {
 	whole := codectest.Persisted(t, r.fsm)
 	r.spill(0)
 	r.must(r.store.Drop(1))
-	if got, err := r.fsm.Fetch(t.Context(), nil, 5); !errors.Is(err, cold.ErrDamaged) {
+	if got, _, err := r.fsm.Fetch(t.Context(), nil, 5); !errors.Is(err, cold.ErrDamaged) {
 		t.Errorf("user 5 follows %v, %v", got, err)
 	}
 	snapshot, err := r.fsm.Snapshot()

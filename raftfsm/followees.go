@@ -30,11 +30,8 @@ const (
 	riceStamped = 1 << 6
 )
 
-// appendFollowees appends followees in their form in memory. An empty list takes two
-// bytes, because a body that begins with 0 is a mark.
-func appendFollowees(dst []byte, followees []Followee) []byte { return appendFeed(dst, followees, 0) }
-
-// appendFeed is appendFollowees with a stamp; 0 is for none. Without followees there is none.
+// appendFeed appends followees in their form in memory, with a stamp unless it is 0. An empty list
+// takes two bytes, because a body that begins with 0 is a mark, and has no stamp.
 func appendFeed(dst []byte, followees []Followee, stamp uint64) []byte {
 	if len(followees) == 0 {
 		return append(dst, 0x80, 0)
@@ -87,7 +84,7 @@ func postsK(followees []Followee) uint8 {
 	return golomb.RiceK(&lengths) | signed
 }
 
-// decodeFeed appends the followees that appendFollowees encoded to dst, and returns the stamp,
+// decodeFeed appends the followees that appendFeed encoded to dst, and returns the stamp,
 // or 0, and the bytes behind them. data must have golomb.RicePadding bytes behind its end.
 func decodeFeed(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups []byte) {
 	n, size := binary.Uvarint(data)

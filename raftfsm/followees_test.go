@@ -16,8 +16,8 @@ import (
 // storedFollowees returns followees as a page gives them back.
 func storedFollowees(followees []Followee) []Followee {
 	f := NewFeed()
-	f.Bodies().Current().Set(1, appendFollowees(nil, followees))
-	stored, _ := f.Followees(nil, 1)
+	f.Bodies().Current().Set(1, appendFeed(nil, followees, 0))
+	stored, _, _ := f.Followees(nil, 1)
 	return stored
 }
 
@@ -80,7 +80,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	w.Feed(7, &op)
 	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)
-	if n := testing.AllocsPerRun(100, func() { dst, _ = f.Followees(dst[:0], 7) }); n != 0 || len(dst) != 90 {
+	if n := testing.AllocsPerRun(100, func() { dst, _, _ = f.Followees(dst[:0], 7) }); n != 0 || len(dst) != 90 {
 		t.Errorf("%v allocations for %d followees", n, len(dst))
 	}
 }
@@ -91,11 +91,11 @@ func BenchmarkFollowees(b *testing.B) {
 	f := NewFeed()
 	const users, each = 20_000, 90
 	for key := range uint64(users) {
-		f.Bodies().Current().Set(key, appendFollowees(nil, randomFeed(r, each)))
+		f.Bodies().Current().Set(key, appendFeed(nil, randomFeed(r, each), 0))
 	}
 	dst := make([]Followee, 0, each)
 	for b.Loop() {
-		dst, _ = f.Followees(dst[:0], r.Uint64N(users))
+		dst, _, _ = f.Followees(dst[:0], r.Uint64N(users))
 	}
 	b.ReportMetric(float64(f.Bytes())/(users*each), "B/followee")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*each), "ns/followee")

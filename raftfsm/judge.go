@@ -90,30 +90,29 @@ func (j *judge) Refused(op int) {
 }
 
 // applyJudged is apply for an entry that may change outboxes, or sets if touched.
-func (c *counts) applyJudged(now int64, touched bool, width int, rows []int64) ([]engine.Overflow, error) {
+func (c *counts) applyJudged(now int64, touched bool, r *Result) (err error) {
 	j := judge{counts: c, now: now}
 	j.undo.op = -1
 	if touched {
 		j.sets = &c.sets
 	}
 	if err := c.out.bodies.LockReturned(c.batch.outboxKeys); err != nil {
-		return nil, err
+		return err
 	}
 	defer c.out.bodies.Unlock()
-	overflows, err := c.table.ApplyJudged(c.batch.ops, width, rows, nil, &j)
-	if err != nil {
-		return overflows, err
+	if r.Overflows, err = c.table.ApplyJudged(c.batch.ops, r.Width, r.Rows, nil, &j); err != nil {
+		return err
 	}
 	for _, op := range j.refused {
-		overflows = append(overflows, engine.Overflow{Op: op, Column: TooOldColumn})
+		r.Overflows = append(r.Overflows, engine.Overflow{Op: op, Column: TooOldColumn})
 	}
-	slices.SortFunc(overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
-	c.cut = append(c.cut, c.table.Cuts()...)
+	slices.SortFunc(r.Overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
+	r.Cuts = slices.Clone(c.table.Cuts())
 	for _, op := range j.unchanged {
-		c.cut = append(c.cut, engine.Cut{Op: op, Column: UnchangedColumn})
+		r.Cuts = append(r.Cuts, engine.Cut{Op: op, Column: UnchangedColumn})
 	}
-	slices.SortStableFunc(c.cut, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
-	return overflows, nil
+	slices.SortStableFunc(r.Cuts, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
+	return nil
 }
 
 // changesOutboxes reports whether the ops of the batch may change outboxes.
@@ -121,23 +120,24 @@ func (c *counts) changesOutboxes() bool {
 	return len(c.batch.outbox) > 0 || c.batch.deletes() && !c.out.none()
 }
 
-func (c *counts) apply(index uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
+func (c *counts) apply(now int64, r *Result) error {
 	c.batch.link()
-	touched, err := c.sets.begin(c.batch, index, now)
+	touched, err := c.sets.begin(c.batch, r.Index, now)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if c.cut = c.cut[:0]; touched || c.changesOutboxes() {
-		overflows, err = c.applyJudged(now, touched, width, rows)
-	} else {
-		overflows, err = c.table.Apply(c.batch.ops, width, rows, nil)
+	if touched || c.changesOutboxes() {
+		err = c.applyJudged(now, touched, r)
+	} else if r.Overflows, err = c.table.Apply(c.batch.ops, r.Width, r.Rows, nil); len(c.table.Cuts()) > 0 {
+		r.Cuts = slices.Clone(c.table.Cuts())
 	}
 	if err == nil && touched {
 		err = c.sets.commit()
 	}
+	r.Changed = c.sets.changed
 	if cap(c.batch.ops) > batchOpsKept {
 		batches.Put(c.batch)
 		c.batch = nil
 	}
-	return overflows, err
+	return err
 }

@@ -384,7 +384,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 func TestBoardIsBounded(t *testing.T) {
 	t.Parallel()
 	var ops []BoardOp
-	kinds := []BoardOpKind{BoardPublish, BoardFire, BoardDot, BoardMakeChannel, BoardMakeDot}
+	kinds := []OpKind{BoardPublish, BoardFire, BoardDot, BoardMakeChannel, BoardMakeDot}
 	for i := range CursorsMax {
 		ops = append(ops, BoardOp{Kind: kinds[i%len(kinds)], Name: fmt.Sprintf("n%d", i)})
 	}
@@ -415,7 +415,7 @@ func TestBoardIsBounded(t *testing.T) {
 // repeat is told so again.
 func TestFolloweesAreBounded(t *testing.T) {
 	f := NewFeed()
-	apply := func(id dedup.RequestID, kind FeedOpKind, from, n int) *Result {
+	apply := func(id dedup.RequestID, kind OpKind, from, n int) *Result {
 		op := FeedOp{Kind: kind, User: 1}
 		for i := range n {
 			op.Followees = append(op.Followees, Followee{uint64(from + i), 0})

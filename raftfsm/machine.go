@@ -111,64 +111,6 @@ func (m *machine) init(kind codec.Kind, fresh func() contents, show func(content
 	show(m.contents)
 }
 
-// Result is the answer of Apply for an entry of a shard's ops. The proposer owns it.
-type Result struct {
-	Index     uint64
-	Width     int                    // columns of a row
-	Rows      []int64                // by op of the entry; each is the row right after its op
-	Overflows []engine.Overflow      // refused ops, by op of the entry, ascending
-	Cuts      []engine.Cut           // deltas that floors cut short, by op of the entry
-	Changed   []int                  // ops that changed a set of members, by op of the entry
-	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
-	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied
-	use       dedup.Use              // of each new key of the entry
-	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
-}
-
-// NewResult returns the result of an entry of one request, as another node reported it.
-func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflow, outcome dedup.Outcome) *Result {
-	r := &Result{Index: index, Width: width, Rows: rows, Overflows: overflows}
-	if outcome != dedup.Applied {
-		r.outcomes = []dedup.Outcome{outcome}
-	}
-	return r
-}
-
-// Outcome returns the outcome of one of the entry's requests.
-func (r *Result) Outcome(request int) dedup.Outcome {
-	if r.outcomes == nil {
-		return dedup.Applied
-	}
-	return r.outcomes[request]
-}
-
-// Use returns the use of a key that the shard judged for one of the entry's requests, which
-// was applied then or before. It means nothing for other requests.
-func (r *Result) Use(request int) dedup.Use {
-	use := r.use
-	if r.Outcome(request) != dedup.Applied && r.met != nil {
-		use.Met = r.met[request]
-	}
-	return use
-}
-
-// SetUse sets what Use returns for the request of a NewResult.
-func (r *Result) SetUse(use dedup.Use) { r.use = use }
-
-// Position returns where the partition of one of the entry's requests was right after it,
-// if the request is a section of a source.
-func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
-	if request >= len(r.positions) {
-		return answer, false
-	}
-	return r.positions[request], true
-}
-
-// SetPosition sets what Position returns for the request of a NewResult.
-func (r *Result) SetPosition(answer dedup.PositionAnswer) {
-	r.positions = []dedup.PositionAnswer{answer}
-}
-
 // Sources implements Machine.
 func (m *machine) Sources() []uint64 {
 	if all := m.sizes.sources.Load(); all != nil {
@@ -239,7 +181,7 @@ func (m *machine) digest() uint64 { return m.contents.digest() + m.positions }
 func (m *machine) Marks() []Mark {
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	return m.marks.rising()
+	return slices.Clone(m.marks)
 }
 
 // WaitApplied implements Machine.
@@ -320,15 +262,11 @@ func (m *machine) apply(entry *raft.Log) any {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if r.Overflows, err = m.contents.apply(entry.Index, m.memory.Now(), width, r.Rows); err != nil {
+	if err = m.contents.apply(m.memory.Now(), r); err != nil {
 		m.whole.Unlock()
 		m.stopAt(entry.Index, err)
 		return m.Stuck()
 	}
-	if cuts := m.contents.cuts(); len(cuts) > 0 {
-		r.Cuts = slices.Clone(cuts)
-	}
-	r.Changed = m.contents.changed()
 	m.positions = m.memory.PositionsDigest()
 	m.advance(entry.Index)
 	m.marks.note(entry.Index, m.digest)

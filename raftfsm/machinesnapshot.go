@@ -67,7 +67,7 @@ func (m *machine) Restore(snapshot io.ReadCloser) error {
 	defer m.whole.Unlock()
 	m.contents = held
 	m.show(held)
-	m.marks = marks{}
+	m.marks = nil
 	m.memory = once
 	m.positions = once.PositionsDigest()
 	m.publishSizes()

@@ -19,25 +19,16 @@ type Mark struct {
 	Digest uint64 `json:"digest"`
 }
 
-// marks is a ring of the newest marks.
-type marks struct {
-	ring [marksKept]Mark
-	next int // where the next mark goes
-	kept int
-}
+// marks are the newest marks, ascending by index.
+type marks []Mark
 
 // note takes a mark if the index is due for one.
 func (m *marks) note(index uint64, digest func() uint64) {
 	if index%markEvery != 0 {
 		return
 	}
-	m.ring[m.next] = Mark{index, digest()}
-	m.next = (m.next + 1) % marksKept
-	m.kept = min(m.kept+1, marksKept)
-}
-
-// rising returns the marks in ascending order of index.
-func (m *marks) rising() []Mark {
-	first := (m.next - m.kept + marksKept) % marksKept
-	return append(slices.Clone(m.ring[first:min(first+m.kept, marksKept)]), m.ring[:max(0, first+m.kept-marksKept)]...)
+	if len(*m) == marksKept {
+		*m = slices.Delete(*m, 0, 1)
+	}
+	*m = append(*m, Mark{index, digest()})
 }

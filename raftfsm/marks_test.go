@@ -10,13 +10,13 @@ import (
 
 func TestMarksAreTheNewestByIndex(t *testing.T) {
 	var m marks
-	if got := m.rising(); len(got) != 0 {
+	if got := m; len(got) != 0 {
 		t.Fatalf("marks before the first entry: %v", got)
 	}
 	for index := range uint64(markEvery*(2*marksKept+5) + 1) {
 		m.note(index, func() uint64 { return index + 1 })
 		newest := index - index%markEvery
-		got := m.rising()
+		got := m
 		if len(got) == 0 || got[len(got)-1] != (Mark{newest, newest + 1}) {
 			t.Fatalf("after %d the last mark is %v", index, got)
 		}

@@ -21,7 +21,7 @@ const (
 // memberOp is an op on sets. Its op in the batch has the change of the count as the last cell,
 // if it changes one.
 type memberOp struct {
-	kind  opKind
+	kind  OpKind
 	op    int // of the batch
 	pair  members.Pair
 	stamp members.Stamp // of a copy
@@ -33,7 +33,7 @@ func (o *memberOp) ofPair() bool { return o.kind != opPurge && o.kind != opClear
 
 // memberOp decodes an op on sets.
 func (b *batch) memberOp(p []byte) (rest []byte, err error) {
-	o := memberOp{kind: opKind(p[0]), op: len(b.ops)}
+	o := memberOp{kind: OpKind(p[0]), op: len(b.ops)}
 	switch o.kind {
 	case opClearMembers:
 		rest = p[1:]
@@ -81,7 +81,7 @@ func (b *batch) pairOp(o *memberOp, p []byte) (rest []byte, err error) {
 }
 
 // ofSet appends a join, copy or leave under key, whose op has so many cells.
-func (w *RequestWriter) ofSet(kind opKind, cells int, key uint64, op *engine.Op) {
+func (w *RequestWriter) ofSet(kind OpKind, cells int, key uint64, op *engine.Op) {
 	if len(op.Cells) != cells || op.Cells[0].Column >= engine.ColumnsMax {
 		panicOn(op)
 	}

@@ -25,55 +25,63 @@ import (
 //
 // Bits 0 to 5 of a column are its number. Bit 6 says that a floor follows, which only a delta
 // below 0 has. Bit 7, in a cell, says that another cell follows.
-type opKind uint8
+type OpKind uint8
 
 const (
 	// Ops on the counts of a row, of counters and unread.
-	opAdd    opKind = 1
-	opSet    opKind = 2
-	opDelete opKind = 3
-	opTake   opKind = 4 // unread only; takes away up to the values
+	opAdd    OpKind = 1
+	opSet    OpKind = 2
+	opDelete OpKind = 3
+	opTake   OpKind = 4 // unread only; takes away up to the values
 
 	// Ops on sets of members, of counters. They need the leader's time before them in the entry.
-	opJoin         opKind = 8
-	opLeave        opKind = 9
-	opCopy         opKind = 10 // joins with the stamp that it had, 0 for now, and counts nothing: a restore
-	opPurge        opKind = 11 // removes so many pairs of deleted rows
-	opClearMembers opKind = 12 // removes all pairs of the shard: a restore
+	opJoin         OpKind = 8
+	opLeave        OpKind = 9
+	opCopy         OpKind = 10 // joins with the stamp that it had, 0 for now, and counts nothing: a restore
+	opPurge        OpKind = 11 // removes so many pairs of deleted rows
+	opClearMembers OpKind = 12 // removes all pairs of the shard: a restore
 
 	// Ops on the outbox of an author, of counters.
-	opPublish       = opKind(outbox.Publish)
-	opUnpublish     = opKind(outbox.Remove)
-	opPutOutbox     = opKind(outbox.Put)
-	opClearOutboxes = opKind(outbox.Clear)
+	opPublish       = OpKind(outbox.Publish)
+	opUnpublish     = OpKind(outbox.Remove)
+	opPutOutbox     = OpKind(outbox.Put)
+	opClearOutboxes = OpKind(outbox.Clear)
 
 	// Ops on cursors, of unread. They need the leader's time before them in the entry. A value
 	// is at least 1, and one more than the number of its notice or firing.
-	opRaise  opKind = 24
-	opBegin  opKind = 25 // sets what is not set
-	opPlace  opKind = 26 // sets, also the day and to 0: a restore
-	opForget opKind = 27 // deletes the row: a restore
-	opSweep  opKind = 28
+	opRaise  OpKind = 24
+	opBegin  OpKind = 25 // sets what is not set
+	opPlace  OpKind = 26 // sets, also the day and to 0: a restore
+	opForget OpKind = 27 // deletes the row: a restore
+	opSweep  OpKind = 28
 
-	// Ops on feeds: FeedOpKind.
-	opResetFeed  opKind = 32
-	opFollow     opKind = 33
-	opUnfollow   opKind = 34
-	opReadFeed   opKind = 35
-	opClearFeeds opKind = 36
-	opPutGroup   opKind = 37
-	opDropGroup  opKind = 38
+	// Ops on feeds. The row of an op has the number of the user's followees, of an op on a group
+	// that of the group's.
+	FeedReset    OpKind = 32 // replaces the user's followees
+	FeedFollow   OpKind = 33 // adds the followees that the user lacks; refused above FolloweesMax
+	FeedUnfollow OpKind = 34 // removes followees
+	FeedRead     OpKind = 35 // sets the posts of the followees that the user has
+	FeedClear    OpKind = 36 // removes the feeds of all users of the shard: a restore
+	// FeedPutGroup makes a group of some of the user's followees, in place of one of that name. It
+	// is refused if the user does not follow one of them, or would have more than GroupsMax groups.
+	FeedPutGroup  OpKind = 37
+	FeedDropGroup OpKind = 38
 
-	// Ops on the board: BoardOpKind.
-	opPublishNotice opKind = 48
-	opRetract       opKind = 49
-	opFire          opKind = 50
-	opSetDot        opKind = 51
-	opPutChannel    opKind = 52
-	opPutDot        opKind = 53
-	opClearBoard    opKind = 54
-	opMakeChannel   opKind = 55
-	opMakeDot       opKind = 56
+	// Ops on the board. Their row has the number of the channel or dot, and its last notice or how
+	// often the dot was fired. A publish or fire that is repeated soon returns its first result. A
+	// refused op has a Refusal as the column of its engine.Overflow; RepeatedRefusal returns the
+	// refusal of a repeat.
+	BoardPublish    OpKind = 48 // one more notice; makes the channel
+	BoardRetract    OpKind = 49 // takes back the notice Seq
+	BoardFire       OpKind = 50 // makes the dot
+	BoardDot        OpKind = 51 // sets NewUsers; makes the dot
+	BoardPutChannel OpKind = 52 // this and the next two: a restore
+	BoardPutDot     OpKind = 53
+	BoardClear      OpKind = 54
+	// These two create what does not exist yet and change nothing else, so that a user can have a
+	// position in a channel before its first notice, or at a dot before it is fired.
+	BoardMakeChannel OpKind = 55
+	BoardMakeDot     OpKind = 56
 )
 
 // The bits of a column in an op.
@@ -92,14 +100,14 @@ var opNames = [...]string{
 	opJoin: "join", opLeave: "leave", opCopy: "copy", opPurge: "purge", opClearMembers: "clear members",
 	opPublish: "publish", opUnpublish: "unpublish", opPutOutbox: "put outbox", opClearOutboxes: "clear outboxes",
 	opRaise: "raise", opBegin: "begin", opPlace: "place", opForget: "forget", opSweep: "sweep",
-	opResetFeed: "reset feed", opFollow: "follow", opUnfollow: "unfollow", opReadFeed: "read feed",
-	opClearFeeds: "clear feeds", opPutGroup: "put group", opDropGroup: "drop group",
-	opPublishNotice: "publish notice", opRetract: "retract", opFire: "fire", opSetDot: "set dot",
-	opPutChannel: "put channel", opPutDot: "put dot", opClearBoard: "clear board",
-	opMakeChannel: "make channel", opMakeDot: "make dot",
+	FeedReset: "reset feed", FeedFollow: "follow", FeedUnfollow: "unfollow", FeedRead: "read feed",
+	FeedClear: "clear feeds", FeedPutGroup: "put group", FeedDropGroup: "drop group",
+	BoardPublish: "publish notice", BoardRetract: "retract", BoardFire: "fire", BoardDot: "set dot",
+	BoardPutChannel: "put channel", BoardPutDot: "put dot", BoardClear: "clear board",
+	BoardMakeChannel: "make channel", BoardMakeDot: "make dot",
 }
 
-func (k opKind) String() string {
+func (k OpKind) String() string {
 	if int(k) < len(opNames) && opNames[k] != "" {
 		return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k])
 	}
@@ -108,5 +116,5 @@ func (k opKind) String() string {
 
 // errOp returns the refusal of an op whose kind shards of a kind do not have.
 func errOp(p []byte, of codec.Kind) error {
-	return fmt.Errorf("%w: %s in a shard of %s", codec.ErrEntry, opKind(p[0]), of)
+	return fmt.Errorf("%w: %s in a shard of %s", codec.ErrEntry, OpKind(p[0]), of)
 }

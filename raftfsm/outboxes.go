@@ -89,7 +89,7 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.ops), cell: -1}
 	r := wire.Reader{Rest: p[opSizeMin:]}
 	if o.Parse(&r); r.Err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(kind), r.Err)
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, OpKind(kind), r.Err)
 	}
 	switch kind {
 	case outbox.Publish:

@@ -63,7 +63,7 @@ func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
 	if op.Kind == 0 || op.Kind > engine.OpTake || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
 		panicOn(op)
 	}
-	kind := [...][engine.OpTake + 1]opKind{
+	kind := [...][engine.OpTake + 1]OpKind{
 		TableCounts:  {engine.OpAdd: opAdd, engine.OpSet: opSet, engine.OpDelete: opDelete, engine.OpTake: opTake},
 		TableCursors: {CursorRaise: opRaise, engine.OpSet: opPlace, engine.OpDelete: opForget, CursorBegin: opBegin},
 	}[table][op.Kind]
@@ -76,12 +76,12 @@ func panicOn(op *engine.Op) {
 }
 
 // begin appends the kind and the key of an op.
-func (w *RequestWriter) begin(kind opKind, key uint64) {
+func (w *RequestWriter) begin(kind OpKind, key uint64) {
 	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, byte(kind)), key)
 	w.ops++
 }
 
-func (w *RequestWriter) onTable(kind opKind, key uint64, op *engine.Op) {
+func (w *RequestWriter) onTable(kind OpKind, key uint64, op *engine.Op) {
 	if !writable(kind, op) {
 		panicOn(op)
 	}
@@ -119,7 +119,7 @@ func (w *RequestWriter) floorOf(cells []engine.Cell, i int) (floor int64, has bo
 }
 
 // writable reports whether tableOp can read the op back.
-func writable(kind opKind, op *engine.Op) bool {
+func writable(kind OpKind, op *engine.Op) bool {
 	for i := range op.Cells {
 		c := &op.Cells[i]
 		if c.Column&engine.FloorMark != 0 {
@@ -143,7 +143,7 @@ func (w *RequestWriter) Outbox(key uint64, op *outbox.Op) {
 	if o.Kind == outbox.Remove {
 		o.Floor, o.HasFloor = w.floors.Of(PostsColumn)
 	}
-	w.begin(opKind(o.Kind), key)
+	w.begin(OpKind(o.Kind), key)
 	w.buf = o.AppendTo(w.buf)
 }
 

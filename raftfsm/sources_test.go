@@ -252,12 +252,9 @@ func TestPositionsModel(t *testing.T) {
 			}
 		}
 		got := map[dedup.PositionKey]dedup.Checkpoint{}
-		visit := SnapshotVisitor{Positions: func(all []dedup.PositionRecord, digest uint64) error {
+		visit := SnapshotVisitor{Positions: func(all []dedup.PositionRecord, _ uint64) error {
 			for _, record := range all {
 				got[record.PositionKey] = record.Checkpoint
-			}
-			if !model.closed && digest != dedup.DigestOf(all) {
-				t.Fatalf("digest %016x of positions, want %016x", digest, dedup.DigestOf(all))
 			}
 			return nil
 		}}

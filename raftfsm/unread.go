@@ -75,7 +75,6 @@ type unread struct {
 	sweeps []sweepStep // of the ops for tableSweep
 	page   engine.Page // of load
 	set    []engine.Cell
-	cut    []engine.Cut // by the last apply
 }
 
 // The kinds of ops on cursors. Set and delete are those of counters, for a restore.
@@ -104,7 +103,7 @@ func (u *unread) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error)
 // op decodes an op on one of the tables, or a step of the sweep.
 func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 	table, first := TableCounts, len(u.batch.cells)
-	switch opKind(p[0]) {
+	switch OpKind(p[0]) {
 	case opAdd, opSet, opDelete, opTake:
 	case opRaise, opBegin, opPlace, opForget:
 		table = TableCursors
@@ -121,8 +120,8 @@ func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 		return u.sweepOp(p)
 	}
 	rest, err := u.batch.tableOp(p)
-	if err == nil && table == TableCursors && !isCursorOp(opKind(p[0]).onTable(), u.batch.cells[first:]) {
-		err = fmt.Errorf("%w: %s with such values", codec.ErrEntry, opKind(p[0]))
+	if err == nil && table == TableCursors && !isCursorOp(OpKind(p[0]).onTable(), u.batch.cells[first:]) {
+		err = fmt.Errorf("%w: %s with such values", codec.ErrEntry, OpKind(p[0]))
 	}
 	return rest, err
 }
@@ -148,49 +147,46 @@ func (u *unread) void(ops int) {
 }
 
 // apply applies runs of ops on one table together.
-func (u *unread) apply(_ uint64, now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
+func (u *unread) apply(now int64, r *Result) (err error) {
 	u.batch.link()
-	u.cut = u.cut[:0]
-	ops, sweeps := u.batch.ops, u.sweeps
+	ops, sweeps, width := u.batch.ops, u.sweeps, r.Width
 	for from := 0; from < len(ops); {
 		to := from + 1
 		for to < len(ops) && u.tables[to] == u.tables[from] {
 			to++
 		}
-		dst := rows[from*width : to*width]
+		dst := r.Rows[from*width : to*width]
 		switch u.tables[from] {
 		case TableCounts:
-			first := len(overflows)
-			if overflows, err = u.counts.Apply(ops[from:to], width, dst, overflows); err != nil {
-				return nil, err
+			first := len(r.Overflows)
+			if r.Overflows, err = u.counts.Apply(ops[from:to], width, dst, r.Overflows); err != nil {
+				return err
 			}
-			for i := first; i < len(overflows); i++ {
-				overflows[i].Op += from
+			for i := first; i < len(r.Overflows); i++ {
+				r.Overflows[i].Op += from
 			}
 			for _, c := range u.counts.Cuts() {
 				c.Op += from
-				u.cut = append(u.cut, c)
+				r.Cuts = append(r.Cuts, c)
 			}
 		case TableCursors:
 			for i := range ops[from:to] {
 				if err := u.move(&ops[from+i], now, dst[i*width:(i+1)*width]); err != nil {
-					return nil, err
+					return err
 				}
 			}
 		case tableSweep:
 			for _, step := range sweeps[:to-from] {
 				if err := u.sweep(step, now); err != nil {
-					return nil, err
+					return err
 				}
 			}
 			sweeps = sweeps[to-from:]
 		}
 		from = to
 	}
-	return overflows, nil
+	return nil
 }
-
-func (u *unread) cuts() []engine.Cut { return u.cut }
 
 // move applies an op on cursors and fills dst with its row. A voided op has no cells.
 func (u *unread) move(op *engine.Op, now int64, dst []int64) error {

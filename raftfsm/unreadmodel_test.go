@@ -298,7 +298,7 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"feed": func(t *rapid.T) {
 				id, list := user.Draw(t, "user"), authors.Draw(t, "followees")
-				kind := rapid.SampledFrom([]FeedOpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead}).Draw(t, "kind")
+				kind := rapid.SampledFrom([]OpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead}).Draw(t, "kind")
 				m.follows(FeedOp{Kind: kind, User: id, Followees: followees(list)})
 				u := f.user(id)
 				if kind == FeedReset {
@@ -380,7 +380,7 @@ func (m *machines) mustEqual(t *rapid.T, f *fanOut, users []uint64) {
 
 func (m *machines) feedMustEqual(t *rapid.T, f *fanOut, id uint64) {
 	u := f.user(id)
-	got, _ := m.feed.Followees(nil, id)
+	got, _, _ := m.feed.Followees(nil, id)
 	if len(got) != len(u.then) {
 		t.Fatalf("user %d follows %v, want %v", id, got, u.then)
 	}

@@ -225,6 +225,6 @@ func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
 	if r.feed == nil || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
 	}
-	was, inMemory := r.feed.Followees(nil, key)
+	was, _, inMemory := r.feed.Followees(nil, key)
 	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
 }

@@ -112,7 +112,7 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 // has it there.
 func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
 	if r != nil {
-		if followees, stamp, inMemory := r.feed.Stamped(into.Followees, key); inMemory {
+		if followees, stamp, inMemory := r.feed.Followees(into.Followees, key); inMemory {
 			into.Followees, into.Ends, into.Stamps = followees, append(into.Ends, len(followees)), append(into.Stamps, stamp)
 			return nil
 		}

@@ -111,7 +111,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 		for _, key := range q.keys {
 			var stamp uint64
 			var inMemory bool
-			if feed, stamp, inMemory = r.feed.Stamped(feed[:0], key); !inMemory {
+			if feed, stamp, inMemory = r.feed.Followees(feed[:0], key); !inMemory {
 				return nil, errs.ErrColdRows
 			}
 			rows = appendFeedRow(rows, feed, stamp)
@@ -120,7 +120,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 	}
 	feeds, stamps := make([][]raftfsm.Followee, len(q.keys)), make([]uint64, len(q.keys))
 	err = r.eachBody(len(q.keys), deadline, func(ctx context.Context, i int) (err error) {
-		feeds[i], stamps[i], err = r.feed.FetchStamped(ctx, nil, q.keys[i])
+		feeds[i], stamps[i], err = r.feed.Fetch(ctx, nil, q.keys[i])
 		return err
 	})
 	for i, feed := range feeds {

@@ -169,7 +169,7 @@ func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed,
 	return n.changeFeed(raftfsm.FeedRead, user, authors, w)
 }
 
-func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+func (n *Numbers) changeFeed(kind raftfsm.OpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	if err := n.writeFeed(raftfsm.FeedOp{Kind: kind, User: user}, authors, n.posts, w); err != nil {
 		return Feed{}, err
 	}

@@ -134,7 +134,7 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 // makeName creates a missing channel or dot for the write of, and returns the board with it and
 // the token of its own write. It is a write of its own, without an identity, because a repeat changes
 // nothing.
-func (n *Numbers) makeName(kind raftfsm.BoardOpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
+func (n *Numbers) makeName(kind raftfsm.OpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
 	w := shard.Write{Deadline: of.Deadline, Permission: of.Permission}
 	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: kind, Name: name}); err != nil {
 		return nil, shard.Token{}, err

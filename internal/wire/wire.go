@@ -80,7 +80,13 @@ func (r *Reader) Byte() byte {
 }
 
 // Bool reads a Bit.
-func (r *Reader) Bool() bool { return r.UintTo(1) == 1 }
+func (r *Reader) Bool() bool {
+	b := r.Byte()
+	if b > 1 {
+		r.Fail("a bit")
+	}
+	return b == 1
+}
 
 // Bytes returns a byte string inside the message.
 func (r *Reader) Bytes() []byte { return r.Take(r.Uint()) }

@@ -428,14 +428,6 @@ func ParsePositions(section []byte) (all []PositionRecord, digest uint64, err er
 	return p.records(), p.digest, nil
 }
 
-// DigestOf returns what positions contribute to the digest of a group that is not closed.
-func DigestOf(all []PositionRecord) (digest uint64) {
-	for _, r := range all {
-		digest += r.digest()
-	}
-	return digest
-}
-
 // load fills empty positions from the section of a snapshot.
 func (p *positions) load(section []byte) error {
 	r := wire.Reader{Rest: section}
