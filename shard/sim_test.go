@@ -27,7 +27,7 @@ var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
 		retireProves: true, neverTwice: true, inForce: true, initialBegins: true,
-		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, leadersAlone: true, filter: true,
+		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, leadersAlone: true, notLate: true, filter: true,
 	}
 	simOld = simRules{filter: true}
 )
@@ -56,6 +56,7 @@ func TestSimulated(t *testing.T) {
 		"five voters":    {five: true, wipes: true},
 		"full disks":     {full: true},
 		"torn writes":    {torn: true},
+		"full and lost":  {full: true, wipes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,6 +130,9 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"appends of leaders alone": {
 			rules: without(func(r *simRules) { r.leadersAlone = false }), shape: simShape{full: true}, fault: simWedged,
+		},
+		"configurations that are not stored late": {
+			rules: without(func(r *simRules) { r.notLate = false }), shape: simShape{full: true, wipes: true}, fault: simWedged,
 		},
 		"a leader that is asked wherever it is": {
 			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,

@@ -22,7 +22,7 @@ func (w *simWorld) reconcile(at int) {
 		w.startDrop(at)
 		return
 	}
-	if r.lead.change != nil || r.lead.transferTo != "" {
+	if r.waits || r.lead.change != nil || r.lead.transferTo != "" {
 		return
 	}
 	view := w.viewOf(n)
@@ -44,6 +44,9 @@ func (w *simWorld) reconcile(at int) {
 			replica.StepAdd: raft.AddNonvoter, replica.StepPromote: raft.AddVoter, replica.StepDemote: raft.DemoteVoter, replica.StepRemove: raft.RemoveServer,
 		}[step.Do]
 		r.lead.change = &simChange{command, step.Member.ID, raft.ServerAddress(step.Member.Addr)}
+		if w.shape.full && !w.calm && w.rng.IntN(4) == 0 {
+			w.fill(at, true) // between the check and the write
+		}
 		r.changeMembers()
 	}
 }

@@ -96,8 +96,9 @@ type simRaft struct {
 	latest, accepted []raft.Server // raft's configurations.latest and .committed
 	latestAt, accAt  uint64
 	fromTransfer     bool
-	waits            bool     // the main loop waits for a full disk to take its term or vote
-	former           *simLead // whose replication goes on while the main loop waits; nil for none
+	waits            bool          // the main loop waits for a full disk to take its term, its vote or unstored
+	unstored         []raft.Server // the leader's configuration that its disk is to take
+	former           *simLead      // whose replication goes on while the main loop waits; nil for none
 
 	campaign  uint64 // counts candidacies: late answers are told apart
 	preVoting bool
@@ -587,14 +588,26 @@ func (r *simRaft) committedFor() uint64 {
 // changeMembers is leaderLoop's branch of configurationChangeChIfStable.
 func (r *simRaft) changeMembers() {
 	l := r.lead
-	if r.full() || l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
+	if l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
 		return
 	}
 	conf := nextSimConfiguration(r.latest, *l.change)
 	l.change = nil
-	if conf == nil {
-		return
+	switch {
+	case conf == nil:
+	case !r.full():
+		r.configure(conf)
+	case r.rules().notLate:
+		r.w.note("%s has no room for a configuration and is opened again", r.disk.id)
+		r.w.stats.unstored++
+		r.w.open(&r.w.nodes[r.disk.node], nil)
+	default:
+		r.waits, r.unstored = true, conf
 	}
+}
+
+// configure is appendConfigurationEntry.
+func (r *simRaft) configure(conf []raft.Server) {
 	r.w.note("%s is the configuration of %s in term %d", simConf(conf), r.disk.id, r.disk.term)
 	lead := r.lead
 	r.dispatch(simEntry{conf: conf})

@@ -94,7 +94,7 @@ func (w *simWorld) anyNode() int { return w.rng.IntN(len(w.nodes)) }
 func (w *simWorld) anyLeader() *simRaft {
 	from := w.anyNode()
 	for i := range w.nodes {
-		if r := w.nodes[(from+i)%len(w.nodes)].replica; r != nil && r.state == simLeader {
+		if r := w.nodes[(from+i)%len(w.nodes)].replica; r != nil && r.state == simLeader && !r.waits {
 			return r
 		}
 	}
@@ -202,6 +202,10 @@ func (w *simWorld) fill(at int, full bool) {
 	} else if r := n.replica; r != nil && r.waits {
 		r.waits, r.former = false, nil
 		w.stats.waits++
+		if conf := r.unstored; conf != nil {
+			r.unstored = nil
+			r.configure(conf)
+		}
 	}
 }
 
@@ -445,7 +449,7 @@ func (w *simWorld) wipe(at int) {
 	if n.up {
 		w.crash(at)
 	}
-	n.lost, n.disk = true, nil
+	n.lost, n.full, n.disk = true, false, nil
 	next := simNode{key: string(rune('A' + len(w.nodes))), addr: n.addr, up: true, deleted: -1, view: len(w.views) - 1}
 	next.kept = next.view
 	w.note("%s is lost, %s has its address", n.key, next.key)
@@ -503,7 +507,7 @@ func (w *simWorld) recover() {
 			w.follow(i)
 			w.reconcile(i)
 			w.heartbeats(i)
-			if r := n.replica; r != nil && r.state == simLeader {
+			if r := n.replica; r != nil && r.state == simLeader && !r.waits {
 				led = w.leadCalmly(r) || led
 				if n.full && r.lead != nil {
 					w.shed(r)
@@ -564,7 +568,7 @@ func (w *simWorld) recovered() bool {
 	p := view.Groups[simGroup]
 	var lead *simRaft
 	for i := range w.nodes {
-		if r := w.nodes[i].replica; r != nil && r.ready() {
+		if r := w.nodes[i].replica; r != nil && r.ready() && !r.waits {
 			if lead != nil {
 				return false
 			}

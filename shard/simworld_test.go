@@ -78,6 +78,8 @@ type simRules struct {
 	withholds bool
 	// leadersAlone: what raft would send for a term that it leads no more is not sent.
 	leadersAlone bool
+	// notLate: a configuration that a leader cannot store at once is never stored.
+	notLate bool
 	// filter: rpcFilter stands before raft.
 	filter bool
 }
@@ -235,7 +237,7 @@ type simWorld struct {
 }
 
 type simStats struct {
-	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes, fills, waits int
+	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes, fills, waits, unstored int
 }
 
 func (s *simStats) add(o simStats) {
@@ -253,6 +255,7 @@ func (s *simStats) add(o simStats) {
 	s.wipes += o.wipes
 	s.fills += o.fills
 	s.waits += o.waits
+	s.unstored += o.unstored
 }
 
 func (w *simWorld) fail(fault simFault, format string, args ...any) {

@@ -24,6 +24,7 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
 		return Within(ctx, func() error { <-g.closed; return nil })
 	}
+	g.EndWaits()
 	defer close(g.closed)
 	all := []error{Within(ctx, g.closeGate)}
 	failed := g.stop.Failure()
@@ -40,6 +41,11 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	}
 	return errors.Join(all...)
 }
+
+// EndWaits makes a write of the log or of a vote fail soon if it waits for disk or file
+// descriptors, and every later one that would wait. The group then fails with errs.ErrGroupClosed
+// and must be closed. The caller closes the group next; meanwhile it can wait for proposals.
+func (g *Replica) EndWaits() { g.ends.Store(true) }
 
 // interrupt ends the reads and writes of snapshots. An interrupted restore fails the group, but
 // from here on only Close learns of that.

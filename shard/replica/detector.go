@@ -19,7 +19,7 @@ const candidateStagger = 150 * time.Millisecond
 // again.
 func (g *Replica) DetectFailure() (again time.Duration, err error) {
 	leader := g.Leader()
-	if leader == "" || leader == g.cfg.NodeID || g.raft.State() != raft.Follower || g.Stuck() != nil {
+	if leader == "" || leader == g.cfg.NodeID || g.raft.State() != raft.Follower || g.Stuck() != nil || g.applyHangs.Load() {
 		return g.cfg.Timing.DetectAfter(), nil
 	}
 	again = g.patience(leader, time.Since(g.raft.LastContact()))

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 	var w entryWindow
-	fsm := watchedFSM{&sumFSM{}, 7, noFatal(t), &w, new(committedMembers), nil}
+	fsm := watchedFSM{&sumFSM{}, 7, noFatal(t), &w, new(committedMembers), new(storage.StallGauge), nil}
 	if got := w.rising(); len(got) != 0 {
 		t.Fatalf("an empty window has %v", got)
 	}

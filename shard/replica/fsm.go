@@ -23,6 +23,7 @@ type watchedFSM struct {
 	stop    *storage.FailStop
 	entries *entryWindow
 	members *committedMembers
+	applies *storage.StallGauge
 	// damaged receives the error of a snapshot whose data cannot be read from disk. That stops
 	// nothing: the replica's own snapshot and log have everything, and the node repairs it.
 	damaged func(error)
@@ -32,6 +33,8 @@ type watchedFSM struct {
 func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
 	f.entries.note(entries)
 	f.members.note(entries)
+	f.applies.Begin()
+	defer f.applies.End()
 	return f.BatchingFSM.ApplyBatch(entries)
 }
 

@@ -15,7 +15,7 @@ import (
 
 func TestWatchedFSM(t *testing.T) {
 	watched := func(fsm raft.BatchingFSM, stop *storage.FailStop, damaged func(error)) watchedFSM {
-		return watchedFSM{fsm, 7, stop, new(entryWindow), new(committedMembers), damaged}
+		return watchedFSM{fsm, 7, stop, new(entryWindow), new(committedMembers), new(storage.StallGauge), damaged}
 	}
 	empty := func() io.ReadCloser { return io.NopCloser(bytes.NewReader(nil)) }
 	t.Run("a failed restore stops the group", func(t *testing.T) {

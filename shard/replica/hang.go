@@ -4,11 +4,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // A leader whose disk hangs still sends heartbeats, because raft sends them beside the hanging
-// write. So no other node would lead, and the group would stand still until the disk answers.
-// Therefore, while the log takes no entries and a majority of other voters answers, a leader
+// write. So no other node would lead, and the group would stand still until the disk answers. The
+// same is true if the state machine hangs, for example because its own disk is full.
+// Therefore, while the log or the state machine takes no entries and a majority of other voters
+// answers, a leader
 //
 //   - sends no appends, so that its followers miss it and elect another;
 //   - asks the follower with the most entries to campaign at once, as in a transfer. raft itself
@@ -26,29 +30,37 @@ import (
 //   - A leader stays while a write takes less than twice as long as those that hung within the last
 //     minute (storage.WatchStalls). If all disks are slow, nobody could replace it: an election is
 //     four sequential writes within 1 to 2 s.
-//   - A node whose disk hung gets no new leaderships for a minute (headroom.Unfit).
+//   - A node whose log hung gets no new leaderships for a minute (headroom.Unfit).
+//   - A replica whose state machine hangs does not campaign when it is asked or misses its leader.
+//     raft's own clock still makes it campaign, later than the others.
 
-// noteHang records whether the log has stopped taking entries, whether that is unusual, and whether
-// it has lasted for long. One goroutine calls it repeatedly while the log hangs.
-func (g *Replica) noteHang(hangs, unusual, long bool) {
-	if g.hangs.Swap(hangs) != hangs && g.cfg.Hangs != nil {
-		g.cfg.Hangs(hangs)
+// noteHang records whether the log and the state machine have stopped taking entries. One goroutine
+// calls it repeatedly.
+func (g *Replica) noteHang(storing, applying storage.Hang) {
+	if g.hangs.Swap(storing.Hangs) != storing.Hangs && g.cfg.Hangs != nil {
+		g.cfg.Hangs(storing.Hangs)
 	}
-	if !hangs {
+	g.applyHangs.Store(applying.Hangs)
+	if !storing.Hangs && !applying.Hangs {
 		g.muted.Store(false)
 		return
 	}
-	if !unusual && !long || g.muted.Load() || g.raft.State() != raft.Leader {
+	long := storing.Long || applying.Long
+	if !storing.Unusual && !applying.Unusual && !long || g.muted.Load() || g.raft.State() != raft.Leader {
 		return
+	}
+	what := "disk"
+	if !storing.Hangs {
+		what = "state machine"
 	}
 	switch heir, suffice := g.heir(); {
 	case suffice:
 		g.muted.Store(true)
-		g.cfg.Logger.Warn("the disk does not take entries of a group that is led here: another node is asked to lead", "group", g.cfg.Group)
+		g.cfg.Logger.Warn("the "+what+" does not take entries of a group that is led here: another node is asked to lead", "group", g.cfg.Group)
 		g.wg.Go(func() { g.handOverHung(heir) })
 	case long && heir.ID != "":
 		g.muted.Store(true)
-		g.cfg.Logger.Warn("the disk does not take entries of a group that is led here: this node sends its followers nothing until it does", "group", g.cfg.Group)
+		g.cfg.Logger.Warn("the "+what+" does not take entries of a group that is led here: this node sends its followers nothing until it does", "group", g.cfg.Group)
 	}
 }
 

@@ -27,17 +27,22 @@ const (
 // has caught up, and nobody leaves before all joining replicas are voters. The exception is a member
 // whose address a joining replica has: its node is lost, or now has another replica.
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
-	step := NextStep(g.ID(), g.Configuration().Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
-	id, addr := step.Member.ID, raft.ServerAddress(step.Member.Addr)
+	inForce := g.ConfigurationInForce()
+	if inForce == nil {
+		return "", nil // raft would take no other change
+	}
+	step := NextStep(g.ID(), inForce.Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
+	// raft refuses the change if another configuration is the latest by then: it was not checked.
+	id, addr, checked := step.Member.ID, raft.ServerAddress(step.Member.Addr), inForce.Index
 	switch step.Do {
 	case StepAdd:
-		return step.What, g.changed(g.raft.AddNonvoter(id, addr, 0, memberTimeout))
+		return step.What, g.changed(g.raft.AddNonvoter(id, addr, checked, memberTimeout))
 	case StepPromote:
-		return step.What, g.changed(g.raft.AddVoter(id, addr, 0, memberTimeout))
+		return step.What, g.changed(g.raft.AddVoter(id, addr, checked, memberTimeout))
 	case StepDemote:
-		return step.What, g.changed(g.raft.DemoteVoter(id, 0, memberTimeout))
+		return step.What, g.changed(g.raft.DemoteVoter(id, checked, memberTimeout))
 	case StepRemove:
-		return step.What, g.changed(g.raft.RemoveServer(id, 0, memberTimeout))
+		return step.What, g.changed(g.raft.RemoveServer(id, checked, memberTimeout))
 	case StepHandOver:
 		return step.What, g.Transfer(step.Member)
 	}
@@ -257,14 +262,36 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, the
 }
 
 // changed waits until a change of members is committed, at most three election timeouts: its
-// caller changes all groups of the node, and raft waits without bound if the log has no space. The
-// change may happen later, so the caller reads the configuration again. raft refuses another
-// change meanwhile.
+// caller changes all groups of the node. The change may happen later, so the caller reads the
+// configuration again. raft refuses another change meanwhile.
 func (g *Replica) changed(future raft.IndexFuture) error {
 	if err := g.awaitSoon(future); err != nil {
 		return fmt.Errorf("cannot change the members: %w", err)
 	}
 	return nil
+}
+
+// unstored decides what becomes of a configuration that the log has no space for. raft's main loop
+// calls it.
+//
+// A follower refuses the entry, and its leader sends it again. A leader uses a configuration that
+// it did not store, and by the time that it could store it, the checks of NextStep are old (see
+// DESIGN.md). So the leader never stores it: the owner opens the replica again, and until then the
+// main loop waits here. Without Config.Reopen the leader waits for space and stores it late.
+func (g *Replica) unstored(err error) error {
+	if r := g.trans.filter.raft.Load(); r == nil || r.State() != raft.Leader {
+		return err
+	}
+	if g.cfg.Reopen == nil {
+		return g.stop.Wait(err)
+	}
+	g.cfg.Logger.Warn("the log has no space for a change of members: the replica is opened again without it", "group", g.cfg.Group, "err", err)
+	g.cfg.Reopen()
+	for {
+		if failure := g.stop.Wait(err); failure != nil {
+			return failure
+		}
+	}
 }
 
 // errTransferStuck is the reason to open a replica again whose handover of leadership never ends:
@@ -298,6 +325,8 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 	}
 }
 
-// transferMax is how long raft may refuse writes during a handover. A handover waits for one call
-// and two election timeouts; if it takes longer, it never ends.
-const transferMax = 3 * rpcTimeout
+// transferMax is longer than any handover during which raft refuses writes, unless that never
+// ends. A handover waits for two election timeouts and the call to campaign: the call may fail on
+// an idle connection, then dial, then be answered, each within rpcTimeout. If an append to the same
+// voter is under way since an earlier handover, it waits for that: reachMax and an rpcTimeout.
+const transferMax = reachMax + 2*rpcTimeout

@@ -4,12 +4,37 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/storage"
 )
+
+// raft refuses a change of members if another was committed since the leader checked it.
+func TestChangeOfOtherMembersThanChecked(t *testing.T) {
+	r := newReplicas(t, storage.LogStoreBoltDB)
+	leader := r.groups[r.leader(t, -1)]
+	var all []Member
+	for _, cfg := range r.cfgs {
+		all = append(all, Member{cfg.ID(), cfg.Mux.Addr().String()})
+	}
+	eventually(t, "the members are in force", func() bool { return leader.ConfigurationInForce() != nil })
+	before := len(leader.Configuration().Servers)
+	target := slices.DeleteFunc(slices.Clone(all), func(m Member) bool { return m.ID == r.others(r.leader(t, -1))[0].ID() })
+	changed := false
+	step, err := leader.MembersStep(t.Context(), target, nil, func(context.Context, raft.ServerID) (uint64, error) {
+		if !changed {
+			changed = true
+			mustDo(t, leader.raft.AddNonvoter("another", "127.0.0.1:1", 0, memberTimeout).Error())
+		}
+		return 0, nil
+	})
+	if servers := leader.Configuration().Servers; err == nil || !strings.HasPrefix(step, "removed ") || len(servers) != before+1 {
+		t.Errorf("%q: %v; the members are %v", step, err, servers)
+	}
+}
 
 // A leader asks the others how far they are only when one of them is to go: asked
 // twice a second for each group, they would cost an idle node more than all else.

@@ -57,7 +57,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	}
 	g.stop = storage.NewFailStop(cfg.Fatal, func(err error) {
 		cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
-		if g.Closing() { // raft's answers before the close would wait too
+		if g.ends.Load() { // raft's answers before the close would wait too
 			g.interrupt()
 		}
 	})
@@ -131,13 +131,14 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	cache := newLogCache(g.log)
 	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
+	g.log.Unstored = g.unstored
 	if g.cfg.Streams != nil { // before raft restores a snapshot, so that calls wait for the end of the restore
 		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.ID())
 	}
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, g.noteUnreadable}
+	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, &g.applying, g.noteUnreadable}
 
 	// In its own goroutine, because the stores may end it (see storage.NewEndingLog).
 	var err error
@@ -164,9 +165,9 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	g.wg.Go(g.watchLeadership)
 	g.wg.Go(g.runSnapshots)
 	g.wg.Go(func() {
-		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.noteHang, g.done)
+		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, &g.applying, g.stop, g.noteHang, g.done)
 		<-g.done // a group that failed stays muted
-		g.noteHang(false, false, false)
+		g.noteHang(storage.Hang{}, storage.Hang{})
 	})
 	if err == nil {
 		err = g.stop.Arm()

@@ -61,7 +61,11 @@ type Replica struct {
 	barrierIndex atomic.Uint64
 	// hangs is set while the log takes no entries: see noteHang.
 	hangs atomic.Bool
-	// muted is set while this leader sends no appends, because its disk hangs.
+	// applying runs while the state machine applies entries, and applyHangs is set while that
+	// hangs: see noteHang.
+	applying   storage.StallGauge
+	applyHangs atomic.Bool
+	// muted is set while this leader sends no appends, because its disk or state machine hangs.
 	muted atomic.Bool
 	// AskFirst is the index, among the other voters, of the voter that a term proof asks first.
 	AskFirst atomic.Uint32
@@ -79,6 +83,7 @@ type Replica struct {
 
 	done       chan struct{} // closed once raft has stopped
 	wg         sync.WaitGroup
+	ends       atomic.Bool // set by EndWaits
 	closeBegan atomic.Bool
 	closed     chan struct{} // closed once the first Close has returned
 }

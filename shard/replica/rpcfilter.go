@@ -454,10 +454,14 @@ func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []ra
 
 // checkTimeoutNow refuses an order to campaign at once unless it comes from the leader. The order
 // has no term, and raft would obey a late one, even as a leader. A replica that may not campaign
-// refuses it too, because raft raises its term before it requests votes.
+// refuses it too, because raft raises its term before it requests votes, and so does one that could
+// apply nothing as a leader.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	if err := f.mayCampaign(); err != nil {
 		return err
+	}
+	if f.g.applyHangs.Load() {
+		return errHangs
 	}
 	if _, leader := f.g.raft.LeaderWithID(); f.g.raft.State() != raft.Follower || string(leader) != string(call.ID) {
 		return fmt.Errorf("%w: it is %s, not %s", errNotLeadersCall, leader, call.ID)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
@@ -20,8 +21,21 @@ var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 //
 //  1. It is replaced, if it can be.
 //  2. Nobody goes by the configuration that was not stored: raft goes by it, stored or not.
+//  3. If its owner can open it again, it is opened without the configuration, also once the log has
+//     a file.
 func TestMembersThatCannotBeStored(t *testing.T) {
+	t.Run("it waits", func(t *testing.T) { testMembersThatCannotBeStored(t, false) })
+	t.Run("it is opened again", func(t *testing.T) { testMembersThatCannotBeStored(t, true) })
+}
+
+func testMembersThatCannotBeStored(t *testing.T, again bool) {
 	r, stores := newFaultyReplicas(t, 3)
+	reopen := make(chan struct{}, 3)
+	for _, g := range r.groups {
+		if again {
+			g.cfg.Reopen = func() { reopen <- struct{}{} }
+		}
+	}
 	r.add(t, 1, -1)
 	r.mustAgree(t, -1) // a newcomer that lags has no vote yet
 	full := r.leader(t, -1)
@@ -30,7 +44,23 @@ func TestMembersThatCannotBeStored(t *testing.T) {
 	go func() { _ = g.raft.DemoteVoter(r.others(full)[0].ID(), 0, time.Second).Error() }()
 	next := r.leader(t, full)
 	r.add(t, 10, full)
+	last, err := stores[full].LastIndex()
+	mustDo(t, err)
 	stores[full].set(nil, nil)
+	if again {
+		<-reopen
+		time.Sleep(time.Second) // longer than a retry takes
+		if now, err := stores[full].LastIndex(); err != nil || now != last {
+			t.Errorf("the last entry is %d after %d, %v", now, last, err)
+		}
+		mustClose(t, g)
+		r.fsms[full] = &sumFSM{}
+		r.cfgs[full].FSM = r.fsms[full]
+		g, err = startGroup(r.cfgs[full], stores[full])
+		mustDo(t, err)
+		t.Cleanup(func() { mustClose(t, g) })
+		r.groups[full] = g
+	}
 	r.mustAgree(t, -1)
 	want := r.groups[next].Configuration().Servers
 	eventually(t, "the replicas agree on their members", func() bool {
@@ -108,11 +138,11 @@ func TestLeaderThatWaitsForLong(t *testing.T) {
 	g, others := r.groups[l], r.others(l)
 	mustClose(t, others[0])
 	eventually(t, "one voter answers", func() bool { heir, suffice := g.heir(); return heir.ID == others[1].ID() && !suffice })
-	if g.noteHang(true, true, false); g.muted.Load() {
+	if g.noteHang(storage.Hang{Hangs: true, Unusual: true}, storage.Hang{}); g.muted.Load() {
 		t.Error("it leaves a voter alone that it needs")
 	}
 	g.muted.Store(false)
-	eventually(t, "it keeps no voter from voting", func() bool { g.noteHang(true, false, true); return g.muted.Load() })
+	eventually(t, "it keeps no voter from voting", func() bool { g.noteHang(storage.Hang{Hangs: true, Long: true}, storage.Hang{}); return g.muted.Load() })
 }
 
 // fullFSM has no room for a snapshot.

@@ -273,6 +273,58 @@ func TestHungLeaderIsReplaced(t *testing.T) {
 	eventually(t, "the disk hangs no more", func() bool { return !r.groups[hung].Hangs() })
 }
 
+// frozenFSM applies nothing while it is held, as a state machine whose own disk is full.
+type frozenFSM struct {
+	*sumFSM
+	held sync.RWMutex
+}
+
+func (f *frozenFSM) ApplyBatch(entries []*raft.Log) []any {
+	f.held.RLock()
+	defer f.held.RUnlock()
+	return f.sumFSM.ApplyBatch(entries)
+}
+
+// A leader whose state machine hangs, although its log does not, is replaced: 1. another replica
+// leads and takes entries meanwhile; 2. the hanging one does not campaign when it is told to; 3. once
+// it applies again, all replicas have what was accepted.
+func TestHungStateMachineIsReplaced(t *testing.T) {
+	r, _ := newFaultyReplicas(t, 2)
+	cfg := testConfig(t, testMux(t), "n3")
+	fsm := &frozenFSM{sumFSM: &sumFSM{}}
+	cfg.FSM = fsm
+	cfg, err := cfg.withDefaults()
+	mustDo(t, err)
+	g, err := startGroup(cfg, &faultyStores{InmemStore: raft.NewInmemStore()})
+	mustDo(t, err)
+	t.Cleanup(func() { mustClose(t, g) })
+	r.cfgs, r.fsms, r.groups = append(r.cfgs, cfg), append(r.fsms, fsm.sumFSM), append(r.groups, g)
+	r.addVoter(t, cfg)
+	r.add(t, 1, -1)
+	r.mustAgree(t, -1)
+	if l := r.leader(t, -1); l != 2 {
+		mustDo(t, r.groups[l].Transfer(Member{g.ID(), cfg.Mux.Addr().String()}))
+	}
+	eventually(t, "it leads", func() bool { return g.Ready() == nil })
+
+	fsm.held.Lock()
+	stuck := g.Apply(number(1)) // its outcome is unknown
+	r.unknown++
+	began := time.Now()
+	next := r.leader(t, 2)
+	t.Logf("%s leads after %v", r.cfgs[next].NodeID, time.Since(began))
+	r.add(t, 10, 2)
+	if err := r.groups[next].Transfer(Member{g.ID(), cfg.Mux.Addr().String()}); err == nil || r.groups[next].raft.State() != raft.Leader {
+		t.Errorf("a replica that applies nothing was told to lead: %v", err)
+	}
+	fsm.held.Unlock()
+	if err := stuck.Error(); err == nil {
+		r.accepted, r.unknown = r.accepted+1, r.unknown-1
+	}
+	r.mustAgree(t, -1)
+	eventually(t, "it may be told to lead", func() bool { return !g.applyHangs.Load() })
+}
+
 // A group whose disk fails answers with the failure, keeps out of the next
 // election and never takes the process with it.
 func TestBrokenDiskStopsTheGroup(t *testing.T) {

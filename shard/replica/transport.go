@@ -150,8 +150,9 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	return err
 }
 
-// errHangs is returned for a call that is not sent because this node's disk hangs.
-var errHangs = errors.New("this node's disk hangs: others are to lead")
+// errHangs is returned for an append that is not sent, and for an order to campaign that is refused,
+// because this node's disk or state machine hangs.
+var errHangs = errors.New("this node's disk or state machine hangs: others are to lead")
 
 // unreached reports whether an append failed because its node is unreachable, or became so.
 func unreached(err error) bool {

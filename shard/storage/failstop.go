@@ -19,11 +19,11 @@ import (
 // It also interrupts waits and long operations when the group closes: see Interrupt.
 type FailStop struct {
 	notify      func(error)   // called once, in the goroutine that failed
-	waits       func(error)   // called before each pause in wait
+	waits       func(error)   // called before each pause in Wait
 	ended       chan struct{} // closed by the first failure
 	interrupted chan struct{} // closed by Interrupt
 	interrupt   sync.Once
-	waiting     atomic.Int32 // calls of wait now
+	waiting     atomic.Int32 // calls of Wait now
 
 	mu struct {
 		sync.Mutex
@@ -58,12 +58,12 @@ func (f *FailStop) Usable() error {
 	}
 }
 
-// wait pauses before the retry of a call that failed with err. It returns an error if the call
+// Wait pauses before the retry of a call that failed with err. It returns an error if the call
 // must not be retried. After Interrupt the group fails with that error, because raft continues as
 // if the call had succeeded. (If raft's main goroutine ended instead, its callers would get no
-// answer.) Before Arm wait does not pause: the opening fails with err, because its caller holds
+// answer.) Before Arm, Wait does not pause: the opening fails with err, because its caller holds
 // locks and retries itself.
-func (f *FailStop) wait(err error) error {
+func (f *FailStop) Wait(err error) error {
 	f.mu.Lock()
 	if !f.mu.opened { // nor armed: one lock decides both, or Arm could come between
 		err, _ = f.failLocked(err)

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -96,9 +95,10 @@ func unsealEntry(e *raft.Log) error {
 // if they had:
 //   - DeleteRange, and a StoreLogs after a deletion at the log's end: raft does not check whether
 //     its last entries are still there.
-//   - StoreLogs of a configuration: a leader uses it whether or not it was stored.
 //   - The rest of a StoreLogs whose first entries are stored, because they took several batches of
 //     the log: raft would store the first ones again.
+//
+// A leader uses a configuration whether or not it was stored: see Unstored.
 //
 // The other nodes replace a leader that waits, like one whose disk hangs.
 type Log struct {
@@ -106,10 +106,14 @@ type Log struct {
 	group uint32
 	path  string
 	stop  *FailStop
+	// Unstored is called with the error if the log had no file for a configuration. StoreLogs
+	// retries if it returns nil, and otherwise returns its error. If it is nil, StoreLogs does not
+	// retry. It is set before raft starts.
+	Unstored func(error) error
 
-	storing stallGauge // StoreLogs, including its waits; raft's main goroutine only
-	writing stallGauge // the time of StoreLogs on disk
-	cutting stallGauge // DeleteRange, under cut
+	storing StallGauge // StoreLogs, including its waits; raft's main goroutine only
+	writing StallGauge // the time of StoreLogs on disk
+	cutting StallGauge // DeleteRange, under cut
 	cutEnd  bool       // the last entries were deleted and no entry has been stored since; raft's main goroutine only
 	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
 
@@ -210,9 +214,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	sealed, bytes := sealAll(entries)
-	patient := l.cutEnd || slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type == raft.LogConfiguration })
-	l.storing.begin()
-	err := l.write(&l.writing, func() (bool, error) {
+	patient := l.cutEnd
+	store := func() (bool, error) {
 		err := l.store.StoreLogs(sealed)
 		if errors.Is(err, raftstore.ErrNoSegment) {
 			if last, unread := l.store.LastIndex(); unread == nil && last >= sealed[0].Index {
@@ -220,8 +223,15 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 			}
 		}
 		return patient, err
-	})
-	l.storing.end()
+	}
+	l.storing.Begin()
+	err := l.write(&l.writing, store)
+	for l.Unstored != nil && entries[0].Type == raft.LogConfiguration && errors.Is(err, raftstore.ErrNoSegment) {
+		if err = l.Unstored(err); err == nil {
+			err = l.write(&l.writing, store)
+		}
+	}
+	l.storing.End()
 	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
 		return err
 	}
@@ -241,15 +251,15 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 
 // write runs a change under a gauge of the watchdog. If the log has no file for it, write fails, or
 // waits until the log has one and retries if change reports that it is patient.
-func (l *Log) write(gauge *stallGauge, change func() (patient bool, err error)) error {
+func (l *Log) write(gauge *StallGauge, change func() (patient bool, err error)) error {
 	for {
-		gauge.begin()
+		gauge.Begin()
 		patient, err := change()
-		gauge.end()
+		gauge.End()
 		if !patient || !errors.Is(err, raftstore.ErrNoSegment) {
 			return err
 		}
-		if err := l.stop.wait(err); err != nil {
+		if err := l.stop.Wait(err); err != nil {
 			return err
 		}
 	}

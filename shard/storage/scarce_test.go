@@ -53,8 +53,8 @@ func (s *fullStores) Set(key, value []byte) error {
 // While the log has no file for a change:
 //
 //  1. The log refuses entries, and the group continues.
-//  2. A vote, a deletion, a configuration, and entries after a deletion wait, because raft
-//     continues without checking the result.
+//  2. A vote, a deletion, and entries after a deletion wait, because raft continues without checking
+//     the result. A configuration waits for as long as Unstored decides.
 //  3. Interrupt ends a wait, even where raft would panic because of the error. Nothing is stored or
 //     read afterwards.
 //  4. The watchdog does not stop the group because of a wait, and reports entries that wait.
@@ -67,8 +67,8 @@ func TestWritesWithoutAFile(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	var hung atomic.Bool
-	go WatchStalls(100*time.Millisecond, l, votes, stop, func(hangs, _, _ bool) {
-		if hangs {
+	go WatchStalls(100*time.Millisecond, l, votes, new(StallGauge), stop, func(storing, _ Hang) {
+		if storing.Hangs {
 			hung.Store(true)
 		}
 	}, done)
@@ -98,7 +98,16 @@ func TestWritesWithoutAFile(t *testing.T) {
 		"a configuration": func() error {
 			last, err := l.LastIndex()
 			mustDo(t, err)
-			return l.StoreLogs([]*raft.Log{{Index: last + 1, Term: 1}, {Index: last + 2, Term: 1, Type: raft.LogConfiguration}})
+			all := []*raft.Log{{Index: last + 1, Term: 1, Type: raft.LogConfiguration}}
+			refuse := b.refuse
+			for _, unstored := range []func(error) error{nil, func(error) error { return errs.ErrGroupClosed }} {
+				b.refuse, l.Unstored = 1, unstored
+				if err := l.StoreLogs(all); unstored == nil && !errors.Is(err, raftstore.ErrNoSegment) || unstored != nil && !errors.Is(err, errs.ErrGroupClosed) {
+					t.Errorf("a configuration was stored with %v", err)
+				}
+			}
+			b.refuse, l.Unstored = refuse, stop.Wait
+			return l.StoreLogs(all)
 		},
 	} {
 		b.refuse, waits = 2, 0
@@ -110,7 +119,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 			t.Errorf("%s: told that entries wait: %v", what, !entries)
 		}
 	}
-	if last, err := l.LastIndex(); err != nil || last != 15 && last != 17 {
+	if last, err := l.LastIndex(); err != nil || last != 15 && last != 16 {
 		t.Errorf("the last entry is %d, %v", last, err)
 	}
 	b.refuse = 1 << 30

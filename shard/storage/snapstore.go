@@ -222,7 +222,7 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		case !scarce.NoFiles(err):
 			return nil, nil, s.fail(err)
 		}
-		if err := s.stop.wait(err); err != nil {
+		if err := s.stop.Wait(err); err != nil {
 			return nil, nil, err
 		}
 	}

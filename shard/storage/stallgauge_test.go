@@ -7,7 +7,7 @@ import (
 )
 
 func TestStalledGauge(t *testing.T) {
-	var g stallGauge
+	var g StallGauge
 	w := watchedGauge{gauge: &g}
 	ticks := func(n int) (stalled bool) {
 		for range n {
@@ -19,27 +19,27 @@ func TestStalledGauge(t *testing.T) {
 		t.Error("idle counts as stalled")
 	}
 	for range 5 * StallTicks {
-		g.begin()
+		g.Begin()
 		if ticks(2) {
 			t.Fatal("short writes, one after the other, count as stalled")
 		}
-		g.end()
+		g.End()
 	}
 	for range 5 * StallTicks {
-		g.begin()
+		g.Begin()
 		if ticks(1) {
 			t.Fatal("short writes, each seen running, count as stalled")
 		}
-		g.end()
+		g.End()
 	}
-	g.begin()
+	g.Begin()
 	if ticks(StallTicks) {
 		t.Error("stalled too early")
 	}
 	if !ticks(1) {
 		t.Error("not stalled")
 	}
-	g.end()
+	g.End()
 	if ticks(1) {
 		t.Error("stalled after its end")
 	}
@@ -48,16 +48,16 @@ func TestStalledGauge(t *testing.T) {
 // A slow disk hangs once, and again only when a write takes twice as long, until the disk was fast
 // for a while.
 func TestSlowDisk(t *testing.T) {
-	var g stallGauge
-	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}}
+	var g StallGauge
+	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}, after: hangTicks}
 	write := func(ticks int) (hung, unusual bool) {
-		g.begin()
+		g.Begin()
 		for range ticks {
-			h, u, _ := w.hangs()
-			hung, unusual = hung || h, unusual || u
+			now := w.check()
+			hung, unusual = hung || now.Hangs, unusual || now.Unusual
 		}
-		g.end()
-		w.hangs()
+		g.End()
+		w.check()
 		return hung, unusual
 	}
 	for i, c := range []struct {

@@ -82,7 +82,7 @@ type Votes struct {
 
 	mu struct { // held during a write, because writes of one gauge must not overlap
 		sync.Mutex
-		writing  stallGauge
+		writing  StallGauge
 		voteTerm uint64 // the first call's term, not yet stored; 0 for none
 	}
 }
@@ -199,13 +199,13 @@ func (s *Votes) writeLocked(key, value []byte) error {
 	}
 	var err error
 	for {
-		s.mu.writing.begin()
+		s.mu.writing.Begin()
 		err = s.store.Set(key, sealStable(nil, key, value))
-		s.mu.writing.end()
+		s.mu.writing.End()
 		if !errors.Is(err, raftstore.ErrNoSegment) {
 			break
 		}
-		if err := s.stop.wait(err); err != nil { // raft would continue with a vote that is not stored
+		if err := s.stop.Wait(err); err != nil { // raft would continue with a vote that is not stored
 			return err
 		}
 	}

@@ -17,6 +17,9 @@ const (
 	// hangTicks is the same for a write of entries that hangs: 1 to 1.5 s with DiskStallMax. A
 	// disk that is merely busy takes less.
 	hangTicks = 2
+	// applyTicks is the same for the state machine, which may need seconds for entries that change
+	// many rows: 3 to 3.5 s with DiskStallMax.
+	applyTicks = 6
 	// slowTicks is how long a disk counts as slow after a write of entries that hung and ended: a
 	// minute with DiskStallMax.
 	slowTicks = 120
@@ -25,19 +28,19 @@ const (
 // tickOrigin aligns the ticks of all groups, so that an idle process wakes once for all of them.
 var tickOrigin = time.Now()
 
-// stallGauge shows whether one kind of write is running and since when. It costs two atomic adds
+// StallGauge shows whether one kind of write is running and since when. It costs two atomic adds
 // for each write. Writes of one gauge must not overlap.
 //
 // turn is odd during a write and even otherwise. It only increases, so an odd value that is seen
 // twice is the same write.
-type stallGauge struct{ turn atomic.Uint64 }
+type StallGauge struct{ turn atomic.Uint64 }
 
-func (g *stallGauge) begin() { g.turn.Add(1) }
-func (g *stallGauge) end()   { g.turn.Add(1) }
+func (g *StallGauge) Begin() { g.turn.Add(1) }
+func (g *StallGauge) End()   { g.turn.Add(1) }
 
 // watchedGauge is the watchdog's own state of a gauge.
 type watchedGauge struct {
-	gauge *stallGauge
+	gauge *StallGauge
 	what  string
 	turn  uint64 // at the last tick
 	ticks int    // number of ticks at which that write was running
@@ -57,40 +60,48 @@ func (w *watchedGauge) stalled() bool {
 	return w.ticks > StallTicks
 }
 
-// hangGauge watches writes of entries.
+// Hang is the state of a write that may hang without failing the group.
+type Hang struct {
+	Hangs   bool
+	Unusual bool // it takes over twice as long as recent writes that hung and ended
+	Long    bool // it takes over StallTicks ticks
+}
+
+// hangGauge watches writes of one kind, and finds that one hangs after some ticks.
 type hangGauge struct {
 	watchedGauge
+	after    int
 	slowest  int // ticks of the longest write that hung and ended within slowTicks
 	slowFrom int // ticks since the last such write
 }
 
-// hangs checks the gauge at a tick. It reports whether a write hangs. unusual reports whether the
-// write takes more than twice as long as recent writes that hung and ended. If the hang is usual,
-// the leader stays: the other nodes' disks may be as slow, and an election would take longer. long
-// reports whether the write takes more than StallTicks.
-func (g *hangGauge) hangs() (hangs, unusual, long bool) {
+// check checks the gauge at a tick. If a hang is usual, the leader stays: the other nodes' disks
+// may be as slow, and an election would take longer.
+func (g *hangGauge) check() Hang {
 	was := g.ticks
-	long = g.stalled()
+	long := g.stalled()
 	g.slowFrom++
-	if g.ticks < was && was > hangTicks {
+	if g.ticks < was && was > g.after {
 		g.slowest, g.slowFrom = max(g.slowest, was), 0
 	}
 	if g.slowFrom > slowTicks {
 		g.slowest = 0
 	}
-	return g.ticks > hangTicks, g.ticks > max(hangTicks, 2*g.slowest), long
+	return Hang{g.ticks > g.after, g.ticks > max(g.after, 2*g.slowest), long}
 }
 
 // WatchStalls fails stop if a write of the log or of votes takes longer than limit, which must be
 // at least StallTicks nanoseconds. It returns when done closes or after that failure. At each tick
-// it calls hangs with the results of hangGauge.hangs.
-func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, hangs func(hangs, unusual, long bool), done <-chan struct{}) {
+// it calls hangs with the state of the log's writes of entries, and with that of applying, during
+// which the state machine applies entries.
+func WatchStalls(limit time.Duration, log *Log, votes *Votes, applying *StallGauge, stop *FailStop, hangs func(storing, applying Hang), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
-	storing := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}} // includes waits, which may take any time
+	stores := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}, after: hangTicks} // includes waits, which may take any time
+	applies := hangGauge{watchedGauge: watchedGauge{gauge: applying}, after: applyTicks}
 	every := limit / StallTicks
 	for {
 		select {
@@ -104,6 +115,6 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, ha
 				return
 			}
 		}
-		hangs(storing.hangs())
+		hangs(stores.check(), applies.check())
 	}
 }
