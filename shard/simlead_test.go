@@ -74,11 +74,11 @@ func wanted(view *catalog.View) (target, others []replica.Member, known bool) {
 }
 
 // progress returns a member that answers now, or nil if its node does and does not
-// have it.
+// have it. A node whose disk is full refuses (serveProgress).
 func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answered bool) {
 	at := w.nameOf(id).node
 	n := &w.nodes[at]
-	if !n.up || !w.reaches(r.disk.node, at) || !w.reaches(at, r.disk.node) {
+	if !n.up || n.full || !w.reaches(r.disk.node, at) || !w.reaches(at, r.disk.node) {
 		return nil, false
 	}
 	if n.replica != nil && (!w.rules.named || n.replica.is(id)) {
