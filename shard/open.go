@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
@@ -57,10 +57,7 @@ func Open(cfg Config) (*Node, error) {
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
-	n.spill = tiering.NewSpill(tiering.SpillConfig{
-		Idle: cfg.FeedIdle, Catalog: n.catalog, Headroom: &n.headroom, Bodies: n.registry.bodies,
-		Store: func() *cold.Store { return n.cold }, Stats: n.tiering.Stats, MayFreeze: n.tiering.MayFreeze, Stopping: n.stopping,
-	})
+	n.spill = &tiering.Spill{Tiering: n.tiering, Idle: cfg.FeedIdle, Bodies: n.registry.bodies, Began: time.Now()}
 	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
 	n.registry.keyspaces.Store(&keyspaceTable{})
 	n.registry.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
@@ -125,7 +122,7 @@ func Open(cfg Config) (*Node, error) {
 	n.streams = stream.New(stream.Config{
 		Mux: n.mux, Lookup: n.addrOf, Calls: n.calls,
 	})
-	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking.WaitGroup, map[string]*readBatchers{}
+	n.reader.router, n.reader.streams, n.reader.mu.batchers = &n.router, n.streams, map[string]*readBatchers{}
 	n.writer = writer{&n.router, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

@@ -33,7 +33,6 @@ const (
 type reader struct {
 	*router
 	streams *stream.Streams // to other nodes
-	asking  *sync.WaitGroup // what it does for other nodes
 
 	mu struct {
 		sync.Mutex

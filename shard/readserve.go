@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/countd/countd/internal/wire"
@@ -34,16 +35,13 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 		}
 	}
 	answers := make([]readAnswer, len(reads))
-	done := make(chan struct{}, len(reads))
+	var reading sync.WaitGroup
 	for i, q := range reads {
-		rd.asking.Go(func() { // ends at the deadline, or a read of cold rows at the end
+		reading.Go(func() { // ends at the deadline, or a read of cold rows at the end
 			answers[i].rows, answers[i].err = rd.readHere(q, deadline, end)
-			done <- struct{}{}
 		})
 	}
-	for range reads {
-		<-done
-	}
+	reading.Wait()
 	var answer []byte
 	for _, a := range answers {
 		answer = rpc.AppendError(answer, a.err)

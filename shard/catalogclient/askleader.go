@@ -27,21 +27,33 @@ func (c *Client) AskLeader(ctx context.Context, method string, request []byte) (
 }
 
 func (c *Client) askLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	leader, err := c.leader()
+	if err != nil {
+		return nil, err
+	}
+	if leader != c.cfg.Key {
+		return c.cfg.Calls.Call(ctx, leader, method, request)
+	}
+	if handle := c.cfg.Handlers[method]; handle != nil {
+		return handle(ctx, request)
+	}
+	return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
+}
+
+// leader returns the key of the node that leads the catalog. This node's own key means that it may
+// serve as the leader.
+func (c *Client) leader() (string, error) {
 	if c.cfg.Draining.Load() {
-		return nil, errs.ErrDraining
+		return "", errs.ErrDraining
 	}
 	if c.cfg.Group().Ready() == nil {
-		handle := c.cfg.Handlers[method]
-		if handle == nil {
-			return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
-		}
-		return handle(ctx, request)
+		return c.cfg.Key, nil
 	}
 	leader := c.cfg.Group().Leader()
 	if leader == "" || leader == c.cfg.Key {
-		return nil, errs.ErrNoLeader
+		return "", errs.ErrNoLeader
 	}
-	return c.cfg.Calls.Call(ctx, leader, method, request)
+	return leader, nil
 }
 
 // askedInVain reports whether a call failed without an answer from the leader.

@@ -92,15 +92,12 @@ func (c *Client) Change(ctx context.Context, command *catalog.Command) (*catalog
 }
 
 func (c *Client) changeOnce(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
-	if c.cfg.Draining.Load() {
-		return nil, errs.ErrDraining
+	leader, err := c.leader()
+	if err != nil {
+		return nil, err
 	}
-	if c.cfg.Group().Ready() == nil {
+	if leader == c.cfg.Key {
 		return c.changeHere(ctx, command)
-	}
-	leader := c.cfg.Group().Leader()
-	if leader == "" || leader == c.cfg.Key {
-		return nil, errs.ErrNoLeader
 	}
 	answer, err := rpc.CallJSON[changeAnswer](ctx, c.cfg.Calls, leader, methodChange, command)
 	if err != nil {

@@ -187,20 +187,6 @@ func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	return may, firstNo
 }
 
-// noteBegun records a replica whose directory is about to be made. unnoteBegun takes the record
-// back if the directory could not be made.
-func (d *Dirs) noteBegun(group uint32, number uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.here[group] = number
-}
-
-func (d *Dirs) unnoteBegun(group uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.mu.here, group)
-}
-
 // MoveAside renames the directory of a closed replica. Finish makes the rename durable. After an
 // error the directory is unchanged.
 func (d *Dirs) MoveAside(group uint32, number uint64) error {

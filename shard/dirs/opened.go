@@ -41,13 +41,17 @@ func (d *Dirs) Open(cfg replica.Config) (*replica.Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	d.noteBegun(cfg.Group, cfg.Replica)
+	d.mu.Lock()
+	d.mu.here[cfg.Group] = cfg.Replica
+	d.mu.Unlock()
 	if record := d.Opened; record != nil {
 		cfg.Begun = func() error { return record.GroupOpened(cfg.Group) }
 	}
 	r, err := replica.Open(cfg)
 	if _, none := os.Stat(cfg.Dir); err != nil && errors.Is(none, os.ErrNotExist) {
-		d.unnoteBegun(cfg.Group)
+		d.mu.Lock()
+		delete(d.mu.here, cfg.Group)
+		d.mu.Unlock()
 	}
 	return r, err
 }

@@ -88,7 +88,7 @@ type Headroom struct {
 // Watch starts the checks of the disk and of this process's memory.
 func (h *Headroom) Watch(cfg Config, metrics prometheus.Registerer) error {
 	h.Config = cfg
-	h.Live, h.collect = liveHeapBytes, runtime.GC
+	h.Live, h.collect = func() uint64 { return RuntimeMetric("/gc/heap/live:bytes") }, runtime.GC
 	h.Collector = func() uint64 { return collectorPercent(cfg.CollectorPercent) }
 	if err := h.register(metrics); err != nil {
 		return err
@@ -207,8 +207,6 @@ func (h *Headroom) DiskError() error {
 	}
 	return &DiskFullError{FreeBytes: h.diskFree.Load(), NeededBytes: h.diskNeeds.Load(), ReserveBytes: h.DiskReserve}
 }
-
-func liveHeapBytes() uint64 { return RuntimeMetric("/gc/heap/live:bytes") }
 
 // collectorPercent returns the collector's goal, GOGC, or least if that is smaller and not 0. The
 // goal is lowered for a heap that is not small; a heap full of live data would be collected

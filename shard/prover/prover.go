@@ -251,16 +251,11 @@ func (p *Prover) serveConfirm(ctx context.Context, request []byte) ([]byte, erro
 		return nil, err
 	}
 	all := make([]confirmed, len(groups))
-	done := make(chan struct{}, len(groups))
+	var proving sync.WaitGroup
 	for i, number := range groups {
-		p.cfg.Asking.Go(func() { // ends with ctx
-			all[i].index, all[i].err = p.confirmHere(ctx, number)
-			done <- struct{}{}
-		})
+		proving.Go(func() { all[i].index, all[i].err = p.confirmHere(ctx, number) }) // ends with ctx
 	}
-	for range groups {
-		<-done
-	}
+	proving.Wait()
 	var answer []byte
 	for _, c := range all {
 		if answer = rpc.AppendError(answer, c.err); c.err == nil {

@@ -1,11 +1,11 @@
 package restore
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -15,9 +15,7 @@ import (
 
 // clear sees to it that a shard of feeds, or the board, is empty, and begins.
 func (r *restore) clear(force bool) error {
-	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
-	defer cancel()
-	led, err := r.leader(ctx)
+	led, err := r.leader()
 	if err != nil {
 		return err
 	}
@@ -113,30 +111,28 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	return r.send()
 }
 
-// nothingElse returns ErrNotEmpty if authors have outboxes, or rows have members, with counts or
-// without, unless by force.
-func (r *restore) nothingElse(force bool) error {
-	if force || r.cfg.Kind != codec.KindCounters {
+// member adds a member of the snapshot to the next writes, with the time that it joined. The
+// count is in the row.
+func (r *restore) member(p members.Pair, at members.Stamp) error {
+	var was, is members.State
+	was.Add(p, at)
+	column := p.Column
+	if int(column) >= len(r.places) {
+		return r.hasColumn(p.Row, int(column))
+	}
+	place := r.places[column]
+	if p.Column = uint8(place); place != leftOut {
+		is.Add(p, at)
+	}
+	r.changed.Digest += is.Digest - was.Digest
+	if place == leftOut {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
-	defer cancel()
-	led, err := r.leader(ctx)
-	if err == nil && led.Outboxes+led.Members > 0 {
-		err = r.notEmpty()
+	id, err := r.idOf(p.Row)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// clearOutboxes removes the outboxes of authors without a row. A deleted row takes its
-// outbox along.
-func (r *restore) clearOutboxes() error {
-	if r.cfg.Kind != codec.KindCounters {
-		return nil
-	}
-	r.next.Ops = []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}
-	r.next.Outbox = []outbox.Op{{Kind: outbox.Clear}}
-	return r.flush()
+	return r.add(raftfsm.TableCounts, engine.Copy(id, p.Column, p.Member, uint64(at)))
 }
 
 // board writes all channels and dots, one after the other: there are few.

@@ -2,16 +2,14 @@ package restore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/retry"
 )
 
 // takesPositions reports whether the shard can have positions of sources.
@@ -23,9 +21,6 @@ func (r *restore) takesPositions() bool {
 // that is applied between two rows of the restore would be in some rows and not in others.
 // A restore that fails leaves the shard closed.
 func (r *restore) closePositions() error {
-	if !r.takesPositions() {
-		return nil
-	}
 	r.closed = true
 	return r.setPositions(dedup.RestoredPositions{Closed: true})
 }
@@ -84,18 +79,7 @@ func originOf(source catalog.Source, partition uint32, known map[dedup.PositionK
 func (r *restore) setPositions(p dedup.RestoredPositions) error {
 	r.seq++
 	id := dedup.ByRestorePositions(r.seq, p)
-	var err error
-	retry.Until(r.ctx, func() bool {
-		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
-		defer cancel()
-		deadline, _ := ctx.Deadline()
-		err = r.cfg.Node.WritePositions(id, deadline)
-		if errors.Is(err, errs.ErrExpired) {
-			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
-		}
-		return err == nil || !mayTryAgain(err) || r.cfg.Draining.Load()
-	})
-	if err != nil {
+	if err := r.repeat(func(deadline time.Time) error { return r.cfg.Node.WritePositions(id, deadline) }); err != nil {
 		return fmt.Errorf("cannot set the positions of sources: %w", err)
 	}
 	return nil

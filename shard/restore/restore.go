@@ -143,7 +143,10 @@ type Config struct {
 // other has agreed. A leader that dies then comes back with entries that the
 // others do not have and that raft does not take from it.
 func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
-	r := newRestore(ctx, cfg)
+	r := &restore{
+		cfg: cfg, ctx: ctx, route: cfg.Keyspace.Route(),
+		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
+	}
 	var err error
 	if r.places, err = placesOf(r.cfg.Keyspace, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
@@ -207,13 +210,6 @@ type restore struct {
 	mu struct {
 		sync.Mutex
 		failed error // the first write's that did
-	}
-}
-
-func newRestore(ctx context.Context, cfg Config) *restore {
-	return &restore{
-		cfg: cfg, ctx: ctx, route: cfg.Keyspace.Route(),
-		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
 	}
 }
 
@@ -289,18 +285,24 @@ func (r *restore) begin(op batch) error {
 
 // write repeats a write, under its number, until it is done.
 func (r *restore) write(next batch) error {
-	var err error
+	return r.repeat(func(deadline time.Time) error {
+		w := next.Write
+		w.Deadline = deadline
+		err := r.cfg.Node.Write(&w)
+		if err == nil && w.Refused {
+			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
+		}
+		return err
+	})
+}
+
+// repeat calls try until it succeeds or fails for good.
+func (r *restore) repeat(try func(deadline time.Time) error) (err error) {
 	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
-		w := next.Write
-		w.Deadline, _ = ctx.Deadline()
-		err = r.cfg.Node.Write(&w)
-		if err == nil && w.Refused {
-			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
-			return true
-		}
-		if errors.Is(err, errs.ErrExpired) {
+		deadline, _ := ctx.Deadline()
+		if err = try(deadline); errors.Is(err, errs.ErrExpired) {
 			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
 		}
 		return err == nil || !mayTryAgain(err) || r.cfg.Draining.Load()
@@ -331,11 +333,11 @@ func (r *restore) flush() error {
 
 // empty sees to it that the shard has no rows and that sources add none, and begins.
 func (r *restore) empty(force bool) error {
-	if r.cfg.Kind == codec.KindFeed || r.cfg.Kind == codec.KindBoard {
+	if !r.takesPositions() {
 		return r.clear(force)
 	}
-	tables := []raftfsm.Table{raftfsm.TableCounts}
-	if r.cfg.Kind == codec.KindUnread {
+	tables, counters := []raftfsm.Table{raftfsm.TableCounts}, r.cfg.Kind == codec.KindCounters
+	if !counters {
 		tables = append(tables, raftfsm.TableCursors)
 	}
 	for _, table := range tables {
@@ -345,8 +347,12 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	if err := r.nothingElse(force); err != nil {
-		return err
+	if counters && !force {
+		if led, err := r.leader(); err != nil {
+			return err
+		} else if led.Outboxes+led.Members > 0 { // of rows with counts or without
+			return r.notEmpty()
+		}
 	}
 	first := engine.Op{ID: r.route.LeastID(r.cfg.Shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(batch{Write: Write{Ops: []engine.Op{first}}}); err != nil {
@@ -355,15 +361,21 @@ func (r *restore) empty(force bool) error {
 	if err := r.closePositions(); err != nil {
 		return err
 	}
-	if err := r.clearMembers(); err != nil {
-		return err
+	if counters {
+		r.next.Ops = []engine.Op{{ID: first.ID, Kind: engine.OpClearMembers}}
+		if err := r.flush(); err != nil {
+			return err
+		}
 	}
 	for _, table := range tables {
 		if err := r.emptyTable(table); err != nil {
 			return err
 		}
 	}
-	return r.clearOutboxes()
+	if counters { // a deleted row takes its outbox along; this clears those of authors without a row
+		r.next.Ops, r.next.Outbox = []engine.Op{{ID: first.ID}}, []outbox.Op{{Kind: outbox.Clear}}
+	}
+	return r.flush()
 }
 
 func (r *restore) notEmpty() error {
@@ -399,9 +411,7 @@ func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
 // check holds the shard's digest against the snapshot's, where it is led, before a source
 // changes it.
 func (r *restore) check(facts raftfsm.SnapshotFacts) error {
-	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
-	defer cancel()
-	led, err := r.leader(ctx)
+	led, err := r.leader()
 	if err != nil {
 		return err
 	}
@@ -415,8 +425,10 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	return nil
 }
 
-// leader describes the shard's leader, once there is one.
-func (r *restore) leader(ctx context.Context) (led State, err error) {
+// leader describes the replica that leads the shard, once there is one.
+func (r *restore) leader() (led State, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
 	err = retry.WaitFor(ctx, func() error {
 		var err error
 		led, err = r.cfg.Node.Leader(ctx)

@@ -163,34 +163,19 @@ func (t *Tiering) followCold(_ context.Context, o TieringJob) (ColdAnswer, error
 	if o.Verb != ColdMigrate {
 		return ColdAnswer{Refused: fmt.Sprintf("it knows no order to %s", o.Verb)}, nil
 	}
-	a := t.costOf(&o)
-	if a.Refused = t.cannotFollow(&o); a.Refused == "" && !o.DryRun {
-		a.Refused = t.Queue.begin(o, a.Rows)
-	}
-	return a, nil
-}
-
-// costOf returns the approximate number of rows that a migration moves on this node.
-func (t *Tiering) costOf(o *TieringJob) ColdAnswer {
 	a := ColdAnswer{Never: o.Before == 0 && o.OlderThan == 0 && t.cfg.Cold.After == 0}
 	for _, l := range t.Leaving(o.isFor) {
-		a.Rows += uint64(l.FSM.Aged(t.agedBy(o, l.Shard)))
-	}
-	return a
-}
-
-// cannotFollow returns why this node cannot begin a migration, or "".
-func (t *Tiering) cannotFollow(o *TieringJob) string {
-	if refused := t.Queue.refuses(o); refused != "" {
-		return refused
+		a.Rows += uint64(l.FSM.Aged(t.agedBy(&o, l.Shard)))
 	}
 	switch {
 	case t.cfg.Draining.Load():
-		return "it is stopping"
+		a.Refused = "it is stopping"
 	case t.cfg.Headroom.DiskFull.Load():
-		return "its disk has no room"
+		a.Refused = "its disk has no room"
+	default:
+		a.Refused = t.Queue.begin(o, a.Rows)
 	}
-	return ""
+	return a, nil
 }
 
 // isFor reports whether the order concerns a shard.

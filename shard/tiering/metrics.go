@@ -155,9 +155,8 @@ func newTierCollector(t *Tiering) *tierCollector {
 }
 
 func (c *tierCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.rows, c.bytes} {
-		to <- desc
-	}
+	to <- c.rows
+	to <- c.bytes
 }
 
 func (c *tierCollector) Collect(to chan<- prometheus.Metric) {

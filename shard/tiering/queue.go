@@ -44,27 +44,17 @@ type ColdWork struct {
 	Failed   string    `json:"failed,omitempty"` // why the job did not complete
 }
 
-// refuses returns why an order cannot be accepted now, or "".
-func (d *Queue) refuses(o *TieringJob) string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.refusesLocked(o)
-}
-
-func (d *Queue) refusesLocked(o *TieringJob) string {
-	if d.mu.work != nil && d.mu.work.Running && d.mu.work.ID != o.ID {
-		return "it is at an earlier order: wait for that, or stop it"
-	}
-	return ""
-}
-
-// begin queues an order, unless the same order is already running. It returns why it refuses the
-// order, or "".
+// begin queues an order, unless it is a dry run or the same order is already running. It returns
+// why it refuses the order, or "".
 func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if refused := d.refusesLocked(&o); refused != "" || d.mu.work != nil && d.mu.work.Running {
-		return refused
+	running := d.mu.work != nil && d.mu.work.Running
+	switch {
+	case running && d.mu.work.ID != o.ID:
+		return "it is at an earlier order: wait for that, or stop it"
+	case running || o.DryRun:
+		return ""
 	}
 	d.mu.order, d.mu.ends = o, false
 	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: time.Now(), Running: true, Of: rows}
@@ -79,17 +69,12 @@ func (d *Queue) stop() {
 	d.mu.ends = true
 }
 
-func (d *Queue) toEnd() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mu.ends
-}
-
-// moved adds rows to the number that have moved.
-func (d *Queue) moved(rows int) {
+// moved adds rows to the number that have moved. It reports whether stop was called.
+func (d *Queue) moved(rows int) (stopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.work.Rows += uint64(rows)
+	return d.mu.ends
 }
 
 func (d *Queue) end(err error) {
@@ -130,8 +115,10 @@ func (t *Tiering) migrate(o *TieringJob) error {
 	for _, l := range all {
 		l.FSM.Watch(t.agedBy(o, l.Shard))
 	}
-	if err := t.awaitQuiet(); err != nil {
-		return err
+	select {
+	case <-time.After(coldAskedQuiet):
+	case <-t.cfg.Stopping:
+		return errs.ErrDraining
 	}
 	var damaged error
 	for _, l := range all {
@@ -149,8 +136,6 @@ func (t *Tiering) migrate(o *TieringJob) error {
 func (t *Tiering) migrateShard(l *Leaving) error {
 	for l.idle.Segments() > 0 {
 		switch {
-		case t.Queue.toEnd():
-			return errColdStopped
 		case t.cfg.Draining.Load():
 			return errs.ErrDraining
 		case t.cfg.Headroom.DiskFull.Load():
@@ -158,7 +143,9 @@ func (t *Tiering) migrateShard(l *Leaving) error {
 		}
 		before := l.rows
 		err := t.freeze(l, coldStepSegments, t.rest)
-		t.Queue.moved(l.rows - before)
+		if stopped := t.Queue.moved(l.rows - before); stopped && err == nil {
+			err = errColdStopped
+		}
 		if err != nil {
 			return err
 		}
@@ -167,14 +154,4 @@ func (t *Tiering) migrateShard(l *Leaving) error {
 		return fmt.Errorf("group %d: %w", l.Group, cold.ErrDamaged)
 	}
 	return nil
-}
-
-// awaitQuiet waits for coldAskedQuiet.
-func (t *Tiering) awaitQuiet() error {
-	select {
-	case <-time.After(coldAskedQuiet):
-		return nil
-	case <-t.cfg.Stopping:
-		return errs.ErrDraining
-	}
 }

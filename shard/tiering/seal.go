@@ -35,7 +35,7 @@ func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 // dueToSeal is OldToSeal for a loaded table, without the rows that are about to move to disk.
 func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	old, now := t.OldToSeal(s), time.Now()
-	if old == nil || !t.mayMove() || !t.MayFreeze() {
+	if old == nil || t.cfg.Cold.After == 0 || !t.MayFreeze() {
 		return old
 	}
 	leaves := t.cfg.Cold.Layouts[s.Keyspace].old(now, t.cfg.Cold.After, s.PerKey)
@@ -80,7 +80,7 @@ func (t *Tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool,
 		t.Sealed.Add(uint64(rows))
 		packed += uint64(rows)
 		t.rest(took)
-		if t.isStopping() || time.Now().After(end) {
+		if t.cfg.Draining.Load() || time.Now().After(end) {
 			return packed, !more
 		}
 	}

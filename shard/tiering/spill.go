@@ -8,9 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/pebbledb"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
@@ -52,38 +50,25 @@ type Round struct {
 //
 // Its goroutine is Run. Node starts it and waits for it.
 type Spill struct {
-	SpillConfig
-	began time.Time // when Time was FeedBusy
+	Tiering *Tiering         // has the store of cold rows
+	Idle    time.Duration    // how long a feed or an outbox stays in memory unused; 0 for ever
+	Bodies  func() []*Bodies // the bodies on this node now
+	Began   time.Time        // when Time was FeedBusy
 }
-
-// SpillConfig configures a Spill. Every field but Store must be set.
-type SpillConfig struct {
-	Idle      time.Duration // how long a feed or an outbox stays in memory unused; 0 for ever
-	Catalog   *catalog.Catalog
-	Headroom  *headroom.Headroom
-	Store     func() *cold.Store // called once shards are opened
-	Bodies    func() []*Bodies   // the bodies on this node now
-	Stats     func() cold.Stats  // of the store, or zeros before it is opened
-	MayFreeze func() bool
-	Stopping  <-chan struct{}
-}
-
-// NewSpill returns a Spill whose time begins now.
-func NewSpill(cfg SpillConfig) *Spill { return &Spill{SpillConfig: cfg, began: time.Now()} }
 
 // Place returns where the idle bodies of a group are stored.
 func (s *Spill) Place(group uint32) spill.Place {
 	if s.Idle == 0 {
 		return spill.Place{}
 	}
-	return spill.Place{Store: s.Store(), Group: group, Tight: s.tight}
+	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight}
 }
 
 // Begin sets the clock of a shard that opens. None of its bodies has been used yet.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
 // Time returns the time on the clock of feeds, which begins at FeedBusy.
-func (s *Spill) Time() time.Duration { return time.Since(s.began) + FeedBusy }
+func (s *Spill) Time() time.Duration { return time.Since(s.Began) + FeedBusy }
 
 // Run moves idle bodies out of memory and, near the memory limit, the bodies that have been idle
 // the longest. Open starts it; Close stops it and waits.
@@ -95,14 +80,14 @@ func (s *Spill) Run() {
 		select {
 		case <-tick.C:
 			s.Round(round, s.Time())
-		case <-s.Stopping:
+		case <-s.Tiering.cfg.Stopping:
 			return
 		}
 	}
 }
 
 // tight reports whether bodies must leave memory because it is short.
-func (s *Spill) tight() bool { return s.Headroom.MemoryTight.Load() }
+func (s *Spill) tight() bool { return s.Tiering.cfg.Headroom.MemoryTight.Load() }
 
 // Round is one tick of Run, at time now on the clock of feeds.
 func (s *Spill) Round(round *Round, now time.Duration) {
@@ -119,7 +104,7 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 	// The memory of moved bodies becomes free only after a collection.
 	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
 		round.Cycles = cycles
-		s.Relieve(all, int64(s.Headroom.MemoryOver.Load()))
+		s.Relieve(all, int64(s.Tiering.cfg.Headroom.MemoryOver.Load()))
 	}
 }
 
@@ -148,7 +133,7 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 // bytesMax at most.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.MayFreeze)
+	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.Tiering.MayFreeze)
 	if err != nil && !errors.Is(err, pebbledb.ErrClosed) {
 		r.Logger.Warn(r.what()+" stay in memory, and it is tried again", "err", err)
 	}
@@ -191,8 +176,8 @@ func (s *Spill) Metrics() []prometheus.Collector {
 		metric.Counter("countd_outboxes_spilled_total", "Outboxes that moved from memory to disk.", sum(codec.KindCounters, spilled)),
 		metric.Counter("countd_outboxes_returned_total", "Outboxes that returned to memory.", sum(codec.KindCounters, returned)),
 		metric.Counter("countd_feed_reads_total", "Feeds and outboxes that were read from disk.",
-			func() uint64 { return s.Stats().RecordReads }),
+			func() uint64 { return s.Tiering.Stats().RecordReads }),
 		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds and outboxes from disk.",
-			func() float64 { return s.Stats().RecordSeconds }),
+			func() float64 { return s.Tiering.Stats().RecordSeconds }),
 	}
 }

@@ -171,7 +171,7 @@ func (t *Tiering) Run() {
 
 // MoveCold is one round of Run. It moves segments that were not written since the previous round.
 func (t *Tiering) MoveCold() {
-	all, may, due := t.Leaving(AnyShard), t.mayMove(), 0
+	all, may, due := t.Leaving(AnyShard), t.cfg.Cold.After > 0, 0
 	tight := t.cfg.Headroom.MemoryTight.Load()
 	if may && tight {
 		due = t.moveIdle(all)
@@ -206,9 +206,6 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	return due
 }
 
-// mayMove reports whether rows ever leave memory.
-func (t *Tiering) mayMove() bool { return t.cfg.Cold.After > 0 }
-
 // MayFreeze reports whether rows may move now: the node is not stopping and its disk is not full.
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
 
@@ -224,18 +221,6 @@ func (t *Tiering) rest(took time.Duration) {
 		}
 	}
 }
-
-func (t *Tiering) isStopping() bool {
-	select {
-	case <-t.cfg.Stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// noRest is a rest that does not pause, for urgent moves.
-func noRest(time.Duration) {}
 
 // freeze moves the rows of up to segments segments to disk, and calls rest after each step. Rows
 // whose cold segment cannot be read stay where they are. It returns an error if rows stay in
@@ -274,7 +259,7 @@ func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 			if !tight() {
 				return
 			}
-			_ = t.freeze(l, turn[i], noRest) // freeze logs the error, and the next round retries
+			_ = t.freeze(l, turn[i], func(time.Duration) {}) // freeze logs the error, and the next round retries
 		}
 	}
 }
