@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,9 +26,13 @@ import (
 
 const (
 	// nodesDefault is the smallest cluster that survives the loss of one node.
-	nodesDefault = 3
+	nodesDefault  = 3
+	nodesMax      = 8
+	shardsDefault = 7 // of each of the four keyspaces that every cluster has
 	// settleTimeout is generous, for machines that run more than this.
 	settleTimeout = 60 * time.Second
+	// placeTimeout bounds what the cluster does by itself, one step a second.
+	placeTimeout = 90 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
 	// pollEvery lies between two polls at first. It grows with the time waited, as polls of
@@ -44,6 +47,7 @@ type Options struct {
 	LogStore string              // shared or boltdb
 	Args     []string            // of every node, in addition to those that make it a member
 	ArgsOf   map[string][]string // further ones of single nodes, by name: n1, n2, …
+	Shards   map[string]int      // by built-in keyspace; nil for the default
 	// Cuttable gives each node a network of its own, so that Cut works. The test is skipped
 	// if it lacks the rights for that.
 	Cuttable bool
@@ -52,10 +56,11 @@ type Options struct {
 // Cluster is the nodes of one cluster. Only the test's goroutine calls its methods; a
 // concurrent load only reads Nodes.
 type Cluster struct {
-	t    testing.TB
-	bin  proctest.Binaries
-	opts Options
-	net  network
+	t      testing.TB
+	bin    proctest.Binaries
+	opts   Options
+	sites  []proctest.Site           // of its nodes, and of those that may be added
+	divide func(parts [][]int) error // lets only nodes in the same part reach each other, and those in no part; nil if it cannot
 
 	mu struct {
 		sync.RWMutex
@@ -68,15 +73,6 @@ type Node struct {
 	*proctest.Node
 	Name string
 	at   int // its place in the network
-}
-
-// network provides the addresses of nodes.
-type network interface {
-	// site returns the addresses of the node with that number, the same each time.
-	site(number int) proctest.Site
-	// divide lets only nodes in the same part reach each other. Nodes in no part are
-	// together.
-	divide(parts [][]int) error
 }
 
 // New starts a cluster and waits until every node can serve and every group has all its
@@ -95,7 +91,17 @@ func Start(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
 	if opts.Nodes == 0 {
 		opts.Nodes = nodesDefault
 	}
-	c := &Cluster{t: t, bin: bin, opts: opts, net: newNetwork(t, opts.Cuttable)}
+	c := &Cluster{t: t, bin: bin, opts: opts}
+	if opts.Cuttable {
+		var err error
+		if c.sites, c.divide, err = newNamespaces(t); err != nil {
+			t.Skipf("nodes are cut off with network namespaces and a bridge, which takes root and the program ip: %v", err)
+		}
+	} else {
+		for range nodesMax {
+			c.sites = append(c.sites, proctest.FreeSite(t))
+		}
+	}
 	for range opts.Nodes {
 		c.prepare("--bootstrap-expect", strconv.Itoa(opts.Nodes))
 	}
@@ -124,14 +130,17 @@ func (c *Cluster) prepare(args ...string) *Node {
 	name := "n" + strconv.Itoa(number+1)
 	join := make([]string, nodesDefault)
 	for i := range join {
-		join[i] = c.net.site(i).Gossip
+		join[i] = c.sites[i].Gossip
+	}
+	for keyspace, shards := range c.opts.Shards {
+		args = append(args, fmt.Sprintf("--shards=%s=%d", keyspace, shards))
 	}
 	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.opts.Args, c.opts.ArgsOf[name])
 	if c.opts.LogStore != "" {
 		args = append(args, "--log-store", c.opts.LogStore)
 	}
 	n := &Node{
-		Node: proctest.NewNodeAt(c.t, c.bin, filepath.Join(c.t.TempDir(), name), c.net.site(number), args...),
+		Node: proctest.NewNodeAt(c.t, c.bin, filepath.Join(c.t.TempDir(), name), c.sites[number], args...),
 		Name: name, at: number,
 	}
 	if c.opts.Cuttable { // the addresses are not loopback's; programs of before ignore it
@@ -139,6 +148,19 @@ func (c *Cluster) prepare(args ...string) *Node {
 	}
 	c.mu.nodes = append(c.mu.nodes, n)
 	return n
+}
+
+// Shards returns the number of shards of a built-in keyspace.
+func (c *Cluster) Shards(keyspace string) int {
+	if c.opts.Shards == nil {
+		return shardsDefault
+	}
+	return c.opts.Shards[keyspace]
+}
+
+// AllShards returns the number of shards of all built-in keyspaces.
+func (c *Cluster) AllShards() int {
+	return c.Shards("posts") + c.Shards("users") + c.Shards("unread") + c.Shards("feed")
 }
 
 // Nodes returns all nodes that were ever added.
@@ -171,14 +193,6 @@ func (n *Node) Pause() { n.Signal(syscall.SIGSTOP) }
 // Resume continues a paused node.
 func (n *Node) Resume() { n.Signal(syscall.SIGCONT) }
 
-// LoseDisk kills a node and deletes its data. Started again, it is a new node of the same name.
-func (n *Node) LoseDisk() {
-	n.Kill()
-	if err := os.RemoveAll(n.Dir); err != nil {
-		panic(err) // of a directory of the test's own
-	}
-}
-
 // Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them.
 // Nothing is refused: packets across a cut are lost. Nodes in no part are together.
 func (c *Cluster) Cut(parts ...[]*Node) {
@@ -191,7 +205,7 @@ func (c *Cluster) Cut(parts ...[]*Node) {
 		}
 		numbers = append(numbers, of)
 	}
-	if err := c.net.divide(numbers); err != nil {
+	if err := c.divide(numbers); err != nil {
 		c.t.Fatalf("cannot cut nodes off: %v", err)
 	}
 }
@@ -212,23 +226,6 @@ func (n *Node) status(ctx context.Context) (proctest.Cluster, error) {
 		err = fmt.Errorf("status %d", status)
 	}
 	return s, err
-}
-
-// AwaitAlone waits until a node that is cut off hears of no group's leader.
-func (c *Cluster) AwaitAlone(n *Node) {
-	c.t.Helper()
-	c.await(settleTimeout, func() string {
-		s, err := n.status(c.t.Context())
-		if err != nil {
-			return fmt.Sprintf("%s does not answer: %v", n.Name, err)
-		}
-		for _, g := range s.Groups {
-			if g.Leader != "" {
-				return fmt.Sprintf("%s says that %s leads group %d", n.Name, g.Leader, g.ID)
-			}
-		}
-		return ""
-	})
 }
 
 // await polls until holds returns "", and fails the test with its last result after the

@@ -1,10 +1,8 @@
 package clustertest
 
 import (
-	"context"
 	"fmt"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/countd/countd/client"
@@ -13,13 +11,11 @@ import (
 // watchEvery is how often digests are compared: several times in the least fault.
 const watchEvery = 250 * time.Millisecond
 
-// Digests collects the states that replicas report, and compares those of one group at one
+// digests collects the states that replicas report, and compares those of one group at one
 // index, even if they were reported at different times.
-type Digests struct {
-	t       testing.TB
+type digests struct {
+	*crew
 	cluster *Cluster
-	stop    context.CancelFunc
-	watcher sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -37,40 +33,37 @@ type place struct {
 
 type sighting struct{ node, digest string }
 
-// WatchDigests starts to poll all nodes; Check stops that.
-func (c *Cluster) WatchDigests() *Digests {
-	c.t.Helper()
-	d := &Digests{t: c.t, cluster: c}
+// watchDigests starts to poll all nodes; check stops that.
+func (c *Cluster) watchDigests() *digests {
+	d := &digests{crew: newCrew(c.t), cluster: c}
 	d.mu.seen = map[place]sighting{}
-	ctx, cancel := context.WithCancel(c.t.Context())
-	d.stop = cancel
-	c.t.Cleanup(func() { cancel(); d.watcher.Wait() })
-	d.watcher.Go(func() { d.run(ctx) })
+	d.work(d.run)
 	return d
 }
 
-func (d *Digests) run(ctx context.Context) {
+func (d *digests) run() error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for d.calm.Err() == nil {
 		var asked sync.WaitGroup
 		for _, n := range d.cluster.Nodes() {
 			asked.Go(func() {
-				if s, err := n.status(ctx); err == nil {
+				if s, err := n.status(d.calm); err == nil {
 					d.note(n.Name, s.Groups)
 				}
 			})
 		}
 		asked.Wait()
 		select {
-		case <-ctx.Done():
+		case <-d.calm.Done():
 		case <-tick.C:
 		}
 	}
+	return nil
 }
 
 // note compares the report of one node with all earlier ones.
-func (d *Digests) note(node string, groups []client.Group) {
+func (d *digests) note(node string, groups []client.Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range groups {
@@ -88,11 +81,10 @@ func (d *Digests) note(node string, groups []client.Group) {
 	}
 }
 
-// Check fails the test if replicas ever differed.
-func (d *Digests) Check() {
+// check fails the test if replicas ever differed.
+func (d *digests) check() {
 	d.t.Helper()
-	d.stop()
-	d.watcher.Wait()
+	d.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, wrong := range d.mu.wrong {

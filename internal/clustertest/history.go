@@ -1,9 +1,7 @@
 package clustertest
 
 import (
-	"context"
 	crand "crypto/rand"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,16 +9,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 )
 
 const (
-	historyShards   = 7 // of posts
 	historyColumn   = "view"
-	clientsDefault  = 8
 	opsOfIDMax      = 200 // then another id replaces it: the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // each may have happened at any time since
 	checkTimeout    = 20 * time.Second
@@ -29,23 +24,19 @@ const (
 )
 
 // History records the requests and answers of several clients that work on a few counts, one
-// a shard, through all nodes. Check reports whether there is an order of all operations,
-// each at one moment between its begin and its end, that explains every answer.
+// a shard, through all nodes. check looks for an order of all operations, each at one moment
+// between its begin and its end, that explains every answer.
 type History struct {
-	t       testing.TB
+	*crew
 	cluster *Cluster
 	began   time.Time
+	shards  uint64 // of posts
 	first   uint64 // id
-
-	ctx     context.Context // ends with the test
-	calm    context.Context // no operation is begun after its end
-	stop    context.CancelCauseFunc
-	clients sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
-		next    uint64 // number of ids used so far
-		ids     [historyShards]uint64
+		next    uint64   // number of ids used so far
+		ids     []uint64 // that are worked on now, by shard
 		counts  map[uint64]*count
 		answers map[string]int // by kind of operation
 	}
@@ -57,26 +48,16 @@ type count struct {
 	unknowns int
 }
 
-// StartHistory starts clients, 0 for eight, which Stop stops and waits for.
-func (c *Cluster) StartHistory(clients int) *History {
-	c.t.Helper()
-	if clients == 0 {
-		clients = clientsDefault
-	}
-	h := &History{t: c.t, cluster: c, began: time.Now(), ctx: c.t.Context()}
-	h.first = rand.Uint64N(1<<60) / historyShards * historyShards
+func (c *Cluster) startHistory(crew *crew, clients int, pace time.Duration) *History {
+	h := &History{crew: crew, cluster: c, began: time.Now()}
+	h.shards = uint64(c.Shards("posts"))
+	h.first, h.mu.ids = rand.Uint64N(1<<60)/h.shards*h.shards, make([]uint64, h.shards)
 	h.mu.counts, h.mu.answers = map[uint64]*count{}, map[string]int{}
 	for shard := range h.mu.ids {
 		h.replaceLocked(shard)
 	}
-	h.calm, h.stop = context.WithCancelCause(h.ctx)
-	c.t.Cleanup(h.clients.Wait)
 	for client := range clients {
-		h.clients.Go(func() {
-			if err := h.run(client); err != nil {
-				h.stop(err)
-			}
-		})
+		h.work(func() error { return h.run(client, pace) })
 	}
 	return h
 }
@@ -84,7 +65,7 @@ func (c *Cluster) StartHistory(clients int) *History {
 // replaceLocked begins the history of another id of the shard.
 func (h *History) replaceLocked(shard int) {
 	h.mu.next++
-	id := h.first + h.mu.next*historyShards + uint64(shard)
+	id := h.first + h.mu.next*h.shards + uint64(shard)
 	h.mu.ids[shard] = id
 	h.mu.counts[id] = &count{}
 }
@@ -96,11 +77,12 @@ func (h *History) id(shard int) uint64 {
 	return h.mu.ids[shard]
 }
 
-// run works until the history is stopped, or returns the fault of an answer.
-func (h *History) run(client int) error {
+// run works, with pauses of half a pace on average, until the history is stopped. It returns the
+// fault of an answer.
+func (h *History) run(client int, pace time.Duration) error {
 	for h.calm.Err() == nil {
 		nodes := h.cluster.Nodes()
-		node, id := nodes[rand.IntN(len(nodes))], h.id(rand.IntN(historyShards))
+		node, id := nodes[rand.IntN(len(nodes))], h.id(rand.IntN(int(h.shards)))
 		var err error
 		switch k := rand.IntN(20); {
 		case k < 6:
@@ -117,7 +99,7 @@ func (h *History) run(client int) error {
 		}
 		select {
 		case <-h.calm.Done():
-		case <-time.After(rand.N(paceDefault)):
+		case <-time.After(rand.N(pace)):
 		}
 	}
 	return nil
@@ -220,25 +202,14 @@ func (h *History) record(id uint64, kind string, o porcupine.Operation) {
 		c.unknowns++
 	}
 	if len(c.ops) >= opsOfIDMax || c.unknowns >= unknownsOfIDMax {
-		if shard := int(id % historyShards); h.mu.ids[shard] == id {
+		if shard := int(id % h.shards); h.mu.ids[shard] == id {
 			h.replaceLocked(shard)
 		}
 	}
 }
 
-// Stop lets each client finish its last operation.
-func (h *History) Stop() {
-	h.t.Helper()
-	h.stop(nil)
-	h.clients.Wait()
-	if err := context.Cause(h.calm); !errors.Is(err, context.Canceled) {
-		h.t.Fatalf("the history ended: %v", err)
-	}
-}
-
-// Check fails the test if no order explains the answers, and leaves a picture of
-// each such count. The history must have been stopped.
-func (h *History) Check() {
+// check fails the test if no order explains the answers, and draws each such count.
+func (h *History) check() {
 	h.t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +218,7 @@ func (h *History) Check() {
 		all += len(c.ops)
 		switch result, info := porcupine.CheckOperationsVerbose(countModel, c.ops, checkTimeout); result {
 		case porcupine.Illegal:
-			h.t.Errorf("id %d, shard %d: no order explains the %d answers; see %s", id, id%historyShards, len(c.ops), h.picture(id, info))
+			h.t.Errorf("id %d, shard %d: no order explains the %d answers; see %s", id, id%h.shards, len(c.ops), h.picture(id, info))
 		case porcupine.Unknown:
 			h.t.Errorf("id %d: whether an order explains the %d answers was not found out in %v", id, len(c.ops), checkTimeout)
 		}

@@ -1,9 +1,7 @@
 package clustertest
 
 import (
-	"context"
 	crand "crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -11,16 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 )
 
 const (
-	writersDefault = 8
-	paceDefault    = 20 * time.Millisecond
-	opsOfWriteMax  = 8
-	loadIDs        = 300 // over all shards
-	loadHotIDs     = 4   // get half of the ops
+	opsOfWriteMax = 8
+	loadIDs       = 300 // over all shards
+	loadHotIDs    = 4   // get half of the ops
 	// finishTimeout bounds how long a write may stay without an answer after all faults have
 	// ended.
 	finishTimeout = 30 * time.Second
@@ -30,25 +25,16 @@ const (
 	RequestDeadline = 5 * time.Second
 )
 
-// LoadConfig configures StartLoad.
-type LoadConfig struct {
-	Writers int           // 0 for 8
-	Pace    time.Duration // from the begin of a writer's request to that of its next; 0 for 20 ms
-}
-
-// Load is writers that increment through all nodes of a cluster. Each write has an identity
-// and is repeated, at the next node, until it is acknowledged; so the expected counts are
-// known.
+// Load is writers that increment through all nodes of a cluster, the clients of a history, and
+// a watch of all replicas' digests. A write has an identity, and its writer repeats it at the next
+// node until one acknowledges it; so the expected counts are known.
 type Load struct {
-	t       testing.TB
+	*crew
+	History *History
 	cluster *Cluster
-	cfg     LoadConfig
+	digests *digests
 	ids     []string
-
-	ctx     context.Context // ends with the test
-	calm    context.Context // no request is begun after its end
-	stop    context.CancelCauseFunc
-	writers sync.WaitGroup
+	pace    time.Duration
 	stalls  stalls
 
 	mu struct {
@@ -78,52 +64,43 @@ func (t FailedTry) String() string {
 	return fmt.Sprintf("%s: %s after %v", t.Node, t.Why, round(t.Took))
 }
 
-// StartLoad starts the writers, which Stop stops and waits for.
-func (c *Cluster) StartLoad(cfg LoadConfig) *Load {
+// StartLoad starts a number of writers, as many clients of a history, and the watch. A writer
+// begins a request at each pace.
+func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 	c.t.Helper()
-	if cfg.Writers == 0 {
-		cfg.Writers = writersDefault
-	}
-	if cfg.Pace == 0 {
-		cfg.Pace = paceDefault
-	}
-	l := &Load{t: c.t, cluster: c, cfg: cfg, ctx: c.t.Context()}
+	l := &Load{crew: newCrew(c.t), cluster: c, digests: c.watchDigests(), pace: pace}
+	l.History = c.startHistory(l.crew, clients, pace)
 	l.mu.counted = map[cell]int64{}
 	for range loadIDs {
 		l.ids = append(l.ids, strconv.FormatUint(rand.Uint64(), 10))
 	}
-	l.calm, l.stop = context.WithCancelCause(l.ctx)
-	c.t.Cleanup(l.writers.Wait)
 	dir := c.t.TempDir()
-	l.writers.Go(func() {
-		if err := l.stalls.watch(l.calm, dir); err != nil {
-			l.stop(err)
-		}
-	})
-	for number := range cfg.Writers {
+	l.work(func() error { return l.stalls.watch(l.calm, dir) })
+	for number := range clients {
 		w := &loadWriter{load: l, number: number, producer: crand.Text(), own: strconv.FormatUint(rand.Uint64(), 10)}
-		l.writers.Go(func() {
-			if err := w.run(); err != nil {
-				l.stop(err)
-			}
-		})
+		l.work(w.run)
 	}
 	return l
 }
 
-// Stop lets each writer finish its last write.
-func (l *Load) Stop() {
+// End stops the load and checks, at the nodes, that
+//
+//  1. all replicas of a group are alike within a timeout, and never differed at one index;
+//  2. each count is the sum of the acknowledged writes, as every node reads it;
+//  3. one order explains all answers of the history.
+//
+// It returns how long it took until the replicas were alike.
+func (l *Load) End(timeout time.Duration, nodes ...*Node) (alike time.Duration) {
 	l.t.Helper()
-	l.stop(nil)
-	l.writers.Wait()
-	if err := context.Cause(l.calm); !errors.Is(err, context.Canceled) {
-		l.t.Fatalf("the load ended: %v", err)
-	}
+	l.Stop()
+	alike = l.cluster.AwaitAgreement(timeout, nodes...)
+	l.checkCounts(nodes)
+	l.History.check()
+	l.digests.check()
+	return alike
 }
 
-// Check compares each count, as read at every one of the nodes, with the sum of the
-// acknowledged writes. The load must have been stopped.
-func (l *Load) Check(nodes ...*Node) {
+func (l *Load) checkCounts(nodes []*Node) {
 	l.t.Helper()
 	const wrongShownMax = 10
 	l.mu.Lock()
@@ -171,7 +148,7 @@ type loadWriter struct {
 func (w *loadWriter) run() error {
 	nodes := w.load.cluster.Nodes()
 	node := nodes[w.number%len(nodes)]
-	tick := time.NewTicker(w.load.cfg.Pace)
+	tick := time.NewTicker(w.load.pace)
 	defer tick.Stop()
 	for {
 		select {

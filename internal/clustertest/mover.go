@@ -1,7 +1,6 @@
 package clustertest
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -15,31 +14,21 @@ const moverPause = 50 * time.Millisecond
 // Mover moves replicas of posts back and forth, one of each shard at a time, as
 // ordered through any node.
 type Mover struct {
+	*crew
 	cluster *Cluster
-	stop    context.CancelFunc
-	movers  sync.WaitGroup
 	moved   atomic.Int64
 	back    atomic.Int64
-	groups  [historyShards]sync.Mutex // by shard, held while one of its replicas moves
+	groups  []sync.Mutex // by shard, held while one of its replicas moves
 }
 
-// StartMoves starts to move replicas, which Stop ends.
+// StartMoves starts to move replicas. Stop waits for the last orders; a replica may still move.
 func (c *Cluster) StartMoves() *Mover {
 	c.t.Helper()
-	m := &Mover{cluster: c}
-	ctx, cancel := context.WithCancel(c.t.Context())
-	m.stop = cancel
-	c.t.Cleanup(m.Stop)
-	for shard := range historyShards {
-		m.movers.Go(func() { m.run(ctx, shard) })
+	m := &Mover{crew: newCrew(c.t), cluster: c, groups: make([]sync.Mutex, c.Shards("posts"))}
+	for shard := range m.groups {
+		m.work(func() error { return m.run(shard) })
 	}
 	return m
-}
-
-// Stop ends the moves and waits for the last orders. A replica may still move.
-func (m *Mover) Stop() {
-	m.stop()
-	m.movers.Wait()
 }
 
 // Moved returns the number of completed moves, and how many of them returned a replica to a
@@ -62,16 +51,17 @@ func (m *Mover) Still(f func()) {
 	f()
 }
 
-func (m *Mover) run(ctx context.Context, shard int) {
+func (m *Mover) run(shard int) error {
 	var last []string // the target that was ordered last
 	held := map[string]bool{}
-	for ctx.Err() == nil {
+	for m.calm.Err() == nil {
 		m.Without(shard, func() { last = m.step(shard, last, held) })
 		select {
-		case <-ctx.Done():
+		case <-m.calm.Done():
 		case <-time.After(moverPause):
 		}
 	}
+	return nil
 }
 
 // step orders the next move if the last has ended, and returns the target that

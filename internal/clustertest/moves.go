@@ -104,17 +104,6 @@ func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
 	})
 }
 
-// AwaitOrdered waits until a node knows that it should have a replica of a group.
-func (c *Cluster) AwaitOrdered(n *Node, group uint32) time.Duration {
-	c.t.Helper()
-	return c.await(settleTimeout, func() string {
-		if p := n.PlacedAt(group); p == nil || !slices.Contains(p.Target, n.Name) {
-			return fmt.Sprintf("%s knows group %d as %+v", n.Name, group, p)
-		}
-		return ""
-	})
-}
-
 // AwaitSettled waits until a group has so many voters, and is to have these.
 func (c *Cluster) AwaitSettled(at *Node, group uint32, voters int) (p *Placed) {
 	c.t.Helper()

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -32,59 +31,53 @@ type namespaces struct {
 }
 
 const (
-	cuttableNodesMax = 8
-	bridgesMax       = 3 // parts of a divided cluster
-	portHTTP         = 7400
-	portCluster      = 7401
-	portGossip       = 7402
+	bridgesMax  = 3 // parts of a divided cluster
+	portHTTP    = 7400
+	portCluster = 7401
+	portGossip  = 7402
 )
 
-func newNamespaces(t testing.TB) (network, error) {
+// newNamespaces returns the sites of nodes, and what divides the nodes.
+func newNamespaces(t testing.TB) (sites []proctest.Site, divide func(parts [][]int) error, err error) {
 	n := &namespaces{}
 	t.Cleanup(n.close)
-	var err error
 	if n.hub, err = newNamespace(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for b := range bridgesMax {
 		name := fmt.Sprintf("b%d", b)
 		if err := n.hub.ip("link add "+name+" type bridge forward_delay 0", "link set "+name+" up"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	for i := range cuttableNodesMax {
+	for i := range nodesMax {
 		node, err := newNamespace()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		n.nodes = append(n.nodes, node)
-		if err := n.plug(i, node); err != nil {
-			return nil, err
+		host := fmt.Sprintf("10.0.0.%d", i+1)
+		if err := n.plug(i, node, host); err != nil {
+			return nil, nil, err
 		}
+		sites = append(sites, proctest.Site{
+			HTTP: fmt.Sprintf("%s:%d", host, portHTTP), Cluster: fmt.Sprintf("%s:%d", host, portCluster),
+			Gossip: fmt.Sprintf("%s:%d", host, portGossip), Enter: node.enter,
+		})
 	}
-	return n, nil
+	return sites, n.divide, nil
 }
 
 // plug lays the cable between a node and the hub.
-func (n *namespaces) plug(number int, node *namespace) error {
+func (n *namespaces) plug(number int, node *namespace, host string) error {
 	port := fmt.Sprintf("p%d", number)
 	return errors.Join(
 		n.hub.ip(
 			fmt.Sprintf("link add %s type veth peer name eth0 netns /proc/%d/fd/%d", port, os.Getpid(), node.fd),
 			"link set "+port+" master b0 up",
 		),
-		node.ip("link set lo up", fmt.Sprintf("addr add %s/24 dev eth0", hostOf(number)), "link set eth0 up"),
+		node.ip("link set lo up", fmt.Sprintf("addr add %s/24 dev eth0", host), "link set eth0 up"),
 	)
-}
-
-func hostOf(number int) string { return "10.0.0." + strconv.Itoa(number+1) }
-
-func (n *namespaces) site(number int) proctest.Site {
-	host := hostOf(number)
-	return proctest.Site{
-		HTTP: fmt.Sprintf("%s:%d", host, portHTTP), Cluster: fmt.Sprintf("%s:%d", host, portCluster),
-		Gossip: fmt.Sprintf("%s:%d", host, portGossip), Enter: n.nodes[number].enter,
-	}
 }
 
 func (n *namespaces) divide(parts [][]int) error {

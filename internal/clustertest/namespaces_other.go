@@ -5,8 +5,10 @@ package clustertest
 import (
 	"errors"
 	"testing"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
-func newNamespaces(testing.TB) (network, error) {
-	return nil, errors.New("this system has none")
+func newNamespaces(testing.TB) ([]proctest.Site, func([][]int) error, error) {
+	return nil, nil, errors.New("this system has none")
 }

@@ -1,11 +1,9 @@
 package clustertest
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"sync"
-	"testing"
 	"time"
 )
 
@@ -15,9 +13,7 @@ const staleEvery = 5 * time.Millisecond
 
 // StaleReads continuously reads the nodes' own rows.
 type StaleReads struct {
-	t       testing.TB
-	stop    context.CancelFunc
-	readers sync.WaitGroup
+	*crew
 
 	mu struct {
 		sync.Mutex
@@ -30,31 +26,27 @@ type StaleReads struct {
 // StartStaleReads starts a reader for each node; Check stops them.
 func (c *Cluster) StartStaleReads(nodes ...*Node) *StaleReads {
 	c.t.Helper()
-	s := &StaleReads{t: c.t}
-	ctx, cancel := context.WithCancel(c.t.Context())
-	s.stop = cancel
-	c.t.Cleanup(func() { cancel(); s.readers.Wait() })
+	s := &StaleReads{crew: newCrew(c.t)}
 	for _, n := range nodes {
-		s.readers.Go(func() { s.run(ctx, c.t.Context(), n) })
+		s.work(func() error { return s.run(n) })
 	}
 	return s
 }
 
-// run reads until stopping ends; a read in flight then continues.
-func (s *StaleReads) run(stopping, ctx context.Context, n *Node) {
+func (s *StaleReads) run(n *Node) error {
 	r := &request{
 		method: http.MethodPost, path: "/v1/counters/posts/get?consistency=stale",
 		body: map[string]any{"ids": []string{"0", "1", "2", "3"}},
 	}
-	for stopping.Err() == nil {
+	for s.calm.Err() == nil {
 		var a answer
-		try := n.try(ctx, r, tryTimeout, &a)
-		s.note(n, try)
+		s.note(n, n.try(s.ctx, r, tryTimeout, &a))
 		select {
-		case <-stopping.Done():
+		case <-s.calm.Done():
 		case <-time.After(staleEvery):
 		}
 	}
+	return nil
 }
 
 func (s *StaleReads) note(n *Node, try outcome) {
@@ -70,8 +62,7 @@ func (s *StaleReads) note(n *Node, try outcome) {
 // Check fails the test if a read failed.
 func (s *StaleReads) Check() {
 	s.t.Helper()
-	s.stop()
-	s.readers.Wait()
+	s.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.mu.failed) > 0 || s.mu.done == 0 {

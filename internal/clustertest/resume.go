@@ -16,7 +16,7 @@ func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []
 	var writers sync.WaitGroup
 	for i, shard := range shards {
 		writers.Go(func() { // ends with an answer, or with the timeout
-			o := op{strconv.Itoa(shard + historyShards), map[string]int64{"repost": 1}}
+			o := op{strconv.Itoa(shard + c.Shards("posts")), map[string]int64{"repost": 1}}
 			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
 			for node := nodes[i%len(nodes)]; time.Since(since) < settleTimeout; node = after(nodes, node) {
 				var a answer

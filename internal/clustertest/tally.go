@@ -36,7 +36,8 @@ type Tally struct {
 
 // NewTally returns a tally of a new id in a shard of posts.
 func (c *Cluster) NewTally(shard int) *Tally {
-	id := rand.Uint64N(1<<60)/historyShards*historyShards + uint64(shard)
+	shards := uint64(c.Shards("posts"))
+	id := rand.Uint64N(1<<60)/shards*shards + uint64(shard)
 	y := &Tally{t: c.t, id: strconv.FormatUint(id, 10)}
 	y.mu.by = map[*Node]int64{}
 	return y

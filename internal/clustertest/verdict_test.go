@@ -64,7 +64,7 @@ func TestDigestsAreCompared(t *testing.T) {
 		{"different from an earlier self", []shown{{"n1", "a", 5}, {"n1", "b", 5}}, 0, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := &Digests{}
+			d := &digests{}
 			d.mu.seen = map[place]sighting{}
 			for _, s := range tc.shown {
 				d.note(s.node, []client.Group{{ID: 1, AppliedIndex: s.index, Digest: s.digest}})
@@ -162,22 +162,15 @@ func TestLateRequests(t *testing.T) {
 	}
 }
 
-func TestLoopbackCannotBeCut(t *testing.T) {
-	n := newNetwork(t, false)
-	if err := n.divide(nil); err != nil {
-		t.Errorf("to heal it: %v", err)
-	}
-	if err := n.divide([][]int{{0}}); !errors.Is(err, errNotCuttable) {
-		t.Errorf("to cut it: %v", err)
-	}
-}
-
 // TestCutsAreSilent has one node dial others while they are together, cut off and
 // together again.
 func TestCutsAreSilent(t *testing.T) {
-	n := newNetwork(t, true)
-	for i := range 3 {
-		serve(t, n.site(i))
+	sites, divide, err := newNamespaces(t)
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, site := range sites[:3] {
+		serve(t, site)
 	}
 	for _, step := range []struct {
 		name    string
@@ -190,12 +183,12 @@ func TestCutsAreSilent(t *testing.T) {
 		{"all alone", [][]int{{0}, {1}}, []int{0}},
 		{"together again", nil, []int{0, 1, 2}},
 	} {
-		if err := n.divide(step.parts); err != nil {
+		if err := divide(step.parts); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		var reached []int
 		for to := range 3 {
-			err := dial(n.site(0), n.site(to).Gossip)
+			err := dial(sites[0], sites[to].Gossip)
 			var failed net.Error
 			switch {
 			case err == nil:
@@ -208,7 +201,7 @@ func TestCutsAreSilent(t *testing.T) {
 			t.Errorf("%s: reached %v, want %v", step.name, reached, step.reached)
 		}
 	}
-	if err := n.divide([][]int{{0}, {1}, {2}}); err == nil {
+	if err := divide([][]int{{0}, {1}, {2}}); err == nil {
 		t.Error("more parts than bridges: no error")
 	}
 }

@@ -3,7 +3,6 @@ package clustertest
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -100,45 +99,39 @@ func groupWrong(v view, id uint32, replicas map[*Node]client.Group, voters int) 
 	return ""
 }
 
-// Led returns the shards of a keyspace by the node that leads them, as reported.
-func (c *Cluster) Led(keyspace string) map[*Node][]int {
-	led := map[*Node][]int{}
-	v := look(c.Nodes())
-	for _, id := range slices.Sorted(maps.Keys(v.replicas)) {
-		if leader, _ := v.leader(id); leader != nil && v.replicas[id][leader].Keyspace == keyspace {
-			led[leader] = append(led[leader], v.replicas[id][leader].Shard)
-		}
-	}
-	return led
-}
-
-// LeaderOfMost waits until every shard of a keyspace has a leader. It returns the node that
-// leads most of them, and its shards.
-func (c *Cluster) LeaderOfMost(keyspace string, shards int) (leader *Node, led []int) {
+// LeaderOfMost waits until every shard of posts has a leader. It returns the node that leads most
+// of them, and its shards.
+func (c *Cluster) LeaderOfMost() (leader *Node, led []int) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {
-		all := 0
+		v, all, by := look(c.Nodes()), 0, map[*Node][]int{}
+		for id, replicas := range v.replicas {
+			if n, _ := v.leader(id); n != nil && replicas[n].Keyspace == "posts" {
+				by[n] = append(by[n], replicas[n].Shard)
+				all++
+			}
+		}
 		leader, led = nil, nil
-		for n, of := range c.Led(keyspace) {
-			all += len(of)
+		for n, of := range by {
 			if len(of) > len(led) || len(of) == len(led) && n.at < leader.at {
 				leader, led = n, of
 			}
 		}
-		if all != shards {
-			return fmt.Sprintf("%d of the %d shards of %s have a leader", all, shards, keyspace)
+		if all != c.Shards("posts") {
+			return fmt.Sprintf("%d of the %d shards of posts have a leader", all, c.Shards("posts"))
 		}
 		return ""
 	})
+	slices.Sort(led)
 	return leader, led
 }
 
-// AwaitShares waits until all nodes except but hold the same number of replicas of that many
-// shards, three of each, and lead the same number, give or take one.
-func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) time.Duration {
+// AwaitShares waits until all nodes except but hold the same number of replicas of the built-in
+// keyspaces' shards, three of each, and lead the same number, give or take one.
+func (c *Cluster) AwaitShares(but ...*Node) time.Duration {
 	c.t.Helper()
-	nodes := c.Others(but...)
-	return c.await(timeout, func() string {
+	nodes, shards := c.Others(but...), c.AllShards()
+	return c.await(placeTimeout, func() string {
 		held, led := look(nodes).shares(nodes)
 		text := fmt.Sprintf("held %v, led %v", held, led)
 		switch {
@@ -152,10 +145,10 @@ func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) t
 }
 
 // AwaitGone waits until no other node sees a node in gossip.
-func (c *Cluster) AwaitGone(timeout time.Duration, gone *Node) time.Duration {
+func (c *Cluster) AwaitGone(gone *Node) time.Duration {
 	c.t.Helper()
 	others := c.Others(gone)
-	return c.await(timeout, func() string {
+	return c.await(placeTimeout, func() string {
 		v := look(others)
 		for _, n := range others {
 			for _, known := range v.status[n].Nodes {
@@ -193,24 +186,4 @@ func sum(of []int) (all int) {
 		all += n
 	}
 	return all
-}
-
-// AwaitAddrs waits until each node names the addresses of all as they are now.
-func (c *Cluster) AwaitAddrs() time.Duration {
-	c.t.Helper()
-	return c.await(settleTimeout, func() string {
-		v := look(c.Nodes())
-		for _, n := range c.Nodes() {
-			named := map[string][2]string{}
-			for _, other := range v.status[n].Nodes {
-				named[other.ID] = [2]string{other.HTTPAddr, other.ClusterAddr}
-			}
-			for _, other := range c.Nodes() {
-				if site := other.Site(); named[other.Name] != [2]string{site.HTTP, site.Cluster} {
-					return fmt.Sprintf("%s has %s at %v, which is at %s and %s", n.Name, other.Name, named[other.Name], site.HTTP, site.Cluster)
-				}
-			}
-		}
-		return ""
-	})
 }

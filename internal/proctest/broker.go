@@ -1,8 +1,8 @@
 package proctest
 
 import (
+	"cmp"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -19,10 +19,10 @@ type Server struct {
 	args []string
 	dir  string              // working directory; empty: the test's
 	as   *syscall.Credential // nil: the test's user
-	stop os.Signal           // that ends it at once, with its children; nil: SIGKILL
+	stop syscall.Signal      // that ends it at once, with its children; 0: SIGKILL
 	// ready reports whether the server serves, once it accepts connections; nil: it does.
 	ready func() bool
-	cmd   *exec.Cmd
+	live  *process
 }
 
 // KafkaPartitions is how many partitions the topic likes of StartKafka has.
@@ -71,16 +71,10 @@ func StartNATS(t testing.TB, args ...string) *Server {
 
 func (s *Server) start(t testing.TB) {
 	t.Helper()
-	s.cmd = exec.Command(s.name, s.args...)
-	s.cmd.Dir = s.dir
-	dieWithParent(s.cmd)
-	if s.as != nil {
-		if s.cmd.SysProcAttr == nil {
-			s.cmd.SysProcAttr = &syscall.SysProcAttr{}
-		}
-		s.cmd.SysProcAttr.Credential = s.as
-	}
-	if err := s.cmd.Start(); err != nil {
+	cmd := exec.Command(s.name, s.args...)
+	cmd.Dir, cmd.SysProcAttr = s.dir, &syscall.SysProcAttr{Credential: s.as}
+	var err error
+	if s.live, err = run(Site{}, cmd); err != nil {
 		t.Fatalf("cannot start %s: %v", filepath.Base(s.name), err)
 	}
 	for end := time.Now().Add(readyTimeout); ; time.Sleep(pollEvery) {
@@ -102,11 +96,7 @@ func (s *Server) Dir() string { return s.dir }
 
 // Kill ends the server at once.
 func (s *Server) Kill() {
-	if s.stop == nil {
-		s.stop = os.Kill
-	}
-	_ = s.cmd.Process.Signal(s.stop)
-	_ = s.cmd.Wait() // reports that it was killed
+	s.live.kill(cmp.Or(s.stop, syscall.SIGKILL))
 }
 
 // Restart kills the server and runs it again over the same data.

@@ -12,21 +12,19 @@ type Ctl struct {
 	Stdout, Stderr string
 	Code           int // -1 when a signal ended it
 
-	cmd         *exec.Cmd
+	process     *process
 	out, errOut bytes.Buffer
-	ended       bool
 }
 
 // StartCtl starts countctl. At the test's end it kills countctl if the test has not waited
 // for it.
 func (n *Node) StartCtl(args ...string) *Ctl {
 	n.t.Helper()
-	c := &Ctl{cmd: exec.Command(n.bin.Countctl, append([]string{"--addr", n.URL}, args...)...)}
-	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.errOut
-	c.cmd.Dir = n.Cwd
-	c.cmd.Env = append(os.Environ(), "COUNTCTL_ADDR=")
-	dieWithParent(c.cmd)
-	if err := n.site.enter(c.cmd.Start); err != nil {
+	c, cmd := &Ctl{}, exec.Command(n.bin.Countctl, append([]string{"--addr", n.URL}, args...)...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &c.out, &c.errOut, n.Cwd
+	cmd.Env = append(os.Environ(), "COUNTCTL_ADDR=")
+	var err error
+	if c.process, err = run(n.site, cmd); err != nil {
 		n.t.Fatalf("cannot run countctl: %v", err)
 	}
 	n.t.Cleanup(c.Kill)
@@ -35,19 +33,13 @@ func (n *Node) StartCtl(args ...string) *Ctl {
 
 // Wait waits for the end of the run.
 func (c *Ctl) Wait() {
-	if c.ended {
-		return
-	}
-	_ = c.cmd.Wait() // Code returns the outcome
-	c.ended = true
-	c.Stdout, c.Stderr, c.Code = c.out.String(), c.errOut.String(), c.cmd.ProcessState.ExitCode()
+	<-c.process.exited
+	c.Stdout, c.Stderr, c.Code = c.out.String(), c.errOut.String(), c.process.code
 }
 
 // Kill ends the run as a crash does, if it has not ended.
 func (c *Ctl) Kill() {
-	if !c.ended {
-		_ = c.cmd.Process.Kill() // fails only for a process that has ended
-	}
+	c.process.kill(os.Kill)
 	c.Wait()
 }
 

@@ -24,45 +24,46 @@ func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	return n.Send(ctx, method, path, nil, body, answer)
 }
 
-func (n *Node) authorize(req *http.Request) {
-	if n.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+n.Token)
+// Send is Call with headers and a context whose end aborts the request.
+func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
+	status, raw, err := n.ask(ctx, method, path, header, body)
+	if err == nil && answer != nil {
+		if err = json.Unmarshal(raw, answer); err != nil {
+			err = fmt.Errorf("cannot decode the answer with status %d, %q: %w", status, raw, err)
+		}
 	}
+	if err != nil {
+		return 0, err
+	}
+	return status, nil
 }
 
-// Send is Call with headers and a context whose end aborts the request. It sends the request
-// at most once, because tests count their repeats.
-func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
+// ask sends a request at most once, because tests count their repeats. It returns the answer.
+func (n *Node) ask(ctx context.Context, method, path string, header http.Header, body any) (int, []byte, error) {
 	var payload io.Reader
 	if body != nil {
 		raw, err := json.Marshal(body)
 		if err != nil {
-			return 0, fmt.Errorf("cannot encode body: %w", err)
+			return 0, nil, fmt.Errorf("cannot encode body: %w", err)
 		}
 		payload = bytes.NewReader(raw)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, n.URL+path, payload)
 	if err != nil {
-		return 0, fmt.Errorf("cannot make request: %w", err)
+		return 0, nil, fmt.Errorf("cannot make request: %w", err)
 	}
-	n.authorize(req)
+	if n.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+n.Token)
+	}
 	maps.Copy(req.Header, header)
 	req.GetBody = nil // with it net/http sends a request with a key again by itself
 	resp, err := n.client.Do(req)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	if answer != nil {
-		if err := json.Unmarshal(raw, answer); err != nil {
-			return 0, fmt.Errorf("cannot decode the answer with status %d, %q: %w", resp.StatusCode, raw, err)
-		}
-	}
-	return resp.StatusCode, nil
+	return resp.StatusCode, raw, err
 }
 
 // MustCall is Call for a request whose answer must be 200.
@@ -88,19 +89,9 @@ func (n *Node) Text(path string) string {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+path, nil)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.authorize(req)
-	resp, err := n.client.Do(req)
-	if err != nil {
-		n.t.Fatalf("GET %s: %v", path, err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		n.t.Fatalf("GET %s: %s: %v", path, resp.Status, err)
+	status, text, err := n.ask(ctx, http.MethodGet, path, nil, nil)
+	if err != nil || status != http.StatusOK {
+		n.t.Fatalf("GET %s: status %d: %v", path, status, err)
 	}
 	return string(text)
 }

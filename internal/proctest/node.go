@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -24,7 +23,6 @@ const (
 	// readyTimeout is generous, for busy machines; tests of the start have limits of their
 	// own.
 	readyTimeout = 30 * time.Second
-	killTimeout  = 10 * time.Second
 	stopTimeout  = 30 * time.Second
 )
 
@@ -47,7 +45,8 @@ type Node struct {
 	site   Site
 	client *http.Client
 	tls    *tls.Config // nil without TLS
-	live   *life
+	live   *process
+	log    *Buffer // of live
 }
 
 // Site is where a node's sockets are.
@@ -73,14 +72,6 @@ func (s Site) dial(ctx context.Context, network, addr string) (conn net.Conn, er
 		return err
 	})
 	return conn, entering
-}
-
-// life is one run of the process.
-type life struct {
-	cmd    *exec.Cmd
-	log    Buffer
-	exited chan struct{} // closed once code is known
-	code   int           // -1 when a signal ended it
 }
 
 // NewNode returns a node with a data directory; Start runs it. args follow those for the
@@ -152,22 +143,15 @@ func (n *Node) Use(bin Binaries) { n.bin = bin }
 // Start runs the process and returns at once.
 func (n *Node) Start() {
 	n.t.Helper()
-	l := &life{cmd: exec.Command(n.bin.Countd, n.Args...), exited: make(chan struct{})}
-	l.cmd.Stderr = &l.log
-	l.cmd.Stdout = &l.log
-	l.cmd.Dir = n.Cwd
-	// A variable, as a flag that an older program lacks would end it.
-	l.cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
-	dieWithParent(l.cmd)
-	if err := n.site.enter(l.cmd.Start); err != nil {
+	cmd, log := exec.Command(n.bin.Countd, n.Args...), &Buffer{}
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, n.Cwd
+	// Not by a flag: a program that lacks it, such as an older one, would end.
+	cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
+	live, err := run(n.site, cmd)
+	if err != nil {
 		n.t.Fatalf("cannot start countd: %v", err)
 	}
-	n.live = l
-	go func() { // ends with the process, which the test's cleanup kills
-		_ = l.cmd.Wait()
-		l.code = l.cmd.ProcessState.ExitCode()
-		close(l.exited)
-	}()
+	n.live, n.log = live, log
 }
 
 // StartReady runs the process and waits until it can serve.
@@ -186,17 +170,9 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+"/readyz", nil)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		n.authorize(req)
-		if resp, err := n.client.Do(req); err == nil {
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK || bytes.Contains(body, []byte("undrain")) {
-				return true, 0
-			}
+		status, body, err := n.ask(ctx, http.MethodGet, "/readyz", nil, nil)
+		if err == nil && (status == http.StatusOK || bytes.Contains(body, []byte("undrain"))) {
+			return true, 0
 		}
 		select {
 		case <-n.live.exited:
@@ -222,9 +198,7 @@ func (n *Node) Exited(timeout time.Duration) int {
 
 // Kill ends the process as a crash does, if it runs.
 func (n *Node) Kill() {
-	n.t.Helper()
-	_ = n.live.cmd.Process.Kill() // fails only for a process that has ended
-	n.Exited(killTimeout)
+	n.live.kill(os.Kill)
 }
 
 // Signal sends a signal to the process.
@@ -248,7 +222,7 @@ func (n *Node) Stop() {
 func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 
 // Log returns the output of the process in this life.
-func (n *Node) Log() string { return n.live.log.String() }
+func (n *Node) Log() string { return n.log.String() }
 
 // A test process takes ports from blocks of its own: another that runs beside it may have
 // looked at the same free port, and not listen on it yet. None is returned twice.

@@ -27,7 +27,7 @@ import (
 //  3. the digests of the fresh cluster are those of the first one.
 func TestAdminBackup(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := clustertest.New(t, bin, clustertest.Options{}) // with as many shards as the fresh one has
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	at.MustCtl("import", sampleSet, "--map", postsMap)
@@ -111,10 +111,10 @@ func changeFile(path string, change func([]byte) []byte) error {
 // compared.
 func TestAdminVerifyFindsADifference(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "boltdb"})
+	c := newCluster(t, clustertest.Options{LogStore: "boltdb"})
 	at, other := c.Nodes()[0], c.Nodes()[2]
 	ctl[ctlVerify](t, at, "verify")
-	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"7", map[string]int64{"like": 63}}}}, nil)
+	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"21", map[string]int64{"like": 63}}}}, nil)
 	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	other.Kill()
 	logs, err := filepath.Glob(filepath.Join(other.Dir, "groups", "00001.*", "raft.db"))

@@ -13,7 +13,7 @@ import (
 // the voters that it had, without the dead node.
 func TestAdminMoveIsTakenBack(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: voters + 1})
+	c := newCluster(t, clustertest.Options{Nodes: voters + 1})
 	const group = 1
 	before := c.AwaitSettled(c.Nodes()[0], group, voters)
 	nodeOf := func(in bool) *clustertest.Node {

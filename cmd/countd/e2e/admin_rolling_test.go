@@ -18,7 +18,7 @@ import (
 // countctl has it done.
 func TestAdminRollingRestart(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	refusesCtl(t, at, 2, "needs --exec", "rolling-restart", "--yes")

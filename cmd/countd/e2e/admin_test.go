@@ -77,17 +77,14 @@ func (s *ctlStatus) warnings() (codes []string) {
 // load is a cluster under writers, readers and a watch, whose clients wait for as
 // long as the API does by default.
 type load struct {
-	t       *testing.T
-	cluster *clustertest.Cluster
-	began   time.Time
+	t     *testing.T
+	began time.Time
 	*clustertest.Load
-	history *clustertest.History
-	digests *clustertest.Digests
 }
 
 func startLoad(t *testing.T, c *clustertest.Cluster) *load {
 	t.Helper()
-	return &load{t, c, time.Now(), c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()}
+	return &load{t, time.Now(), c.StartLoad(short(4, 8), short(orderPace, faultPace))}
 }
 
 // end holds the load to this: no request failed for its client; each count is what
@@ -95,17 +92,19 @@ func startLoad(t *testing.T, c *clustertest.Cluster) *load {
 // all other answers; replicas never differed and are soon alike.
 func (l *load) end(nodes ...*clustertest.Node) {
 	l.t.Helper()
-	during := l.Between(l.began, time.Now())
-	l.Stop()
-	l.history.Stop()
-	l.cluster.AwaitAgreement(agreeTimeout(), nodes...)
-	l.Check(nodes...)
-	l.history.Check()
-	l.digests.Check()
+	during := l.inTime(time.Now())
+	l.End(agreeTimeout(), nodes...)
+	l.t.Logf("load: %v", during)
+}
+
+// inTime returns what the load did until a moment, and fails the test if a request was late.
+func (l *load) inTime(until time.Time) clustertest.Stats {
+	l.t.Helper()
+	during := l.Between(l.began, until)
 	if during.Late > 0 {
 		l.t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
 	}
-	l.t.Logf("load: %v", during)
+	return during
 }
 
 // byLeads returns the nodes' names, those that lead most first.
@@ -121,29 +120,28 @@ func byLeads(nodes []client.ClusterNode) []string {
 // TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
 func TestAdminNodes(t *testing.T) {
 	beside(t)
-	args, shards := fewShards("posts")
-	c := clustertest.New(t, bin, clustertest.Options{Args: args})
+	c := newCluster(t, clustertest.Options{})
 	l := startLoad(t, c)
 	quiet := time.Now()
 	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
 	began := time.Now()
 	for range short(1, 10) {
-		drains(t, c, shards)
+		drains(t, c)
 	}
 	t.Logf("quiet:  %v", l.Between(quiet, began))
 	t.Logf("during: %v", l.Between(began, time.Now()))
 
 	at, gone := c.Nodes()[0], c.Nodes()[1]
 	refusesToLeadNowhere(t, c, at)
-	c.AwaitShares(placeTimeout, shards)
-	removesNode(t, c, at, gone, shards)
+	c.AwaitShares()
+	removesNode(t, c, at, gone)
 	l.end(c.Others(gone)...)
 }
 
 // drains has the node that leads most drained, twice, and undrained.
-func drains(t *testing.T, c *clustertest.Cluster, shards int) {
+func drains(t *testing.T, c *clustertest.Cluster) {
 	t.Helper()
-	victim, _ := c.LeaderOfMost("posts", postsShards)
+	victim, _ := c.LeaderOfMost()
 	at := c.Others(victim)[0]
 	if out := ctl[ctlNode](t, at, "node", "drain", victim.Name); !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" {
 		t.Errorf("drained: %+v", out)
@@ -160,7 +158,7 @@ func drains(t *testing.T, c *clustertest.Cluster, shards int) {
 	if out := ctl[ctlNode](t, victim, "node", "undrain", victim.Name); out.State != "active" || !out.Changed {
 		t.Errorf("undrained: %+v", out)
 	}
-	c.AwaitShares(placeTimeout, shards)
+	c.AwaitShares()
 }
 
 // refusesToLeadNowhere has all nodes but one drained, and tries that one too.
@@ -178,7 +176,7 @@ func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.
 }
 
 // removesNode has a node drained and then removed, after a fourth has joined.
-func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node, shards int) {
+func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
 	t.Helper()
 	c.Add()
 	refusesCtl(t, at, 2, "Give --yes", "node", "remove", gone.Name)
@@ -197,8 +195,8 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 		return got.Code == 1 && strings.Contains(got.Stderr, "was removed from the cluster")
 	})
 	gone.Stop()
-	c.AwaitGone(placeTimeout, gone)
-	c.AwaitShares(placeTimeout, shards, gone)
+	c.AwaitGone(gone)
+	c.AwaitShares(gone)
 	awaitWarnings(t, at)
 	if s := ctl[ctlStatus](t, at, "status"); len(s.Nodes) != voters {
 		t.Errorf("status: %d nodes", len(s.Nodes))
@@ -209,9 +207,9 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 // compares them.
 func TestAdminGroups(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
+	c := newCluster(t, clustertest.Options{Nodes: 4})
 	l := startLoad(t, c)
-	c.AwaitShares(placeTimeout, shardsOfAll)
+	c.AwaitShares()
 	at := c.Nodes()[0]
 
 	g, from, to := movable(t, ctl[ctlStatus](t, at, "status"))
@@ -222,7 +220,7 @@ func TestAdminGroups(t *testing.T) {
 	refusesCtl(t, at, 1, "there is no group posts/9", "group", "move", "posts/9", from, to)
 	refusesCtl(t, at, 1, "no such node", "group", "move", g, from, "n9")
 	refusesCtl(t, at, 2, "a GROUP", "group", "transfer", g)
-	c.AwaitShares(placeTimeout, shardsOfAll)
+	c.AwaitShares()
 
 	list := ctl[ctlStatus](t, at, "status")
 	first := list.Groups[1] // after the catalog's
@@ -235,12 +233,12 @@ func TestAdminGroups(t *testing.T) {
 	if !given.Changed || given.Group.Leader != heir {
 		t.Errorf("group 1 handed over to %s: %+v", heir, given.Group)
 	}
-	if steps := ctl[struct{ Steps []client.PlanStep }](t, at, "rebalance", "--dry-run"); len(steps.Steps) > shardsOfAll {
+	if steps := ctl[struct{ Steps []client.PlanStep }](t, at, "rebalance", "--dry-run"); len(steps.Steps) > c.AllShards() {
 		t.Errorf("the plan has %d steps", len(steps.Steps))
 	}
 	refusesCtl(t, at, 2, "--dry-run", "rebalance")
-	c.AwaitShares(placeTimeout, shardsOfAll)
-	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*shardsOfAll+2*len(c.Nodes()) { // catalog and board are on all of them
+	c.AwaitShares()
+	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*c.AllShards()+2*len(c.Nodes()) { // catalog and board are on all of them
 		t.Errorf("compared while written to: %+v", v)
 	}
 	l.end(c.Nodes()...)

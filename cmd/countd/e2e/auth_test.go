@@ -74,7 +74,7 @@ func (l *closingLoad) await(t *testing.T, n int64) {
 //  4. no token is in a file or log of a node.
 func TestClusterIsClosed(t *testing.T) {
 	t.Parallel()
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	root := "the-root-token-of-this-test-" + strings.Repeat("7", 16)
 	file := filepath.Join(t.TempDir(), "root")
 	if err := os.WriteFile(file, []byte(root), 0o600); err != nil {

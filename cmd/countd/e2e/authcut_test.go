@@ -28,7 +28,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	root := hexOf("root token")
 	file := filepath.Join(t.TempDir(), "root")
 	must.Do(t, os.WriteFile(file, []byte(root), 0o600))
-	c := clustertest.New(t, bin, clustertest.Options{Cuttable: true, Args: []string{"--root-token-file", file}})
+	c := newCluster(t, clustertest.Options{Cuttable: true, Args: []string{"--root-token-file", file}})
 	for _, n := range c.Nodes() { // New's calls bear no token
 		n.Stop()
 		n.Token, n.Env = root, append(n.Env, "COUNTD_AUTH=enforce")

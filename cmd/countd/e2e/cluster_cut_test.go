@@ -3,9 +3,11 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/clustertest"
 )
 
@@ -31,34 +33,33 @@ func TestClusterCut(t *testing.T) {
 	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
-			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			c := newCluster(t, clustertest.Options{LogStore: store, Cuttable: true})
+			load := faultLoad(c)
 			for i, span := range spans {
-				victim, led := c.LeaderOfMost("posts", postsShards)
+				victim, led := c.LeaderOfMost()
 				reads := c.StartStaleReads(c.Nodes()...)
 				began := time.Now()
 				c.Cut([]*clustertest.Node{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
-				c.AwaitAlone(victim) // what it sent to others before may be of unknown outcome
+				// What it sent to others before it is alone may be of unknown outcome.
+				eventually(t, "the node hears of no leader", func() bool {
+					return !slices.ContainsFunc(victim.Cluster().Groups, func(g client.Group) bool { return g.Leader != "" })
+				})
 				for round, alone := 0, time.Now(); time.Since(alone) < span; round++ {
-					refusesAlone(t, victim, round)
+					refusesAlone(t, victim, round%c.Shards("posts"))
 				}
 				reads.Check()
 				if i == len(spans)-1 {
 					load.Stop()
-					history.Stop()
 				}
 				c.Heal()
 				healed := time.Now()
 				c.AwaitReady(victim)
 				t.Logf("%s ready %v after the cut was healed", victim.Name, time.Since(healed))
 			}
-			t.Logf("all replicas alike %v after that", c.AwaitAgreement(agreeTimeout(), c.Nodes()...))
-			load.Check(c.Nodes()...)
-			history.Check()
-			digests.Check()
-			for shard := range postsShards {
+			t.Logf("all replicas alike %v after that", load.End(agreeTimeout(), c.Nodes()...))
+			for shard := range c.Shards("posts") {
 				row := c.Nodes()[0].Rows("posts", []string{refusedID(shard)})[0]
 				if got := row.Counts["comment"]; got != 0 {
 					t.Errorf("shard %d: %d increments were applied that a node alone had refused", shard, got)
@@ -69,14 +70,14 @@ func TestClusterCut(t *testing.T) {
 	}
 }
 
-// refusedID is an id of a shard that only refusesAlone writes.
+// refusedID is an id that only refusesAlone writes, in another shard for each number.
 func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
 // refusesAlone writes to and reads from a node that is cut off, without a key, so that
 // the answer is the outcome of this request.
-func refusesAlone(t *testing.T, n *clustertest.Node, round int) {
+func refusesAlone(t *testing.T, n *clustertest.Node, shard int) {
 	t.Helper()
-	id := refusedID(round % postsShards)
+	id := refusedID(shard)
 	write := map[string]any{"ops": []op{{id, map[string]int64{"comment": 1}}}}
 	refuses(t, n, http.MethodPost, incrPath, write)
 	refuses(t, n, http.MethodGet, "/v1/counters/posts/"+id+"?consistency=linearizable", nil)

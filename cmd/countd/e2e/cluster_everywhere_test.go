@@ -9,8 +9,6 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-const usersShards = 7
-
 // TestClusterEverywhere: of a keyspace that is to be everywhere
 //
 //  1. each of four nodes and a fifth that joins holds a replica of every shard, of
@@ -20,10 +18,10 @@ const usersShards = 7
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {
 	beside(t)
-	args, shards := fewShards("users")
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4, Args: args})
+	c := newCluster(t, clustertest.Options{Nodes: 4})
+	usersShards := c.Shards("users")
 	first := c.Nodes()[0]
-	c.AwaitShares(placeTimeout, shards)
+	c.AwaitShares()
 	if n := usersReplicas(c); n != voters*usersShards {
 		t.Fatalf("users has %d replicas to begin with", n)
 	}

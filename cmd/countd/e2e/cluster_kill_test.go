@@ -8,8 +8,6 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-const postsShards = 7
-
 // TestClusterLeaderKilled kills the node that leads most shards, again and again,
 // under writers and readers. Each time, for every shard that it led:
 //
@@ -26,11 +24,11 @@ func TestClusterLeaderKilled(t *testing.T) {
 	kills := short(1, 20)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
-			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			c := newCluster(t, clustertest.Options{LogStore: store})
+			load := faultLoad(c)
 			var resumed []time.Duration
 			for range kills {
-				victim, led := c.LeaderOfMost("posts", postsShards)
+				victim, led := c.LeaderOfMost()
 				others := c.Others(victim)
 				reads := c.StartStaleReads(others...)
 				began := time.Now()
@@ -43,12 +41,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 				c.AwaitReady(victim)
 				c.AwaitVoters(3)
 			}
-			load.Stop()
-			history.Stop()
-			c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
-			load.Check(c.Nodes()...)
-			history.Check()
-			digests.Check()
+			load.End(agreeTimeout(), c.Nodes()...)
 			slices.Sort(resumed)
 			t.Logf("%d kills, %d shards: writes resume after %v (median), %v (longest)", kills, len(resumed),
 				clustertest.Quantile(resumed, 0.5), resumed[len(resumed)-1])

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -35,7 +37,7 @@ func TestClusterMissedConfiguration(t *testing.T) {
 					if change == "grow" {
 						nodes-- // one of which is outside the group
 					}
-					c := clustertest.New(t, bin, clustertest.Options{Nodes: nodes, LogStore: store})
+					c := newCluster(t, clustertest.Options{Nodes: nodes, LogStore: store})
 					newMissed(t, c, 0).run(change, paused)
 				})
 			}
@@ -107,7 +109,7 @@ func (m *missed) run(change string, paused bool) {
 		})
 	}
 	m.tally.AddAll(addsAfter, m.c.Others(m.stale)...)
-	m.lost.LoseDisk()
+	m.loseDisk()
 	if paused {
 		m.stale.Resume()
 	} else {
@@ -139,6 +141,13 @@ func (m *missed) planned() []clustertest.Placed {
 	})
 }
 
+// loseDisk kills a node and deletes its data. Started again, it is a new node of the same name.
+func (m *missed) loseDisk() {
+	m.t.Helper()
+	m.lost.Kill()
+	must.Do(m.t, os.RemoveAll(m.lost.Dir))
+}
+
 func (m *missed) mustBeLed(but ...*clustertest.Node) {
 	m.t.Helper()
 	took := m.c.AwaitLed(but...)
@@ -155,7 +164,7 @@ func (m *missed) chaos(mover *clustertest.Mover, span time.Duration) {
 	m.stale.Kill()
 	time.Sleep(span)
 	mover.Still(func() {
-		m.lost.LoseDisk()
+		m.loseDisk()
 		m.stale.Start()
 		m.mustBeLed(m.lost)
 		m.lost.Start()

@@ -23,8 +23,8 @@ func TestClusterRollingRestart(t *testing.T) {
 	rounds, quietFor := short(1, 3), short(time.Second, 10*time.Second)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
-			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			c := newCluster(t, clustertest.Options{LogStore: store})
+			load := faultLoad(c)
 			quiet := time.Now()
 			time.Sleep(quietFor)
 			began := time.Now()
@@ -39,12 +39,7 @@ func TestClusterRollingRestart(t *testing.T) {
 				}
 			}
 			ended := time.Now()
-			load.Stop()
-			history.Stop()
-			took := c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
-			load.Check(c.Nodes()...)
-			history.Check()
-			digests.Check()
+			took := load.End(agreeTimeout(), c.Nodes()...)
 			during := load.Between(began, ended)
 			if during.Late > 0 {
 				t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
@@ -94,8 +89,8 @@ func TestClusterAllKilled(t *testing.T) {
 	rounds := short(1, 5)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
-			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			c := newCluster(t, clustertest.Options{LogStore: store})
+			load := faultLoad(c)
 			for range rounds {
 				time.Sleep(time.Second)
 				began := time.Now()
@@ -108,12 +103,7 @@ func TestClusterAllKilled(t *testing.T) {
 				c.AwaitReady(c.Nodes()...)
 				t.Logf("ready %v after all were killed", time.Since(began))
 			}
-			load.Stop()
-			history.Stop()
-			c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
-			load.Check(c.Nodes()...)
-			history.Check()
-			digests.Check()
+			load.End(agreeTimeout(), c.Nodes()...)
 		})
 	}
 }

@@ -37,9 +37,9 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store})
+			c := newCluster(t, clustertest.Options{Nodes: returnNodes, LogStore: store})
 			for round := range short(1, 10) {
-				r := newReturn(t, c, round%postsShards)
+				r := newReturn(t, c, round%c.Shards("posts"))
 				r.killed()
 				r.verifies()
 			}
@@ -54,9 +54,9 @@ func TestClusterReplicaReturnsCut(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
+			c := newCluster(t, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
 			for round := range short(1, 10) {
-				r := newReturn(t, c, round%postsShards)
+				r := newReturn(t, c, round%c.Shards("posts"))
 				r.cut()
 				r.verifies()
 			}
@@ -205,7 +205,10 @@ func (r *replicaReturn) orderBack() (taken bool) {
 // node. Their answers must agree with the acknowledged writes.
 func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Helper()
-	r.t.Logf("returning knows of the order after %v", r.c.AwaitOrdered(r.returning, r.group))
+	eventually(r.t, "returning knows of the order", func() bool {
+		p := r.returning.PlacedAt(r.group)
+		return p != nil && slices.Contains(p.Target, r.returning.Name)
+	})
 	r.c.AwaitReplica(r.returning, r.group, true)
 	var answered atomic.Int32
 	for range aloneTries {

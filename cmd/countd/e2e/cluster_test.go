@@ -4,6 +4,8 @@ import (
 	"flag"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/clustertest"
 )
 
 // agreeTimeout is how soon after a fault all replicas must be alike. The short form
@@ -19,6 +21,29 @@ func short[T any](inShort, inLong T) T {
 		return inLong
 	}
 	return inShort
+}
+
+const (
+	faultPace = 20 * time.Millisecond
+	// orderPace is that of a load in the short form of a test of an operator's orders. Those take
+	// seconds, and no request may fail meanwhile.
+	orderPace = 50 * time.Millisecond
+)
+
+// newCluster starts a cluster. In the short form its keyspaces have few shards, because the placement
+// moves one replica a second and each shard of a write costs three nodes an entry of a log.
+func newCluster(t *testing.T, options clustertest.Options) *clustertest.Cluster {
+	t.Helper()
+	if !*chaos {
+		options.Shards = map[string]int{"posts": 3, "users": 2, "unread": 1, "feed": 2}
+	}
+	return clustertest.New(t, bin, options)
+}
+
+// faultLoad starts the load of a test of faults. The tests of the short form share the machine: of
+// more clients, most would only wait for it.
+func faultLoad(c *clustertest.Cluster) *clustertest.Load {
+	return c.StartLoad(short(4, 8), faultPace)
 }
 
 // beside lets the short form of a test run in parallel with others: they mostly wait. The

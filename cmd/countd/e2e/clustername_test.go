@@ -60,7 +60,7 @@ func nameAt(n *proctest.Node) string {
 //     of that name join, and a member of another name is kept out until it has the right one.
 func TestStrayNodeJoinsNothing(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, clustertest.Options{LogStore: "shared"})
 	gone, rest := c.Nodes()[2], c.Nodes()[:2]
 	gone.Stop()
 	stray := contact(t, gone, "--join", proctest.FreePorts(t, 1)[0])

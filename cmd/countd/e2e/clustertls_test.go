@@ -116,9 +116,8 @@ func TestClusterTLS(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		argsOf[name] = certs.args(name)
 	}
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared", ArgsOf: argsOf})
-	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
-	began := time.Now()
+	c := newCluster(t, clustertest.Options{LogStore: "shared", ArgsOf: argsOf})
+	l := startLoad(t, c)
 	c.Add()
 	first := c.Nodes()[0]
 	mustRefusePlain(t, first)
@@ -152,13 +151,8 @@ func TestClusterTLS(t *testing.T) {
 	certs.trust(next)
 	certs.reload(c.Nodes())
 	restart(c, c.Nodes()[0])
-	load.Stop()
-	c.AwaitAgreement(placementMax, c.Nodes()...) // replicas move to the fourth node meanwhile
-	load.Check(c.Nodes()...)
-	digests.Check()
-	if during := load.Between(began, time.Now()); during.Late > 0 {
-		t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
-	}
+	l.inTime(time.Now())
+	l.End(placementMax, c.Nodes()...) // replicas move to the fourth node meanwhile
 }
 
 // TestClusterTurnsTLSOn: restarts of one node after the other under load, once with
@@ -167,9 +161,8 @@ func TestClusterTLS(t *testing.T) {
 func TestClusterTurnsTLSOn(t *testing.T) {
 	beside(t)
 	certs := newNodeCerts(t, pkitest.New(t))
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
-	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
-	began := time.Now()
+	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	l := startLoad(t, c)
 	before := map[string][]string{}
 	for _, n := range c.Nodes() {
 		before[n.Name] = n.Args
@@ -184,11 +177,5 @@ func TestClusterTurnsTLSOn(t *testing.T) {
 		restart(c, n)
 	}
 	mustRefusePlain(t, c.Nodes()[1])
-	load.Stop()
-	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
-	load.Check(c.Nodes()...)
-	digests.Check()
-	if during := load.Between(began, time.Now()); during.Late > 0 {
-		t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
-	}
+	l.end(c.Nodes()...)
 }

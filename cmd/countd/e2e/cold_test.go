@@ -80,7 +80,7 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 //  2. replicas never differed at one index, whatever of them is cold.
 func TestClusterColdRows(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{ArgsOf: map[string][]string{
+	c := newCluster(t, clustertest.Options{ArgsOf: map[string][]string{
 		"n1": {"--cold-after=1s"}, "n2": {"--cold-after=2s", "--cold-cache=1MiB"}, "n3": {"--cold-after=0"},
 	}})
 	nodes := c.Nodes()
@@ -94,7 +94,7 @@ func TestClusterColdRows(t *testing.T) {
 	}
 	waitCold(t, nodes[0].Node)
 	waitCold(t, nodes[1].Node)
-	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
+	load := faultLoad(c)
 	for range short(1, 5) {
 		for _, victim := range nodes {
 			victim.Kill()
@@ -103,10 +103,7 @@ func TestClusterColdRows(t *testing.T) {
 			c.AwaitVoters(3)
 		}
 	}
-	load.Stop()
-	c.AwaitAgreement(agreeTimeout(), nodes...)
-	load.Check(nodes...)
-	digests.Check()
+	load.End(agreeTimeout(), nodes...)
 }
 
 // waitCold waits until most rows are cold.

@@ -30,7 +30,7 @@ func TestDropUnderLoad(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			c := newCluster(t, clustertest.Options{LogStore: store})
 			for round := range short(1, 10) {
 				d := &dropRun{t: t, c: c, at: c.Nodes()[round%3], killed: c.Nodes()[(round+1)%3]}
 				d.run()

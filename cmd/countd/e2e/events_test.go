@@ -48,7 +48,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 //  3. and little else about it: raft's messages are limited.
 func TestLogTellsOfDeadNodes(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "boltdb"})
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "boltdb"}) // with many groups
 	n1, n2, n3 := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]
 	n2.Kill()
 	n3.Kill()
@@ -69,7 +69,7 @@ func TestLogTellsOfDeadNodes(t *testing.T) {
 		t.FailNow()
 	}
 	groups, err := strconv.Atoi(m[1])
-	if err != nil || groups < postsShards {
+	if err != nil || groups < c.Shards("posts") {
 		t.Fatalf("%d groups, %v", groups, err)
 	}
 	eventually(t, "n1 logs that all groups lost their leader", func() bool { return groupsIn(t, lost())-groupsIn(t, regained()) == groups })

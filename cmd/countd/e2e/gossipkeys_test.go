@@ -20,7 +20,7 @@ func TestGossipKeysRotate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	write := func(keys ...string) { must.Do(t, os.WriteFile(file, []byte(strings.Join(keys, "\n")), 0o600)) }
 	write(one)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared", Args: []string{"--gossip-key-file", file}})
+	c := newCluster(t, clustertest.Options{LogStore: "shared", Args: []string{"--gossip-key-file", file}})
 	reload := func(line string) {
 		t.Helper()
 		for _, n := range c.Nodes() {

@@ -52,7 +52,7 @@ func TestSourceKafkaFaults(t *testing.T) {
 	k := &faultyKafka{t: t, dir: filepath.Join(t.TempDir(), "kafka"), addrs: proctest.FreePorts(t, faultyBrokers)}
 	k.start()
 	t.Cleanup(func() { k.brokers.Close() })
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	k.nodes = c.Nodes()
 	file := filepath.Join(t.TempDir(), "likes.yaml")
 	config := fmt.Sprintf("name: likes\ntype: kafka\nbrokers: [%s]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n", strings.Join(k.addrs, ", "))

@@ -48,7 +48,7 @@ func killUnderWriters(t *testing.T, logStore string) {
 		n.StartReady()
 		l.check(t, n)
 		w := startWriters(n, l)
-		time.Sleep(time.Duration(rng.Int64N(int64(700 * time.Millisecond)))) // the random point
+		time.Sleep(time.Duration(rng.Int64N(int64(400 * time.Millisecond)))) // the random point
 		if round%5 == 4 {
 			n.Stop() // writes snapshots, so that later lives begin with snapshot plus log
 		} else {

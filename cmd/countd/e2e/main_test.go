@@ -13,7 +13,7 @@ import (
 
 const (
 	killRoundsDefault = 5
-	onceForDefault    = 8 * time.Second
+	onceForDefault    = 4 * time.Second
 )
 
 var (

@@ -18,9 +18,9 @@ import (
 
 const (
 	producerCount = 8
-	lifeMin       = time.Second     // of a node under a storm, from ready to killed
-	lifeSpread    = 3 * time.Second // on top, at random
-	volleysLeast  = 3               // of a producer, so that its first number is behind every window
+	lifeMin       = 500 * time.Millisecond // of a node under a storm, from ready to killed
+	lifeSpread    = 3 * time.Second        // on top, at random, but a third of the storm at most
+	volleysLeast  = 3                      // of a producer, so that its first number is behind every window
 )
 
 // TestOnceUnderKills has producers send each request up to four times, in any
@@ -51,7 +51,7 @@ func TestOnceUnderKills(t *testing.T) {
 		hasSnapshots(t, n)
 	}
 	kills := 0
-	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(lifeSpread)); {
+	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(min(lifeSpread, span/3))); {
 		n.Kill()
 		if kills++; rand.IntN(4) == 0 { // and one more while it recovers
 			n.Start()

@@ -76,7 +76,7 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 		f()
 		return
 	}
-	if !proctest.OnCPU(t, cpu, f) {
+	if !onCPU(t, cpu, f) {
 		t.Log("client and server share a CPU")
 	}
 }
@@ -93,7 +93,7 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 // connections wait for answers.
 func TestOverload(t *testing.T) {
 	long := *overloadFor > 0
-	duration, peakFor, connections, batches := 3*time.Second, time.Second, 128, []int{100}
+	duration, peakFor, connections, batches := 2*time.Second, time.Second/2, 128, []int{100}
 	if long {
 		duration, peakFor, connections, batches = *overloadFor, max(*overloadFor/6, time.Second), 1024, []int{1, 100, 1000}
 	}

@@ -42,7 +42,7 @@ func TestReconcile(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	const rows = 200
 	want := [rows]int64{}

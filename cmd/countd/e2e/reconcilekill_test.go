@@ -26,7 +26,7 @@ func TestReconcileKilled(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	const rows = 8000 // in 16 writes
 	ids := make([]string, rows)
@@ -71,7 +71,7 @@ func TestReconcileKilled(t *testing.T) {
 	before := corrected()
 	second := nodes[0].StartCtl(command...)
 	began(second, before)
-	victim, _ := c.LeaderOfMost("posts", postsShards)
+	victim, _ := c.LeaderOfMost()
 	if victim == nodes[0] {
 		victim = nodes[1]
 	}

@@ -27,7 +27,7 @@ const redisTimeout = 2 * time.Minute
 // all of it.
 func TestRedisClients(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, clustertest.Options{LogStore: "shared"})
 	t.Run("go-redis", func(t *testing.T) {
 		for i, n := range c.Nodes() {
 			for _, protocol := range []int{2, 3} {
@@ -313,7 +313,7 @@ func pythonWithRedis(t *testing.T) string {
 // node, counts each write once while nodes are killed under it.
 func TestRedisSessionsUnderKills(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, clustertest.Options{LogStore: "shared"})
 	const sessions, writes, rows = 40, 120, 10
 	nodes := c.Nodes()
 	clients := make([]*redis.Client, len(nodes))

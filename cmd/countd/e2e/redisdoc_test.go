@@ -18,7 +18,7 @@ import (
 // it, in their order, and compares that, which is in the form of redis-cli -3 --json.
 func TestRedisDocIsReplayed(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, clustertest.Options{LogStore: "shared"})
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
 	if err != nil {
 		t.Fatal(err)

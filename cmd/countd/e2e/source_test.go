@@ -40,7 +40,7 @@ func TestSource(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	nodes := c.Nodes()
 	const rows = 40
 	want, message := [rows]int64{}, 0
@@ -72,7 +72,7 @@ func TestSource(t *testing.T) {
 	for round := range short(2, 10) {
 		var shown sourceShown
 		awaitSource(t, nodes[round%3], "a node reads it", &shown, func() bool { return shown.Node != "" })
-		victim, _ := c.LeaderOfMost("posts", postsShards)
+		victim, _ := c.LeaderOfMost()
 		if round%2 == 0 {
 			for _, n := range nodes {
 				if n.Name == shown.Node {

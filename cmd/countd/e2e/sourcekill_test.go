@@ -32,7 +32,7 @@ const (
 func TestSourceKills(t *testing.T) {
 	beside(t)
 	queues := startQueues(t)
-	c := clustertest.New(t, bin, clustertest.Options{})
+	c := newCluster(t, clustertest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
@@ -59,7 +59,7 @@ func TestSourceKills(t *testing.T) {
 	}
 	for round := range short(2, 12) {
 		// The reader of one of the queues, or who leads most.
-		victim, _ := c.LeaderOfMost("posts", postsShards)
+		victim, _ := c.LeaderOfMost()
 		if round%2 == 0 {
 			shown, err := show(nodes[0], queues[round/2%len(queues)])
 			if err != nil {

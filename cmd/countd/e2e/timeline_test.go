@@ -60,7 +60,7 @@ type timelineRun struct {
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
+	c := newCluster(t, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := timelineRun{

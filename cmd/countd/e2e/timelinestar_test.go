@@ -39,7 +39,7 @@ type starRun struct {
 func TestPostOfAStarThroughFaults(t *testing.T) {
 	beside(t)
 	r := &starRun{
-		T: t, c: clustertest.New(t, bin, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}}),
+		T: t, c: newCluster(t, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}}),
 		followers: short(20, 5_000), last: timelinePost,
 	}
 	r.http = clientOf(t, r.c.Nodes()...)

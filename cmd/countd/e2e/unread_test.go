@@ -123,7 +123,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 // of unread numbers are counted once, through every node, and the replicas agree.
 func TestClusterKeepsUnread(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{Nodes: 3})
+	c := newCluster(t, clustertest.Options{Nodes: 3})
 	c.AwaitReady(c.Nodes()...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -46,7 +46,7 @@ func startUpgrading(t *testing.T) *upgrading {
 func startUpgrade(t *testing.T, older, newer proctest.Binaries, options clustertest.Options) *upgrading {
 	t.Helper()
 	c := clustertest.New(t, older, options)
-	l := &load{t, c, time.Now(), c.StartLoad(clustertest.LoadConfig{Writers: 4}), c.StartHistory(4), c.WatchDigests()}
+	l := &load{t, time.Now(), c.StartLoad(4, faultPace)}
 	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older, newer: newer}
 }
 
@@ -189,12 +189,8 @@ func (u *upgrading) end() {
 	u.t.Helper()
 	u.c.AwaitReady(u.c.Nodes()...)
 	u.Stop()
-	u.history.Stop()
 	u.c.AwaitVoters(voters)
-	u.c.AwaitAgreement(agreeTimeout(), u.c.Nodes()...)
-	u.Check(u.c.Nodes()...)
-	u.history.Check()
-	u.digests.Check()
+	u.End(agreeTimeout(), u.c.Nodes()...)
 	u.at.MustCtl("verify")
 	u.t.Logf("load: %v", u.Between(u.began, time.Now()))
 }

@@ -1,4 +1,4 @@
-package proctest
+package e2e
 
 import (
 	"runtime"
@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnCPU runs f so that the processes which it starts directly, not in goroutines of its own,
+// onCPU runs f so that the processes which it starts directly, not in goroutines of its own,
 // run on one CPU only: the cpu-th of those that the test may use. It reports whether that
 // CPU exists; if not, it runs f without a restriction.
-func OnCPU(t testing.TB, cpu int, f func()) bool {
+func onCPU(t testing.TB, cpu int, f func()) bool {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
