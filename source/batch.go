@@ -60,8 +60,8 @@ func (b *batch) decode() {
 		if err != nil {
 			b.bad[i] = err.Error()
 		}
-		if reason, is := b.refused[m.Position]; is {
-			b.bad[i] = reason
+		if of, is := b.decided.refused[m.Position]; is {
+			b.bad[i] = of.reason
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (b *batch) check(ctx context.Context) error {
 	for _, r := range rejected {
 		p := b.decoder.Ops[r.Op].Position
 		i := messageOf(b.messages, p)
-		switch taken := p.Less(b.tried) && b.bad[i] == ""; {
+		switch taken := b.decided.has(p) && b.bad[i] == ""; {
 		case taken && r.Passed:
 			b.passed[r.Op] = true
 		case taken && !stops:
@@ -137,8 +137,19 @@ func (b *batch) refuse(ctx context.Context) error {
 		return nil
 	}
 	var letters []Letter
+	var refused []*refusal
 	for i := range b.messages {
-		if reason, is := b.bad[i]; is && b.refused[b.messages[i].Position] == "" {
+		reason, is := b.bad[i]
+		if !is {
+			continue
+		}
+		of := b.decided.refused[b.messages[i].Position]
+		if of == nil { // before the letter is sent: its answer may be lost
+			of = &refusal{reason: reason}
+			b.decided.refused[b.messages[i].Position] = of
+		}
+		if !of.written {
+			refused = append(refused, of)
 			letters = append(letters, b.letter(&b.messages[i], reason))
 		}
 	}
@@ -164,8 +175,8 @@ func (b *batch) refuse(ctx context.Context) error {
 			return err
 		}
 	}
-	for i, reason := range b.bad {
-		b.refused[b.messages[i].Position] = reason
+	for _, of := range refused {
+		of.written = true
 	}
 	b.reject(letters)
 	return nil
@@ -179,7 +190,7 @@ func (s *session) letter(m *Message, reason string) Letter {
 		Reason:    reason,
 		Value:     m.Value,
 		number:    s.cfg.Number,
-		queue:     s.identity,
+		queue:     s.start.Identity,
 		mark:      MarkOf(m),
 	}
 }

@@ -12,21 +12,22 @@ var errBroken = errors.New("broken")
 
 // fakeQueue is a queue of one partition. Message i has position i.
 type fakeQueue struct {
-	mu       sync.Mutex
-	values   []string
-	first    uint64
-	identity string
-	letters  map[string]Letter // by ID
-	rng      *rand.Rand        // nil: nothing fails
-	deadDown bool              // dead letters are refused
-	commits  func(Position)    // called by Commit, if it is set
-	reads    func()            // called by Read, if it is set
-	bounds   func()            // called by Bounds after it has read them, if it is set
-	dated    bool              // messages have the time when they were written
-	times    []time.Time       // then
-	oneByOne bool              // messages are fetched one by one
-	behind   uint64            // messages that Bounds does not know yet
-	deleted  map[uint64]bool   // messages that are gone alone
+	mu          sync.Mutex
+	values      []string
+	first       uint64
+	identity    string
+	letters     map[string]Letter // by ID
+	rng         *rand.Rand        // nil: nothing fails
+	deadDown    bool              // dead letters are refused
+	lostAnswers bool              // dead letters are written, and the answers are lost
+	commits     func(Position)    // called by Commit, if it is set
+	reads       func()            // called by Read, if it is set
+	bounds      func()            // called by Bounds after it has read them, if it is set
+	dated       bool              // messages have the time when they were written
+	times       []time.Time       // then
+	oneByOne    bool              // messages are fetched one by one
+	behind      uint64            // messages that Bounds does not know yet
+	deleted     map[uint64]bool   // messages that are gone alone
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -118,6 +119,9 @@ func (q *fakeQueue) DeadLetter(_ context.Context, letters []Letter) error {
 		if i < len(letters)-1 && q.fails(10) {
 			return errBroken // some were written
 		}
+	}
+	if q.lostAnswers {
+		return errBroken
 	}
 	return nil
 }

@@ -58,14 +58,10 @@ type Runner struct {
 	times    times
 	status   status
 	decoder  *Decoder
-	reported error // last logged
-	// A message is refused or taken once, though a try of its batch fails and a column is made or
-	// dropped before the next. So these tell what became of the messages from kept up to
-	// tried, which were handed to the Sink: refused has the reasons of some, and others were
-	// taken.
-	kept, tried Position
-	refused     map[Position]string
+	reported error      // last logged
+	start    sink.Start // of the last session
 
+	decided   decided
 	rejects   rejects
 	truncated truncated
 }
@@ -75,7 +71,7 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	r := &Runner{cfg: cfg, times: defaultTimes, decoder: NewDecoder(cfg.Source), refused: map[Position]string{}}
+	r := &Runner{cfg: cfg, times: defaultTimes, decoder: NewDecoder(cfg.Source)}
 	r.rejects.ids = map[string]bool{}
 	if r.status.counts = cfg.Counts; r.status.counts == nil {
 		r.status.counts = &Counts{}

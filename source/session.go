@@ -1,10 +1,10 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,18 +14,16 @@ import (
 // session is one connected run of a partition: low ≤ every shard ≤ high.
 type session struct {
 	*Runner
-	reader   Reader
-	identity string    // of the queue
-	start    Position  // the recorded one
-	at       Position  // all below it is applied, so far as a shard has any of it
-	low      Position  // the lowest shard
-	high     Position  // the highest shard
-	even     bool      // every shard is at at
-	late     bool      // a shard did not answer, so that low may not be the lowest, until even
-	behind   string    // why not every shard is moved
-	met      time.Time // when the shards were last asked
-	last     sink.Mark // of the messages below at that the session has read, if it has read one
-	found    sink.Mark // of the shards, the highest that the queue has the message of
+	reader Reader
+	at     Position  // all below it is applied, so far as a shard has any of it
+	low    Position  // the lowest shard
+	high   Position  // the highest shard
+	even   bool      // every shard is at at
+	late   bool      // a shard did not answer, so that low may not be the lowest, until even
+	behind string    // why not every shard is moved
+	met    time.Time // when the shards were last asked
+	last   sink.Mark // of the messages below at that the session has read, if it has read one
+	found  sink.Mark // of the shards, the highest that the queue has the message of
 
 	waiting      []Message
 	waitingBytes int
@@ -47,41 +45,8 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 
 // begin finds where to read, and refuses to if the queue is another, or has lost messages.
 func (s *session) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.times.call)
-	defer cancel()
-	b, partition := s.cfg.Broker, s.cfg.Partition
-	identity, err := b.Identity(ctx)
+	shards, err := s.find(ctx)
 	if err != nil {
-		return s.brokerError("find the queue", err)
-	}
-	first, end, err := b.Bounds(ctx, partition)
-	if err != nil {
-		return s.brokerError("read the queue's bounds", err)
-	}
-	begin := s.cfg.Source.startAt(partition, first, end)
-	if s.cfg.Late {
-		begin = first
-	}
-	start, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, sink.Start{Position: begin, Identity: identity})
-	if err != nil {
-		return wrap("record the start", err)
-	}
-	if err := sameQueue(start.Identity, identity); err != nil {
-		return err
-	}
-	s.start, s.identity = start.Position, identity
-	shards, err := s.positions(ctx)
-	if err != nil {
-		return err
-	}
-	s.low, s.high = sink.Span(shards, s.start)
-	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
-	s.at, s.next = s.low, s.low
-	if s.low.Less(s.kept) || s.tried == (Position{}) { // a shard was restored; or it is the first session
-		s.kept, s.tried = s.low, Position{}
-		clear(s.refused)
-	}
-	if err := s.look(ctx); err != nil { // after the positions: another reader may just have moved them
 		return err
 	}
 	there, err := s.verify(ctx, shards)
@@ -91,16 +56,69 @@ func (s *session) begin(ctx context.Context) error {
 	if err := s.recall(there); err != nil {
 		return err
 	}
-	if s.reader, err = b.Read(ctx, partition, s.at, s.found); err != nil {
+	return s.open(ctx)
+}
+
+// find reads where the partition begins, and the positions of the shards, and compares them with the end of
+// the queue.
+func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	b, partition := s.cfg.Broker, s.cfg.Partition
+	identity, err := b.Identity(ctx)
+	if err != nil {
+		return nil, s.brokerError("find the queue", err)
+	}
+	first, end, err := b.Bounds(ctx, partition)
+	if err != nil {
+		return nil, s.brokerError("read the queue's bounds", err)
+	}
+	begin := s.cfg.Source.startAt(partition, first, end)
+	if s.cfg.Late {
+		begin = first
+	}
+	start, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, sink.Start{Position: begin, Identity: identity})
+	if err != nil {
+		return nil, wrap("record the start", err)
+	}
+	if err := sameQueue(start.Identity, identity); err != nil {
+		return nil, err
+	}
+	shards, err := s.positions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The positions may be of a later seek than start: the catalog was read anew for them.
+	if now, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, start); err != nil || now != start {
+		return nil, wrap("record the start", cmp.Or(err, sink.ErrMoved))
+	}
+	if start != s.start { // after a seek, messages are decided anew
+		s.start, s.truncated = start, truncated{}
+		s.decided = decided{refused: map[Position]*refusal{}}
+	}
+	s.low, s.high = sink.Span(shards, start.Position)
+	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
+	s.at, s.next = s.low, s.low
+	return shards, s.look(ctx) // after the positions: another reader may just have moved them
+}
+
+// open begins to read.
+func (s *session) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.times.call)
+	defer cancel()
+	reader, err := s.cfg.Broker.Read(ctx, s.cfg.Partition, s.at, s.found)
+	if err != nil {
 		return s.brokerError("read", err)
 	}
 	// The reader reads the queue that there is now. No queue gets the identity of another.
-	if identity, err = b.Identity(ctx); err == nil {
-		err = sameQueue(start.Identity, identity)
+	identity, err := s.cfg.Broker.Identity(ctx)
+	if err == nil {
+		err = sameQueue(s.start.Identity, identity)
 	}
 	if err != nil {
-		_ = s.reader.Close() // err says more
+		_ = reader.Close() // err says more
 	}
+	s.reader = reader
 	return s.brokerError("find the queue", err)
 }
 
@@ -160,11 +178,7 @@ func (s *session) advise(err error) error {
 	if !is || stalled.Next == (Position{}) {
 		return err
 	}
-	to := stalled.Next
-	if to.Less(s.high) {
-		to = s.high
-	}
-	return Stalled("%s; seek to %s to go on without them", stalled.Reason, to)
+	return Stalled("%s; seek to %s to go on without them", stalled.Reason, higher(stalled.Next, s.high))
 }
 
 // read reads until an error, and moves all shards to where it ended. Only then may what
@@ -267,9 +281,7 @@ func (s *session) gather(ctx context.Context, f Fetched) error {
 	s.waiting = append(s.waiting, f.Messages...)
 	s.waitingBytes += bytes
 	s.status.setWaiting(len(s.waiting))
-	if s.next.Less(f.Next) {
-		s.next = f.Next
-	}
+	s.next = higher(s.next, f.Next)
 	if len(s.waiting) >= most || s.waitingBytes >= FetchBytesMax {
 		return s.flush(ctx)
 	}
@@ -338,13 +350,9 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	b.Source, b.Partition, b.From, b.Mark = s.cfg.Number, s.cfg.Partition, s.at, s.marks(messages)
 	call, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
-	if s.tried.Less(b.Next) {
-		s.tried = b.Next
-	}
+	s.decided.hand(b.From, b.Next)
 	done, err := s.cfg.Sink.Apply(call, &b)
-	if s.high.Less(b.Next) {
-		s.high = b.Next // after an error too: some shards may be there
-	}
+	s.high = higher(s.high, b.Next) // after an error too: some shards may be there
 	// After an error too, ops may have been rejected: their position has passed in their shard,
 	// so that nobody will hear of them again.
 	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
@@ -362,8 +370,7 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	if s.even {
 		s.late = false
 		s.low, s.met = s.at, time.Now()
-		s.kept = s.low
-		maps.DeleteFunc(s.refused, func(p Position, _ string) bool { return p.Less(s.low) })
+		s.decided.forget(s.low)
 	}
 	if err := s.recordRejects(ctx, s.at); late == nil {
 		late = err

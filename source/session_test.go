@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,15 @@ func TestCommitBelowIdleShards(t *testing.T) {
 type lateSink struct {
 	sink.Sink
 	late *atomic.Bool
+	last bool // it is the last one; otherwise one more
 }
 
 func (s lateSink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
 	all, err := s.Sink.Positions(ctx, source, partition)
 	if err == nil && s.late.Load() {
+		if s.last {
+			all = all[:len(all)-1]
+		}
 		all = append(all, sink.ShardPosition{Keyspace: "late", Late: true})
 	}
 	return all, err
@@ -81,7 +86,7 @@ func TestCommitBelowLateShards(t *testing.T) {
 	late.Store(true)
 	q.commits = func(p Position) { told.Store(p.Lo) }
 	q.add(like(1, 1), like(2, 1))
-	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late}})
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
 	r.times.tick, r.times.late, r.times.backoffMin = time.Millisecond, 20*time.Millisecond, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -280,6 +285,89 @@ func TestColumnsBetweenTries(t *testing.T) {
 				t.Errorf("dead letters %s, want %s", got, test.letter)
 			}
 		})
+	}
+}
+
+// A reader that reads again below what it has decided, for a shard that was late or restored, or because
+// the dead letters did not answer, does not decide anew.
+func TestDecidedOnce(t *testing.T) {
+	whole := `[{"keyspace":"posts","id":0,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"share":1}}]`
+	for name, test := range map[string]struct {
+		first  bool // the column is dropped at the first try, or only at the second
+		again  func(q *fakeQueue, c *sinktest.Cluster)
+		counts [2]int64
+		letter string
+	}{
+		"taken, late":       {false, func(*fakeQueue, *sinktest.Cluster) {}, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
+		"refused, late":     {true, func(*fakeQueue, *sinktest.Cluster) {}, [2]int64{0, 0}, "-"},
+		"taken, restored":   {false, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
+		"refused, restored": {true, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{0, 0}, "-"},
+		// The message was refused, but a seek means that it is read as if for the first time.
+		"refused, sought": {true, func(q *fakeQueue, c *sinktest.Cluster) { c.Seek(Position{}); clear(q.letters) }, [2]int64{1, 1}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, c := newFakes(3, nil)
+			q.add(like(2, 1), whole)
+			var late atomic.Bool
+			late.Store(strings.HasSuffix(name, "late"))
+			for shard := range 3 {
+				at := uint64(1)
+				if late.Load() && shard == 2 {
+					at = 0
+				}
+				c.Restore(shard, Position{Lo: at})
+			}
+			c.Drop("share", test.first)
+			c.Fail(1)
+			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, true}})
+			r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, time.Millisecond, 5*time.Millisecond
+			if _, err := r.session(t.Context()); err == nil || c.Positions()[0].Lo != 2 || c.Positions()[1].Lo != 1 {
+				t.Fatalf("%v: shards at %v", err, c.Positions())
+			}
+			c.Drop("share", !test.first)
+			c.Fail(-1)
+			late.Store(false)
+			test.again(q, c)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); r.Run(ctx) }()
+			eventually(t, "all is handled", func() bool { return c.At(Position{Lo: 2}) })
+			cancel()
+			<-ended
+			if got := c.Sums(); got[0] != test.counts[0] || got[1] != test.counts[1] || got[2] != 1 {
+				t.Errorf("sums %v, want %v", got, test.counts)
+			}
+			letter := ""
+			for _, l := range q.letters {
+				letter += cmp.Or(l.Op, "-")
+			}
+			if letter != test.letter {
+				t.Errorf("dead letters %s, want %s", letter, test.letter)
+			}
+		})
+	}
+}
+
+// A message whose dead letter may be written stays refused, though the answer was lost.
+func TestRefusedWithoutAnAnswer(t *testing.T) {
+	q, c := newFakes(1, nil)
+	q.add(`{"keyspace":"posts","id":0,"add":{"share":1}}`)
+	c.Drop("share", true)
+	q.lostAnswers = true
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
+	if _, err := r.session(t.Context()); !errors.Is(err, errBroken) {
+		t.Fatal(err)
+	}
+	c.Drop("share", false)
+	q.lostAnswers = false
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	eventually(t, "it is handled", func() bool { return c.At(Position{Lo: 1}) })
+	cancel()
+	<-ended
+	if sums := c.Sums(); sums[0] != 0 || len(q.letters) != 1 {
+		t.Errorf("sums %v, %d dead letters", sums, len(q.letters))
 	}
 }
 

@@ -19,9 +19,8 @@ import "errors"
 // Invariant: end is the highest that was seen below a shard. A message that is at end or above and
 // still there thus speaks against all of them.
 type truncated struct {
-	why   error // nil for none
-	end   Position
-	start Position // that was recorded then; a seek records another
+	why error // nil for none
+	end Position
 }
 
 // remember remembers a queue that ended below a shard, if err says so.
@@ -30,17 +29,13 @@ func (s *session) remember(err error) {
 	if !is || !stalled.Truncated || !stalled.End.Less(s.high) {
 		return
 	}
-	now := truncated{err, stalled.End, s.start}
-	if before := s.truncated; before.why != nil && before.start == now.start && now.end.Less(before.end) {
-		now.end = before.end
-	}
-	s.truncated = now
+	s.truncated = truncated{err, higher(stalled.End, s.truncated.end)}
 }
 
 // recall returns why the partition stays stalled, if the queue ended below a shard before. there is
 // the position of a mark whose message is still there.
 func (s *session) recall(there Position) error {
-	if t := s.truncated; t.why != nil && t.start == s.start && (there == Position{} || there.Less(t.end)) {
+	if t := s.truncated; t.why != nil && (there == Position{} || there.Less(t.end)) {
 		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below, or pause and resume to go on at %s without what stands below", t.why, t.end, s.high)
 	}
 	s.truncated = truncated{}

@@ -128,7 +128,7 @@ func (s *Sink) Start(ctx context.Context, source uint64, partition uint32, start
 		}
 		p = of.Partitions[partition]
 	}
-	return sink.Start{Position: p.Start, Identity: p.Identity}, nil
+	return sink.Start{Position: p.Start, Identity: p.Identity, Seek: p.Since()}, nil
 }
 
 // begin records the beginnings of partitions that have none, and returns the source then.

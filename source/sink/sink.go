@@ -94,6 +94,7 @@ type Applied struct {
 type Start struct {
 	Position Position
 	Identity string // of the queue; "" if none is recorded
+	Seek     uint32 // another after each seek
 }
 
 // ShardPosition is the position of a partition in one shard.

@@ -109,6 +109,7 @@ func (c *Cluster) Seek(to sink.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.start.Position = to
+	c.mu.start.Seek++
 	for i := range c.mu.shards {
 		s := &c.mu.shards[i]
 		s.has, s.at, s.mark = true, to, sink.Mark{}
