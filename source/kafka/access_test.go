@@ -33,7 +33,8 @@ func TestAccess(t *testing.T) {
 			}
 			c := newCluster(t, []kfake.Opt{
 				kfake.EnableSASL(), kfake.Superuser("PLAIN", "writer", "w"), kfake.EnableACLs(), kfake.User(name, "stranger", brokertest.Password),
-				kfake.User(name, "countd", brokertest.Password, right("likes", kmsg.ACLOperationRead), right("likes.dead", kmsg.ACLOperationWrite)),
+				kfake.User(name, "blind", brokertest.Password, right("likes", kmsg.ACLOperationRead)),
+				kfake.User(name, "countd", brokertest.Password, right("likes", kmsg.ACLOperationRead), right("likes", kmsg.ACLOperationDescribeConfigs), right("likes.dead", kmsg.ACLOperationWrite)),
 				kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.Pool()}),
 			}, kgo.DialTLSConfig(a.Writer()), kgo.SASL(plain.Auth{User: "writer", Pass: "w"}.AsMechanism()))
 			answerDenials(c, filepath.Join(a.Dir, "password"))
@@ -41,8 +42,11 @@ func TestAccess(t *testing.T) {
 			q.Config += "mechanism: " + mechanism + "\n" + a.Fields()
 			brokertest.Guarded(t, q, a, map[string]string{"password": "invalid credentials", "clear": ""})
 
-			q.Config = strings.Replace(q.Config, "username: countd", "username: stranger", 1)
-			q.Start(t, sinktest.New(1, nil)).Stalls(t, "TOPIC_AUTHORIZATION_FAILED")
+			for user, why := range map[string]string{"stranger": "TOPIC_AUTHORIZATION_FAILED", "blind": "grant DESCRIBE_CONFIGS"} {
+				as := *q
+				as.Config = strings.Replace(q.Config, "username: countd", "username: "+user, 1)
+				as.Start(t, sinktest.New(1, nil)).Stalls(t, why)
+			}
 		})
 	}
 }

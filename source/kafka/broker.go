@@ -165,7 +165,7 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 }
 
 // compacted returns a *source.StalledError if the topic loses messages before they are read,
-// without a trace. Of a broker that does not tell it says nothing.
+// without a trace, or if the user may not see whether it does. Brokers older than version 0.11 cannot say.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()
@@ -175,14 +175,30 @@ func (b *Broker) compacted(ctx context.Context) error {
 	request.Resources = append(request.Resources, topic)
 	response, err := request.RequestWith(ctx, b.client)
 	if err != nil {
-		return nil //nolint:nilerr // it is too old, and what follows finds out if it does not answer
+		return b.unlessOlder(ctx, request.Key(), err)
 	}
 	for _, r := range response.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			return fmt.Errorf("cannot read the cleanup.policy of topic %s, which must not be compacted: grant DESCRIBE_CONFIGS of the topic: %w", b.cfg.Topic, err)
+		}
 		for _, c := range r.Configs {
 			if c.Name == "cleanup.policy" && c.Value != nil && strings.Contains(*c.Value, "compact") {
 				return source.Stalled("topic %s has cleanup.policy %s: messages leave it before they are read; a source needs delete", b.cfg.Topic, *c.Value)
 			}
 		}
+	}
+	return nil
+}
+
+// unlessOlder returns the error of a request, or nil if it is that the broker does not know the request. The
+// client has no error for that which callers can name, but returns one value for all such requests.
+func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
+	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
+	switch {
+	case ctx.Err() != nil || failed != nil && !errors.Is(err, failed):
+		return err
+	case failed == nil && slices.ContainsFunc(known.ApiKeys, func(k kmsg.ApiVersionsResponseApiKey) bool { return k.ApiKey == key }):
+		return err
 	}
 	return nil
 }
