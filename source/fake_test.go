@@ -16,18 +16,19 @@ type fakeQueue struct {
 	values      []string
 	first       uint64
 	identity    string
-	letters     map[string]Letter // by ID
-	rng         *rand.Rand        // nil: nothing fails
-	deadDown    bool              // dead letters are refused
-	lostAnswers bool              // dead letters are written, and the answers are lost
-	commits     func(Position)    // called by Commit, if it is set
-	reads       func()            // called by Read, if it is set
-	bounds      func()            // called by Bounds after it has read them, if it is set
-	dated       bool              // messages have the time when they were written
-	times       []time.Time       // then
-	oneByOne    bool              // messages are fetched one by one
-	behind      uint64            // messages that Bounds does not know yet
-	deleted     map[uint64]bool   // messages that are gone alone
+	letters     map[string]Letter                                // by ID
+	rng         *rand.Rand                                       // nil: nothing fails
+	deadDown    bool                                             // dead letters are refused
+	lostAnswers bool                                             // dead letters are written, and the answers are lost
+	commits     func(Position)                                   // called by Commit, if it is set
+	reads       func()                                           // called by Read, if it is set
+	bounds      func()                                           // called by Bounds after it has read them, if it is set
+	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
+	dated       bool                                             // messages have the time when they were written
+	times       []time.Time                                      // then
+	oneByOne    bool                                             // messages are fetched one by one
+	behind      uint64                                           // messages that Bounds does not know yet
+	deleted     map[uint64]bool                                  // messages that are gone alone
 }
 
 // fails reports, one time in n, that a call shall fail.
@@ -82,7 +83,12 @@ func (q *fakeQueue) Read(_ context.Context, _ uint32, from Position, _ Mark) (Re
 	return &fakeReader{q: q, at: from.Lo}, nil
 }
 
-func (q *fakeQueue) Again(_ context.Context, _ uint32, from, to Position) (Again, error) {
+func (q *fakeQueue) Again(ctx context.Context, _ uint32, from, to Position, progress func()) (Again, error) {
+	if q.again != nil {
+		if err := q.again(ctx, progress); err != nil {
+			return Again{}, err
+		}
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.fails(20) {

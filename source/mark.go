@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/countd/countd/source/sink"
 )
@@ -55,7 +57,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 	})
 	shards = slices.CompactFunc(shards, func(a, b sink.ShardPosition) bool { return a.Position == b.Position && a.Mark == b.Mark })
 	for _, p := range shards[:min(len(shards), marksMax)] {
-		got, err := s.cfg.Broker.Again(ctx, s.cfg.Partition, p.Mark.Position, p.Position)
+		got, err := s.again(ctx, p)
 		if err != nil {
 			return there, s.brokerError("read the last counted message again", err)
 		}
@@ -72,6 +74,42 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		}
 	}
 	return there, nil
+}
+
+// again reads the message of a shard's mark. It has no bound while the broker gets on: PostgreSQL may have to
+// read all of a large transaction, or all that was written since a transaction began that is open.
+func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
+	way := fmt.Sprintf("pause the source and seek to %s to go on without comparing it", s.high)
+	s.status.setDoing(fmt.Sprintf("the message at position %s, the last one counted, is being read again, to compare it; %s", p.Mark.Position, way))
+	defer s.status.setDoing("")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	gotOn := make(chan struct{}, 1)
+	go func() { // ends with ctx
+		for {
+			select {
+			case <-gotOn:
+			case <-time.After(s.times.silence):
+				cancel(fmt.Errorf("it does not get on for %v: %s", s.times.silence, way))
+			case <-s.cfg.Ending:
+				cancel(errEnding)
+			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	got, err := s.cfg.Broker.Again(ctx, s.cfg.Partition, p.Mark.Position, p.Position, func() {
+		select {
+		case gotOn <- struct{}{}:
+		default:
+		}
+	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return got, err
 }
 
 // dated reports whether a message has a time other than the one in the position of a Redis entry.

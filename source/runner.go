@@ -18,6 +18,7 @@ var defaultTimes = times{
 	meet:       30 * time.Second,
 	late:       15 * time.Second,
 	call:       30 * time.Second,
+	silence:    2 * time.Minute,
 }
 
 type times struct {
@@ -25,7 +26,8 @@ type times struct {
 	tick                   time.Duration // between moves of all shards to one position, and reads of the bounds
 	meet                   time.Duration // between reads of the shards' positions while the queue is idle
 	late                   time.Duration // after which a session ends that a shard did not answer
-	call                   time.Duration // one call of the broker or the Sink
+	call                   time.Duration // one call of the broker or the Sink, but Again
+	silence                time.Duration // in which Again does not get on; a walsender may skip changes for wal_sender_timeout / 2
 }
 
 // RunnerConfig configures a runner. Late, Logger, Counts, Rejected and Ending are optional.

@@ -91,8 +91,8 @@ type Broker interface {
 	// Read returns a reader that begins at from. It returns a *StalledError if a message at or
 	// above from is gone. The queue had the message of the mark found a moment ago, the zero Mark for none.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again reads what was read before: see Again.
-	Again(ctx context.Context, partition uint32, from, to Position) (Again, error)
+	// Again reads what was read before: see Again. It may take long, and calls progress while it gets on.
+	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
 	// DeadLetter returns once the broker has acknowledged the letters.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the other methods, or of a Reader, means that the

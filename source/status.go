@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -79,6 +80,7 @@ type status struct {
 		timeless bool      // the last message that was fetched or applied has no time
 		behind   time.Time // since when messages wait; zero if none does
 		shard    string    // why a shard is behind, "" if none is
+		doing    string    // what takes long, "" for nothing
 		counted  uint64    // messages that were applied before the last call of rate
 		// what the next call of setEnd will show, if nothing counts the messages
 		nextEnd    Position
@@ -95,9 +97,7 @@ func (s *status) get() Status {
 	out.LagSeconds = s.lagLocked()
 	if silent := time.Since(s.mu.ok); out.State == StateRunning && silent > silentMax {
 		out.State = StateStalled
-		if out.Reason == "" {
-			out.Reason = "the queue, or a shard, has not answered for a while"
-		}
+		out.Reason = cmp.Or(s.mu.doing, out.Reason, "the queue, or a shard, has not answered for a while")
 	}
 	return out
 }
@@ -155,6 +155,13 @@ func (s *status) setBehind(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.shard = why
+}
+
+// setDoing sets the reason of a partition that is stalled because something takes long.
+func (s *status) setDoing(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.doing = what
 }
 
 // running clears the reason of an earlier session: it could read and apply.

@@ -151,7 +151,7 @@ func (b broker) Read(_ context.Context, partition uint32, from source.Position, 
 	return &queueReader{b.queue, partition, from.Lo}, nil
 }
 
-func (b broker) Again(_ context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+func (b broker) Again(_ context.Context, partition uint32, from, to source.Position, _ func()) (source.Again, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	again := source.Again{Whole: from.Lo >= b.first}

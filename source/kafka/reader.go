@@ -117,10 +117,10 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 
 // Again returns the messages from one offset up to another. Of committed messages, only those below the
 // log's begin are removed: a compacted topic is not read.
-func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {
-		err := b.again(ctx, partition, from, to, &again)
+		err := b.again(ctx, partition, from, to, &again, progress)
 		lost, is := errors.AsType[*source.StalledError](err)
 		if !is || lost.Next == (source.Position{}) {
 			return again, err
@@ -130,7 +130,7 @@ func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Po
 	return again, nil
 }
 
-func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Position, again *source.Again) error {
+func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Position, again *source.Again, progress func()) error {
 	r, err := b.Read(ctx, partition, from, source.Mark{})
 	if err != nil {
 		return err
@@ -148,6 +148,10 @@ func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Po
 		}
 		if !got.Next.Less(to) || len(again.Messages) == 2 {
 			return nil
+		}
+		if from.Less(got.Next) { // over control records and aborted messages
+			from = got.Next
+			progress()
 		}
 	}
 }

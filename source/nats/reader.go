@@ -222,7 +222,7 @@ func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
 
 // Again returns the message at a sequence number that was read. No number is left out, so one without a
 // message had it removed.
-func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position) (source.Again, error) {
+func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position, _ func()) (source.Again, error) {
 	stream, _, err := b.stream(ctx)
 	if err != nil {
 		return source.Again{}, err

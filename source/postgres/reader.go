@@ -21,6 +21,10 @@ const (
 	pendingMax = 2_000
 	// slotFreeEvery is how often Again looks whether the server has noticed its end.
 	slotFreeEvery = 10 * time.Millisecond
+	// askEvery is how often Again asks how far the server has come. A server that is asked at each of its
+	// messages does nothing but answer. Again uses the connection for queries as often, so that no timeout of
+	// the server ends it: Read refuses to begin if it was replaced.
+	askEvery = 100 * time.Millisecond
 )
 
 // item is what the receiving goroutine hands to Next: a message, or only how far it came.
@@ -43,6 +47,7 @@ type reader struct {
 	b      *Broker
 	from   source.Position
 	next   source.Position // of Next
+	heard  func()          // called at each message of the server
 
 	mu struct {
 		sync.Mutex
@@ -52,6 +57,14 @@ type reader struct {
 
 // Read returns a reader. It stalls if the slot has passed from.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
+	r, err := b.read(ctx, from, found, func() {})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (b *Broker) read(ctx context.Context, from source.Position, found source.Mark, heard func()) (*reader, error) {
 	conn, err := pgconn.ConnectConfig(ctx, b.conn)
 	if err != nil {
 		return nil, err
@@ -86,6 +99,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found
 		b:      b,
 		from:   from,
 		next:   from,
+		heard:  heard,
 	}
 	r.mu.confirmed = confirmed.Hi
 	go r.receive(life)
@@ -94,7 +108,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found
 
 // Again returns the messages from one position up to another, if the slot has not passed them. What it
 // has passed was confirmed. It returns once the slot is free again.
-func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position) (source.Again, error) {
+func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, progress func()) (source.Again, error) {
 	confirmed, err := b.confirmed(ctx)
 	b.setCompared()
 	again := source.Again{Whole: confirmed.Hi <= from.Hi}
@@ -104,14 +118,24 @@ func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Po
 	if !again.Whole {
 		from = confirmed
 	}
-	r, err := b.Read(ctx, partition, from, source.Mark{})
+	r, err := b.read(ctx, from, source.Mark{}, progress)
 	if err != nil {
 		return again, err
 	}
-	for at := from; err == nil && at.Less(to) && len(again.Messages) < 2; {
+	var asked time.Time
+	for at := from; at.Less(to) && len(again.Messages) < 2; {
+		if time.Since(asked) > askEvery {
+			if _, err = b.confirmed(ctx); err == nil {
+				err = r.Commit(ctx, source.Position{}) // the server answers how far it has come
+			}
+			asked = time.Now()
+		}
 		var got source.Fetched
-		if err = r.Commit(ctx, source.Position{}); err == nil { // the server answers how far it has come
+		if err == nil {
 			got, err = r.Next(ctx, 2)
+		}
+		if err != nil {
+			break
 		}
 		for _, m := range got.Messages {
 			if m.Position.Less(to) {
@@ -169,6 +193,7 @@ func (r *reader) receive(life context.Context) {
 			r.err = err
 			return
 		}
+		r.heard()
 		switch m := m.(type) {
 		case *pgproto3.CopyData:
 			err = r.received(life, m.Data)

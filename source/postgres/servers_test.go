@@ -109,7 +109,7 @@ func TestRestartAfterComparing(t *testing.T) {
 	}
 	for _, restarts := range []bool{false, true} {
 		db.awaitFree(t, "pub")
-		again, err := b.Again(t.Context(), 0, first, end)
+		again, err := b.Again(t.Context(), 0, first, end, func() {})
 		if err != nil || len(again.Messages) != 1 {
 			t.Fatal(again, err)
 		}
@@ -145,7 +145,7 @@ func TestSkippedPublication(t *testing.T) {
 		}
 		r := &reader{
 			conn: conn, dec: decoder{prefix: prefix}, items: make(chan item, 10), holds: source.NewBuffered(), ended: make(chan struct{}), b: b,
-			from: source.Position{Hi: 1}, next: source.Position{Hi: 1},
+			from: source.Position{Hi: 1}, next: source.Position{Hi: 1}, heard: func() {},
 		}
 		go r.receive(t.Context())
 		keepalive := func(end byte) *pgproto3.CopyData {

@@ -146,7 +146,7 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 
 // Again returns the entries from one id up to another. Redis tells an entry that was deleted from one
 // that it lost by the highest id that was ever deleted.
-func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position) (source.Again, error) {
+func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, _ func()) (source.Again, error) {
 	tx := b.client.TxPipeline()
 	info := tx.XInfoStream(ctx, b.cfg.Key)
 	read := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(from))}, Count: 1, Block: -1})
@@ -244,7 +244,7 @@ func (r *reader) compare(ctx context.Context) error {
 		if !last.Position.Less(to) { // a shard is ahead of at
 			to = after(last.Position)
 		}
-		again, err := r.b.Again(ctx, 0, last.Position, to)
+		again, err := r.b.Again(ctx, 0, last.Position, to, nil)
 		if err != nil {
 			return err
 		}

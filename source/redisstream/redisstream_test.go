@@ -342,7 +342,7 @@ func TestRegrownWhileIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	q.Write(t, like)
-	again, err := b.Again(t.Context(), 0, end, source.Position{Hi: 1 << 62})
+	again, err := b.Again(t.Context(), 0, end, source.Position{Hi: 1 << 62}, nil)
 	if err != nil || len(again.Messages) != 1 {
 		t.Fatal(again, err)
 	}
