@@ -233,13 +233,13 @@ func ParseNamed(name string, text []byte) (*Config, error) {
 	}
 	c.Name = cmp.Or(c.Name, name)
 	if err := c.validate(); err != nil {
-		return c, err
+		return nil, err
 	}
 	c.Start.ids = c.Type == TypeRedis
 	for _, partition := range slices.Sorted(maps.Keys(c.Start.texts)) {
 		var err error
 		if c.Start.At[partition], err = c.Position(c.Start.texts[partition]); err != nil {
-			return c, bad(fmt.Sprintf("start.%d", partition), "%v", err)
+			return nil, bad(fmt.Sprintf("start.%d", partition), "%v", err)
 		}
 	}
 	return c, nil

@@ -3,8 +3,10 @@ package sources
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -27,24 +29,29 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 		return nil, argument(err)
 	}
 	known := false // the source existed
-	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	var made *held // what this call has made Changing
+	of, err := s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		switch {
 		case err == nil:
 			known = true
 			if err := s.checkNamed(ctx, n, of.Config, cfg); err != nil {
 				return of, err
 			}
-			return s.set(ctx, n, of, cfg)
+			return s.set(ctx, n, of, cfg, &made)
 		case known && errors.Is(err, sourcesink.ErrUnknownSource): // it would be read from its start again
 			return of, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
 		case errors.Is(err, sourcesink.ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
 				return of, err
 			}
-			return s.create(ctx, n, cfg)
+			return s.create(ctx, n, cfg, &made)
 		}
 		return of, err
 	})
+	if err != nil && made != nil {
+		err = errors.Join(err, s.release(ctx, made))
+	}
+	return of, err
 }
 
 // changesMax bounds how often a change of a source starts again because another change came first.
@@ -69,31 +76,54 @@ func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Nod
 }
 
 // create creates a source. A source that does not begin at the first messages stays paused until its
-// beginning is recorded: otherwise a reader could record another beginning. If recording fails, create
-// deletes the source, unless another call has begun or changed it since.
-func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config) (catalog.Source, error) {
+// beginning is recorded: otherwise a reader could record another beginning.
+func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config, made **held) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
 	if err != nil || !later {
 		return of, err
 	}
-	running, err := s.beginAndResume(ctx, n, of)
-	if err == nil || errors.Is(err, sourcesink.ErrSourceChanged) {
-		return running, err
-	}
-	return of, undo(ctx, err, func(ctx context.Context) error { return n.DeleteVersion(ctx, of) })
+	*made = &held{Source: of}
+	return s.beginAndResume(ctx, n, of)
 }
 
-// undo undoes the first part of a change whose second part failed with err, unless others have
-// changed the source since.
-func undo(ctx context.Context, err error, part func(context.Context) error) error {
+// held is a source that a change has made Changing.
+type held struct {
+	catalog.Source
+	// before and paused are what a source was whose meaning was replaced before it began. A source that
+	// was created has none.
+	before json.RawMessage
+	paused bool
+}
+
+// release undoes the first part of a change that failed, so that its source is not left Changing. A source
+// that has begun by now runs: a reader may have begun a partition, or the start of this call came late.
+// Another call that has read the source as Changing begins anew. release leaves a source that has not begun to
+// another call that has changed it, which is still to record its beginning.
+func (s *Sources) release(ctx context.Context, of *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	undone := part(ctx)
-	if errors.Is(undone, sourcesink.ErrSourceChanged) || errors.Is(undone, sourcesink.ErrUnknownSource) {
-		undone = nil
+	n, err := s.cfg.Node()
+	for tries := 0; err == nil && tries < changesMax; tries++ {
+		now, gone := n.Source(of.Name)
+		switch {
+		case gone != nil || now.Number != of.Number || !now.Changing:
+			return nil
+		case !unbegun(now):
+			_, err = n.SetPaused(ctx, now, false, false)
+		case now.Version != of.Version:
+			return nil
+		case of.before != nil:
+			_, err = n.SetMeaning(ctx, now, of.before, nil, of.paused)
+		default:
+			err = n.DeleteVersion(ctx, now)
+		}
+		if !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrUnknownSource) {
+			return err
+		}
+		err = nil
 	}
-	return errors.Join(err, undone)
+	return err
 }
 
 // beginAndResume records where the partitions of a source begin, which must be Changing, and resumes it.
@@ -134,38 +164,40 @@ const changeTimeout = 5 * time.Second
 // set replaces the configuration of a source. If the change alters the meaning of messages, set pauses a
 // running source and resumes it afterwards. It also resumes a source that an earlier change left paused, but
 // not one that an operator paused.
-func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config) (catalog.Source, error) {
-	stays := of.Paused && !of.Changing
-	// ParseConfig may refuse the stored configuration, for example if a node with another version accepted it.
-	// It returns a configuration all the same, if it can read the text. No reader brings the shards of such a
-	// source to one position, so only a configuration with the same meaning can replace it.
-	before, _ := source.ParseConfig(of.Config)
-	if before != nil && cfg.SameMeaning(before) {
-		return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {
-			return n.SetSource(ctx, of, cfg.JSON(), true, paused)
-		})
+//
+// A source that has begun nothing gets another number too if it is to begin elsewhere: a start that is
+// still under way, of a reader or of a creation that was given up, then finds no source.
+func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, made **held) (catalog.Source, error) {
+	before, err := source.ParseConfig(of.Config)
+	if err != nil {
+		return of, err
 	}
-	held := of
-	if !of.Paused { // the pause of another change serves; of two changes, one finishes first
-		meet(ctx, n, of)
-		var err error
-		if held, err = n.SetPaused(ctx, of, true, true); err != nil {
-			return of, err
+	unread, stays := len(of.Partitions) == 0, of.Paused && !of.Changing
+	begins := unread && !cfg.Start.Earliest()
+	var now catalog.Source
+	if cfg.SameMeaning(before) && (!unread || reflect.DeepEqual(cfg.Start, before.Start)) {
+		now, err = n.SetSource(ctx, of, cfg.JSON(), true, stays || begins)
+	} else {
+		paused := of
+		if !of.Paused { // the pause of another change serves; of two changes, one finishes first
+			meet(ctx, n, of)
+			*made = &held{Source: of}
+			if paused, err = n.SetPaused(ctx, of, true, true); err != nil {
+				return of, err
+			}
+		}
+		if now, err = s.setMeaning(ctx, n, paused, before, cfg, stays || begins); err == nil && begins && !stays {
+			*made = &held{now, of.Config, of.Paused}
 		}
 	}
-	now, err := s.setMeaning(ctx, n, held, before, cfg, stays)
-	if err == nil || of.Paused || errors.Is(err, sourcesink.ErrSourceChanged) {
+	if err != nil || stays || !begins {
 		return now, err
 	}
-	return of, undo(ctx, err, func(ctx context.Context) error {
-		_, err := n.SetPaused(ctx, held, false, false)
-		return err
-	})
+	return s.beginAndResume(ctx, n, now)
 }
 
-// setMeaning replaces the configuration of a paused source and the meaning of its messages. before is the
-// former configuration, if readable.
-func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Source, before, cfg *source.Config, stays bool) (catalog.Source, error) {
+// setMeaning replaces the configuration of a paused source and the meaning of its messages.
+func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Source, before, cfg *source.Config, paused bool) (catalog.Source, error) {
 	if err := s.awaitEnd(ctx, n, of); err != nil {
 		return of, err
 	}
@@ -177,27 +209,11 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Sour
 		return of, err
 	}
 	for _, at := range settled {
-		if before == nil {
-			break
-		}
 		if err := cfg.Continues(before, at); err != nil {
 			return of, &catalog.RefusedError{Reason: err.Error()}
 		}
 	}
-	return s.setAndBegin(ctx, n, of, cfg, stays, func(paused bool) (catalog.Source, error) {
-		return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
-	})
-}
-
-// setAndBegin replaces a configuration by set. If the new one says where the source begins, and that is not
-// recorded, the source resumes only once it is.
-func (s *Sources) setAndBegin(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, stays bool, set func(paused bool) (catalog.Source, error)) (catalog.Source, error) {
-	begins := of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
-	now, err := set(stays || begins)
-	if err != nil || stays || !begins {
-		return now, err
-	}
-	return s.beginAndResume(ctx, n, now)
+	return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
 }
 
 // Pause pauses a source. When it returns, the source's readers have ended, unless that takes longer than the
@@ -301,9 +317,6 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err != nil {
 			return of, err
-		}
-		if _, err := source.ParseConfig(of.Config); err != nil { // unknown whether it has begun
-			return of, &catalog.RefusedError{Reason: fmt.Sprintf("the configuration is refused by this version: %v", err)}
 		}
 		if unbegun(of) {
 			if of, err = s.begun(ctx, n, of); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink"
 )
 
 // likesBy returns a configuration that counts a like as so many.
@@ -413,4 +414,108 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 	if _, err := st.Past(ctx, "likes", "posts", 0, "2"); err == nil {
 		t.Error("after a seek back, messages that both maps have counted are told")
 	}
+}
+
+// A change that fails leaves no source Changing, although a partition began while it was under way.
+func TestFailedChange(t *testing.T) {
+	st := start(t, 1)
+	st.queue.add(0, like(1))
+	must(st.put(likesBy(1)))(t)
+	st.eventually("it is read", through(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	watching := make(chan error, 1)
+	go func() {
+		of := must(st.node.Source("likes"))(t)
+		for !of.Changing && ctx.Err() == nil {
+			time.Sleep(time.Millisecond / 2)
+			of, _ = st.node.Source("likes")
+		}
+		watching <- st.node.Sink().Begin(t.Context(), of.Number, map[uint32]source.Position{7: {}}, "queue")
+		cancel()
+	}()
+	_, err := st.Put(ctx, "likes", []byte(likes+likesBy(2)+"}"))
+	if begun := <-watching; err == nil || begun != nil {
+		t.Fatalf("the change ended with %v, the beginning with %v", err, begun)
+	}
+	if of := must(st.node.Source("likes"))(t); of.Paused || len(of.Partitions) != 2 {
+		t.Errorf("it is left as %+v", of)
+	}
+}
+
+// nobodyReads makes another node own partition 0 of a source until the returned function is called.
+func (st *started) nobodyReads() (end func()) {
+	st.t.Helper()
+	other := "n2"
+	change := func(command *catalog.Command) {
+		st.t.Helper()
+		if r, err := st.node.Change(st.t.Context(), command); err != nil || r.Refused != "" {
+			st.t.Fatal(r, err)
+		}
+	}
+	before := must(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
+	must(0, st.node.DeleteSource(st.t.Context(), "before"))(st.t)
+	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
+	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // whatever number the source gets
+		other = fmt.Sprint("n", n)
+	}
+	node := st.node.Catalog().Nodes["n1"]
+	node.Key, node.Name, node.ClusterAddr, node.HTTPAddr, node.GossipAddr = other, other, "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+	change(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node}})
+	return func() {
+		st.t.Helper()
+		change(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: other, State: catalog.NodeDraining}})
+	}
+}
+
+// A source that has begun nothing begins where the last change says: a start of an earlier one, which may be
+// late, has no effect.
+func TestStartBeforeItBegins(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, last string
+		counts      int64
+	}{
+		"earliest, then latest": {"", `,"start":"latest"`, 1},
+		"latest, then earliest": {`,"start":"latest"`, "", 3},
+		"latest, then a place":  {`,"start":"latest"`, `,"start":{"0":"1"}`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := start(t, 1)
+			goesOn := st.nobodyReads()
+			st.queue.add(0, like(1), like(1))
+			cfg := must(source.ParseNamed("likes", []byte(likes+test.first+"}")))(t)
+			of := must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), !cfg.Start.Earliest()))(t)
+			must(st.put(test.last))(t)
+			late := source.Position{}
+			if !cfg.Start.Earliest() {
+				late.Lo = 2
+			}
+			if err := st.node.Sink().Begin(t.Context(), of.Number, map[uint32]source.Position{0: late}, "queue"); !errors.Is(err, sink.ErrStopped) {
+				t.Errorf("a late start ends with %v", err)
+			}
+			st.queue.add(0, like(1))
+			goesOn()
+			st.eventually("it is read", through(3))
+			if got := st.count(1); got != test.counts {
+				t.Errorf("counted %d, want %d", got, test.counts)
+			}
+		})
+	}
+}
+
+// A change of where a source begins that cannot be recorded leaves the source as it was.
+func TestFailedStart(t *testing.T) {
+	st := start(t, 1)
+	goesOn := st.nobodyReads()
+	st.queue.add(0, like(1))
+	must(st.put(""))(t)
+	st.queue.setDown(errors.New("connection refused"))
+	if _, err := st.put(`,"start":"latest"`); err == nil {
+		t.Fatal("it succeeded")
+	}
+	if of := must(st.node.Source("likes"))(t); of.Paused || strings.Contains(string(of.Config), "latest") {
+		t.Errorf("it is left as %+v, %s", of, of.Config)
+	}
+	st.queue.setDown(nil)
+	goesOn()
+	st.eventually("it is read", through(1))
 }

@@ -78,7 +78,7 @@ func TestUnreadPartition(t *testing.T) {
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
-	of := must(st.node.CreateSource(ctx, "likes", []byte(refused+`"earliest"}`), false))(t) // nobody reads it
+	of := must(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // nobody reads it
 	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
 	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
 	must(st.node.Sink().Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{

@@ -17,9 +17,12 @@ import (
 // checks what is new since the configuration before, nil for none. If the queue does not answer soon, it is
 // not checked.
 func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.RawMessage, cfg *source.Config) error {
-	old, err := source.ParseConfig(before)
-	if before == nil || err != nil {
-		old = &source.Config{}
+	old := &source.Config{}
+	if before != nil {
+		var err error
+		if old, err = source.ParseConfig(before); err != nil {
+			return err
+		}
 	}
 	if cfg.Map != nil && (old.Map == nil || *cfg.Map != *old.Map) {
 		if err := checkMap(n, cfg.Map); err != nil {
