@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
+	"maps"
 	"sync"
 	"time"
 
@@ -72,11 +72,14 @@ type Consumer struct {
 
 	mu struct {
 		sync.Mutex
-		partitions []uint32 // of the queue, as last listed
-		failed     error    // of the last attempt to list them
+		partitions map[uint32]time.Time // of the queue, and since when each is listed
+		failed     error                // of the last attempt to list them
 		runners    map[uint32]*running
 	}
 }
+
+// ListEvery is how often a consumer lists the partitions of its queue.
+const ListEvery = 30 * time.Second
 
 // consumerTimes are how often a consumer looks. Tests shorten them.
 type consumerTimes struct {
@@ -107,8 +110,8 @@ func NewConsumer(cfg ConsumerConfig) *Consumer {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: 30 * time.Second, ending: 10 * time.Second}}
-	c.mu.runners = map[uint32]*running{}
+	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}
+	c.mu.runners, c.mu.partitions = map[uint32]*running{}, map[uint32]time.Time{}
 	return c
 }
 
@@ -152,13 +155,13 @@ func (c *Consumer) list(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.failed = err
-	for _, p := range partitions {
-		if !slices.Contains(c.mu.partitions, p) {
-			c.mu.partitions = append(c.mu.partitions, p)
-		}
+	if len(partitions)+len(c.mu.partitions) == 0 {
+		partitions = []uint32{0}
 	}
-	if len(c.mu.partitions) == 0 {
-		c.mu.partitions = []uint32{0}
+	for _, p := range partitions {
+		if c.mu.partitions[p].IsZero() {
+			c.mu.partitions[p] = time.Now()
+		}
 	}
 	return err
 }
@@ -167,7 +170,7 @@ func (c *Consumer) list(ctx context.Context) error {
 func (c *Consumer) assign(ctx context.Context) {
 	c.mu.Lock()
 	var ending []*running
-	for _, p := range c.mu.partitions {
+	for p := range c.mu.partitions {
 		r, owns := c.mu.runners[p], c.cfg.Owns(p)
 		switch {
 		case owns && (r == nil || r.hasEnded()): // it ends while the source is paused
@@ -237,6 +240,13 @@ func (c *Consumer) stopAll() {
 	clear(c.mu.runners)
 	c.mu.Unlock()
 	c.stop(all)
+}
+
+// Listed returns the partitions of the queue, and since when each is listed.
+func (c *Consumer) Listed() map[uint32]time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.mu.partitions)
 }
 
 // Status returns the states of the partitions that this node reads, and why the partitions

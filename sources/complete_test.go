@@ -167,3 +167,24 @@ func TestReadByNobody(t *testing.T) {
 	}
 	st.eventually("it is read again", through(1))
 }
+
+// A partition that never began, and that no node reads, is missing from no source that runs.
+func TestNeverRead(t *testing.T) {
+	st := start(t, 1)
+	end := st.nobodyReads()
+	st.queue.add(0, like(1))
+	if of := must(st.put(""))(t); len(of.Partitions) != 1 || of.Reason == "" || of.Lag != nil {
+		t.Errorf("one of which no node knows anything is shown as %+v", of)
+	}
+	shown := func(state string) func(*Source) bool {
+		return func(of *Source) bool {
+			return len(of.Partitions) == 1 && of.Partitions[0].State == state && of.State == state && of.Reason == "no node reads it at the moment" && of.Lag == nil
+		}
+	}
+	st.eventually("it is listed, and shown", shown(source.StateRunning))
+	st.unread = -source.ListEvery // as if that had passed
+	st.eventually("it is stalled", shown(source.StateStalled))
+	st.unread = unreadMax
+	end()
+	st.eventually("it is read", through(1))
+}

@@ -242,6 +242,17 @@ func (r *reader) status() (map[uint32]source.Status, error) {
 	return all, nil
 }
 
+// listed returns the partitions of the queue that the consumer has listed, and for how long, in ms.
+func (r *reader) listed() map[uint32]int64 {
+	all := map[uint32]int64{}
+	if of := r.state.Load(); of != nil && of.failed == nil {
+		for partition, since := range of.consumer.Listed() {
+			all[partition] = time.Since(since).Milliseconds()
+		}
+	}
+	return all
+}
+
 // begin records where the partitions of a source begin, as its configuration says.
 func (s *Sources) begin(ctx context.Context, n *shard.Node, of catalog.Source) error {
 	cfg, err := source.ParseConfig(of.Config)

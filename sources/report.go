@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -85,6 +86,7 @@ type report struct {
 	Ended      bool               `json:"ended,omitempty"`  // the node does not read it
 	Failed     string             `json:"failed,omitempty"` // why it reads less than it owns
 	Partitions []Partition        `json:"partitions"`
+	Listed     map[uint32]int64   `json:"listed,omitempty"`  // the partitions that the node has listed, and for how long, in ms
 	Counted    map[uint32]counted `json:"counted,omitempty"` // by partition, of those too that it no longer reads
 }
 
@@ -105,6 +107,7 @@ func (s *Sources) report() []report {
 		if err != nil {
 			r.Failed = err.Error()
 		}
+		r.Listed = s.mu.readers[number].listed()
 		for _, partition := range slices.Sorted(maps.Keys(statuses)) {
 			r.Partitions = append(r.Partitions, partitionOf(partition, statuses[partition]))
 		}
@@ -196,7 +199,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			out.DeadLetters = cfg.DeadLetters
 		}
 	}
-	found, sums := map[uint32]Partition{}, map[uint32]counted{}
+	found, sums, listed := map[uint32]Partition{}, map[uint32]counted{}, map[uint32]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(reports)) {
 		for _, r := range reports[key] {
 			if r.Number != of.Number {
@@ -204,6 +207,9 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			}
 			if r.Failed != "" {
 				out.Reason = name[key] + ": " + r.Failed
+			}
+			for partition, ms := range r.Listed {
+				listed[partition] = max(listed[partition], time.Duration(ms)*time.Millisecond)
 			}
 			for partition, c := range r.Counted {
 				sum := sums[partition]
@@ -217,23 +223,32 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			}
 		}
 	}
-	unread := Partition{State: source.StateRunning, Reason: cmp.Or(out.Reason, "no node reads it at the moment")}
-	if s.isLate(of.Number) {
-		if unread.State = source.StateStalled; len(found)+len(of.Partitions) == 0 {
-			found[0] = unread // every queue has it
-		}
-	}
+	unread, late := cmp.Or(out.Reason, "no node reads it at the moment"), s.isLate(of.Number)
 	if of.Paused {
 		out.State, out.Reason = source.StatePaused, ""
 		if of.Changing {
 			out.Reason = "its last change is under way, or did not end: make it again, or resume the source"
 		}
-		found, unread = map[uint32]Partition{}, Partition{State: source.StatePaused}
+		clear(found)
+		clear(listed)
+	} else if len(found)+len(of.Partitions)+len(listed) == 0 {
+		listed[0] = forever // every queue has it
 	}
-	for unread.Partition = range of.Partitions {
-		if _, is := found[unread.Partition]; !is {
-			found[unread.Partition] = unread
+	for partition := range of.Partitions {
+		listed[partition] = forever
+	}
+	for partition, known := range listed {
+		if _, is := found[partition]; is {
+			continue
 		}
+		p := Partition{Partition: partition, State: out.State}
+		if !of.Paused {
+			p.Reason = unread
+		}
+		if !of.Paused && late && known > source.ListEvery+s.unread { // its owner has listed it, too
+			p.State = source.StateStalled
+		}
+		found[partition] = p
 	}
 	for _, partition := range slices.Sorted(maps.Keys(found)) {
 		p := found[partition]
@@ -244,6 +259,9 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	out.sum()
 	return out
 }
+
+// forever is for how long a partition is known that needs no listing.
+const forever = time.Duration(math.MaxInt64)
 
 // ahead reports whether the reader of one report has read further than that of another.
 func ahead(p, other *Partition) bool {
