@@ -21,8 +21,7 @@ const (
 	pendingMax = 2_000
 	// slotFreeEvery is how often Again looks whether the server has noticed its end.
 	slotFreeEvery = 10 * time.Millisecond
-	// askEvery is how often Again asks how far the server has come. A server that is asked at each of its
-	// messages does nothing but answer. Again uses the connection for queries as often, so that no timeout of
+	// askEvery is how often Again asks how far the server has come: each answer is a message too. Again uses the connection for queries as often, so that no timeout of
 	// the server ends it: Read refuses to begin if it was replaced.
 	askEvery = 100 * time.Millisecond
 )

@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -127,6 +129,36 @@ func TestRestartAfterComparing(t *testing.T) {
 		if err == nil {
 			r.Close()
 		}
+	}
+}
+
+// A comparison that has to read a lot, since a transaction is open for long, says that it gets on.
+func TestLongComparison(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	q := db.queue(t, "pub", "countd", outbox)
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	first, _, err := b.Bounds(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.exec(t, "CREATE TABLE unpublished (n bigint)")
+	open, err := pgx.Connect(t.Context(), db.dsn())
+	if err == nil {
+		defer open.Close(t.Context())
+		_, err = open.Exec(t.Context(), "BEGIN; INSERT INTO unpublished VALUES (0)")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.exec(t, "INSERT INTO unpublished SELECT generate_series(1, 100000)")
+	q.Write(t, brokertest.Like(1, 1), brokertest.Like(1, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	gotOn := 0
+	again, err := b.Again(ctx, 0, first, source.Position{Hi: 1 << 62}, func() { gotOn++ })
+	if err != nil || len(again.Messages) != 2 || gotOn < 2 {
+		t.Errorf("%+v, %v; it got on %d times", again, err, gotOn)
 	}
 }
 
