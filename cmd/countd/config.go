@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,9 +32,13 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
-// groups a node is the practical range.
-const shardsMax = 64
+const (
+	// shardsMax bounds the shards of a keyspace: each is a Raft group, and a node has room for 16
+	// to 64 groups.
+	shardsMax = 64
+	// coldCacheMin holds some blocks for each of the readers.
+	coldCacheMin = 1 << 20
+)
 
 // config is everything that an operator can choose. Each field is one setting
 // with one name, which is its flag, its key in the file and, in capitals with
@@ -43,7 +50,7 @@ type config struct {
 	GossipAddr    string
 	RedisAddr     string
 	NodeID        string
-	Shards        shardCounts
+	Shards        map[string]int // by keyspace
 	MemoryLimit   memoryShare
 	DiskReserve   uint64
 	Cold          tiering.ColdConfig
@@ -87,9 +94,14 @@ type config struct {
 // newConfig returns the defaults, with flags that no command line has set yet.
 func newConfig() *config {
 	c := &config{
-		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: headroom.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault, Cold: coldDefault(), MembersMemory: members.MemoryBytesDefault,
-		Placement: cluster.PlanSettingsDefault, ShutdownDelay: shutdownDelayDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+		Shards: map[string]int{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: headroom.DiskReserveDefault,
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault,
+		Cold: tiering.ColdConfig{
+			After: tiering.ColdAfterDefault, SealAfter: tiering.SealAfterDefault, ScrubEvery: tiering.ScrubEveryDefault, CacheBytes: tiering.ColdCacheBytesDefault,
+			Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo},
+		},
+		MembersMemory: members.MemoryBytesDefault,
+		Placement:     cluster.PlanSettingsDefault, ShutdownDelay: shutdownDelayDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
@@ -99,10 +111,10 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address, TCP and UDP, at which nodes gossip about which of them are alive")
 	c.flags.StringVar(&c.RedisAddr, "redis-addr", "", "address for Redis clients, such as 127.0.0.1:7403 (default: none)")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ -, unique in the cluster (default: generated at the first start and kept in the data directory)")
-	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses, HOST:PORT, separated by commas, at which the node searches for other nodes while it runs; each search resolves a host name again, to all its addresses; without --join a new node forms a cluster by itself")
+	c.flags.Var(listFlag{&c.Join, "HOST:PORT,…", nil}, "join", "gossip addresses, HOST:PORT, separated by commas, at which the node searches for other nodes while it runs; each search resolves a host name again, to all its addresses; without --join a new node forms a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "with --join: form a new cluster once this many new nodes, each started with the same number, see each other, 1 to 32")
 	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes with another name are refused (default: none)")
-	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
+	c.flags.Var(listFlag{&c.Hosts, "HOST,…", checkHost}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
 	c.Auth.add(c)
 	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; 1 to 64 of A-Z a-z 0-9 . _ -; the replicas of a shard are spread over zones; it may change with a restart")
 	c.tlsFlags()
@@ -111,8 +123,8 @@ func newConfig() *config {
 	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes and it is removed for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
-	c.flags.Var(c.Shards, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 7; may be repeated")
-	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory limit beyond which writes create no new rows, 64MiB or more, in bytes or as a share of the machine's memory or, if lower, of its control group's limit; 0 for no limit")
+	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 7; may be repeated")
+	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows, 64MiB or more, in bytes or as a share of the machine's memory or, if lower, of its control group's limit; 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
 	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody has written near it for a minute; 0 for never, 1s or more")
 	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody has written near it for a minute; 0 for never, 1s or more")
@@ -122,7 +134,7 @@ func newConfig() *config {
 	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never, 1s or more")
 	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
 	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", outbox.PostsMax))
-	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
+	c.flags.Var(keyspacesFlag[tiering.IDLayout]{c.Cold.Layouts, "LAYOUT", parseLayout}, "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
 	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 3m to 720h")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", dedup.KeysMaxMax))
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
@@ -179,29 +191,22 @@ func (c *config) validate() error {
 	if err := c.validateSecrets(); err != nil {
 		return err
 	}
-	if name, err := c.badLimit(); err != nil {
-		return c.bad(name, err.Error())
-	}
-	if name, problem := c.badCold(); problem != "" {
-		return c.bad(name, problem)
-	}
-	if c.MembersMemory < members.MemoryBytesMin {
-		return c.bad("members-memory", fmt.Sprintf("%d bytes are fewer than %d", c.MembersMemory, uint64(members.MemoryBytesMin)))
-	}
-	if c.CursorIdle < raftfsm.CursorIdleMin || c.CursorIdle > raftfsm.CursorIdleMax {
-		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax))
-	}
-	if err := tiering.CheckFeedIdle(c.FeedIdle); err != nil {
-		return c.bad("feed-idle", err.Error())
-	}
-	if err := shard.CheckOutbox(c.OutboxKeep, shard.OutboxMaxDefault); err != nil {
-		return c.bad("outbox-keep", err.Error())
-	}
-	if err := shard.CheckOutbox(shard.OutboxKeepDefault, c.OutboxMax); err != nil {
-		return c.bad("outbox-max", err.Error())
-	}
-	if c.ShutdownDelay < 0 || c.ShutdownDelay > shutdownDelayMax {
-		return c.bad("shutdown-delay", fmt.Sprintf("%s is not in 0s…%s", c.ShutdownDelay, shutdownDelayMax))
+	if err := cmp.Or(
+		within(c, "replace-after", c.Placement.ReplaceAfter, time.Second, replaceAfterMax),
+		within(c, "shutdown-delay", c.ShutdownDelay, 0, shutdownDelayMax),
+		within(c, "cursor-idle", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax),
+		within(c, "key-horizon", c.Limits.KeyHorizon, shard.KeyHorizonMin, dedup.HorizonMax),
+		within(c, "keys-max", c.Limits.KeysMax, 1, dedup.KeysMaxMax),
+		within(c, "producer-idle", c.Limits.ProducerIdle, time.Millisecond, dedup.HorizonMax),
+		within(c, "producers-max", c.Limits.ProducersMax, 1, dedup.ProducersMaxMax),
+		within(c, "outbox-keep", c.OutboxKeep, shard.OutboxKeepMin, shard.OutboxKeepMax),
+		within(c, "outbox-max", c.OutboxMax, 1, outbox.PostsMax),
+		within(c, "cold-cache", c.Cold.CacheBytes, coldCacheMin, math.MaxInt64),
+		within(c, "members-memory", c.MembersMemory, members.MemoryBytesMin, math.MaxInt64),
+		c.neverOr1s("cold-after", c.Cold.After), c.neverOr1s("seal-after", c.Cold.SealAfter),
+		c.neverOr1s("scrub-every", c.Cold.ScrubEvery), c.neverOr1s("feed-idle", c.FeedIdle),
+	); err != nil {
+		return err
 	}
 	if _, err := c.memoryLimit(); err != nil {
 		return err
@@ -256,31 +261,25 @@ func (c *config) memoryLimit() (uint64, error) {
 	}
 	if limit > 0 && limit < headroom.MemoryLimitMin {
 		return 0, c.bad("memory-limit", fmt.Sprintf("%s is %d bytes; at least %d are needed, or 0 for none",
-			shareFlag{&c.MemoryLimit}, limit, uint64(headroom.MemoryLimitMin)))
+			&c.MemoryLimit, limit, uint64(headroom.MemoryLimitMin)))
 	}
 	return limit, nil
 }
 
-// badLimit returns the first of the limits that is out of its bounds, and why.
-func (c *config) badLimit() (name string, err error) {
-	l, d := c.Limits, shard.LimitsDefault
-	if l.KeyHorizon < shard.KeyHorizonMin {
-		return "key-horizon", fmt.Errorf("key horizon %v is not in %v…%v", l.KeyHorizon, shard.KeyHorizonMin, dedup.HorizonMax)
+// within returns an error for a setting outside its bounds.
+func within[T cmp.Ordered](c *config, name string, is, least, most T) error {
+	if is < least || is > most {
+		return c.bad(name, fmt.Sprintf("%v is not in %v…%v", is, least, most))
 	}
-	for _, one := range []struct {
-		name   string
-		limits dedup.Limits // the setting's, and defaults
-	}{
-		{"key-horizon", dedup.Limits{KeyHorizon: l.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"keys-max", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: l.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"producer-idle", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: l.ProducerIdle, ProducersMax: d.ProducersMax}},
-		{"producers-max", dedup.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: l.ProducersMax}},
-	} {
-		if err := one.limits.Check(); err != nil {
-			return one.name, err
-		}
+	return nil
+}
+
+// neverOr1s is within for a time that may also be 0, for never.
+func (c *config) neverOr1s(name string, is time.Duration) error {
+	if is != 0 && (is < time.Second || is > tiering.FeedIdleMax) {
+		return c.bad(name, fmt.Sprintf("%v is neither 0 nor in 1s…%v", is, tiering.FeedIdleMax))
 	}
-	return "", nil
+	return nil
 }
 
 // bad returns the error for a setting whose value cannot be used, with where
@@ -294,41 +293,55 @@ type configError struct{ problem string }
 
 func (e *configError) Error() string { return e.problem }
 
-// shardCounts maps a keyspace to its number of shards. As a flag it accepts NAME=N, several
-// separated by commas, and adds to its value.
-type shardCounts map[string]int
+// keyspacesFlag is a flag that maps keyspaces to values. It accepts NAME=VALUE, several separated
+// by commas, and adds to the map.
+type keyspacesFlag[V any] struct {
+	of    map[string]V
+	kind  string // of the values, for help
+	parse func(keyspace, text string) (V, error)
+}
 
-func (s shardCounts) Type() string { return "KEYSPACE=N" }
+func (f keyspacesFlag[V]) Type() string { return "KEYSPACE=" + f.kind }
 
-func (s shardCounts) String() string {
-	pairs := make([]string, 0, len(s))
-	for name, n := range s {
-		pairs = append(pairs, name+"="+strconv.Itoa(n))
+func (f keyspacesFlag[V]) String() string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(f.of)) {
+		pairs = append(pairs, fmt.Sprintf("%s=%v", name, f.of[name]))
 	}
-	sort.Strings(pairs)
 	return strings.Join(pairs, ",")
 }
 
-func (s shardCounts) Set(text string) error {
+func (f keyspacesFlag[V]) Set(text string) error {
 	if text == "" {
 		return nil
 	}
 	for pair := range strings.SplitSeq(text, ",") {
-		name, count, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		if !ok || !catalog.ValidName(name) {
-			return fmt.Errorf("want KEYSPACE=N, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
+			return fmt.Errorf("want %s, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on", f.Type())
 		}
-		n, err := strconv.Atoi(count)
-		if err != nil || n < 1 || n > shardsMax {
-			return fmt.Errorf("want 1 to %d shards for %q", shardsMax, name)
+		v, err := f.parse(name, value)
+		if err != nil {
+			return err
 		}
-		if before, ok := s[name]; ok && before != n {
-			return fmt.Errorf("keyspace %q has %d and %d shards", name, before, n)
-		}
-		s[name] = n
+		f.of[name] = v
 	}
 	return nil
 }
+
+// parseShards parses the number of a keyspace's shards.
+func (c *config) parseShards(keyspace, text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > shardsMax {
+		return 0, fmt.Errorf("want 1 to %d shards for %q", shardsMax, keyspace)
+	}
+	if before, ok := c.Shards[keyspace]; ok && before != n {
+		return 0, fmt.Errorf("keyspace %q has %d and %d shards", keyspace, before, n)
+	}
+	return n, nil
+}
+
+func parseLayout(_, text string) (tiering.IDLayout, error) { return tiering.ParseIDLayout(text) }
 
 // levelFlag is a slog level that must be one of the four named ones.
 type levelFlag struct{ level *slog.Level }
@@ -379,22 +392,27 @@ func (c *config) allowedHosts() []string {
 	return hosts
 }
 
-// hostsFlag accepts host names separated by commas.
-type hostsFlag struct{ hosts *[]string }
+// listFlag is a flag that accepts texts separated by commas, and adds to the list.
+type listFlag struct {
+	list  *[]string
+	kind  string             // of the texts, for help
+	check func(string) error // nil for none
+}
 
-func (f hostsFlag) Type() string   { return "HOST,…" }
-func (f hostsFlag) String() string { return strings.Join(*f.hosts, ",") }
+func (f listFlag) Type() string   { return f.kind }
+func (f listFlag) String() string { return strings.Join(*f.list, ",") }
 
-func (f hostsFlag) Set(text string) error {
-	*f.hosts = nil
-	for host := range strings.SplitSeq(text, ",") {
-		if host = strings.TrimSpace(host); host == "" {
+func (f listFlag) Set(text string) error {
+	for one := range strings.SplitSeq(text, ",") {
+		if one = strings.TrimSpace(one); one == "" {
 			continue
 		}
-		if !validHost(host) {
-			return fmt.Errorf("%q is neither * nor an address nor a host name, 1 to %d of A-Z a-z 0-9 . _ -", host, hostBytesMax)
+		if f.check != nil {
+			if err := f.check(one); err != nil {
+				return err
+			}
 		}
-		*f.hosts = append(*f.hosts, host)
+		*f.list = append(*f.list, one)
 	}
 	return nil
 }
@@ -402,17 +420,18 @@ func (f hostsFlag) Set(text string) error {
 // hostBytesMax bounds a host name, as DNS does.
 const hostBytesMax = 253
 
-// validHost reports whether the Host of a request could match host, which may have a port.
-func validHost(host string) bool {
+// checkHost refuses a host, which may have a port, that the Host of no request can match.
+func checkHost(host string) error {
 	name, _, err := net.SplitHostPort(host)
-	switch {
-	case err == nil && addrProblem(host, false) != "":
-		return false
-	case err != nil:
+	if err != nil {
 		name = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	}
 	const chars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-	return host == api.AnyHost || net.ParseIP(name) != nil || name != "" && len(name) <= hostBytesMax && strings.Trim(name, chars) == ""
+	named := host == api.AnyHost || net.ParseIP(name) != nil || name != "" && len(name) <= hostBytesMax && strings.Trim(name, chars) == ""
+	if !named || err == nil && addrProblem(host, false) != "" {
+		return fmt.Errorf("%q is neither * nor an address nor a host name, 1 to %d of A-Z a-z 0-9 . _ -", host, hostBytesMax)
+	}
+	return nil
 }
 
 // logStoreFlag accepts the name of a log store.

@@ -46,9 +46,6 @@ func (c *config) validateCluster() error {
 	if !cluster.ValidZone(c.Zone) {
 		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
 	}
-	if c.Placement.ReplaceAfter < time.Second || c.Placement.ReplaceAfter > replaceAfterMax {
-		return c.bad("replace-after", fmt.Sprintf("%s is not in 1s…%s", c.Placement.ReplaceAfter, replaceAfterMax))
-	}
 	return nil
 }
 
@@ -83,18 +80,3 @@ func loopback(addr string) bool {
 // several reports whether the settings would make a new node a member of a cluster of
 // several nodes.
 func (c *config) several() bool { return len(c.Join) > 0 || c.Expect > 1 }
-
-// addrsFlag accepts addresses separated by commas, and adds to its value.
-type addrsFlag struct{ addrs *[]string }
-
-func (f addrsFlag) Type() string   { return "HOST:PORT,…" }
-func (f addrsFlag) String() string { return strings.Join(*f.addrs, ",") }
-
-func (f addrsFlag) Set(text string) error {
-	for addr := range strings.SplitSeq(text, ",") {
-		if addr = strings.TrimSpace(addr); addr != "" {
-			*f.addrs = append(*f.addrs, addr)
-		}
-	}
-	return nil
-}

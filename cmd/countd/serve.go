@@ -226,7 +226,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	p.starting.waitFor(func() string { return "the start" })
 	memoryLimit, err := c.memoryLimit()
 	if err == nil {
-		err = checkFiles(logger)
+		err = checkFileLimit(logger)
 	}
 	if err != nil {
 		return nil, err
@@ -262,9 +262,9 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-// checkFiles refuses a limit of open files that a node cannot live with, and warns of one that
+// checkFileLimit refuses a limit of open files that a node cannot live with, and warns of one that
 // leaves clients fewer connections than they may have.
-func checkFiles(logger *slog.Logger) error {
+func checkFileLimit(logger *slog.Logger) error {
 	const raise = "raise it: ulimit -n of a shell, LimitNOFILE= of a unit, --ulimit nofile= of a container"
 	limit, err := scarce.FileLimit()
 	switch {

@@ -26,33 +26,30 @@ func (f sizeFlag) Set(text string) error {
 	return nil
 }
 
-// shareFlag is a size, or a share of the machine's memory such as 80%. A share is resolved
-// once the memory is known.
-type shareFlag struct{ share *memoryShare }
-
 // errNoShare is returned for a text that is neither a share nor a size.
 var errNoShare = errors.New("want 1% to 100%, or a number of bytes such as 4GiB")
 
-// memoryShare is a bound of memory: percent of the machine's if that is not 0.
+// memoryShare is a flag for a bound of memory: a size, or a share of the machine's memory such
+// as 80%. limit resolves a share.
 type memoryShare struct {
-	percent uint64
+	percent uint64 // of the machine's memory, if not 0
 	bytes   uint64
 }
 
-func (f shareFlag) Type() string { return "SIZE|N%" }
+func (s *memoryShare) Type() string { return "SIZE|N%" }
 
-func (f shareFlag) String() string {
-	if f.share.percent > 0 {
-		return fmt.Sprintf("%d%%", f.share.percent)
+func (s *memoryShare) String() string {
+	if s.percent > 0 {
+		return fmt.Sprintf("%d%%", s.percent)
 	}
-	return sizeFlag{&f.share.bytes}.String()
+	return sizeFlag{&s.bytes}.String()
 }
 
-func (f shareFlag) Set(text string) error {
+func (s *memoryShare) Set(text string) error {
 	number, isShare := strings.CutSuffix(text, "%")
 	if !isShare {
-		f.share.percent = 0
-		if err := (sizeFlag{&f.share.bytes}).Set(text); err != nil {
+		s.percent = 0
+		if err := (sizeFlag{&s.bytes}).Set(text); err != nil {
 			return errNoShare
 		}
 		return nil
@@ -61,13 +58,13 @@ func (f shareFlag) Set(text string) error {
 	if err != nil || percent < 1 || percent > 100 {
 		return errNoShare
 	}
-	f.share.percent, f.share.bytes = percent, 0
+	s.percent, s.bytes = percent, 0
 	return nil
 }
 
 // limit returns the limit in bytes, 0 for none. machine returns the machine's memory. If
 // that is unknown, a limit in bytes is not checked.
-func (s memoryShare) limit(machine memlimit.Provider) (uint64, error) {
+func (s *memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 	most, err := machine()
 	switch {
 	case s.percent > 0 && err != nil:

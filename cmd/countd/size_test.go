@@ -24,7 +24,7 @@ func TestSizes(t *testing.T) {
 
 func TestMemoryShares(t *testing.T) {
 	share := memoryShare{percent: 80}
-	f := shareFlag{&share}
+	f := &share
 	machine := memlimit.Limit(4 << 30)
 	unknown := func() (uint64, error) { return 0, memlimit.ErrNoLimit }
 	const refused = math.MaxUint64

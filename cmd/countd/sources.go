@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -175,7 +177,7 @@ func flagText(setting string, value *yaml.Node) (string, error) {
 	if err := value.Decode(&counts); err != nil {
 		return "", errors.New("want a mapping of keyspaces to numbers, each once")
 	}
-	return shardCounts(counts).String(), nil
+	return keyspacesFlag[int]{of: counts}.String(), nil
 }
 
 // printEffective writes the settings in the format of --config, with each value's source as
@@ -199,14 +201,9 @@ func (c *config) printEffective(w io.Writer) error {
 	return enc.Close()
 }
 
-func shardsNode(counts shardCounts) *yaml.Node {
-	names := make([]string, 0, len(counts))
-	for name := range counts {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+func shardsNode(counts map[string]int) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		node.Content = append(node.Content,
 			&yaml.Node{Kind: yaml.ScalarNode, Value: name},
 			&yaml.Node{Kind: yaml.ScalarNode, Value: strconv.Itoa(counts[name])})

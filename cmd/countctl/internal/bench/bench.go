@@ -135,7 +135,7 @@ func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
 		return err
 	}
 	if f.idsFrom != "" {
-		if cfg.IDs.List, err = idsFromFile(f.idsFrom); err != nil {
+		if cfg.IDs.List, err = idsFromFile(ctx, f.idsFrom); err != nil {
 			return err
 		}
 	}
@@ -252,15 +252,15 @@ func isLoopback(addr *url.URL) bool {
 }
 
 // idsFromFile reads the column id of a CSV file.
-func idsFromFile(path string) ([]uint64, error) {
-	in, err := csvfile.Open(path)
+func idsFromFile(ctx context.Context, path string) ([]uint64, error) {
+	in, err := csvfile.Open(ctx, path)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
 	column := slices.Index(in.Header(), "id")
 	if column < 0 {
-		return nil, fmt.Errorf("%s:1: the header has no column id", path)
+		return nil, in.Bad("the header has no column id")
 	}
 	var ids []uint64
 	for {
@@ -269,11 +269,11 @@ func idsFromFile(path string) ([]uint64, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot read ids from %s: %w", path, err)
+			return nil, err
 		}
 		id, err := client.ParseID(record[column])
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, in.Line(), err)
+			return nil, in.Bad("%v", err)
 		}
 		if ids = append(ids, uint64(id)); len(ids) > benchIDsMax {
 			return nil, fmt.Errorf("%s holds more than %d ids; use a part of it", path, benchIDsMax)

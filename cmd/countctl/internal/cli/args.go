@@ -21,8 +21,9 @@ import (
 // argsOf returns the check of the arguments that a usage line names: WORD is one, WORD… one or
 // more, [WORD] at most one and [WORD…] any number. A flag ends the list.
 func argsOf(use string) cobra.PositionalArgs {
-	words := strings.Fields(use)[1:]
-	if i := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "--") }); i >= 0 {
+	_, line, _ := strings.Cut(use, " ")
+	words := strings.Fields(line)
+	if i := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(strings.TrimPrefix(word, "["), "--") }); i >= 0 {
 		words = words[:i]
 	}
 	if len(words) == 0 {
@@ -39,7 +40,7 @@ func argsOf(use string) cobra.PositionalArgs {
 	}
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return Usagef("%s takes %s, not %s", cmd.Name(), strings.Join(words, " "), Counted(len(args), "argument"))
+			return Usagef("%s takes %s, not %s", cmd.Name(), line, Counted(len(args), "argument"))
 		}
 		return nil
 	}

@@ -21,7 +21,7 @@ import (
 // the text of its error.
 func read(t *testing.T, text string) []string {
 	t.Helper()
-	r, err := csvfile.NewReader("f", strings.NewReader(text))
+	r, err := csvfile.NewStream("f", strings.NewReader(text), ',')
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -29,7 +29,7 @@ func read(t *testing.T, text string) []string {
 	var got []string
 	for {
 		record, err := r.Next()
-		var bad *csvfile.BadRecordError
+		var bad *csvfile.RowError
 		switch {
 		case errors.Is(err, io.EOF):
 			return got
@@ -66,7 +66,7 @@ func TestReader(t *testing.T) {
 		{"quotes over lines", "a,b\n\"x\ny\",2\n3,4\n", []string{"2|x\ny|2", "4|3|4"}},
 		{"bad record", "a,b\n1,2\"\n3,4\n", []string{`line 2: bare " in non-quoted-field ← 1,2"`, "3|3|4"}},
 		{"other number of fields", "a,b\n1\n1,2,3\n3,4\n", []string{
-			"line 2: has 1 fields, the header has 2 ← 1", "line 3: has 3 fields, the header has 2 ← 1,2,3", "4|3|4"}},
+			"f:2: has 1 fields, the header has 2 ← 1", "f:3: has 3 fields, the header has 2 ← 1,2,3", "4|3|4"}},
 		{"open quote", "a,b\n1,2\n\"3,4\n5,6\n", []string{"2|1|2", "f:3: a quote opened here breaks at line 4"}},
 		{"header only", "a,b\n", nil},
 		{"nothing", "", []string{"f:1: the file is empty; it needs a header"}},
@@ -82,7 +82,7 @@ func TestReader(t *testing.T) {
 
 // An error of the first record tells of the line before it, as lines are counted.
 func TestReaderOfALongRecord(t *testing.T) {
-	r, err := csvfile.NewReader("f", strings.NewReader("id,like\n\""+strings.Repeat("x", 2<<20)))
+	r, err := csvfile.NewStream("f", strings.NewReader("id,like\n\""+strings.Repeat("x", 2<<20)), ',')
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestWriterAndReader(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, err := range []error{w.Header([]string{"id", "like"}), w.Row(1<<64-1, []int64{-1 << 63}), w.Row(0, []int64{0})} {
+			for _, err := range []error{w.Texts("id", "like"), w.Row(1<<64-1, []int64{-1 << 63}), w.Row(0, []int64{0})} {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -121,7 +121,7 @@ func TestWriterAndReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.Abort() // does nothing now
-			r, err := csvfile.Open(path)
+			r, err := csvfile.Open(t.Context(), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestAbortLeavesWhatWasThere(t *testing.T) {
 		t.Run(end.name, func(t *testing.T) {
 			w, err := csvfile.Create(path)
 			if err == nil {
-				err = w.Header([]string{"id"})
+				err = w.Texts("id")
 			}
 			if err == nil {
 				err = end.do(w)
@@ -184,7 +184,7 @@ func TestWriterThroughALink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(w.Header([]string{"id"}), w.Commit()); err != nil {
+	if err := errors.Join(w.Texts("id"), w.Commit()); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(target); err != nil || string(text) != "id\n" {
@@ -207,13 +207,13 @@ func TestIdentity(t *testing.T) {
 	}
 	long := strings.Repeat("x", 3<<20)
 	first := write(long+"a"+long, time.Unix(1, 0))
-	if !first.Same(write(long+"a"+long, time.Unix(2, 0))) {
+	if first != write(long+"a"+long, time.Unix(2, 0)) {
 		t.Fatal("a file that was only touched is another one")
 	}
 	for name, text := range map[string]string{
 		"size": long + "a" + long + "b", "head": "y" + long[1:] + "a" + long, "middle": long + "b" + long, "tail": long + "a" + long[1:] + "y",
 	} {
-		if first.Same(write(text, time.Unix(1, 0))) {
+		if first == write(text, time.Unix(1, 0)) {
 			t.Errorf("a file of another %s is the same", name)
 		}
 	}
@@ -232,14 +232,14 @@ func FuzzReader(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := csvfile.NewReader("f", strings.NewReader(text))
+		r, err := csvfile.NewStream("f", strings.NewReader(text), ',')
 		if err != nil {
 			return
 		}
 		last := int64(1)
 		for {
 			_, err := r.Next()
-			var bad *csvfile.BadRecordError
+			var bad *csvfile.RowError
 			if err != nil && !errors.As(err, &bad) {
 				return
 			}
@@ -260,7 +260,7 @@ func TestPipeUntilTheContextEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := csvfile.OpenUntil(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := csvfile.Open(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("without a writer: %v", err)
 	}
 	writer, err := os.OpenFile(path, os.O_RDWR, 0) // which does not wait for a reader
@@ -273,7 +273,7 @@ func TestPipeUntilTheContextEnds(t *testing.T) {
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	r, err := csvfile.OpenUntil(ctx, path)
+	r, err := csvfile.Open(ctx, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestUnchanged(t *testing.T) {
 	if err := os.WriteFile(path, []byte("id,like\n1,2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, identity, err := csvfile.OpenWhole(t.Context(), path, csvfile.Format{})
+	r, identity, err := csvfile.OpenWhole(t.Context(), path, ',')
 	if err != nil || identity.Size != 12 || r.Size() != 12 {
 		t.Fatalf("%+v, %v", identity, err)
 	}

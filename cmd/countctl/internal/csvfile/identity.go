@@ -32,9 +32,6 @@ type Identity struct {
 	SHA256 string `json:"sha256"` // of all bytes, in hex
 }
 
-// Same reports whether both have the same content.
-func (i Identity) Same(other Identity) bool { return i == other }
-
 // Identify returns a file's identity. It reads the whole file, because rows that are cut
 // into numbered batches must be exactly the same ones. It also unpacks a gzip file to its
 // end, and returns ErrDamaged if that fails. It returns early when ctx ends.

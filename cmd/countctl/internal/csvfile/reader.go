@@ -9,7 +9,6 @@ package csvfile
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -36,18 +35,19 @@ const (
 // a quote that is never closed.
 var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
 
-// BadRecordError is returned by Next for a record that is not CSV or has
+// RowError is the fault of a row of a file. Next returns it for a record that is not CSV or has
 // another number of fields than the header. Reading may go on after it.
-type BadRecordError struct {
+type RowError struct {
+	Name   string // of the file
 	Line   int64
 	Reason string
 }
 
-func (e *BadRecordError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %s", e.Name, e.Line, e.Reason) }
 
-// Format is how a file is written.
-type Format struct {
-	Delimiter rune // between fields; 0 for a comma
+// Bad returns a fault of the record last returned or, before the first one, of the header.
+func (r *Reader) Bad(format string, args ...any) error {
+	return &RowError{r.name, r.line, fmt.Sprintf(format, args...)}
 }
 
 // ErrBadDelimiter is returned by ParseDelimiter.
@@ -70,8 +70,8 @@ func ParseDelimiter(text string) (rune, error) {
 // concurrently.
 type Reader struct {
 	name    string
-	size    int64 // of the file as stored; -1 when not known
-	format  Format
+	size    int64       // of the file as stored; -1 when not known
+	comma   rune        // between fields
 	file    *os.File    // of OpenWhole
 	opened  os.FileInfo // of file
 	closers []io.Closer
@@ -83,18 +83,15 @@ type Reader struct {
 	start   int64 // offset of the current record
 }
 
-// Open opens a file and reads its header. It detects gzip by the first bytes, whatever the
-// name.
-func Open(path string) (*Reader, error) { return OpenUntil(context.Background(), path) }
-
-// OpenUntil is Open for a file that may be a pipe. Opening and reading it end with ctx.
-func OpenUntil(ctx context.Context, path string) (*Reader, error) {
+// Open opens a file, which may be a pipe, and reads its header. It detects gzip by the first
+// bytes, whatever the name. Opening and reading a pipe end with ctx.
+func Open(ctx context.Context, path string) (*Reader, error) {
 	f, err := openRegular(path)
 	if errors.Is(err, ErrNotRegular) {
 		if f, err = openSilent(ctx, path); err != nil {
 			return nil, err
 		}
-		return newReader(&Reader{name: path, size: -1, closers: []io.Closer{f}}, Interruptible(ctx, f))
+		return newReader(&Reader{name: path, size: -1, comma: ',', closers: []io.Closer{f}}, Interruptible(ctx, f))
 	}
 	if err != nil {
 		return nil, err
@@ -104,13 +101,13 @@ func OpenUntil(ctx context.Context, path string) (*Reader, error) {
 		f.Close()
 		return nil, err
 	}
-	return newReader(&Reader{name: path, size: info.Size(), closers: []io.Closer{f}}, f)
+	return newReader(&Reader{name: path, size: info.Size(), comma: ',', closers: []io.Closer{f}}, f)
 }
 
 // OpenWhole opens a regular file, reads it to its end and returns its identity, and then
 // reads its header. So a file that is cut off is refused before any of its rows is used, and
 // the rows that are read are those of the identity; Unchanged confirms that.
-func OpenWhole(ctx context.Context, path string, format Format) (*Reader, Identity, error) {
+func OpenWhole(ctx context.Context, path string, comma rune) (*Reader, Identity, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return nil, Identity{}, err
@@ -127,7 +124,7 @@ func OpenWhole(ctx context.Context, path string, format Format) (*Reader, Identi
 		f.Close()
 		return nil, Identity{}, err
 	}
-	r, err := newReader(&Reader{name: path, size: identity.Size, format: format, file: f, opened: info, closers: []io.Closer{f}}, f)
+	r, err := newReader(&Reader{name: path, size: identity.Size, comma: comma, file: f, opened: info, closers: []io.Closer{f}}, f)
 	return r, identity, err
 }
 
@@ -147,12 +144,9 @@ func (r *Reader) Unchanged() error {
 	return nil
 }
 
-// NewReader reads from a stream, such as standard input; name is for messages.
-func NewReader(name string, r io.Reader) (*Reader, error) { return NewStream(name, r, Format{}) }
-
-// NewStream is NewReader for any format.
-func NewStream(name string, r io.Reader, format Format) (*Reader, error) {
-	return newReader(&Reader{name: name, size: -1, format: format}, r)
+// NewStream reads from a stream, such as standard input; name is for messages.
+func NewStream(name string, r io.Reader, comma rune) (*Reader, error) {
+	return newReader(&Reader{name: name, size: -1, comma: comma}, r)
 }
 
 func newReader(r *Reader, in io.Reader) (*Reader, error) {
@@ -179,7 +173,7 @@ func (r *Reader) open() error {
 	}
 	r.recent = &recentBytes{r: plain}
 	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
-	r.csv.Comma = r.Delimiter()
+	r.csv.Comma = r.comma
 	r.csv.ReuseRecord = true
 	r.csv.FieldsPerRecord = -1 // counted in Next, which can go on after a bad record
 	record, err := r.csv.Read()
@@ -207,8 +201,8 @@ func (r *Reader) skipMark(plain *bufio.Reader) error {
 	return nil
 }
 
-// Delimiter returns what parts fields.
-func (r *Reader) Delimiter() rune { return cmp.Or(r.format.Delimiter, ',') }
+// Delimiter returns the character between fields.
+func (r *Reader) Delimiter() rune { return r.comma }
 
 // Name returns the file's name for messages.
 func (r *Reader) Name() string { return r.name }
@@ -227,7 +221,7 @@ func (r *Reader) BytesRead() int64 { return r.counted.n.Load() }
 func (r *Reader) Line() int64 { return r.line }
 
 // Next returns the next record; its fields are valid until the next call. It returns io.EOF
-// after the last record, a *BadRecordError for a record that may be skipped, and another
+// after the last record, a *RowError for a record that may be skipped, and another
 // error when it cannot continue.
 func (r *Reader) Next() ([]string, error) {
 	r.start = r.csv.InputOffset()
@@ -242,7 +236,7 @@ func (r *Reader) Next() ([]string, error) {
 			// good rows.
 			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
 		}
-		return nil, &BadRecordError{r.line, parse.Err.Error()}
+		return nil, r.Bad("%v", parse.Err)
 	case errors.Is(err, io.EOF):
 		return nil, io.EOF
 	case err != nil:
@@ -251,7 +245,7 @@ func (r *Reader) Next() ([]string, error) {
 	line, _ := r.csv.FieldPos(0)
 	r.line = int64(line)
 	if len(record) != len(r.header) {
-		return nil, &BadRecordError{r.line, fmt.Sprintf("has %d fields, the header has %d", len(record), len(r.header))}
+		return nil, r.Bad("has %d fields, the header has %d", len(record), len(r.header))
 	}
 	return record, nil
 }

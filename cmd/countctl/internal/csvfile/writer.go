@@ -46,13 +46,6 @@ func NewWriter(name string, out io.Writer) *Writer {
 	return &Writer{name: name, buffered: bufio.NewWriterSize(out, writeBufferSize)}
 }
 
-// Header writes the first line. The names need no quotes: they are id and
-// columns of a keyspace.
-func (w *Writer) Header(names []string) error {
-	w.line = append(w.line[:0], strings.Join(names, ",")...)
-	return w.flushLine()
-}
-
 // Row writes an id and its values.
 func (w *Writer) Row(id uint64, values []int64) error {
 	w.line = strconv.AppendUint(w.line[:0], id, 10)
@@ -63,7 +56,7 @@ func (w *Writer) Row(id uint64, values []int64) error {
 	return w.flushLine()
 }
 
-// Texts writes a line of texts that need no quotes.
+// Texts writes a line of texts that need no quotes: names of columns, numbers and times.
 func (w *Writer) Texts(texts ...string) error {
 	w.line = append(w.line[:0], strings.Join(texts, ",")...)
 	return w.flushLine()

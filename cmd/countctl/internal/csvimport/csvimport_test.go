@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
 // Properties, for lanes that acknowledge in any order: (1) every row of the
@@ -122,11 +124,15 @@ func TestRejectedThrough(t *testing.T) {
 			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			r, err := openRejects(path, []string{"id"}, c.through)
+			in, err := csvfile.NewStream("f", strings.NewReader("id\n"), ',')
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.add(&RowError{Line: 30, Reason: "why"}, []byte(`q"`)); err != nil {
+			r, err := openRejects(path, in, c.through)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.add(&csvfile.RowError{Line: 30, Reason: "why"}, []byte(`q"`)); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.close(); err != nil {

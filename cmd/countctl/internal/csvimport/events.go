@@ -1,7 +1,6 @@
 package csvimport
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -19,12 +18,12 @@ type increment struct {
 
 // incrementParser parses records into increments. It keeps no reference to the record.
 type incrementParser interface {
-	increment(record []string, line int64) (increment, error)
+	increment(record []string) (increment, error)
 }
 
 // increment reads the columns as deltas.
-func (p *rowParser) increment(record []string, line int64) (increment, error) {
-	id, cells, err := p.parse(record, line)
+func (p *rowParser) increment(record []string) (increment, error) {
+	id, cells, err := p.parse(record)
 	if err != nil {
 		return increment{}, err
 	}
@@ -40,7 +39,7 @@ type EventColumns struct {
 
 // eventParser parses each event into one increment.
 type eventParser struct {
-	name            string
+	in              *csvfile.Reader
 	id, time, event int               // fields
 	timed           bool              // a row without a time is a bad one
 	paced           bool              // the time is read
@@ -52,7 +51,7 @@ type eventParser struct {
 // must cut the file in the same way.
 func newEventParser(in *csvfile.Reader, about State, gone []string, speed float64) (*eventParser, error) {
 	timed := about.Session.TickSeconds > 0 // begun at a speed: a row without a time is a bad one
-	p := &eventParser{name: in.Name(), timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
+	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter
 		if slices.Contains(gone, m.Counter) {
@@ -72,10 +71,10 @@ func newEventParser(in *csvfile.Reader, about State, gone []string, speed float6
 	return p, err
 }
 
-func (p *eventParser) increment(record []string, line int64) (increment, error) {
+func (p *eventParser) increment(record []string) (increment, error) {
 	id, err := client.ParseID(record[p.id])
 	if err != nil {
-		return increment{}, &RowError{p.name, line, "id: " + err.Error()}
+		return increment{}, p.in.Bad("id: %v", err)
 	}
 	inc := increment{id: id}
 	if p.paced {
@@ -84,12 +83,12 @@ func (p *eventParser) increment(record []string, line int64) (increment, error) 
 			inc.at = math.NaN()
 		}
 		if p.timed && math.IsNaN(inc.at) {
-			return increment{}, &RowError{p.name, line, fmt.Sprintf("%q is not a time in seconds", record[p.time])}
+			return increment{}, p.in.Bad("%q is not a time in seconds", record[p.time])
 		}
 	}
 	counter, mapped := p.counters[record[p.event]]
 	if !mapped {
-		return increment{}, &RowError{p.name, line, fmt.Sprintf("no column counts the event %q", record[p.event])}
+		return increment{}, p.in.Bad("no column counts the event %q", record[p.event])
 	}
 	if counter != "" {
 		inc.deltas = client.Counts{{Column: counter, Value: 1}}

@@ -17,9 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,31 +41,25 @@ type Column struct {
 	Counter string `json:"counter"`
 }
 
-// Config configures an Import.
+// Config configures a run of either kind.
 type Config struct {
-	Client    *client.Client
-	Keyspace  string
-	IDColumn  string // of the file
-	Columns   []Column
-	BatchRows int          // rows of one request, 1 … client.WriteOpsMax
-	Lanes     int          // requests in flight, 1 … LanesMax
-	Retry     client.Retry // of each request
-	Rejects   string       // file for bad rows; "" stops at the first one
-	State     string       // progress file; "" keeps none
-	From      State        // where to go on; Position is zero at the start of the file
-	// Confirm, if not nil, is called when all rows are acknowledged. With its error the import
-	// is not done.
+	Client   *client.Client
+	Rows     int          // of one request of an Import, 1 … client.WriteOpsMax; a session has its own
+	InFlight int          // requests at a time, 1 … LanesMax
+	Retry    client.Retry // of each request
+	Rejects  string       // file for bad rows; "" stops at the first one, and at a sum that does not fit
+	State    string       // progress file; "" keeps none
+	From     State        // where to go on; Position is zero at the start of the file
+	// Confirm, if not nil, is called when all rows are handled. With its error the run is not
+	// done.
 	Confirm func(context.Context) error
 
-	// Sets, if its Column is not "", are what the rows' members join, in place of setting
-	// values; Columns has only the column of the file that holds the member.
-	Sets Sets
-}
-
-// Sets are the sets of a column.
-type Sets struct {
-	Column    string
-	Uncounted bool // the counts stay as they are
+	// The other fields are of a Replay.
+	Speed   float64 // times real time, by the file's clock; 0 does not wait
+	Restart bool    // the first write of the progress file replaces any other file
+	// Gone are columns of From that the keyspace no longer has. Their rows are cut as before,
+	// and add nothing to them.
+	Gone []string
 }
 
 // Summary is the result of an import.
@@ -78,14 +70,11 @@ type Summary struct {
 	Overflows Overflows // of increments
 }
 
-// Import is one run over one file.
-//
-// Goroutines: Run starts one for each lane and one that saves progress, and waits for all of
-// them before it returns.
+// Import is one run that sets the rows of a file, or adds its members.
 type Import struct {
 	cfg    Config
 	rows   rowReader
-	parser rowParser
+	parser *rowParser
 	writer *fence.Writer
 	lanes  []*lane
 	mark   *watermark
@@ -94,21 +83,15 @@ type Import struct {
 
 // New checks the file's header against the config.
 func New(cfg Config, in *csvfile.Reader) (*Import, error) {
-	if cfg.BatchRows < 1 || cfg.BatchRows > client.WriteOpsMax {
-		return nil, fmt.Errorf("a batch has 1 to %d rows, not %d", client.WriteOpsMax, cfg.BatchRows)
-	}
-	if cfg.Lanes < 1 || cfg.Lanes > LanesMax {
-		return nil, fmt.Errorf("1 to %d requests may be in flight, not %d", LanesMax, cfg.Lanes)
-	}
-	parser, err := newRowParser(in, cfg.IDColumn, cfg.Columns, cfg.From.Format)
+	parser, err := newRowParser(in, cfg.From, nil)
 	if err != nil {
 		return nil, err
 	}
 	cfg.From.Fence = cfg.From.Fence.Next()
-	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
+	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.InFlight, cfg.From.Position)}
 	im.writer = fence.NewWriter(cfg.From.Fence, cfg.Retry)
 	im.rows = rowReader{in: in, from: cfg.From.Position, passed: im.mark.passed}
-	for i := range cfg.Lanes {
+	for i := range cfg.InFlight {
 		im.lanes = append(im.lanes, &lane{im: im, number: i, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})
 	}
 	return im, nil
@@ -119,44 +102,21 @@ func (im *Import) RowsAcked() int64 { return im.acked.Load() }
 
 // Run imports the file from the configured position. It writes the progress file first: the
 // next run must know the fence of this one. It returns when every row is acknowledged or
-// rejected, or with the error that stopped it: a *RowError for a bad row, or
-// ctx's error. After a failure the progress file holds where to continue; after success the
-// file is removed.
+// rejected, or with the error that stopped it: a *csvfile.RowError for a bad row, or ctx's
+// error. After a failure the progress file holds where to continue; after success the file is
+// removed.
 func (im *Import) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err
 	}
 	if err := im.save(); err != nil {
-		return Summary{}, errors.Join(err, im.rows.close())
+		return Summary{}, errors.Join(err, im.rows.rejects.close())
 	}
-	running, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var lanes, saver sync.WaitGroup
+	var senders []sender
 	for _, l := range im.lanes {
-		lanes.Go(func() { l.run(running, stop) })
+		senders = append(senders, l.run)
 	}
-	saving, stopSaving := context.WithCancel(context.Background())
-	saver.Go(func() { im.saveEvery(saving, stop) })
-
-	err := im.read(running)
-	for _, l := range im.lanes {
-		l.finish(running)
-	}
-	lanes.Wait()
-	stopSaving()
-	saver.Wait()
-	if cause := context.Cause(running); cause != nil {
-		err = cause // why reading stopped
-	}
-	if err == nil && im.cfg.Confirm != nil {
-		err = im.cfg.Confirm(ctx)
-	}
-	return im.end(err)
-}
-
-// end closes the rejects and leaves or removes the progress file.
-func (im *Import) end(err error) (Summary, error) {
-	err = errors.Join(err, im.rows.close())
+	err := im.rows.run(ctx, senders, im.read, im.save, nil, im.cfg.Confirm)
 	position := im.mark.position()
 	summary := Summary{Rows: position.Rows, Rejected: position.Rejected, Position: position}
 	switch {
@@ -171,56 +131,29 @@ func (im *Import) end(err error) (Summary, error) {
 	return summary, err
 }
 
-// read passes the file's rows to the lanes until the end of the file, a bad row that may not
-// be skipped, or the end of ctx.
+// read passes the rows to the lanes, and then finishes the lanes.
 func (im *Import) read(ctx context.Context) error {
-	for {
-		record, line, err := im.rows.next(ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		op, err := im.parse(record, line)
+	err := im.rows.each(ctx, func(record []string, line int64) error {
+		op, err := im.parse(record)
 		if err == nil {
 			im.lanes[laneOf(op.ID, len(im.lanes))].add(ctx, op, line)
-			continue
 		}
-		if err := im.rows.reject(err); err != nil {
-			return err
-		}
+		return err
+	})
+	for _, l := range im.lanes {
+		l.finish(ctx)
 	}
+	return err
 }
 
 // parse parses a row. A member has no cells.
-func (im *Import) parse(record []string, line int64) (row, error) {
-	if im.cfg.Sets.Column != "" {
-		id, member, err := im.parser.parseMember(record, line)
+func (im *Import) parse(record []string) (row, error) {
+	if im.cfg.From.ofMembers() {
+		id, member, err := im.parser.parseMember(record)
 		return row{Op: client.Op{ID: id}, member: member}, err
 	}
-	id, cells, err := im.parser.parse(record, line)
+	id, cells, err := im.parser.parse(record)
 	return row{Op: client.Op{ID: id, Cells: cells}}, err
-}
-
-// saveEvery saves progress until ctx ends.
-func (im *Import) saveEvery(ctx context.Context, fail context.CancelCauseFunc) {
-	if im.cfg.State == "" {
-		return
-	}
-	tick := time.NewTicker(saveEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if err := im.save(); err != nil {
-			fail(err)
-			return
-		}
-	}
 }
 
 func (im *Import) save() error {
@@ -229,7 +162,7 @@ func (im *Import) save() error {
 	}
 	state := im.cfg.From
 	state.Position = im.mark.position()
-	if err := im.rows.sync(); err != nil { // before the progress passes them
+	if err := im.rows.rejects.sync(); err != nil { // before the progress passes them
 		return err
 	}
 	state.Rejects = cmp.Or(im.cfg.Rejects, state.Rejects)

@@ -37,11 +37,11 @@ type lane struct {
 }
 
 func (im *Import) newBatch() *batch {
-	b := &batch{lines: make([]int64, 0, im.cfg.BatchRows)}
-	if im.cfg.Sets.Column != "" {
-		b.members = make([]client.MemberOp, 0, im.cfg.BatchRows)
+	b := &batch{lines: make([]int64, 0, im.cfg.Rows)}
+	if im.cfg.From.ofMembers() {
+		b.members = make([]client.MemberOp, 0, im.cfg.Rows)
 	} else {
-		b.ops = make([]client.Op, 0, im.cfg.BatchRows)
+		b.ops = make([]client.Op, 0, im.cfg.Rows)
 	}
 	return b
 }
@@ -58,7 +58,7 @@ func laneOf(id client.ID, lanes int) int {
 // is busy, until ctx ends.
 func (l *lane) add(ctx context.Context, one row, line int64) {
 	l.im.mark.taken(l.number, len(l.filling.lines) == 0, line)
-	if l.im.cfg.Sets.Column != "" {
+	if l.im.cfg.From.ofMembers() {
 		l.filling.members = append(l.filling.members, client.MemberOp{ID: one.ID, Member: one.member})
 	} else {
 		l.filling.ops = append(l.filling.ops, one.Op)
@@ -122,14 +122,14 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 
 // write sends the rows.
 func (b *batch) write(ctx context.Context, cfg *Config, o client.WriteOptions) (client.WriteResult, error) {
-	sets := cfg.Client.Members(cfg.Keyspace, cfg.Sets.Column)
+	from := &cfg.From
 	switch {
-	case cfg.Sets.Column == "":
-		return cfg.Client.Set(ctx, cfg.Keyspace, b.ops, o)
-	case cfg.Sets.Uncounted:
-		return sets.Copy(ctx, b.members, o)
+	case !from.ofMembers():
+		return cfg.Client.Set(ctx, from.Keyspace, b.ops, o)
+	case from.Kind == KindCopied:
+		return cfg.Client.Members(from.Keyspace, from.Columns[0].Counter).Copy(ctx, b.members, o)
 	}
-	return sets.Change(ctx, b.members, o)
+	return cfg.Client.Members(from.Keyspace, from.Columns[0].Counter).Change(ctx, b.members, o)
 }
 
 // place returns the file and the line of an error, or the lines of the batch.

@@ -1,9 +1,12 @@
 package csvimport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"sync"
+	"time"
 
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
@@ -12,80 +15,59 @@ import (
 // to the rejects. Its methods must not be called concurrently.
 type rowReader struct {
 	in      *csvfile.Reader
-	from    Position         // records up to its line are dealt with
-	rejects *rejects         // nil when a bad row stops the run
+	from    Position         // records up to its line are handled
+	rejects *rejects         // nil if a bad row stops the run
 	passed  func(line int64) // called for each rejected row
 }
 
-// openRejects creates the file of bad rows or opens it to continue; without a path there is
+// openRejects creates the file of bad rows or opens it to continue. Without a path there is
 // none.
-func (r *rowReader) openRejects(path string) error {
+func (r *rowReader) openRejects(path string) (err error) {
 	if path == "" {
 		return nil
 	}
 	through := r.from.Line
 	if r.from.Rejected == 0 {
-		through = 0 // what is there was not synced before the progress, if it is of this import
+		through = 0 // a file of this import was not synced before the progress file
 	}
-	var err error
-	if r.rejects, err = openRejects(path, r.in.Header(), through); err == nil {
-		r.rejects.comma = r.in.Delimiter()
-	}
+	r.rejects, err = openRejects(path, r.in, through)
 	return err
 }
 
-// sync makes the rejects durable that were written so far. It may be called concurrently
-// with the other methods.
-func (r *rowReader) sync() error {
-	if r.rejects == nil {
-		return nil
-	}
-	return r.rejects.sync()
-}
-
-func (r *rowReader) close() error {
-	if r.rejects == nil {
-		return nil
-	}
-	return r.rejects.close()
-}
-
-// next returns the next valid CSV record and its line; it is valid until the next call. It
-// returns io.EOF at the end, ctx's error when that ended, and a *RowError for a bad record
-// that may not be skipped.
-func (r *rowReader) next(ctx context.Context) (record []string, line int64, err error) {
+// each calls use for each valid CSV record, until the end of the file or of ctx. The record is
+// valid during the call. A bad record, or one for which use returns a *csvfile.RowError, goes to
+// the rejects; without rejects, that error ends the run.
+func (r *rowReader) each(ctx context.Context, use func(record []string, line int64) error) error {
 	for ctx.Err() == nil {
 		record, err := r.in.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil, 0, io.EOF
-		case err == nil && r.in.Line() > r.from.Line:
-			return record, r.in.Line(), nil
-		case err != nil:
-			if err := r.reject(err); err != nil {
-				return nil, 0, err
-			}
+			return nil
+		case err == nil && r.in.Line() <= r.from.Line:
+			continue
+		case err == nil:
+			err = use(record, r.in.Line())
+		}
+		if err != nil {
+			err = r.reject(err)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return nil, 0, ctx.Err()
+	return ctx.Err()
 }
 
 // reject writes the latest bad row to the rejects. It returns the error if that is not
 // allowed.
 func (r *rowReader) reject(err error) error {
-	var row *RowError
-	var record *csvfile.BadRecordError
+	var row *csvfile.RowError
 	switch {
-	case errors.As(err, &row):
-	case errors.As(err, &record):
-		row = &RowError{Name: r.in.Name(), Line: record.Line, Reason: record.Reason}
-	default:
+	case !errors.As(err, &row):
 		return err
-	}
-	if row.Line <= r.from.Line {
-		return nil // rejected by the previous run
-	}
-	if r.rejects == nil {
+	case row.Line <= r.from.Line:
+		return nil // the previous run rejected it
+	case r.rejects == nil:
 		return row
 	}
 	if err := r.rejects.add(row, r.in.Raw()); err != nil {
@@ -93,4 +75,48 @@ func (r *rowReader) reject(err error) error {
 	}
 	r.passed(row.Line)
 	return nil
+}
+
+// sender sends requests until its queue is closed. It calls fail with the error that stops the
+// run.
+type sender func(ctx context.Context, fail context.CancelCauseFunc)
+
+// run runs the senders while read passes them the rows, and saves the progress every second
+// and at each wake. Once all rows are handled it calls confirm, unless that is nil. It returns
+// the first error.
+//
+// Goroutines: run starts one for each sender and one that saves, and waits for all of them.
+func (r *rowReader) run(ctx context.Context, senders []sender, read func(context.Context) error, save func() error, wake <-chan struct{}, confirm func(context.Context) error) error {
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var sending, saver sync.WaitGroup
+	for _, send := range senders {
+		sending.Go(func() { send(running, stop) })
+	}
+	ended := make(chan struct{})
+	saver.Go(func() {
+		tick := time.NewTicker(saveEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+			case <-wake:
+			}
+			if err := save(); err != nil {
+				stop(err)
+				return
+			}
+		}
+	})
+	err := read(running)
+	sending.Wait()
+	close(ended)
+	saver.Wait()
+	err = errors.Join(cmp.Or(context.Cause(running), err), r.rejects.close())
+	if err == nil && confirm != nil {
+		err = confirm(ctx)
+	}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/internal/atomicfile"
 )
 
@@ -50,8 +51,8 @@ type rejects struct {
 
 // openRejects creates the file, or keeps the rows of the run that this one continues, up to
 // a line; this run finds the later ones again.
-func openRejects(path string, header []string, through int64) (*rejects, error) {
-	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, header...), comma: ','}
+func openRejects(path string, in *csvfile.Reader, through int64) (*rejects, error) {
+	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, in.Header()...), comma: in.Delimiter()}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -118,7 +119,7 @@ func rejectedThrough(f io.Reader, through int64) (comma rune, end int64, err err
 }
 
 // add appends a row.
-func (r *rejects) add(row *RowError, raw []byte) error {
+func (r *rejects) add(row *csvfile.RowError, raw []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.f == nil {
@@ -144,8 +145,12 @@ func (r *rejects) add(row *RowError, raw []byte) error {
 	return nil
 }
 
-// sync makes the rows durable that were added so far, and the file's name.
+// sync makes the rows durable that were added so far, and the file's name. It may be called
+// concurrently with the other methods. It does nothing if r is nil.
 func (r *rejects) sync() error {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.syncLocked()
@@ -166,8 +171,11 @@ func (r *rejects) syncLocked() error {
 	return nil
 }
 
-// close syncs and closes the file. What is added later is lost.
+// close syncs and closes the file, unless r is nil. Rows that are added later are lost.
 func (r *rejects) close() error {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.f == nil {

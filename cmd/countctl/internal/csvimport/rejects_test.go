@@ -12,16 +12,16 @@ import (
 // Rejects are durable before the progress file passes them: save syncs them first.
 func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 	dir := t.TempDir()
-	in, err := csvfile.NewReader("f", strings.NewReader("id,like\nx,1\n"))
+	in, err := csvfile.NewStream("f", strings.NewReader("id,like\nx,1\n"), ',')
 	if err != nil {
 		t.Fatal(err)
 	}
 	session := State{Kind: KindAdd, IDColumn: "id", Columns: []Column{{"like", "like"}}}.BeginSession(1, 0)
-	add, err := NewReplay(ReplayConfig{InFlight: 1, Rejects: filepath.Join(dir, "add"), State: filepath.Join(dir, "add.state"), From: session}, in)
+	add, err := NewReplay(Config{InFlight: 1, Rejects: filepath.Join(dir, "add"), State: filepath.Join(dir, "add.state"), From: session}, in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := New(Config{IDColumn: "id", Columns: []Column{{"like", "like"}}, BatchRows: 1, Lanes: 1, Rejects: filepath.Join(dir, "set"), State: filepath.Join(dir, "set.state")}, in)
+	set, err := New(Config{From: State{IDColumn: "id", Columns: []Column{{"like", "like"}}}, Rows: 1, InFlight: 1, Rejects: filepath.Join(dir, "set"), State: filepath.Join(dir, "set.state")}, in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 		if err := run.rows.openRejects(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		if err := run.rows.rejects.add(&RowError{Line: 2, Reason: "why"}, []byte("x,1")); err != nil {
+		if err := run.rows.rejects.add(&csvfile.RowError{Line: 2, Reason: "why"}, []byte("x,1")); err != nil {
 			t.Fatal(err)
 		}
 		if !run.rows.rejects.mu.unsynced {
@@ -46,7 +46,7 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 		}
 	}
 	// Without a disk for the rejects, the progress does not move.
-	if err := set.rows.rejects.add(&RowError{Line: 3, Reason: "why"}, []byte("x,1")); err != nil {
+	if err := set.rows.rejects.add(&csvfile.RowError{Line: 3, Reason: "why"}, []byte("x,1")); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := os.ReadFile(filepath.Join(dir, "set.state"))
@@ -67,7 +67,7 @@ func TestTornRejects(t *testing.T) {
 		if err := os.WriteFile(path, []byte(torn), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		in, err := csvfile.NewReader("f", strings.NewReader("id,like\nx,1\n"))
+		in, err := csvfile.NewStream("f", strings.NewReader("id,like\nx,1\n"), ',')
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestTornRejects(t *testing.T) {
 			t.Errorf("%q: %v", torn, err)
 			continue
 		}
-		if err := r.rejects.add(&RowError{Line: 12, Reason: "why"}, []byte("x,1")); err != nil {
+		if err := r.rejects.add(&csvfile.RowError{Line: 12, Reason: "why"}, []byte("x,1")); err != nil {
 			t.Fatal(err)
 		}
 		if text, _ := os.ReadFile(path); string(text) != "line,reason,id,like\n12,why,x,1\n" {

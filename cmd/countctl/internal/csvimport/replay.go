@@ -5,33 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
-
-// ReplayConfig configures a Replay.
-type ReplayConfig struct {
-	Client   *client.Client
-	Retry    client.Retry // of each request
-	InFlight int          // requests at a time, 1 … LanesMax
-	Speed    float64      // times real time, by the file's clock; 0 does not wait
-	Rejects  string       // file for bad rows; "" stops at the first one, and at a sum that does not fit
-	State    string       // progress file; "" keeps none
-	From     State        // of KindAdd or KindEvents, begun by BeginSession
-	Restart  bool         // the first write of the progress file replaces whatever is there
-	// Gone are columns of From that the keyspace has no more. Their rows are cut as before,
-	// and add nothing to them.
-	Gone []string
-	// Confirm, if not nil, is called when all rows are added. With its error the session is
-	// not done.
-	Confirm func(context.Context) error
-}
 
 // Replay is one run that adds the rows of a file, each exactly once over all runs of one
 // session: every run cuts the file in the same way, and each cut is sent under its own
@@ -40,7 +21,7 @@ type ReplayConfig struct {
 // Goroutines: Run starts one for each request in flight and one that saves progress, and
 // waits for all of them before it returns.
 type Replay struct {
-	cfg     ReplayConfig
+	cfg     Config
 	rows    rowReader
 	parser  incrementParser
 	cuts    *cuts
@@ -52,23 +33,14 @@ type Replay struct {
 	begun   atomic.Bool  // the progress file describes the session; until then it is left unchanged
 }
 
-// NewReplay checks the file's header against the config.
-func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
-	if cfg.InFlight < 1 || cfg.InFlight > LanesMax {
-		return nil, fmt.Errorf("1 to %d requests may be in flight, not %d", LanesMax, cfg.InFlight)
-	}
-	if cfg.From.Session == nil {
-		return nil, errors.New("a session is missing")
-	}
+// NewReplay checks the file's header against the config, whose From was begun by BeginSession.
+func NewReplay(cfg Config, in *csvfile.Reader) (*Replay, error) {
 	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position}, pace: pace{speed: cfg.Speed}}
 	var err error
 	if cfg.From.Kind == KindEvents {
 		r.parser, err = newEventParser(in, cfg.From, cfg.Gone, cfg.Speed)
 	} else {
-		var p rowParser
-		p, err = newRowParser(in, cfg.From.IDColumn, cfg.From.Columns, cfg.From.Format)
-		p.gone = cfg.Gone
-		r.parser = &p
+		r.parser, err = newRowParser(in, cfg.From, cfg.Gone)
 	}
 	if err != nil {
 		return nil, err
@@ -90,28 +62,19 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
 	}
-	running, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var senders, saver sync.WaitGroup
 	queue := make(chan *cut)
-	for range r.cfg.InFlight {
-		senders.Go(func() { r.send(running, queue, stop) })
+	read := func(ctx context.Context) error {
+		defer close(queue)
+		return r.read(ctx, queue)
 	}
-	saving, stopSaving := context.WithCancel(context.Background())
-	saver.Go(func() { r.saveBehind(saving, stop) })
-
-	err := r.read(running, queue)
-	close(queue)
-	senders.Wait()
-	stopSaving()
-	saver.Wait()
-	if cause := context.Cause(running); cause != nil {
-		err = cause // why reading stopped
+	send := func(ctx context.Context, fail context.CancelCauseFunc) { r.send(ctx, queue, fail) }
+	save := func() error {
+		if !r.begun.Load() {
+			return nil // the first cut to be sent saves
+		}
+		return r.save(false)
 	}
-	err = errors.Join(err, r.rows.close())
-	if err == nil && r.cfg.Confirm != nil {
-		err = r.cfg.Confirm(ctx)
-	}
+	err := r.rows.run(ctx, slices.Repeat([]sender{send}, r.cfg.InFlight), read, save, r.cuts.behind, r.cfg.Confirm)
 	if err == nil {
 		r.cuts.finish(r.filling.after) // including the rejected rows after the last cut
 	}
@@ -124,24 +87,17 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 // read cuts the file until its end, a bad row that may not be skipped, or the
 // end of ctx.
 func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
-	for {
-		record, line, err := r.rows.next(ctx)
-		if errors.Is(err, io.EOF) {
-			return r.hand(ctx, queue)
-		}
-		if err != nil {
-			return err
-		}
-		inc, err := r.parser.increment(record, line)
+	err := r.rows.each(ctx, func(record []string, line int64) error {
+		inc, err := r.parser.increment(record)
 		if err == nil {
 			err = r.take(ctx, queue, inc, line)
-		} else {
-			err = r.rows.reject(err)
 		}
-		if err != nil {
-			return err
-		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
+	return r.hand(ctx, queue)
 }
 
 // take adds an increment to its cut. The end of a cut depends on the file and the session
@@ -260,35 +216,13 @@ func (r *Replay) place(c *cut) string {
 	return fmt.Sprintf("%s:%d–%d", r.rows.in.Name(), c.before.Line+1, c.after.Line)
 }
 
-// saveBehind saves progress at intervals, and whenever the window waits for it, until ctx
-// ends.
-func (r *Replay) saveBehind(ctx context.Context, fail context.CancelCauseFunc) {
-	tick := time.NewTicker(saveEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-r.cuts.behind:
-		}
-		if !r.begun.Load() {
-			continue // the first cut to be sent saves
-		}
-		if err := r.save(false); err != nil {
-			fail(err)
-			return
-		}
-	}
-}
-
 func (r *Replay) save(done bool) error {
 	if r.cfg.State == "" {
 		return nil
 	}
 	state, session := r.cfg.From, *r.cfg.From.Session
 	at := r.cuts.progress()
-	if err := r.rows.sync(); err != nil { // before the progress passes them
+	if err := r.rows.rejects.sync(); err != nil { // before the progress passes them
 		return err
 	}
 	session.Seq, state.Position, state.Overflows = at.seq, at.position, at.overflows

@@ -10,18 +10,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// RowError is the fault of a row of a file.
-type RowError struct {
-	Name   string // of the file
-	Line   int64
-	Reason string
-}
-
-func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %s", e.Name, e.Line, e.Reason) }
-
 // rowParser parses records into ops.
 type rowParser struct {
-	name    string
+	in      *csvfile.Reader
 	id      int   // the id's field
 	fields  []int // of the columns
 	columns []Column
@@ -30,13 +21,13 @@ type rowParser struct {
 }
 
 // newRowParser finds the columns in the file's header.
-func newRowParser(in *csvfile.Reader, idColumn string, columns []Column, format Format) (rowParser, error) {
-	p := rowParser{name: in.Name(), columns: columns, format: format}
+func newRowParser(in *csvfile.Reader, about State, gone []string) (*rowParser, error) {
+	p := &rowParser{in: in, columns: about.Columns, format: about.Format, gone: gone}
 	var err error
-	if p.id, err = findColumn(in, idColumn, "--id-column"); err != nil {
+	if p.id, err = findColumn(in, about.IDColumn, "--id-column"); err != nil {
 		return p, err
 	}
-	for _, c := range columns {
+	for _, c := range about.Columns {
 		field, err := findColumn(in, c.File, "--map")
 		if err != nil {
 			return p, err
@@ -55,30 +46,30 @@ func findColumn(in *csvfile.Reader, name, flag string) (int, error) {
 		if only := header[0]; len(header) == 1 && strings.ContainsAny(only, ";\t|") {
 			mend = fmt.Sprintf("if the fields are parted by another character than %q, give --delimiter", in.Delimiter())
 		}
-		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has no column %q (it has %s); %s", name, strings.Join(header, ", "), mend)}
+		return 0, in.Bad("the header has no column %q (it has %s); %s", name, strings.Join(header, ", "), mend)
 	}
 	if slices.Contains(header[field+1:], name) {
-		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has the column %q twice", name)}
+		return 0, in.Bad("the header has the column %q twice", name)
 	}
 	return field, nil
 }
 
 // parseMember parses a record's id and member.
-func (p *rowParser) parseMember(record []string, line int64) (id, member client.ID, err error) {
+func (p *rowParser) parseMember(record []string) (id, member client.ID, err error) {
 	if id, err = client.ParseID(record[p.id]); err != nil {
-		return 0, 0, &RowError{p.name, line, "id: " + err.Error()}
+		return 0, 0, p.in.Bad("id: %v", err)
 	}
 	if member, err = client.ParseID(record[p.fields[0]]); err != nil {
-		return 0, 0, &RowError{p.name, line, "member: " + err.Error()}
+		return 0, 0, p.in.Bad("member: %v", err)
 	}
 	return id, member, nil
 }
 
 // parse parses a record's id and counts. It keeps no reference to the record.
-func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts, error) {
+func (p *rowParser) parse(record []string) (client.ID, client.Counts, error) {
 	id, err := client.ParseID(record[p.id])
 	if err != nil {
-		return 0, nil, &RowError{p.name, line, "id: " + err.Error()}
+		return 0, nil, p.in.Bad("id: %v", err)
 	}
 	cells := make(client.Counts, len(p.fields))
 	for i, field := range p.fields {
@@ -92,7 +83,7 @@ func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts
 			if record[field] == "" {
 				reason += "; --empty-as-zero reads it as 0"
 			}
-			return 0, nil, &RowError{p.name, line, reason}
+			return 0, nil, p.in.Bad("%s", reason)
 		}
 		cells[i].Value = value
 	}

@@ -92,8 +92,12 @@ func (s State) BeginAfter(before State) State {
 	return s
 }
 
-// adds reports whether rows are increments.
-func (s State) adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
+// Adds reports whether rows are increments.
+func (s State) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
+
+// ofMembers reports whether rows are members. Columns has one column then: its File holds the
+// members, and its Counter the sets.
+func (s *State) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
 // BeginSession describes one whose increments have not begun, under a name that
 // was never used.
@@ -125,7 +129,7 @@ func (s State) Differences(other State) []string {
 	switch {
 	case s.Input.Size != other.Input.Size:
 		note(true, "the file's size", fmt.Sprint(s.Input.Size, " bytes"), fmt.Sprint(other.Input.Size, " bytes"))
-	case !s.Input.Same(other.Input):
+	case s.Input != other.Input:
 		parts = append(parts, "the file's content")
 	}
 	if s.Addr == other.Addr {
@@ -166,7 +170,7 @@ func (s State) MadeAgain(other State) bool {
 // they determine which rows are bad, and thereby the cuts. Values begin anew, which is always
 // right.
 func (s State) mapsOtherwise(other State) bool {
-	if s.adds() {
+	if s.Adds() {
 		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)
 	}
 	return !slices.Equal(s.Columns, other.Columns) || !slices.Equal(s.Numbers, other.Numbers)
@@ -205,7 +209,7 @@ func decodeState(text []byte) (State, error) {
 	if len(s.Numbers) > 0 && len(s.Numbers) != len(s.Columns) {
 		return State{}, ErrBadState
 	}
-	if (s.Session != nil) != s.adds() || s.Session != nil && !s.Session.valid() {
+	if (s.Session != nil) != s.Adds() || s.Session != nil && !s.Session.valid() {
 		return State{}, ErrBadState
 	}
 	return s, nil

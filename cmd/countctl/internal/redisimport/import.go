@@ -24,8 +24,6 @@ import (
 )
 
 const (
-	// BatchMax bounds the keys of one step, which become one write.
-	BatchMax = client.WriteOpsMax
 	// pagesAhead is how many steps are read ahead of the writes.
 	pagesAhead = 2
 	// saveEvery bounds how much work a killed import repeats, apart from the requests in
@@ -41,7 +39,7 @@ type Config struct {
 	// Columns maps the names of counts in keys and hashes to columns, by keyspace. Other
 	// names are not copied.
 	Columns map[string]map[string]string
-	Batch   int                        // keys of one step, 1 … BatchMax; Redis may return a few more
+	Batch   int                        // keys of one step, 1 … client.WriteOpsMax; Redis may return a few more
 	Bad     func(*BadValueError) error // receives a value that is not a count; an error ends the import
 	Synced  func() error               // makes durable what Bad received; nil for nothing
 	State   string                     // progress file; "" keeps none
@@ -76,14 +74,11 @@ type Import struct {
 }
 
 // New returns a run.
-func New(cfg Config) (*Import, error) {
-	if cfg.Batch < 1 || cfg.Batch > BatchMax {
-		return nil, fmt.Errorf("a step of %d keys: 1 to %d can be", cfg.Batch, BatchMax)
-	}
+func New(cfg Config) *Import {
 	i := &Import{cfg: cfg, state: cfg.From}
 	i.state.Fence = i.state.Fence.Next()
 	i.writer = fence.NewWriter(i.state.Fence, cfg.Retry)
-	return i, nil
+	return i
 }
 
 // Keys and Rows return the progress of this run. They are safe for concurrent use.
@@ -157,8 +152,7 @@ func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *p
 // write sets the rows of a page. Each write has a number of the run's fence, so that its
 // tries count as one, and a late one of an earlier run changes nothing.
 func (i *Import) write(ctx context.Context, p *page) error {
-	for from := 0; from < len(p.ops); from += client.WriteOpsMax {
-		ops := p.ops[from:min(len(p.ops), from+client.WriteOpsMax)]
+	for ops := range slices.Chunk(p.ops, client.WriteOpsMax) {
 		_, err := i.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
 			return i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, o)
 		})
@@ -367,9 +361,9 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 	for _, h := range hashes {
 		rows.expires(h.key, h.left.Val())
 		copied := int64(0)
-		for n, value := range h.wanted() {
-			if text, ok := value.(string); ok {
-				rows.put(h.key, names[n], cell{h.id, rows.columns[names[n]], names[n]}, text)
+		for n, name := range names {
+			if text, ok := h.values.Val()[n].(string); ok {
+				rows.put(h.key, name, cell{h.id, rows.columns[name], name}, text)
 				copied++
 			}
 		}
@@ -379,13 +373,6 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 		}
 	}
 	return i.nameFields(ctx, more, rows)
-}
-
-func (h *hash) wanted() []any {
-	if h.values == nil {
-		return nil
-	}
-	return h.values.Val()
 }
 
 // nameFields records the names of the fields that are not copied. It skips hashes with more

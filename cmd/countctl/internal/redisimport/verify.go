@@ -3,6 +3,7 @@ package redisimport
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/client"
 )
@@ -38,8 +39,7 @@ func (i *Import) Verify(ctx context.Context) (Verdict, error) {
 }
 
 func (i *Import) compare(ctx context.Context, p *page, v *Verdict) error {
-	for from := 0; from < len(p.ops); from += client.GetIDsMax {
-		ops := p.ops[from:min(len(p.ops), from+client.GetIDsMax)]
+	for ops := range slices.Chunk(p.ops, client.GetIDsMax) {
 		ids := make([]client.ID, len(ops))
 		for n := range ops {
 			ids[n] = ops[n].ID

@@ -25,10 +25,7 @@ func TestWritesAreOfOneProducer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	i, err := New(Config{Client: c, Batch: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := New(Config{Client: c, Batch: 1})
 	for id := range client.ID(2) {
 		p := &page{pattern: &Pattern{Keyspace: "posts"}, ops: []client.Op{{ID: id, Cells: client.Counts{{Column: "like", Value: 7}}}}}
 		if err := i.write(t.Context(), p); err != nil {

@@ -59,9 +59,9 @@ func TestReadTruth(t *testing.T) {
 		"like\n":                         "a column id is needed",
 		"id,likes\n":                     `has no column "likes"`,
 		"id,like,like\n":                 `"like" is there twice`,
-		"id,like\n1,1\n1,2\n":            "line 3: id: 1 is there twice",
-		"id,like\n-1,1\n":                "line 2: id: \"-1\" is not",
-		"id,like\n1,1.5\n":               "line 2: like: \"1.5\" is not",
+		"id,like\n1,1\n1,2\n":            ":3: id: 1 is there twice",
+		"id,like\n-1,1\n":                ":2: id: \"-1\" is not",
+		"id,like\n1,1.5\n":               ":2: like: \"1.5\" is not",
 		"id,like\n1,9223372036854775808": "is not a signed 64-bit integer",
 	} {
 		if _, err := read(text); err == nil || !strings.Contains(err.Error(), want) {

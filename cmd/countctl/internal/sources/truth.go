@@ -26,7 +26,7 @@ func readTruth(ctx context.Context, args []string, f reconcileFlags, keyspace cl
 	if f.postgres != "" {
 		return queryTruth(ctx, f.postgres, f.query, keyspace)
 	}
-	in, err := csvfile.OpenUntil(ctx, args[0])
+	in, err := csvfile.Open(ctx, args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -40,11 +40,11 @@ func readTruth(ctx context.Context, args []string, f reconcileFlags, keyspace cl
 		if errors.Is(err, io.EOF) {
 			return &t.truth, nil
 		}
-		if err == nil {
-			err = t.add(record)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: line %d: %w", args[0], in.Line(), err)
+			return nil, err
+		}
+		if err := t.add(record); err != nil {
+			return nil, in.Bad("%v", err)
 		}
 	}
 }

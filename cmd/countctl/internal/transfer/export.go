@@ -43,7 +43,7 @@ type exportOutput struct {
 func exportCommand(c *cli.CLI) *cobra.Command {
 	var f exportFlags
 	cmd := &cobra.Command{
-		Use:   "export FILE.csv[.gz]|-",
+		Use:   "export FILE.csv[.gz]|- [--keyspace NAME]",
 		Short: "Write the rows of a keyspace to a CSV file",
 		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and all columns, in
 ascending id order, without rows whose counts are all zero.
@@ -83,33 +83,47 @@ func checkOutput(c *cli.CLI, path string) error {
 	return c.RefuseExisting(path)
 }
 
-func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) error {
-	server, err := c.ConnectWaiting(f.retryFor)
+// exportTo writes a CSV file by write; the file appears whole or not at all.
+func exportTo(c *cli.CLI, path string, retryFor time.Duration, write func(*client.Client, *csvfile.Writer) error) error {
+	server, err := c.ConnectWaiting(retryFor)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	columns, err := exportColumns(ctx, server, f)
-	if err != nil {
-		return err
-	}
-	out, err := createCSV(c, path)
-	if err != nil {
-		return err
+	out := csvfile.NewWriter("standard output", c.Out)
+	if path != cli.StreamName {
+		if out, err = csvfile.Create(path); err != nil {
+			return err
+		}
 	}
 	defer out.Abort()
-	rows, missing, took, err := exportRows(ctx, c, server, out, columns, f)
-	if err == nil {
+	if err = write(server, out); err == nil {
 		err = out.Commit()
 	}
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("the export was interrupted and %s was not written", path)
+	}
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "no_quorum" {
+		return fmt.Errorf("%w; --consistency stale --skip-unreadable writes what can be read", err)
+	}
+	return err
+}
+
+func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) error {
+	done := exportOutput{File: path, Keyspace: f.keyspace}
+	err := exportTo(c, path, f.retryFor, func(server *client.Client, out *csvfile.Writer) (err error) {
+		if done.Columns, err = exportColumns(ctx, server, f); err != nil {
+			return err
+		}
+		return exportRows(ctx, c, server, out, f, &done)
+	})
 	if err != nil {
-		return explainExport(err, path)
+		return err
 	}
 	if path != cli.StreamName { // only rows may be written to it
-		done := exportOutput{path, f.keyspace, columns, rows, took.Seconds(), float64(cli.PerSecond(rows, took)), missing}
 		err = c.Print(done, done.table)
 	}
-	return errors.Join(err, tellMissing(f.keyspace, missing))
+	return errors.Join(err, tellMissing(f.keyspace, done.UnreadableShards))
 }
 
 // tellMissing names the shards that an export has left out.
@@ -127,23 +141,6 @@ func tellMissing(keyspace string, shards []int) error {
 func (o exportOutput) table(t *cli.Table) {
 	t.Row("FILE", "KEYSPACE", "ROWS", "SECONDS", "ROWS/S")
 	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
-}
-
-func explainExport(err error, path string) error {
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("the export was interrupted and %s was not written", path)
-	}
-	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "no_quorum" {
-		return fmt.Errorf("%w; --consistency stale --skip-unreadable writes what can be read", err)
-	}
-	return err
-}
-
-func createCSV(c *cli.CLI, path string) (*csvfile.Writer, error) {
-	if path == cli.StreamName {
-		return csvfile.NewWriter("standard output", c.Out), nil
-	}
-	return csvfile.Create(path)
 }
 
 // exportColumns checks --columns, or returns all columns.
@@ -166,21 +163,19 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes header and rows. It returns the number of rows, the shards that could
-// not be read in at least one page, and the time it took.
-func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags) (int64, []int, time.Duration, error) {
-	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
-		return 0, nil, 0, err
+// exportRows writes header and rows, and completes done.
+func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, f exportFlags, done *exportOutput) error {
+	if err := out.Texts(append([]string{"id"}, done.Columns...)...); err != nil {
+		return err
 	}
-	var missing []int
 	var written atomic.Int64
 	total := c.ProgressTotal(ctx, server, f.keyspace)
 	m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: written.Load(), Done: written.Load(), Total: total} })
-	values := make([]int64, len(columns))
-	err := cli.Scan(ctx, server, f.keyspace, columns, f.read, func(page client.Page) error {
-		missing = append(missing, page.Unreadable...)
+	values := make([]int64, len(done.Columns))
+	err := cli.Scan(ctx, server, f.keyspace, done.Columns, f.read, func(page client.Page) error {
+		done.UnreadableShards = append(done.UnreadableShards, page.Unreadable...)
 		for _, row := range page.Rows {
-			if !exportValues(values, row, columns) {
+			if !exportValues(values, row, done.Columns) {
 				continue
 			}
 			if err := out.Row(uint64(row.ID), values); err != nil {
@@ -190,8 +185,11 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csv
 		}
 		return nil
 	})
-	slices.Sort(missing)
-	return written.Load(), slices.Compact(missing), m.Stop(), err
+	took := m.Stop()
+	done.Rows, done.Seconds, done.RowsPerSecond = written.Load(), took.Seconds(), float64(cli.PerSecond(written.Load(), took))
+	slices.Sort(done.UnreadableShards)
+	done.UnreadableShards = slices.Compact(done.UnreadableShards)
+	return err
 }
 
 // exportValues copies the row's counts to values, in the order of columns, and reports

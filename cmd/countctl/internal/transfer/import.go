@@ -78,8 +78,7 @@ redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 				return cli.Usagef("--pattern and --verify-only are for redis://")
 			}
 			if add {
-				f.kind = csvimport.KindAdd
-				return addFile(cmd.Context(), c, args[0], f)
+				f.about.Kind = csvimport.KindAdd
 			}
 			return importFile(cmd.Context(), c, args[0], f)
 		},
@@ -87,8 +86,8 @@ redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 	f.register(c, cmd, "id")
 	r.register(cmd)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (default: those of the same name)")
-	flags.BoolVar(&f.emptyAsZero, "empty-as-zero", false, "read an empty count as 0, not as a bad row")
+	flags.StringSliceVar(&f.about.Map, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (default: those of the same name)")
+	flags.BoolVar(&f.about.Format.EmptyAsZero, "empty-as-zero", false, "read an empty count as 0, not as a bad row")
 	flags.BoolVar(&add, "add", false, "add the values to the existing counts, each row once")
 	return cmd
 }
@@ -137,9 +136,9 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 		return nil, err
 	}
 	if path == cli.StreamName {
-		s.in, err = csvfile.NewStream("standard input", csvfile.Interruptible(ctx, c.In), f.format)
+		s.in, err = csvfile.NewStream("standard input", csvfile.Interruptible(ctx, c.In), f.comma)
 	} else {
-		s.in, s.input, err = csvfile.OpenWhole(ctx, path, f.format)
+		s.in, s.input, err = csvfile.OpenWhole(ctx, path, f.comma)
 	}
 	if errors.Is(err, csvfile.ErrNotRegular) {
 		err = fmt.Errorf("%w, which cannot be read a second time; read it as standard input: - < %s", err, path)
@@ -148,7 +147,7 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 		err = f.checkFiles(c, path)
 	}
 	if err == nil {
-		s.keyspace, err = cli.FindCounters(ctx, s.server, f.keyspace)
+		s.keyspace, err = cli.FindCounters(ctx, s.server, f.about.Keyspace)
 	}
 	if err == nil && f.state != "" {
 		s.unlock, err = lockState(path, f.state)
@@ -180,75 +179,56 @@ func (s *importSource) Close() {
 	s.server.Close()
 }
 
-// importFile sets the rows of a file, from the flags to the summary.
-func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
-	s, err := openImport(ctx, c, path, &f)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	from, err := findPlace(ctx, c, s, f)
-	if err != nil {
-		return err
-	}
-	run, err := csvimport.New(csvimport.Config{
-		Client: s.server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: from.Columns,
-		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from, Sets: f.sets,
-		Retry: c.Retry(f.retryFor), Confirm: s.confirm(from, f),
-	}, s.in)
-	if err != nil {
-		return err
-	}
-	return runImport(ctx, c, run, s, from, f, explainImport)
-}
-
-// addFile adds the rows of a file, or its events.
-func addFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
-	s, err := openImport(ctx, c, path, &f)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	from, missing, err := findSession(ctx, c, s, f)
-	if err != nil {
-		return err
-	}
-	if from.Session.Done {
-		fmt.Fprintf(c.Err, "%s was added before; --restart adds it once more\n", path)
-		f.rejects = from.Rejects // this run rejects no rows
-		out := outputOf(path, from.Summary(), from, f)
-		out.DoneBefore = true
-		return importDone(c, out, f)
-	}
-	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
-		Client: s.server, Retry: c.Retry(f.retryFor), InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
-		Restart: f.restart, Gone: missing, Confirm: s.confirm(from, f),
-	}, s.in)
-	if err != nil {
-		return err
-	}
-	return runImport(ctx, c, run, s, from, f, explainAdd)
-}
-
 // importRun is a run of either kind.
 type importRun interface {
 	Run(ctx context.Context) (csvimport.Summary, error)
 	RowsAcked() int64
 }
 
-// runImport shows a run's progress and prints its result.
-func runImport(ctx context.Context, c *cli.CLI, run importRun, s *importSource, from csvimport.State, f importFlags,
-	explain func(err error, path string, f importFlags, s csvimport.Summary) error,
-) error {
+// importFile imports a file, from the flags to the summary.
+func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
+	s, err := openImport(ctx, c, path, &f)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	cfg := csvimport.Config{
+		Client: s.server, Rows: f.batch, InFlight: f.inFlight, Retry: c.Retry(f.retryFor), Rejects: f.rejects, State: f.state,
+		Speed: f.speed, Restart: f.restart,
+	}
+	var run importRun
+	if f.about.Adds() {
+		if cfg.From, cfg.Gone, err = findSession(ctx, c, s, f); err != nil {
+			return err
+		}
+		if cfg.From.Session.Done {
+			fmt.Fprintf(c.Err, "%s was added before; --restart adds it once more\n", path)
+			f.rejects = cfg.From.Rejects // this run rejects no rows
+			out := outputOf(path, cfg.From.Summary(), cfg.From, f)
+			out.DoneBefore = true
+			return importDone(c, out, f)
+		}
+		cfg.Confirm = s.confirm(cfg.From, f)
+		run, err = csvimport.NewReplay(cfg, s.in)
+	} else {
+		if cfg.From, err = findPlace(ctx, c, s, f); err != nil {
+			return err
+		}
+		cfg.Confirm = s.confirm(cfg.From, f)
+		run, err = csvimport.New(cfg, s.in)
+	}
+	if err != nil {
+		return err
+	}
 	meter := c.StartMeter(func() cli.Sample {
-		return cli.Sample{Rows: from.Position.Rows + run.RowsAcked(), Done: s.in.BytesRead(), Total: s.in.Size()}
+		return cli.Sample{Rows: cfg.From.Position.Rows + run.RowsAcked(), Done: s.in.BytesRead(), Total: s.in.Size()}
 	})
 	summary, err := run.Run(ctx)
 	took := meter.Stop()
 	if err != nil {
-		return explain(err, s.path, f, summary)
+		return explainImport(err, path, f, summary)
 	}
-	out := outputOf(s.path, summary, from, f)
+	out := outputOf(path, summary, cfg.From, f)
 	out.Seconds, out.RowsPerSecond = took.Seconds(), float64(cli.PerSecond(run.RowsAcked(), took))
 	return importDone(c, out, f)
 }
@@ -256,7 +236,7 @@ func runImport(ctx context.Context, c *cli.CLI, run importRun, s *importSource, 
 // outputOf returns the output of an import that began at from.
 func outputOf(path string, s csvimport.Summary, from csvimport.State, f importFlags) importOutput {
 	out := importOutput{
-		File: path, Keyspace: f.keyspace, Rows: s.Rows, Rejected: s.Rejected, Overflows: s.Overflows,
+		File: path, Keyspace: from.Keyspace, Rows: s.Rows, Rejected: s.Rejected, Overflows: s.Overflows,
 		ResumedAfter: from.Position.Line,
 	}
 	if s.Position.Rejected > 0 {

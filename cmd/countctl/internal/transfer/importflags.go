@@ -29,33 +29,28 @@ const (
 	onErrorSkip = "skip"
 )
 
-// importFlags are the flags of import.
+// importFlags are the flags of import, members import and replay.
 type importFlags struct {
-	kind        string // of csvimport
-	keyspace    string
-	mapping     []string
-	idColumn    string
-	onError     string
-	rejects     string
-	state       string
-	restart     bool
-	batch       int
-	inFlight    int
-	retryFor    time.Duration
-	format      csvfile.Format
-	delimiter   string // of format
-	emptyAsZero bool
-	events      csvimport.EventColumns // of replay, like speed
-	speed       float64                // times real time; 0 does not wait
-	sets        csvimport.Sets         // of members import, like member
-	member      string                 // column of the file
+	about     csvimport.State // the kind, and what flags say of the file and the keyspace
+	column    string          // of members import, like member
+	member    string          // column of the file
+	onError   string
+	rejects   string
+	state     string
+	restart   bool
+	batch     int
+	inFlight  int
+	retryFor  time.Duration
+	delimiter string
+	comma     rune    // of delimiter, once checked
+	speed     float64 // of replay, times real time; 0 does not wait
 }
 
 // register adds the flags that import and replay share.
 func (f *importFlags) register(c *cli.CLI, cmd *cobra.Command, idColumn string) {
-	c.KeyspaceFlag(cmd, &f.keyspace)
+	c.KeyspaceFlag(cmd, &f.about.Keyspace)
 	flags := cmd.Flags()
-	flags.StringVar(&f.idColumn, "id-column", idColumn, "column of the file that holds the id")
+	flags.StringVar(&f.about.IDColumn, "id-column", idColumn, "column of the file that holds the id")
 	flags.StringVar(&f.onError, "on-error", onErrorStop, "what to do at a bad row: stop or skip")
 	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default x.rejects.csv of x.csv)")
 	flags.StringVar(&f.state, "state", "", "file that records the progress (default: next to FILE)")
@@ -69,7 +64,7 @@ func (f *importFlags) register(c *cli.CLI, cmd *cobra.Command, idColumn string) 
 // stateSuffix returns the suffix of the default progress file. It differs by kind, so that
 // an import of values does not overwrite the progress of increments.
 func (f *importFlags) stateSuffix() string {
-	switch f.kind {
+	switch f.about.Kind {
 	case csvimport.KindAdd:
 		return ".add-progress"
 	case csvimport.KindEvents:
@@ -82,7 +77,7 @@ func (f *importFlags) stateSuffix() string {
 
 // again explains how to import the rejected rows.
 func (f *importFlags) again() string {
-	switch f.kind {
+	switch f.about.Kind {
 	case csvimport.KindAdd:
 		return "import that with --add"
 	case csvimport.KindEvents:
@@ -91,8 +86,8 @@ func (f *importFlags) again() string {
 	return "import that"
 }
 
-// check finds what is wrong with the flags alone and fills in the file names.
-func (f *importFlags) check(path string) error {
+// checkValues checks the flags that every import has.
+func (f *importFlags) checkValues() error {
 	if f.onError != onErrorStop && f.onError != onErrorSkip {
 		return cli.Usagef("--on-error is stop or skip, not %q", f.onError)
 	}
@@ -102,9 +97,20 @@ func (f *importFlags) check(path string) error {
 	if f.inFlight < 1 || f.inFlight > csvimport.LanesMax {
 		return cli.Usagef("--in-flight is 1 to %d, not %d", csvimport.LanesMax, f.inFlight)
 	}
+	return nil
+}
+
+// check checks the flags of an import of a file, and fills in the file names.
+func (f *importFlags) check(path string) error {
+	if err := f.checkValues(); err != nil {
+		return err
+	}
 	var err error
-	if f.format.Delimiter, err = csvfile.ParseDelimiter(f.delimiter); err != nil {
+	if f.comma, err = csvfile.ParseDelimiter(f.delimiter); err != nil {
 		return cli.Usagef("--delimiter %v", err)
+	}
+	if f.comma != ',' {
+		f.about.Format.Delimiter = string(f.comma)
 	}
 	skip := f.onError == onErrorSkip
 	if !skip && f.rejects != "" {
@@ -116,15 +122,10 @@ func (f *importFlags) check(path string) error {
 		}
 		return nil
 	}
-	// A link to a file is that file: its progress is beside it, whatever name it is given by.
-	if resolved, err := filepath.EvalSymlinks(path); err == nil && f.state == "" {
-		f.state = resolved + f.stateSuffix()
-	} else if f.state == "" {
-		f.state = path + f.stateSuffix()
+	if f.state == "" {
+		f.state = resolved(path) + f.stateSuffix() // a link to a file has the progress of that file
 	}
-	if resolved, err := filepath.EvalSymlinks(f.state); err == nil {
-		f.state = resolved
-	}
+	f.state = resolved(f.state)
 	if skip && f.rejects == "" {
 		f.rejects = strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".csv") + ".rejects.csv"
 	}
@@ -143,8 +144,21 @@ func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
 			return cli.Usagef("%s must not be the file that is read, which %s is", written.flag, written.path)
 		}
 	}
+	return f.checkDistinct()
+}
+
+// checkDistinct refuses one file for the progress and the rejects.
+func (f *importFlags) checkDistinct() error {
 	if f.state != "" && f.rejects != "" && cli.SameFile(f.state, f.rejects) {
 		return cli.Usagef("--rejects and --state must not be one file")
 	}
 	return nil
+}
+
+// resolved returns the file that a path leads to, or the path if there is none yet.
+func resolved(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
+	}
+	return path
 }

@@ -46,13 +46,8 @@ func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) 
 // describe returns the source and the target of a run, without its columns, by which it
 // recognises the progress file of an earlier run.
 func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
-	about := csvimport.State{
-		Kind: f.kind, Input: s.input, Addr: s.server.Addr(), Keyspace: f.keyspace, IDColumn: f.idColumn, Events: f.events,
-		Format: csvimport.Format{EmptyAsZero: f.emptyAsZero}, Map: f.mapping,
-	}
-	if f.format.Delimiter != 0 && f.format.Delimiter != ',' {
-		about.Format.Delimiter = string(f.format.Delimiter)
-	}
+	about := f.about
+	about.Input, about.Addr = s.input, s.server.Addr()
 	if s.path == cli.StreamName {
 		return about, nil
 	}
@@ -61,7 +56,7 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 		return about, fmt.Errorf("cannot read the cluster's state: %w", err)
 	}
 	about.Cluster = cluster.ClusterID
-	about.FirstGroup, err = firstGroup(ctx, s.server, cluster, f.keyspace)
+	about.FirstGroup, err = firstGroup(ctx, s.server, cluster, f.about.Keyspace)
 	return about, err
 }
 
@@ -106,7 +101,7 @@ func (s *importSource) confirm(from csvimport.State, f importFlags) func(context
 		}
 		now, err := describe(ctx, s, f)
 		if err == nil && from.FirstGroup != 0 && now.FirstGroup != 0 && now.FirstGroup != from.FirstGroup {
-			err = fmt.Errorf("%w: %s", errMadeAgain, f.keyspace)
+			err = fmt.Errorf("%w: %s", errMadeAgain, f.about.Keyspace)
 		}
 		return err
 	}
@@ -128,18 +123,32 @@ func readState(f importFlags) (csvimport.State, bool, error) {
 
 // explainImport explains how to continue an import that stopped.
 func explainImport(err error, path string, f importFlags, s csvimport.Summary) error {
-	next := "run it again to start from the beginning"
-	if f.state != "" {
-		next = fmt.Sprintf("run it again to continue after line %s", cli.Grouped(max(s.Position.Line, 1)))
+	line := cli.Grouped(max(s.Position.Line, 1))
+	next, changed, again := "run it again to start from the beginning", "run it again", "run it again"
+	if f.about.Adds() {
+		next = fmt.Sprintf("rows up to line %s are added, and later ones may be", line)
+		changed = fmt.Sprintf("the rows up to line %s were added as they were", line)
+		again = "--restart adds all rows to the new one"
 	}
-	var row *csvimport.RowError
+	lost := next
+	if f.state != "" {
+		next = "run it again to continue after line " + line
+	}
+	var row *csvfile.RowError
+	var refused *client.Error
 	switch {
-	case errors.Is(err, csvfile.ErrChanged), errors.Is(err, errMadeAgain):
-		return fmt.Errorf("%w; run it again", err)
+	case errors.Is(err, csvfile.ErrChanged):
+		next = changed
+	case errors.Is(err, errMadeAgain):
+		next = again
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("the import of %s was interrupted; %s", path, next)
+	case errors.As(err, &row) && f.about.Adds():
+		next = "skip bad rows with --on-error skip"
 	case errors.As(err, &row):
-		return fmt.Errorf("%w; mend it, or skip bad rows with --on-error skip", err)
+		next = "mend it, or skip bad rows with --on-error skip"
+	case errors.As(err, &refused) && refused.Code == "idempotency_expired" && f.about.Adds():
+		next = "the server has forgotten this session: " + lost
 	}
 	return fmt.Errorf("%w; %s", err, next)
 }
@@ -171,7 +180,7 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 	switch {
 	case before.MadeAgain(about):
 		return about, nil, fmt.Errorf("keyspace %s was dropped and made again since %s was begun, and the rows that were added went with it; --restart adds all rows to the new one",
-			f.keyspace, f.state)
+			f.about.Keyspace, f.state)
 	case len(differ) > 0:
 		return about, nil, fmt.Errorf("%s is of another run (other: %s), and nothing was added now; "+
 			"with the file and the flags of that run it goes on; "+
@@ -187,28 +196,4 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 		fmt.Fprintf(c.Err, "dropped since the first run, so that nothing more is added to them: %s\n", strings.Join(missing, ", "))
 	}
 	return before, missing, nil
-}
-
-// explainAdd explains how to continue a run that stopped.
-func explainAdd(err error, path string, f importFlags, s csvimport.Summary) error {
-	line := cli.Grouped(max(s.Position.Line, 1))
-	next := fmt.Sprintf("rows up to line %s are added, and later ones may be", line)
-	if f.state != "" {
-		next = fmt.Sprintf("run it again to continue after line %s", line)
-	}
-	var row *csvimport.RowError
-	var refused *client.Error
-	switch {
-	case errors.Is(err, csvfile.ErrChanged):
-		return fmt.Errorf("%w; the rows up to line %s were added as they were", err, line)
-	case errors.Is(err, errMadeAgain):
-		return fmt.Errorf("%w; --restart adds all rows to the new one", err)
-	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("adding %s was interrupted; %s", path, next)
-	case errors.As(err, &row):
-		return fmt.Errorf("%w; skip bad rows with --on-error skip", err)
-	case errors.As(err, &refused) && refused.Code == "idempotency_expired":
-		return fmt.Errorf("%w; the server has forgotten this session: rows up to line %s are added, and later ones may be", err, line)
-	}
-	return fmt.Errorf("%w; %s", err, next)
 }

@@ -1,11 +1,14 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,7 +75,7 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 		return err
 	}
 	defer server.Close()
-	columns, err := redisColumns(ctx, server, patterns, f.mapping)
+	columns, err := redisColumns(ctx, server, patterns, f.about.Map)
 	if err != nil {
 		return err
 	}
@@ -96,23 +99,20 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 		defer rejects.close()
 		bad, syncBad = rejects.add, rejects.sync
 	}
-	run, err := redisimport.New(redisimport.Config{
+	run := redisimport.New(redisimport.Config{
 		Redis: peer, Client: server, Patterns: patterns, Columns: columns, Batch: f.batch, Bad: bad, Synced: syncBad, State: f.state, From: from,
 		Retry: c.Retry(f.retryFor),
 	})
-	if err != nil {
-		return err
-	}
 	m := c.StartMeter(func() cli.Sample { return cli.Sample{Rows: run.Rows(), Done: run.Keys()} })
 	out := redisOutput{Source: from.Redis, Resumed: from.Keys > 0, RejectsFile: f.rejects}
 	state, err := runRedis(ctx, run, r, &out)
-	out.Left = notLeftOut(state.Left, f.mapping)
+	out.Left = notLeftOut(state.Left, f.about.Map)
 	out.Expiring, out.ExpiringKeys = state.Expiring, state.ExpiringKeys
 	out.Seconds = m.Stop().Seconds()
 	if err != nil {
 		return explainRedis(err)
 	}
-	missing := missingOf(state, patterns, f.mapping)
+	missing := missingOf(state, patterns, f.about.Map)
 	if r.verifyOnly {
 		missing = nil
 	}
@@ -173,17 +173,11 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	if f.onError == onErrorSkip && f.rejects == "" {
 		f.rejects = name + ".rejects.csv"
 	}
-	if f.batch < 1 || f.batch > redisimport.BatchMax {
-		return nil, nil, cli.Usagef("--batch is 1 to %d, not %d", redisimport.BatchMax, f.batch)
-	}
-	if f.emptyAsZero || f.delimiter != "," {
+	if f.about.Format.EmptyAsZero || f.delimiter != "," {
 		return nil, nil, cli.Usagef("--delimiter and --empty-as-zero are for files")
 	}
-	if f.state != "" && f.rejects != "" && cli.SameFile(f.state, f.rejects) {
-		return nil, nil, cli.Usagef("--rejects and --state must not be one file")
-	}
-	if f.onError != onErrorStop && f.onError != onErrorSkip {
-		return nil, nil, cli.Usagef("--on-error is stop or skip, not %q", f.onError)
+	if err := cmp.Or(f.checkValues(), f.checkDistinct()); err != nil {
+		return nil, nil, err
 	}
 	return options, patterns, nil
 }
@@ -247,7 +241,7 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 	}
 	about := redisimport.State{
 		Redis: fmt.Sprintf("%s/%d", peer.Options().Addr, peer.Options().DB), RunID: infoLine(info, "run_id"),
-		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.mapping, Keyspaces: groups,
+		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.about.Map, Keyspaces: groups,
 	}.Begin()
 	if f.state == "" || r.verifyOnly {
 		return about, nil
@@ -325,4 +319,62 @@ func (o redisOutput) table(t *cli.Table) {
 	for _, d := range o.Verified.Samples {
 		t.Row(fmt.Sprintf("%s/%s %s: Redis has %d, countd %d", d.Keyspace, d.ID, d.Column, d.Redis, d.Countd))
 	}
+}
+
+// namesShown bounds the names that a message lists.
+const namesShown = 5
+
+// notLeftOut returns the names without those that --map leaves out.
+func notLeftOut(left redisimport.Names, mapping []string) redisimport.Names {
+	left = maps.Clone(left)
+	for _, pair := range mapping {
+		if name, column, _ := strings.Cut(pair, "="); column == "" {
+			delete(left, name)
+		}
+	}
+	return left
+}
+
+// tellNames lists the most frequent names, with how often each was seen.
+func tellNames(names redisimport.Names) string {
+	order := slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		return cmp.Or(cmp.Compare(names[b], names[a]), strings.Compare(a, b))
+	})
+	var parts []string
+	for _, name := range order[:min(len(order), namesShown)] {
+		parts = append(parts, fmt.Sprintf("%q (%s)", name, cli.Grouped(names[name])))
+	}
+	if more := len(order) - namesShown; more > 0 {
+		parts = append(parts, "and "+cli.Counted(more, "more name"))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// missingOf describes each pattern and each name of --map that matched no value: its counts
+// were most likely not copied.
+func missingOf(state redisimport.State, patterns []*redisimport.Pattern, mapping []string) []string {
+	var missing []string
+	for n, p := range patterns {
+		if n >= len(state.Given) || state.Given[n] == 0 {
+			missing = append(missing, fmt.Sprintf("no value was copied by --pattern %q: no %s of that form has a count", p.Text, p.Types()))
+		}
+	}
+	for _, pair := range mapping {
+		if name, column, _ := strings.Cut(pair, "="); column != "" && state.Came[name] == 0 {
+			missing = append(missing, fmt.Sprintf("no value was copied by --map %s: no key or field is called %q", pair, name))
+		}
+	}
+	return missing
+}
+
+// someOf lists the first of a number of keys.
+func someOf(keys []string, all int64) string {
+	var parts []string
+	for _, key := range keys {
+		parts = append(parts, strconv.Quote(key))
+	}
+	if more := all - int64(len(keys)); more > 0 {
+		parts = append(parts, "and "+cli.Grouped(more)+" more")
+	}
+	return strings.Join(parts, ", ")
 }

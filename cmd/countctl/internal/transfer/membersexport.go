@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type membersExport struct {
 func MembersExportCommand(c *cli.CLI) *cobra.Command {
 	var f membersExport
 	cmd := &cobra.Command{
-		Use:   "export FILE.csv[.gz]|-",
+		Use:   "export FILE.csv[.gz]|- [--keyspace NAME]",
 		Short: "Write the members of a column to a CSV file",
 		Long: `Write the members of a column to a CSV file, plain or gzipped: id, member, and the time at
 which the member joined. Ids ascend; the members of an id are oldest first, as members
@@ -63,37 +64,26 @@ appear as they were when they were read.`,
 }
 
 func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExport) error {
-	server, err := c.ConnectWaiting(f.retryFor)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	if _, err := cli.FindColumn(ctx, server, f.Keyspace, f.Column); err != nil {
-		return err
-	}
-	out, err := createCSV(c, path)
-	if err != nil {
-		return err
-	}
-	defer out.Abort()
-	total := c.ProgressTotal(ctx, server, f.Keyspace)
-	m := c.StartMeter(func() cli.Sample {
-		return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "member"}
-	})
-	if err = out.Header([]string{"id", "member", "at"}); err == nil {
-		err = cli.Scan(ctx, server, f.Keyspace, []string{f.Column}, f.read, func(page client.Page) error {
+	var took time.Duration
+	err := exportTo(c, path, f.retryFor, func(server *client.Client, out *csvfile.Writer) error {
+		if _, err := cli.FindColumn(ctx, server, f.Keyspace, f.Column); err != nil {
+			return err
+		}
+		if err := out.Texts("id", "member", "at"); err != nil {
+			return err
+		}
+		total := c.ProgressTotal(ctx, server, f.Keyspace)
+		m := c.StartMeter(func() cli.Sample {
+			return cli.Sample{Rows: f.members.Load(), Done: f.rows.Load(), Total: total, Unit: "member"}
+		})
+		err := cli.Scan(ctx, server, f.Keyspace, []string{f.Column}, f.read, func(page client.Page) error {
 			return f.write(ctx, server, out, page.Rows)
 		})
-	}
-	took := m.Stop()
-	if err == nil {
-		err = out.Commit()
-	}
-	if err != nil {
-		return explainExport(err, path)
-	}
-	if path == cli.StreamName { // only members may be written to it
-		return nil
+		took = m.Stop()
+		return err
+	})
+	if err != nil || path == cli.StreamName { // only members may be written to it
+		return err
 	}
 	done := membersExportOutput{path, f.Keyspace, f.Column, f.rows.Load(), f.members.Load(), took.Seconds()}
 	return c.Print(done, func(t *cli.Table) {
@@ -107,9 +97,7 @@ const exportReads = 8
 
 // write reads the sets of rows, several at once, and writes them in the order of the rows.
 func (f *membersExport) write(ctx context.Context, server *client.Client, out *csvfile.Writer, rows []client.Row) error {
-	for len(rows) > 0 {
-		some := rows[:min(len(rows), exportReads)]
-		rows = rows[len(some):]
+	for some := range slices.Chunk(rows, exportReads) {
 		var lists [exportReads][]client.Member
 		var errs [exportReads]error
 		var reads sync.WaitGroup
@@ -121,8 +109,7 @@ func (f *membersExport) write(ctx context.Context, server *client.Client, out *c
 			return err
 		}
 		for i, row := range some {
-			for n := len(lists[i]) - 1; n >= 0; n-- {
-				m := lists[i][n]
+			for _, m := range slices.Backward(lists[i]) {
 				if err := out.Texts(row.ID.String(), m.Member.String(), m.At.UTC().Format(time.RFC3339Nano)); err != nil {
 					return err
 				}

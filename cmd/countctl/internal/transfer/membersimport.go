@@ -10,6 +10,7 @@ import (
 // MembersImportCommand returns members import.
 func MembersImportCommand(c *cli.CLI) *cobra.Command {
 	var f importFlags
+	var uncounted bool
 	cmd := &cobra.Command{
 		Use:   "import FILE.csv[.gz]|-",
 		Short: "Add the members in a CSV file",
@@ -30,19 +31,19 @@ x.csv.gz goes to x.rejects.csv with line and reason, and the exit code is 1.`,
 		Example: `  countctl members import likes.csv.gz --id-column post --member-column user
   countctl members import likes.csv.gz --uncounted`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.sets.Column == "" {
+			if f.column == "" {
 				return cli.Usagef("--column is empty")
 			}
-			f.kind = csvimport.KindMembers
-			if f.sets.Uncounted {
-				f.kind = csvimport.KindCopied
+			f.about.Kind = csvimport.KindMembers
+			if uncounted {
+				f.about.Kind = csvimport.KindCopied
 			}
 			return importFile(cmd.Context(), c, args[0], f)
 		},
 	}
 	f.register(c, cmd, "id")
-	cli.ColumnFlag(cmd, &f.sets.Column)
+	cli.ColumnFlag(cmd, &f.column)
 	cmd.Flags().StringVar(&f.member, "member-column", "member", "column of the file that holds the member")
-	cmd.Flags().BoolVar(&f.sets.Uncounted, "uncounted", false, "leave the counts as they are")
+	cmd.Flags().BoolVar(&uncounted, "uncounted", false, "leave the counts as they are")
 	return cmd
 }

@@ -20,7 +20,7 @@ const (
 )
 
 func replayCommand(c *cli.CLI) *cobra.Command {
-	f := importFlags{kind: csvimport.KindEvents}
+	f := importFlags{about: csvimport.State{Kind: csvimport.KindEvents}}
 	var speed string
 	cmd := &cobra.Command{
 		Use:   "replay FILE.csv[.gz]|-",
@@ -46,14 +46,14 @@ needed.`,
 			if f.speed, err = parseSpeed(speed); err != nil {
 				return err
 			}
-			return addFile(cmd.Context(), c, args[0], f)
+			return importFile(cmd.Context(), c, args[0], f)
 		},
 	}
 	f.register(c, cmd, "item")
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.mapping, "map", nil, "columns that count events, EVENT=COLUMN,…")
-	flags.StringVar(&f.events.Event, "event-column", "event", "column of the file that names the event")
-	flags.StringVar(&f.events.Time, "time-column", "t", "column of the file that holds the time in seconds, for --speed")
+	flags.StringSliceVar(&f.about.Map, "map", nil, "columns that count events, EVENT=COLUMN,…")
+	flags.StringVar(&f.about.Events.Event, "event-column", "event", "column of the file that names the event")
+	flags.StringVar(&f.about.Events.Time, "time-column", "t", "column of the file that holds the time in seconds, for --speed")
 	flags.StringVar(&speed, "speed", speedMax, "times real time, or max")
 	return cmd
 }

@@ -7,7 +7,9 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -104,25 +106,13 @@ func few(names []string) string {
 
 // tally formats the number of groups by node, most first.
 func (v *View) tally(of map[string]int) string {
-	type share struct {
-		name   string
-		groups int
-	}
-	var shares []share
-	for key, groups := range of {
-		if key != "" {
-			shares = append(shares, share{v.nameOf(key), groups})
-		}
-	}
-	slices.SortFunc(shares, func(a, b share) int {
-		if a.groups != b.groups {
-			return b.groups - a.groups
-		}
-		return strings.Compare(a.name, b.name)
-	})
 	var texts []string
-	for _, s := range shares {
-		texts = append(texts, fmt.Sprintf("%s %d", s.name, s.groups))
+	for _, key := range slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(cmp.Compare(of[b], of[a]), strings.Compare(v.nameOf(a), v.nameOf(b)))
+	}) {
+		if key != "" {
+			texts = append(texts, fmt.Sprintf("%s %d", v.nameOf(key), of[key]))
+		}
 	}
 	return strings.Join(texts, ", ")
 }

@@ -24,9 +24,10 @@ type Watch struct {
 	groups map[string]*group
 
 	moved, regained batch
-	disk, memory    refusal
-	voters          refusal
 	votersWere      []string // VotersFull of the last view
+
+	// Since when this node refuses writes for a cause; zero while it does not.
+	disk, memory, voters time.Time
 }
 
 // group is the watch's state of a Group.
@@ -43,9 +44,6 @@ type batch struct {
 	from, to map[string]int // groups, by leader
 	longest  time.Duration  // without a leader
 }
-
-// refusal is something that this node refuses.
-type refusal struct{ since time.Time } // zero while it does not
 
 // NewWatch returns a watch that writes to logger.
 func NewWatch(logger *slog.Logger) *Watch {
@@ -225,47 +223,29 @@ func (b *batch) add(at time.Time, name, from, to string) {
 }
 
 func (w *Watch) checkRoom(v *View) {
-	disk := w.disk.check(v.At, v.Disk.Full)
-	disk.log(w.logger, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args()...)
-	memory := w.memory.check(v.At, v.Memory.Full)
-	memory.log(w.logger, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args()...)
+	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
+	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
 	// The node checks its groups one after the other: wait until it has.
 	if slices.Equal(v.VotersFull, w.votersWere) {
-		voters := w.voters.check(v.At, len(v.VotersFull) > 0)
 		var args []any
-		if voters.stopped {
+		if len(v.VotersFull) > 0 {
 			args = []any{"count", len(v.VotersFull), "groups", few(v.VotersFull)}
 		}
-		voters.log(w.logger, "writes to groups led here", "the disks of most voters are full", "the disks of most voters have room", args...)
+		w.refuses(&w.voters, v.At, len(v.VotersFull) > 0, "writes to groups led here", "the disks of most voters are full", "the disks of most voters have room", args)
 	}
 	w.votersWere = v.VotersFull
 }
 
 func (r Room) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
-// change is a change of a refusal.
-type change struct {
-	stopped, resumed bool
-	after            time.Duration // from stopped to resumed
-}
-
-func (r *refusal) check(at time.Time, full bool) change {
-	switch was := r.since; {
-	case full && was.IsZero():
-		r.since = at
-		return change{stopped: true}
-	case !full && !was.IsZero():
-		r.since = time.Time{}
-		return change{resumed: true, after: at.Sub(was)}
-	}
-	return change{}
-}
-
-func (c change) log(logger *slog.Logger, what, whyStopped, whyResumed string, args ...any) {
+// refuses logs when something stops or resumes, and keeps in since when it stopped.
+func (w *Watch) refuses(since *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {
 	switch {
-	case c.stopped:
-		logger.Warn(what+" stopped", append([]any{"why", whyStopped}, args...)...)
-	case c.resumed:
-		logger.Info(what+" resumed", append([]any{"why", whyResumed, "stopped_for", length(c.after)}, args...)...)
+	case stopped && since.IsZero():
+		*since = at
+		w.logger.Warn(what+" stopped", append([]any{"why", whyStopped}, args...)...)
+	case !stopped && !since.IsZero():
+		w.logger.Info(what+" resumed", append([]any{"why", whyResumed, "stopped_for", length(at.Sub(*since))}, args...)...)
+		*since = time.Time{}
 	}
 }
