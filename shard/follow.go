@@ -293,7 +293,7 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm raf
 		Addrs:    n.addrOf,
 		LogStore: n.cfg.LogStore,
 		NodeLog:  n.log,
-		Room:     n.room.Take,
+		Room:     n.space.Take,
 		Hangs: func(hangs bool) {
 			n.headroom.NoteHang(hangs)
 			n.wakeReconcile()

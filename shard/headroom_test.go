@@ -71,7 +71,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	}
 	var free atomic.Uint64
 	free.Store(estimate - 1)
-	n.room.Free = func() (uint64, error) { return free.Load(), nil }
+	n.space.Free = func() (uint64, error) { return free.Load(), nil }
 	if err := g.TakeSnapshot(); !errors.Is(err, replica.ErrNoRoom) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}

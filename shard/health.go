@@ -6,16 +6,13 @@ import (
 	"github.com/countd/countd/shard/headroom"
 )
 
-// Room is how much of something this node needs and has.
-type Room = headroom.Room
-
 // Health is what an operator should hear of when it changes.
 type Health struct {
 	// Leaders has the groups of which this node has, and is to have, a replica, by number:
 	// the key of the node whose replica may serve as far as this node knows, "" for none.
 	Leaders map[uint32]string
-	Disk    Room // a full one stops writes
-	Memory  Room // full memory stops new rows
+	Disk    headroom.Usage // a full one stops writes
+	Memory  headroom.Usage // full memory stops new rows
 	// VotersFull are the groups led here that take no writes because too few of their
 	// voters have room on their disks, ascending.
 	VotersFull []uint32

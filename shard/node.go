@@ -66,7 +66,7 @@ type Node struct {
 	*sourcesink.Changes // of the sources
 
 	headroom headroom.Headroom
-	room     headroom.DiskRoom
+	space    headroom.SnapshotSpace // free disk, divided among running snapshots
 
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}

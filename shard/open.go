@@ -26,7 +26,6 @@ import (
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/token"
 	"github.com/countd/countd/shard/upkeep"
 )
 
@@ -58,7 +57,7 @@ func Open(cfg Config) (*Node, error) {
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.spill = &tiering.Spill{Tiering: n.tiering, Idle: cfg.FeedIdle, Bodies: n.registry.bodies, Began: time.Now()}
-	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
+	n.space.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
 	n.registry.keyspaces.Store(&keyspaceTable{})
 	n.registry.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
@@ -74,7 +73,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, token.HashOf(id)}
+	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.catalogClient = catalogclient.New(catalogclient.Config{
 		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.registry.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
@@ -104,7 +103,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	room := headroom.Config{
 		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
-		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.room.Free, Logger: n.mux.Limited(),
+		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.space.Free, Logger: n.mux.Limited(),
 	}
 	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
@@ -171,7 +170,7 @@ func (n *Node) start() error {
 	n.running.Go(n.maintenance.Run)
 	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
 	n.running.Go(n.membership.RunRemoved)
-	n.running.Go(n.votersRoom().run)
+	n.running.Go(n.watchVotersDisks)
 	upkeep := &upkeep.Upkeep{
 		Shards: n.registry.kept, View: n.catalog.View, Cluster: n.router.clusterHash, CursorIdle: n.cfg.CursorIdle,
 		DiskFull: &n.headroom.DiskFull, Logger: n.cfg.Logger, Stopping: n.stopping,
@@ -184,10 +183,6 @@ func (n *Node) start() error {
 	n.running.Go(n.tiering.Scrub.RunSuspects)
 	n.running.Go(n.spill.Run)
 	return nil
-}
-
-func (n *Node) votersRoom() votersRoom {
-	return votersRoom{n.cfg.NodeKey, &n.registry, &n.headroom, n.calls, n.stopping}
 }
 
 // record returns this node as the catalog should know it, but for its state.
@@ -269,7 +264,7 @@ func (n *Node) serveCalls() {
 	n.membership.Handle()
 	n.catalogClient.Handle()
 	n.calls.Handle(methodReport, rpc.JSON(n.serveReport))
-	n.calls.Handle(methodRoom, rpc.JSON(n.votersRoom().serve))
+	n.calls.Handle(methodDiskFull, rpc.JSON(n.serveDiskFull))
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

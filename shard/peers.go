@@ -7,7 +7,7 @@ const (
 	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
 	methodRelayRead = "relayread" // a node and parts of reads for it → rows
 	methodReport    = "report"    // → what the node says of itself, as JSON
-	methodRoom      = "room"      // → whether the node's disk is at its reserve
+	methodDiskFull  = "diskfull"  // nothing → whether the node's disk is at its reserve
 	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of then or later, in pieces
 )
 

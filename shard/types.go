@@ -15,7 +15,6 @@ import (
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/sourcesink"
-	"github.com/countd/countd/shard/token"
 )
 
 // The errors of this package that a caller may tell apart. All but
@@ -189,15 +188,6 @@ const (
 
 // MaxStalenessDefault is used for Bounded reads that do not say.
 const MaxStalenessDefault = time.Second
-
-// Token names, for each group that a write touched, the log index that holds it.
-type (
-	Token      = token.Token
-	GroupIndex = token.GroupIndex
-)
-
-// ParseToken reads the text form of a Token.
-func ParseToken(text []byte) (Token, error) { return token.Parse(text) }
 
 // ReadOptions says how fresh a read must be and until when it may wait.
 type ReadOptions struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/headroom"
 )
 
 // watchedParts is a node of four, n1, and the gossip that it hears.
@@ -40,7 +41,7 @@ func TestWatcherGathersTheView(t *testing.T) {
 	known.Groups[2] = catalog.Placement{Target: []string{"n2", "n3", "n4"}}
 	parts := &watchedParts{
 		catalog: known,
-		health:  shard.Health{Leaders: map[uint32]string{1: "n1"}, Disk: shard.Room{Full: true, NeededBytes: 2, HasBytes: 1}, VotersFull: []uint32{1}},
+		health:  shard.Health{Leaders: map[uint32]string{1: "n1"}, Disk: headroom.Usage{Full: true, NeededBytes: 2, HasBytes: 1}, VotersFull: []uint32{1}},
 		heard: map[string]cluster.Member{
 			"n2": {Since: began},
 			"n3": {Since: began, State: cluster.MemberStopping},
@@ -85,7 +86,7 @@ func TestWatcherLogs(t *testing.T) {
 	view := catalog.New().View()
 	view.Nodes["n1"] = catalog.Node{Key: "n1", Name: "n1", State: catalog.NodeActive}
 	lines := make(chan string, 1)
-	parts := &watchedParts{catalog: view, health: shard.Health{Memory: shard.Room{Full: true}}}
+	parts := &watchedParts{catalog: view, health: shard.Health{Memory: headroom.Usage{Full: true}}}
 	w := watch(parts, parts, "n1", cluster.PlanSettingsDefault, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	if line := <-lines; !strings.Contains(line, `msg="writes of new rows stopped"`) {
 		t.Errorf("logged %q", line)

@@ -102,14 +102,12 @@ const rule = `
 	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Parts of writes on their way to a leader.
 	shard/forward: shard/propose shard/rpc internal/wire raftfsm/codec raftfsm/dedup engine source/sink
-	# What names the writes that a read must see.
-	shard/token: shard/errs
 	# Steps of leaders that drop what is of no use any more.
 	shard/upkeep: shard/propose shard/replica raftfsm raftfsm/catalog raftfsm/dedup
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox raftfsm/spill shard/forward shard/token shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.

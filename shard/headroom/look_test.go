@@ -123,8 +123,8 @@ func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
 }
 
 // Concurrent snapshots do not get the same disk space.
-func TestDiskRoomIsGivenOnce(t *testing.T) {
-	room := DiskRoom{Free: func() (uint64, error) { return 100, nil }}
+func TestSnapshotSpaceIsGivenOnce(t *testing.T) {
+	room := SnapshotSpace{Free: func() (uint64, error) { return 100, nil }}
 	give, err := room.Take(60)
 	if err != nil {
 		t.Fatal(err)

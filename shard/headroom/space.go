@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// DiskRoom divides the free disk among the snapshots that are written at the same time.
-type DiskRoom struct {
+// SnapshotSpace divides the free disk among the snapshots that are written at the same time.
+type SnapshotSpace struct {
 	Free func() (uint64, error)
 
 	mu struct {
@@ -20,7 +20,7 @@ type DiskRoom struct {
 
 // Take reserves bytes for a snapshot, or returns ErrNoRoom. The caller must call give once the
 // snapshot is written or has failed.
-func (d *DiskRoom) Take(bytes uint64) (give func(), err error) {
+func (d *SnapshotSpace) Take(bytes uint64) (give func(), err error) {
 	free, err := d.Free()
 	if err != nil {
 		return nil, err
@@ -38,18 +38,18 @@ func (d *DiskRoom) Take(bytes uint64) (give func(), err error) {
 	}, nil
 }
 
-// Room is the need and the supply of memory or disk of this node.
-type Room struct {
+// Usage is what this node needs and has of memory or disk.
+type Usage struct {
 	Full                  bool
 	NeededBytes, HasBytes uint64
 }
 
-func (h *Headroom) Disk() Room {
-	return Room{Full: h.DiskFull.Load(), NeededBytes: h.diskNeeds.Load(), HasBytes: h.diskFree.Load()}
+func (h *Headroom) Disk() Usage {
+	return Usage{Full: h.DiskFull.Load(), NeededBytes: h.diskNeeds.Load(), HasBytes: h.diskFree.Load()}
 }
 
-func (h *Headroom) Memory() Room {
-	return Room{Full: h.MemoryFull.Load(), NeededBytes: h.memoryNeeds.Load(), HasBytes: h.MemoryLimit}
+func (h *Headroom) Memory() Usage {
+	return Usage{Full: h.MemoryFull.Load(), NeededBytes: h.memoryNeeds.Load(), HasBytes: h.MemoryLimit}
 }
 
 // DiskFullError is returned for a write while the disk has too little free space. It wraps

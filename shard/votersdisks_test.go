@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-func TestTooFewWithRoom(t *testing.T) {
+func TestTooFewDisks(t *testing.T) {
 	t.Parallel()
 	three := []raft.ServerID{"a", "b", "c"}
 	for _, test := range []struct {
@@ -20,7 +20,7 @@ func TestTooFewWithRoom(t *testing.T) {
 		full   map[string]bool // by those that answered
 		want   bool
 	}{
-		{"all have room", three, map[string]bool{"a": false, "b": false, "c": false}, false},
+		{"all have free disk", three, map[string]bool{"a": false, "b": false, "c": false}, false},
 		{"one is full", three, map[string]bool{"a": false, "b": true, "c": false}, false},
 		{"two are full", three, map[string]bool{"a": false, "b": true, "c": true}, true},
 		{"one is full, one away", three, map[string]bool{"a": false, "b": true}, true},
@@ -28,7 +28,7 @@ func TestTooFewWithRoom(t *testing.T) {
 		{"another node is full", three, map[string]bool{"a": false, "b": false, "c": false, "d": true}, false},
 		{"one of two is full", three[:2], map[string]bool{"a": false, "b": true}, true},
 	} {
-		if got := tooFewWithRoom(test.voters, test.full); got != test.want {
+		if got := tooFewDisks(test.voters, test.full); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
@@ -48,7 +48,7 @@ func TestMostVotersFull(t *testing.T) {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
 	}
 	followers[0].headroom.DiskFull.Store(true)
-	leader.votersRoom().check()
+	leader.checkVotersDisks()
 	if err := write(); err != nil {
 		t.Errorf("with one disk full: %v", err)
 	}

@@ -1,16 +1,10 @@
-// Package token owns tokens, by which a client names the writes that its reads must see. It
-// knows no shard and never waits.
-//
-// Invariant: a token has one text form, and Parse accepts no other text.
-package token
+package shard
 
 import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
-
-	"github.com/countd/countd/shard/errs"
 )
 
 // GroupIndex is a position in one group's log.
@@ -19,13 +13,13 @@ type GroupIndex struct {
 	Index uint64
 }
 
-// Token names, for each group that a write touched, the log index that holds
-// it. A read that brings it sees the write on any replica. Its text form is
-// base64url without padding of:
+// Token names, for each group that a write touched, the log index that holds the write. A read
+// with the token sees the write on any replica. The text form of a token is base64url without
+// padding of:
 //
 //	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
-	Cluster uint32 // of HashOf: a position in another cluster's log says nothing
+	Cluster uint32 // clusterHashOf the cluster: a position in another cluster's log means nothing
 	At      []GroupIndex
 }
 
@@ -35,8 +29,8 @@ const (
 	tokenElementsMax = 1024 // no request touches more groups
 )
 
-// HashOf is what tokens hold of a cluster's id.
-func HashOf(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
+// clusterHashOf returns the hash of a cluster's id that tokens and sources hold.
+func clusterHashOf(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {
@@ -49,30 +43,30 @@ func (t Token) AppendText(dst []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, raw)
 }
 
-// Parse reads a token's text form, exactly as AppendText makes it. It never
-// returns a token with one group twice, nor with an index of 0.
-func Parse(text []byte) (Token, error) {
+// ParseToken parses a token's text form. It accepts only the text that AppendText makes. It never
+// returns a token with one group twice, or with an index of 0.
+func ParseToken(text []byte) (Token, error) {
 	raw, err := base64.RawURLEncoding.Strict().AppendDecode(nil, text)
 	if err != nil || len(raw) < tokenHeadBytes || raw[0] != tokenVersion {
-		return Token{}, errs.ErrBadToken
+		return Token{}, ErrBadToken
 	}
 	t := Token{Cluster: binary.LittleEndian.Uint32(raw[1:])}
 	for raw = raw[tokenHeadBytes:]; len(raw) > 0; {
 		group, n := binary.Uvarint(raw)
 		if n <= 0 || group > 1<<32-1 || len(t.At) == tokenElementsMax {
-			return Token{}, errs.ErrBadToken
+			return Token{}, ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
-		// No write has index 0, and Index tells an absent group by it.
+		// No write has index 0: Index returns it for an absent group.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
-			return Token{}, errs.ErrBadToken
+			return Token{}, ErrBadToken
 		}
 		t.At = append(t.At, GroupIndex{uint32(group), index})
 		raw = raw[n+m:]
 	}
-	// Base64 passes line breaks over and uvarints can be longer than need be.
+	// Base64 ignores line breaks, and a uvarint may be longer than necessary.
 	if !bytes.Equal(t.AppendText(nil), text) {
-		return Token{}, errs.ErrBadToken
+		return Token{}, ErrBadToken
 	}
 	return t, nil
 }

@@ -1,12 +1,10 @@
-package token
+package shard
 
 import (
 	"encoding/base64"
 	"errors"
 	"slices"
 	"testing"
-
-	"github.com/countd/countd/shard/errs"
 )
 
 func TestTokens(t *testing.T) {
@@ -21,7 +19,7 @@ func TestTokens(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := token.AppendText([]byte("x"))[1:]
-			got, err := Parse(text)
+			got, err := ParseToken(text)
 			if err != nil || got.Cluster != token.Cluster || !slices.Equal(got.At, token.At) {
 				t.Errorf("%s became %v, %v", text, got, err)
 			}
@@ -53,7 +51,7 @@ func TestTokens(t *testing.T) {
 		"too many groups":        string(Token{At: append(slices.Clone(many.At), GroupIndex{5000, 1})}.AppendText(nil)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := Parse([]byte(bad)); !errors.Is(err, errs.ErrBadToken) {
+			if got, err := ParseToken([]byte(bad)); !errors.Is(err, ErrBadToken) {
 				t.Errorf("%q was taken for %v, %v", bad, got, err)
 			}
 		})
@@ -64,9 +62,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(Token{Cluster: 9, At: []GroupIndex{{1, 2}, {1<<32 - 1, 1<<64 - 1}}}.AppendText(nil))
 	f.Add([]byte("Ag"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		token, err := Parse(text)
+		token, err := ParseToken(text)
 		if err != nil {
-			if !errors.Is(err, errs.ErrBadToken) || token.At != nil {
+			if !errors.Is(err, ErrBadToken) || token.At != nil {
 				t.Fatalf("%v, %v", token, err)
 			}
 			return
