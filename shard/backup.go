@@ -12,15 +12,14 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// ErrNotBackedUp is returned by OpenSnapshot for a group that no keyspace has:
-// the catalog's own is made anew with a new cluster.
+// ErrNotBackedUp is returned by OpenSnapshot for a group of no keyspace. A backup leaves out the
+// catalog's group, because a new cluster makes its own.
 var ErrNotBackedUp = errors.New("only groups of keyspaces are backed up")
 
-// Snapshot is a snapshot of one shard on its way out.
+// Snapshot is a snapshot of one shard that a caller reads.
 type Snapshot = replica.Snapshot
 
-// LeaderOf returns the key of the node that leads a group, as far as this node
-// knows, or "".
+// LeaderOf returns the key of the node that leads a group, as far as this node knows, or "".
 func (n *Node) LeaderOf(number uint32) string {
 	if number == catalogGroup {
 		return n.registry.meta.Leader()
@@ -31,12 +30,11 @@ func (n *Node) LeaderOf(number uint32) string {
 	return ""
 }
 
-// OpenSnapshot takes a snapshot of a shard that this node leads, between two
-// entries, with all in it that was acknowledged before the call. It is one of
-// the group's own snapshots, read back and checked whole before it is handed
-// out. ErrNoLeader means that another node leads the group, ErrOverloaded that
-// none had begun by the end of ctx, or that it failed behind that.
-func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapshot, error) {
+// OpenSnapshot takes a snapshot of a shard that this node leads. The snapshot has everything that
+// was acknowledged before the call. It is one of the group's own snapshots, read back and checked
+// whole. If another node leads the group, OpenSnapshot returns ErrNoLeader. If no snapshot
+// succeeds until ctx ends, it returns ErrOverloaded.
+func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, error) {
 	g := n.registry.shardOf(number)
 	if g == nil {
 		return nil, ErrNotBackedUp
@@ -50,8 +48,8 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 		if err == nil {
 			return s, nil
 		}
-		// It is put off while the members change, may be replaced by another leader's
-		// before it is open, and is worth nothing if the others cannot be asked.
+		// The snapshot waits while the group's members change. Another leader's snapshot may
+		// replace it before it is open. Without a proof by the other voters it is worth nothing.
 		select {
 		case <-time.After(retry.PauseMax):
 		case <-ctx.Done():
@@ -60,15 +58,15 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 	}
 }
 
-// openProved takes a snapshot of a group that this node leads, and proves then that
-// no later leader had acknowledged anything before.
-func (n *Node) openProved(ctx context.Context, r *replica.Replica, g *shardReplica) (*replica.Snapshot, error) {
+// openProved takes a snapshot of a group that this node leads. It then proves that no later leader
+// had acknowledged anything before the snapshot.
+func (n *Node) openProved(ctx context.Context, r *replica.Replica, g *shardReplica) (*Snapshot, error) {
 	term := r.ReadyTerm()
 	s, err := r.OpenSnapshot(ctx, g.kind, g.of())
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), prover.ConfirmTimeout) // it may have ended since
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), prover.ConfirmTimeout) // ctx may have ended during the snapshot
 	defer cancel()
 	if !n.asking.Begin() {
 		return nil, errors.Join(ErrDraining, s.Close())

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
-// one for which another replica may be asked, or ErrOverloaded.
+// get fills rows, width counts for each key, from a table of this replica, cold rows included. Its
+// error is ErrOverloaded, or one after which another replica may be asked.
 func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
 	table := r.fsm.TableOf(of)
 	missing := table.GetMany(keys, width, rows, nil)
@@ -24,7 +24,7 @@ func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, rows []in
 	return r.readCold(table, keys, missing, width, rows, deadline)
 }
 
-// readCold fills the rows of keys that GetMany found missing.
+// readCold fills the rows of those keys that GetMany reported as missing.
 func (r *localReplica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
 	err := tiering.EachRead(len(missing), deadline, func(ctx context.Context, m int) error {
 		i := missing[m]
@@ -33,13 +33,14 @@ func (r *localReplica) readCold(table *engine.Table, keys []uint64, missing []in
 	return r.tableFailure(table, err)
 }
 
-// eachBody calls read, which may read a feed or an outbox from disk, with 0 to n-1, some at
-// once, until one fails. Its error is as that of get.
+// eachBody calls read for each i in [0, n), several at once, until one call fails. read may read
+// a feed or an outbox from disk. eachBody returns the same errors as get.
 func (r *localReplica) eachBody(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	return r.bodyFailure(tiering.EachRead(n, deadline, read))
 }
 
-// bodyFailure is coldFailure for feeds and outboxes, which are repaired if they are damaged.
+// bodyFailure is coldFailure for feeds and outboxes. It records damage, so that the node repairs
+// the replica.
 func (r *localReplica) bodyFailure(err error) error {
 	if errors.Is(err, cold.ErrDamaged) {
 		r.damage.Note(err)
@@ -47,8 +48,8 @@ func (r *localReplica) bodyFailure(err error) error {
 	return coldFailure(err)
 }
 
-// tableFailure is coldFailure for the cold rows of a table, which are repaired if they are
-// damaged. A table that a snapshot has replaced meanwhile holds no cold rows any more.
+// tableFailure is bodyFailure for the cold rows of a table. It ignores damage in a table that a
+// snapshot has replaced meanwhile: that table no longer has cold rows.
 func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(raftfsm.TableCounts) == table {
 		r.damage.Note(err)
@@ -56,7 +57,7 @@ func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	return coldFailure(err)
 }
 
-// coldFailure returns the error for the caller of a read that the disk failed with err.
+// coldFailure returns the error of a read after the disk returned err.
 func coldFailure(err error) error {
 	switch {
 	case err == nil:
@@ -68,7 +69,7 @@ func coldFailure(err error) error {
 	}
 }
 
-// failedAlone is err, of rows that this node could not read and no other node has.
+// failedAlone wraps the error of rows that this node cannot read and no other node has.
 func (g *shardReplica) failedAlone(err error) error {
 	if errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged) {
 		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}
@@ -76,7 +77,8 @@ func (g *shardReplica) failedAlone(err error) error {
 	return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 }
 
-// has reports whether there is a row other than zeros, or it cannot be told by the deadline.
+// has reports whether a row has a count other than 0. If it cannot read the row by the deadline, it
+// reports true.
 func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) bool {
 	var row [engine.ColumnsMax]int64
 	if !r.fsm.TableOf(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
@@ -85,8 +87,8 @@ func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) boo
 	return row != [engine.ColumnsMax]int64{}
 }
 
-// readRun returns up to a chunk of rows of a table from a key on, as rows has them. If cold
-// rows cannot be read, another replica may be asked.
+// readRun returns up to a chunk of rows of a table from a key on, in the form of rows. If it cannot
+// read cold rows, another replica may be asked.
 func (r *localReplica) readRun(table *engine.Table, q *remoteRead) ([]int64, error) {
 	rows := []int64{0}
 	err := table.Scan(q.keys[0], q.width, func(p *engine.Page) bool {

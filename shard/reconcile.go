@@ -8,15 +8,15 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// reconcileTick is how often a node compares its groups with the catalog
-// when nothing tells it to.
+// reconcileTick is the interval at which a node compares its groups with the catalog while nothing
+// wakes it.
 const reconcileTick = 500 * time.Millisecond
 
-// runReconcile keeps the groups of this node as the catalog has them: it holds
-// replicas of those that it is a target of, drops those that it was removed
-// from or whose keyspace was dropped, changes the members of those that it leads, and hands over what it
-// should not lead. It keeps no state but theirs. Open starts it, Close stops and
-// waits for it.
+// runReconcile makes this node's groups what the catalog wants. It opens the replicas that this
+// node is to hold, and deletes those that were removed from their group or whose keyspace was
+// dropped. It changes the members of the groups that this node leads, and hands over those that
+// the node should not lead. It keeps no state of its own. Open starts it; Close stops it and
+// waits.
 func (n *Node) runReconcile() {
 	tick := time.NewTicker(reconcileTick)
 	defer tick.Stop()
@@ -42,11 +42,11 @@ func (n *Node) reconcile() {
 	view := n.catalog.View()
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
-	tellCatalog := true // until it does not answer: the other groups are not to wait for it
+	tellCatalog := true // until the catalog does not answer: the other groups must not wait for it
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if r != nil && r.mustReopen.Load() {
-			_ = n.reopen(g, r) // which has ended the process, or follow opens it
+			_ = n.reopen(g, r) // after an error the process ends, or follow opens the replica
 			r = g.replica.Load()
 		}
 		if r == nil {
@@ -64,9 +64,9 @@ func (n *Node) reconcile() {
 	}
 }
 
-// dropIfRemoved closes and deletes a replica that will never be a member of its group
-// again: the catalog has retired its number, and the group's leader says that it is in
-// no configuration. A replica that merely missed a message is not.
+// dropIfRemoved closes and deletes a replica that will never be a member of its group again: the
+// catalog has retired its number, and the group's leader proved that no configuration has it. A
+// replica that merely missed a message stays.
 func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.View) {
 	if !n.membership.WasRemoved(g.number, r.group.Number(), g.leader(), view) {
 		return
@@ -76,8 +76,9 @@ func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.Vie
 	}
 }
 
-// finishDeletions begins to delete what was moved aside, unless that is under way. Pebble waits while
-// the disk is full, and the groups led here must not: they are to be handed over.
+// finishDeletions starts to delete the replicas that were moved aside, unless that is running.
+// Pebble waits while the disk is full. The groups led here must not wait, because the node hands
+// them over then.
 func (n *Node) finishDeletions() {
 	if !n.registry.dirs.AnyUnfinished() || n.finishing.Swap(true) {
 		return
@@ -94,8 +95,8 @@ func (n *Node) finishDeletions() {
 	})
 }
 
-// lacks reports whether an error in opening or deleting replicas passes once the machine has disk
-// and file descriptors. What failed is then left to the next reconcile, and logged.
+// lacks reports whether an error from opening or deleting replicas will pass once the machine has
+// disk and file descriptors again. If so, it logs the error, and the next reconcile retries.
 func (n *Node) lacks(err error) bool {
 	if !scarce.Is(err) {
 		return false
@@ -104,7 +105,7 @@ func (n *Node) lacks(err error) bool {
 	return true
 }
 
-// wakeReconcile has runReconcile look again at once.
+// wakeReconcile makes runReconcile reconcile again at once.
 func (n *Node) wakeReconcile() {
 	select {
 	case n.reconcileNow <- struct{}{}:

@@ -16,26 +16,27 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// This file gives a replica whose cold rows cannot be read those of another: a whole
-// snapshot, put beside the replica's own log and vote as one that raft was sent and
-// had no time to cut the log behind. What the replica has promised it keeps, so it is a
-// voter all the while; a wiped one could not be. Rows of single blocks would not do: a
-// replica that cannot apply an entry stands still, the others do not, and none of them
-// has the rows of that moment any more.
+// This file repairs a replica whose cold rows cannot be read, by a whole snapshot of another
+// replica. The node stores the snapshot beside the replica's own log and vote, as if raft had
+// received it and had not yet cut the log. The replica keeps what it has promised, so it stays a
+// voter; a wiped replica could not. Single blocks of rows would not do: a replica that cannot
+// apply an entry stands still while the others go on, and none of those has the rows of that
+// moment any more.
 
 const (
-	// repairAgainAfter is how long after a repair began, of which a node has one at a
-	// time, the same replica may have its next: others have their turn meanwhile.
+	// repairAgainAfter is the least time between two repairs of the same replica. A node runs one
+	// repair at a time, so the others get their turn.
 	repairAgainAfter = 10 * time.Second
-	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first
-	// comes once the other node has written the snapshot.
+	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first piece comes
+	// once the other node has written the snapshot.
 	repairSilenceMax = 2 * time.Minute
-	// repairPieceBytes is what a snapshot travels in: little beside streamWindowBytes.
+	// repairPieceBytes is the size of the pieces of a snapshot. It is small beside the window of a
+	// stream.
 	repairPieceBytes = 256 << 10
 )
 
-// repairIfDamaged begins to repair a replica that needs it, unless it leads, when it is
-// to be handed over first, or another is being repaired. runReconcile calls it.
+// repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the replica
+// leads: then the node hands the group over first. runReconcile calls it.
 func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.damage.Note(err)
@@ -52,7 +53,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 			select {
 			case <-n.stopping:
 				cancel()
-			case <-r.group.Done(): // whoever closes it waits
+			case <-r.group.Done(): // its Close waits for the repair
 				cancel()
 			case <-ctx.Done():
 			}
@@ -63,18 +64,17 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	})
 }
 
-// mayRepair reports whether a replica that is damaged may be away for a moment, and can be
-// repaired.
+// mayRepair reports whether a damaged replica can be repaired, and may be closed for a moment.
 func (n *Node) mayRepair(r *localReplica) bool {
 	if r.damage.OfBodies() && r.group.SoleVoter() {
-		return true // it has them in its snapshot and log, and nobody to hand over to
+		return true // its own snapshot and log have the bodies, and no other voter could lead
 	}
 	return !n.router.alone() && !r.group.Leads()
 }
 
-// repair replaces what a replica holds by what another has. Feeds and outboxes need none:
-// those on disk are of one life of the replica, and it has all of them in its own snapshot
-// and log.
+// repair replaces the state of a replica by that of another. For feeds and outboxes it only opens
+// the replica again: their records on disk live as long as the process, and the replica's own
+// snapshot and log have all of them.
 func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
 	if r.damage.OfBodies() {
 		return n.reopen(g, r)
@@ -89,8 +89,8 @@ func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) err
 	return err
 }
 
-// fetchSnapshot makes another node's snapshot of a group the newest of the replica here.
-// It reads it whole, and leaves everything as it was if it is not.
+// fetchSnapshot makes another node's snapshot of a group the newest of the replica here. If the
+// snapshot does not arrive whole, everything stays as it was.
 func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -111,7 +111,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.
 	})
 }
 
-// heard reads a stream, and puts off what a timer does each time that something comes.
+// heard reads a stream, and restarts the timer of silence with each piece.
 type heard struct {
 	stream  *rpc.Stream
 	silence *time.Timer
@@ -147,12 +147,12 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 	return &meta, nil
 }
 
-// reopen opens a replica again, with its newest snapshot and the log behind that.
+// reopen closes a replica and opens it again, from its newest snapshot and the log after it.
 func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
 	if n.draining.Load() || g.replica.Load() != r {
-		return nil // the next start finds the snapshot, or there is no replica any more
+		return nil // the next start finds the snapshot, or the replica is gone
 	}
 	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
 	g.replica.Store(nil)
@@ -168,9 +168,8 @@ func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	return err
 }
 
-// serveSnapshot sends another node a snapshot of a replica here that is of an entry or
-// a later one: first what raft knows of it, as JSON, then raftfsm's stream with the cold
-// rows in it.
+// serveSnapshot sends another node a snapshot of a replica here, of the requested entry or a later
+// one: first raft's metadata as JSON, then raftfsm's stream, which includes the cold rows.
 func (n *Node) serveSnapshot(ctx context.Context, request []byte, send func([]byte) error) error {
 	q := wire.Reader{Rest: request}
 	number, from := uint32(q.UintTo(1<<32-1)), q.Uint()

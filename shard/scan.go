@@ -18,8 +18,11 @@ func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, wid
 		query: readQuery{of: readCounts, width: width, chunk: min(limit, limit/len(groups)+scanSlack)}}
 	runs := make([]run, len(groups))
 	for i, g := range groups {
-		from, found := firstKey(groups[0].route, after, hasAfter, i)
-		runs[i] = run{group: g, from: from, ended: !found}
+		runs[i] = run{group: g}
+		if hasAfter {
+			from, found := s.route.FirstAbove(after, i)
+			runs[i].from, runs[i].ended = from, !found
+		}
 	}
 	r := &ScanResult{}
 	for len(r.IDs) < limit {
@@ -50,79 +53,59 @@ func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, wid
 	return r, nil
 }
 
-const (
-	// scanSlack is how many rows above its even share of a page a shard is read
-	// for at once. Reading a whole page of every shard would take shards times
-	// the memory; ids that are spread evenly rarely need a second look.
-	scanSlack = 64
-)
+// A scan reads scanSlack rows more from each shard than the shard's even share of a page. To read
+// a whole page from each would take as many times the memory as there are shards. Ids that are
+// spread evenly rarely need a second read.
+const scanSlack = 64
 
-// firstKey returns the least key of a shard whose id lies above after, and
-// false when there is none.
-func firstKey(r keyspace.Route, after uint64, hasAfter bool, shard int) (uint64, bool) {
-	if !hasAfter {
-		return 0, true
-	}
-	return r.FirstAbove(after, shard)
-}
-
-// scan is what all shards of one scan are asked alike.
+// scan is the part of a scan that is the same for all shards.
 type scan struct {
 	reader *reader
 	opt    *ReadOptions
 	route  keyspace.Route
 	query  readQuery
 
-	dropped []int // columns, by number, whose counts make no row
+	dropped []int // numbers of the dropped columns: their counts are not shown
 }
 
-// run is the next rows of one shard, those that are read and those behind.
+// run is the position of a scan in one shard.
 type run struct {
 	group *shardReplica
-	from  uint64 // key that the next read begins at
-	ended bool   // there is nothing from there on
+	from  uint64 // the key at which the next read begins
+	ended bool   // the shard has no rows from there on
 
-	rows []int64 // of each row the id, then the counts
+	rows []int64 // read but not merged: of each row the id, then the counts
 }
 
-// fill reads up to a chunk of rows when there are none at hand: here, or where
-// the shard is.
+// fill reads rows in chunks, here or on another node, until it has some or the shard ends.
 func (s *scan) fill(r *run) error {
 	for len(r.rows) == 0 && !r.ended {
-		if err := s.fillOnce(r); err != nil {
+		rep, err := s.reader.admitted(r.group, s.opt, time.Now())
+		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func (s *scan) fillOnce(r *run) error {
-	rep, err := s.reader.admitted(r.group, s.opt, time.Now())
-	if err != nil {
-		return err
-	}
-	rows, err := s.reader.fetch(r.group, rep, s.query, []uint64{r.from}, s.opt)
-	if err != nil {
-		return err
-	}
-	r.rows, r.ended = rows[1:], int(rows[0]) < s.query.chunk
-	size := 1 + s.query.width
-	if !r.ended {
-		last := uint64(r.rows[len(r.rows)-size])
-		r.from, r.ended = last+1, last == 1<<64-1
-	}
-	shown := r.rows[:0]
-	for row := range slices.Chunk(r.rows, size) {
-		row[0] = int64(s.route.IDOf(r.group.shard, uint64(row[0])))
-		if s.shows(row[1:]) {
-			shown = append(shown, row...)
+		rows, err := s.reader.fetch(r.group, rep, s.query, []uint64{r.from}, s.opt)
+		if err != nil {
+			return err
+		}
+		size, ended := 1+s.query.width, int(rows[0]) < s.query.chunk
+		if rows = rows[1:]; !ended {
+			last := uint64(rows[len(rows)-size])
+			r.from, ended = last+1, last == 1<<64-1
+		}
+		r.rows, r.ended = rows[:0], ended
+		for row := range slices.Chunk(rows, size) {
+			row[0] = int64(s.route.IDOf(r.group.shard, uint64(row[0])))
+			if s.shows(row[1:]) {
+				r.rows = append(r.rows, row...)
+			}
 		}
 	}
-	r.rows = shown
 	return nil
 }
 
-// shows zeroes the counts of dropped columns, and reports whether the row has any other count.
+// shows sets the counts of dropped columns to 0. It reports whether the row has any other count;
+// without dropped columns, each row counts.
 func (s *scan) shows(counts []int64) bool {
 	if len(s.dropped) == 0 {
 		return true

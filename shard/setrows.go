@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// setQuery is what a read asks of sets, beside its keys.
+// setQuery is the query of a read of sets, apart from its keys.
 type setQuery struct {
 	column uint8
-	member uint64       // of readContains: who is looked for in the set of each key
+	member uint64       // of readContains: the member to find in the set of each key
 	page   members.Page // of readMembers and readRows
 }
 
-// setRows reads sets of this replica. The error is one for which another replica may be asked.
+// setRows reads sets of this replica. After an error, another replica may be asked.
 func (r *localReplica) setRows(q *setQuery, of readOf, keys []uint64) ([]int64, error) {
 	if r.counters == nil || r.counters.Members() == nil {
 		return nil, fmt.Errorf("%w: the shard has no members", ErrNoQuorum)
@@ -51,8 +51,9 @@ func (r *localReplica) setRows(q *setQuery, of readOf, keys []uint64) ([]int64, 
 	return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
 }
 
-// appendTo appends the column, the member (8), the limit, and 1, the stamp and the id (8) of
-// the last entry of the page before, or 0.
+// appendTo appends:
+//
+//	column (1) | member (8) | limit | flag: the page continues (1) | if so, stamp and id (8) of the last entry of the page before
 func (q *setQuery) appendTo(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(append(dst, q.column), q.member)
 	dst = append(binary.AppendUvarint(dst, uint64(q.page.Limit)), wire.Bit(q.page.Continues))
@@ -71,8 +72,8 @@ func parseSetQuery(r *wire.Reader) setQuery {
 	return q
 }
 
-// appendList appends a list as a row: the number of entries, 1 if there may be more, then of
-// each entry the stamp and the id.
+// appendList appends a list as a row: the number of entries, 1 if there may be more or else 0, then
+// the stamp and the id of each entry.
 func appendList(row []int64, list *members.List) []int64 {
 	row = append(row, int64(len(list.Entries)), int64(wire.Bit(list.More)))
 	for _, e := range list.Entries {
@@ -81,7 +82,7 @@ func appendList(row []int64, list *members.List) []int64 {
 	return row
 }
 
-// listOf reads what appendList wrote.
+// listOf parses a row of appendList.
 func listOf(row []int64) members.List {
 	list := members.List{More: row[1] != 0}
 	for e := range slices.Chunk(row[2:], 2) {

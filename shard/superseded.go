@@ -8,46 +8,45 @@ import (
 )
 
 const (
-	// supersededLookEvery is how often a call that waits for the leader of a group
-	// is compared with who leads it by now.
-	supersededLookEvery = 250 * time.Millisecond
-	// supersededLooks is how often the node that was called is not seen to lead
-	// until the call is given up: one that handed the group over has answered by
-	// then.
-	supersededLooks = 2
+	// leaderCheckEvery is the interval between checks, during a call to the leader of a group,
+	// whether that node still leads.
+	leaderCheckEvery = 250 * time.Millisecond
+	// leaderChecksMax checks in a row that find another leader end the call. A node that merely
+	// handed the group over answers sooner.
+	leaderChecksMax = 2
 )
 
-// whileLed returns a context that ends when the node that is called has not led
-// the group, or not been heard of, for a while. One that is paused or cut off does not answer; what waits
-// in line behind the call would wait until its connection is given up, which takes
-// far longer than to elect another leader.
+// whileLed returns a context that ends once the called node has not led the group, or has been
+// silent, for leaderChecksMax checks. A node that is paused or cut off does not answer. Without
+// this context, everything queued behind the call would wait until the connection is given up.
+// That takes far longer than the election of another leader.
 func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
 	return wr.while(ctx, func(ctx context.Context) bool {
 		return !wr.calls.Doubtful(node) && wr.leaderBy(ctx, g, node) == node
 	})
 }
 
-// while returns a context that ends when a condition has not held for a while.
+// while returns a context that ends once a condition has not held for leaderChecksMax checks.
 //
-// Its goroutine starts with the first look, since most calls are answered before. It
-// ends with the context, which the caller ends; closing waits for it as for all that asks.
+// Its goroutine starts with the first check, because most calls end sooner. It ends with the
+// context, which the caller cancels. Close waits for it, as for all questions.
 func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	wr.asking.Add(1)
-	first := time.AfterFunc(supersededLookEvery, func() {
+	first := time.AfterFunc(leaderCheckEvery, func() {
 		defer wr.asking.Done()
-		look := time.NewTicker(supersededLookEvery)
-		defer look.Stop()
-		for seen := 0; ; {
+		tick := time.NewTicker(leaderCheckEvery)
+		defer tick.Stop()
+		for failed := 0; ; {
 			if holds(ctx) {
-				seen = 0
-			} else if seen++; seen == supersededLooks {
+				failed = 0
+			} else if failed++; failed == leaderChecksMax {
 				break
 			}
 			select {
 			case <-ctx.Done():
 				return
-			case <-look.C:
+			case <-tick.C:
 			}
 		}
 		cancel()
@@ -60,9 +59,9 @@ func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (
 	}
 }
 
-// leaderBy returns who leads a group as the replica here knows it or, if there is
-// none that would, as one of the nodes that hold it says: the one that is called
-// unless another node knows better.
+// leaderBy returns the leader of a group. The replica here knows it while it is in touch with its
+// group. Otherwise leaderBy asks another node that holds the group, and returns the called node
+// unless that node knows better.
 func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) string {
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()
@@ -71,7 +70,7 @@ func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) 
 	if other == "" || other == called {
 		return called
 	}
-	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
+	ctx, cancel := context.WithTimeout(ctx, leaderCheckEvery)
 	defer cancel()
 	_, err := wr.prover.Confirm(ctx, other, g.number)
 	if err == nil {

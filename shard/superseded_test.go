@@ -37,7 +37,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 		select {
 		case <-asLed.Done():
 			return false
-		case <-time.After(supersededLookEvery * (supersededLooks + 2)):
+		case <-time.After(leaderCheckEvery * (leaderChecksMax + 2)):
 			return true
 		}
 	})

@@ -30,7 +30,9 @@ const (
 )
 
 // clusterHashOf returns the hash of a cluster's id that tokens and sources hold.
-func clusterHashOf(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
+func clusterHashOf(id [16]byte) uint32 {
+	return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli))
+}
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {
