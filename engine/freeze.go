@@ -54,8 +54,8 @@ func (s *segment) worthFolding(share int) bool {
 type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
-	page        Page // its rows, including cold ones
-	// Generations of pieces of page, rowsMax rows each at most. Without pieces, new ids
+	page        Page // its rows, including cold ones, on their way to disk
+	// Generations of pieces of page, rowsMax rows each at most, or one of sealed rows. Without pieces, new ids
 	// in a cold segment would make it ever larger, as only rows in memory split a
 	// segment. Each piece but the first begins at its first row.
 	pieces      []*Page
@@ -95,7 +95,7 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 		}
 	}
 	for _, f := range leaving {
-		unneeded, replaced := t.replaceFrozen(f)
+		unneeded, replaced := t.replaceFrozen(f, rowsMax)
 		for _, part := range unneeded {
 			part.release() // outside of all locks, as it may wait for the disk
 		}
@@ -138,21 +138,30 @@ func (f *frozen) parts() []*coldPart {
 	return parts
 }
 
-// replaceFrozen replaces a segment whose rows are now on disk by one segment for each
-// generation. In memory these have only the rows written since the capture, and rows of
+// successorLocked returns the state of f.s now, and its place in the directory, or nil if it was split, joined
+// or moved out of its array since the capture.
+func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
+	d = t.dir.Load()
+	i = d.find(f.first)
+	if now = d.segs[i].Load(); d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
+		now = nil
+	}
+	return d, i, now
+}
+
+// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for
+// each generation. In memory these have only the rows written since the capture, and rows of
 // zeros for those deleted since. Readers see them only once they are complete. It returns
-// false if the segment was split, joined or frozen meanwhile, or too much of it was
-// written. unneeded are the parts, some nil, that the caller must release.
-func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
+// false if the segment was split, joined or replaced meanwhile, or if it would have more than most
+// rows in memory. unneeded are the parts, some nil, that the caller must release.
+func (t *Table) replaceFrozen(f *frozen, most int) (unneeded []*coldPart, replaced bool) {
 	t.writing.Lock() // Apply may be about to use rows that it brought into memory
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	defer t.unlock()
 	made := f.parts()
-	d := t.dir.Load()
-	i := d.find(f.first)
-	now := d.segs[i].Load()
-	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
+	d, i, now := t.successorLocked(f)
+	if now == nil {
 		return made, false
 	}
 	rows := f.s.changed(now, len(made) > 0)
@@ -163,7 +172,7 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
 			rows = append(rows, slotID{id, noSlot})
 		}
 	}
-	if len(rows) > rowsMax {
+	if len(rows) > most {
 		return made, false
 	}
 	t.coldParts.Add(-now.cold.parts())
@@ -183,8 +192,12 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
 			n++
 		}
 		segs[j] = t.mustRebuild(now, rows[:n], 1, part.first, part.last)
-		segs[j].cold = part
-		t.addColdLocked(part.last)
+		segs[j].cold, segs[j].seal.again = part, now.seal.again
+		if part.onDisk() {
+			t.addColdLocked(part.last)
+		} else if now == f.s {
+			segs[j].watched = now.watched & toFreeze // unwritten, so it keeps the mark of Watch
+		}
 		rows = rows[n:]
 	}
 	if len(segs) == 1 {

@@ -19,9 +19,14 @@ func (p *Page) pieces() []*Page {
 	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
 	for i := range pieces {
 		from, to := len(p.IDs)*i/len(pieces), len(p.IDs)*(i+1)/len(pieces)
-		pieces[i] = &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+		pieces[i] = p.slice(from, to)
 	}
 	return pieces
+}
+
+// slice returns a page of rows from … to-1. It aliases p.
+func (p *Page) slice(from, to int) *Page {
+	return &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
 }
 
 func (p *Page) clear(width int) {

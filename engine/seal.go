@@ -22,9 +22,6 @@ const (
 	// lookMax bounds the segments that one call checks, during which it blocks writes:
 	// about 50 µs.
 	lookMax = 256
-	// sealTriesMax bounds how often replaceSealed collects the rows that were written
-	// meanwhile, before it gives up on the segment as too busy.
-	sealTriesMax = 4
 )
 
 func (s *sealState) putOff() {
@@ -44,19 +41,16 @@ func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, 
 		return 0, next, more
 	}
 	var c collector
-	p, err := c.collectAll(f.s, 0, f.s.widest())
-	if err != nil {
-		return 0, next, more // impossible: no row of the segment is on disk
-	}
+	p, _ := c.collectAll(f.s, 0, f.s.widest()) // rows in memory never fail to load
 	before, bytes := f.s.cold.sealed(), f.s.bytes()
 	if before != nil {
 		if f.s.worthMelting(before) || len(p.IDs) < sealRowsMin || len(p.IDs) > rowsMax {
-			t.melt(f, p)
+			t.melt(f)
 			return 0, next, more
 		}
 		bytes += before.bytes()
 	}
-	if packed := new(Sealer).seal(p, &t.salts); packed != nil && packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
+	if packed := new(Sealer).seal(p, &t.salts); packed != nil && packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, packed) {
 		return packed.rows, next, more
 	}
 	t.putOff(f)
@@ -110,107 +104,12 @@ func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) boo
 // sealing saves.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
-// replaceSealed replaces the rows of f.s, which are p, by packed, and keeps rows that
-// were written meanwhile over them. It collects those without blocking the writer, so
-// more may be written during that. It returns false if the writes do not stop within
-// sealTriesMax, if too many rows changed, or if the segment has another shape.
-func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
-	now := f.s
-	for range sealTriesMax {
-		over := f.over(now, p, packed)
-		if len(over.IDs) > packed.rows/(2*meltShare) {
-			return false
-		}
-		n := t.salts.segmentOf(over, f.first, f.last)
-		n.cold = &coldPart{generation: packed, first: f.first, last: f.last}
-		n.seal = sealState{again: now.seal.again}
-		var ok bool
-		if now, ok = t.swapSealed(f, now, n); ok {
-			return true
-		}
-		if now == nil {
-			return false
-		}
-	}
-	return false
-}
-
-// swapSealed replaces now by n. If now is no longer in the table, it returns its
-// successor, captured, or nil if that has another shape.
-func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	d := t.dir.Load()
-	i := d.find(f.first)
-	if d.first(i) != f.first || d.last(i) != f.last {
-		return nil, false
-	}
-	s := d.segs[i].Load()
-	if s == now { // unwritten, so n may inherit the mark of Watch
-		n.epoch, n.watched = t.mu.epoch, now.watched&toFreeze
-		d.segs[i].Store(n)
-		return s, true
-	}
-	if s.cold != f.s.cold {
-		return nil, false
-	}
-	s.watched |= toSeal
-	return s, false
-}
-
-// over returns the rows of now, a later state of f.s, that differ from the sealed ones.
-func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
-	over := &Page{Width: max(now.columns(), p.Width)}
-	var is, says [ColumnsMax]int64
-	now.each(func(slot int, id uint64) {
-		now.load(slot, is[:])
-		if packed.read(id, says[:]); is != says {
-			over.add(id, is[:over.Width])
-		}
-	})
-	if now != f.s { // rows outside of the earlier part that are absent now were deleted
-		clear(is[:])
-		for _, id := range p.IDs {
-			if !now.cold.mayHave(id) && (!now.covers(id) || now.find(now.place(id)) < 0) {
-				over.add(id, is[:over.Width])
-			}
-		}
-	}
-	return over
-}
-
-// segmentOf returns a segment of a page's rows, rowsMax at most and in any order, that
-// owns ids first … last. Its epoch is not set.
-func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
-	words := 1
-	for i := range p.IDs {
-		for c, v := range p.Row(i) {
-			if v != 0 {
-				words = max(words, c/wordColumns+1)
-			}
-		}
-	}
-	return s.mustBuild(p.shape(first, last), words, 0, func(n *segment) bool { return n.insertAll(p) })
-}
-
-// shape returns the shape of a segment with the page's rows.
-func (p *Page) shape(first, last uint64) shape {
-	slots := make([]slotID, len(p.IDs))
-	for i, id := range p.IDs {
-		slots[i].id = id
-	}
-	return shapeOf(slots, first, last)
-}
-
-func (s *segment) insertAll(p *Page) bool {
-	var row [ColumnsMax]int64
-	for i, id := range p.IDs {
-		copy(row[:], p.Row(i))
-		if !s.insert(id, row[:s.columns()]) {
-			return false
-		}
-	}
-	return true
+// replaceSealed replaces the rows of f.s by packed, and keeps rows over them that were written since the
+// capture. It returns false if too many were, or if the segment has another shape.
+func (t *Table) replaceSealed(f *frozen, packed *sealed) bool {
+	f.generations = []Generation{packed}
+	_, replaced := t.replaceFrozen(f, packed.rows/(2*meltShare))
+	return replaced
 }
 
 // putOff makes the next checks skip a segment.
