@@ -56,29 +56,30 @@ func (l *Log) runCleaner() {
 
 // clean removes one segment, and reports whether there was one to remove.
 func (l *Log) clean() (bool, error) {
-	s := l.toClean()
+	s, live := l.toClean()
 	if s == nil {
 		return false, nil
 	}
-	if err := l.moveEntries(s); err != nil {
-		return false, err
+	if live {
+		if err := l.moveEntries(s); err != nil {
+			return false, err
+		}
 	}
 	return true, l.remove(s)
 }
 
-// toClean returns the segment to remove next, the one with the smallest share of live entries; nil
-// for none.
-func (l *Log) toClean() *segment {
+// toClean returns the segment to remove next, the one with the smallest share of live entries, and
+// whether it has any; nil for none.
+func (l *Log) toClean() (least *segment, hasLive bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var least *segment
 	var dead, live int64
 	for number, s := range l.mu.segments {
 		if number == l.mu.active {
 			continue
 		}
 		if s.live == 0 {
-			return s
+			return s, false
 		}
 		live += s.liveBytes()
 		dead += int64(s.sectors)*sectorBytes - s.liveBytes()
@@ -87,53 +88,35 @@ func (l *Log) toClean() *segment {
 		}
 	}
 	if dead <= max(live/cleanShare, cleanSegments*int64(l.sectors)*sectorBytes) {
-		return nil
+		return nil, false
 	}
-	return least
+	return least, true
 }
 
 // moveEntries writes the live entries of a segment again, at the end of the log.
 func (l *Log) moveEntries(s *segment) error {
-	if !l.isLive(s) {
-		return nil
-	}
 	raw := make([]byte, s.end*sectorBytes)
 	if _, err := s.file.ReadAt(raw, 0); err != nil {
 		return s.fail(fmt.Errorf("cannot read: %w", err))
 	}
 	var m mover
 	_, err := scanSegment(raw, s.number, func(batch []byte, at uint32) error {
-		r := readItems(batch)
-		var it item
-		for {
-			start := len(batch) - len(r.Rest)
-			if !r.next(&it) {
-				return r.fault()
-			}
+		return eachItem(batch, at, func(it *item, raw []byte, at uint32) error {
 			if it.kind != itemEntry && it.kind != itemMove {
-				continue
+				return nil
 			}
-			raw := batch[start : len(batch)-len(r.Rest)]
-			m.moves = append(m.moves, moving{it.id, it.first, position{s.number, at + uint32(start)}})
+			m.moves = append(m.moves, moving{it.id, it.first, position{s.number, at}})
 			m.items = append(m.items, raw)
-			m.bytes += len(raw)
-			if m.bytes >= moveBytesMax {
-				if err := m.move(l); err != nil {
-					return err
-				}
+			if m.bytes += len(raw); m.bytes < moveBytesMax {
+				return nil
 			}
-		}
+			return m.move(l)
+		})
 	})
 	if err == nil {
 		err = m.move(l)
 	}
 	return s.fail(err)
-}
-
-func (l *Log) isLive(s *segment) bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return s.live > 0
 }
 
 // mover collects items that may have to be written again.
@@ -169,16 +152,20 @@ func (m *mover) move(l *Log) error {
 	}
 }
 
-// remove takes a segment off the log. Once all reads of it have ended, it keeps the file for a
-// later segment or deletes it.
+// remove removes a segment from the log. Once all reads of it have ended, remove keeps the file for
+// a later segment or deletes it.
 func (l *Log) remove(s *segment) error {
 	if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, s.number), segment: s.number}); err != nil {
 		return err
 	}
 	s.release()
 	<-s.unused
-	if s.sectors == l.sectors && l.spares.put(s) {
-		return nil
+	if s.sectors == l.sectors {
+		select {
+		case l.spares <- s:
+			return nil
+		default:
+		}
 	}
 	return errors.Join(s.file.Close(), l.fs.Remove(s.path))
 }

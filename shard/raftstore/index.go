@@ -2,6 +2,8 @@ package raftstore
 
 import (
 	"bytes"
+	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -167,12 +169,7 @@ func (x *index) appendTo(dst []byte) []byte {
 	for _, id := range x.ids() {
 		r := x.replicas[id]
 		dst = appendRange(dst, itemCreate, id, r.first, r.last())
-		keys := make([]string, 0, len(r.values))
-		for key := range r.values {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
+		for _, key := range slices.Sorted(maps.Keys(r.values)) {
 			dst = appendSet(dst, id, []byte(key), r.values[key])
 		}
 	}
@@ -180,18 +177,7 @@ func (x *index) appendTo(dst []byte) []byte {
 }
 
 func (x *index) ids() []ReplicaID {
-	ids := make([]ReplicaID, 0, len(x.replicas))
-	for id := range x.replicas {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b ReplicaID) int {
-		if a.Group != b.Group {
-			return int(int64(a.Group) - int64(b.Group))
-		}
-		if a.Number < b.Number {
-			return -1
-		}
-		return 1
+	return slices.SortedFunc(maps.Keys(x.replicas), func(a, b ReplicaID) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Number, b.Number))
 	})
-	return ids
 }

@@ -16,14 +16,14 @@ import (
 //
 //	entry   1  replica, index, term, type (1), appended at (varint), bytes of extensions,
 //	           bytes of data, extensions, data
-//	move    2  the same: an entry that is stored already, and is here from now on
+//	move    2  the same: an entry that an earlier segment has too; this copy counts
 //	cut     3  replica, first, last: these entries are deleted
 //	set     4  replica, bytes of key, bytes of value, key, value
-//	create  5  replica, first, last: it is there and has these entries, which are in
+//	create  5  replica, first, last: it exists and has these entries, which are in
 //	           segments before this one; 0, 0 for none
-//	drop    6  replica: it and all that it has is deleted
-//	begin   7  version, sectors, n, n segments: the first item of a segment. What is
-//	           there follows in its batch, as create and set
+//	drop    6  replica: it is deleted with its entries and values
+//	begin   7  version, sectors, n, n live segments: the first item of a segment. The
+//	           state of the log follows in the same batch, as create and set items
 //	remove  8  segment: nothing in it is needed any more
 //	end     9  the last item of a segment
 const (
@@ -41,8 +41,8 @@ const (
 // formatVersion is the version of the format of segments and items.
 const formatVersion = 1
 
-// ReplicaID names one replica of this node: the number of its group, and its own number. The
-// second tells it from earlier replicas of the group on this node.
+// ReplicaID names one replica of this node: the number of its group, and its own number, which
+// distinguishes it from earlier replicas of the group on this node.
 type ReplicaID struct {
 	Group  uint32
 	Number uint64
@@ -179,6 +179,22 @@ func (r *itemReader) begin(it *item) {
 	n := r.UintTo(uint64(len(r.Rest)))
 	for range n {
 		it.segments = append(it.segments, uint32(r.UintTo(1<<32-1)))
+	}
+}
+
+// eachItem calls fn with each item of a batch, its bytes and its address. at is the address of the batch's
+// data.
+func eachItem(batch []byte, at uint32, fn func(it *item, raw []byte, at uint32) error) error {
+	r := readItems(batch)
+	var it item
+	for {
+		start := len(batch) - len(r.Rest)
+		if !r.next(&it) {
+			return r.fault()
+		}
+		if err := fn(&it, batch[start:len(batch)-len(r.Rest)], at+uint32(start)); err != nil {
+			return err
+		}
 	}
 }
 

@@ -26,20 +26,11 @@ var (
 	// ErrGap is returned for entries that do not follow the last one, and for a deletion
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
-	// ErrNoSegment is returned if the log needs a new file and cannot make one, for want of disk
-	// or file descriptors. Nothing was written, and the caller may retry. Only Replica.StoreLogs
+	// ErrNoSegment is returned if the log needs a new file but the disk is full or no file
+	// descriptor is free. Nothing was written, and the caller may retry. Only Replica.StoreLogs
 	// may have written the first of its entries.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
-
-// NoSegment wraps why, a transient error (scarce.Is), in an ErrNoSegment.
-func NoSegment(why error) error { return noSegmentError{why} }
-
-type noSegmentError struct{ why error }
-
-func (e noSegmentError) Error() string        { return ErrNoSegment.Error() + ": " + e.why.Error() }
-func (e noSegmentError) Is(target error) bool { return target == ErrNoSegment }
-func (e noSegmentError) Unwrap() error        { return e.why }
 
 const (
 	// SegmentBytesDefault is the size of a segment. A change of segments costs two syncs and a
@@ -99,8 +90,8 @@ type Log struct {
 
 	yieldMax time.Duration // yieldMaxDefault except in tests
 
-	next   chan prepared // the prepared segment, next after writing
-	spares spares
+	next   chan prepared // capacity 1: the prepared segment, next after writing
+	spares chan *segment // capacity sparesMax: files of removed segments, for later segments
 	wake   chan struct{} // capacity 1: the cleaner may have something to do
 	stop   chan struct{} // ends the cleaner
 	wg     sync.WaitGroup
@@ -120,7 +111,7 @@ func Open(dir string, opts Options) (*Log, error) {
 func open(dir string, opts Options) (*Log, error) {
 	l := &Log{
 		fs: opts.FS, dir: dir, yieldMax: yieldMaxDefault, taken: map[ReplicaID]struct{}{}, next: make(chan prepared, 1),
-		wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		spares: make(chan *segment, sparesMax), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	l.mu.index = newIndex()
 	l.queue.changed = sync.NewCond(&l.queue.Mutex)
@@ -187,7 +178,8 @@ func (l *Log) closeFiles() error {
 		}
 	default:
 	}
-	for s := l.spares.take(); s != nil; s = l.spares.take() {
+	close(l.spares)
+	for s := range l.spares {
 		errs = append(errs, s.file.Close())
 	}
 	return errors.Join(append(errs, l.lock.Close())...)
@@ -223,7 +215,7 @@ func (l *Log) Usage() Usage {
 		u.Bytes += int64(s.sectors) * sectorBytes
 		u.LiveBytes += s.liveBytes()
 	}
-	u.Bytes += int64(len(l.next)*l.sectorsOf(l.mu.active+1)+l.spares.count()*l.sectors) * sectorBytes
+	u.Bytes += int64(len(l.next)*l.sectorsOf(l.mu.active+1)+len(l.spares)*l.sectors) * sectorBytes
 	return u
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 
@@ -169,24 +170,16 @@ func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *
 		return nil, nil, found, err
 	}
 	found, err = scanSegment(raw, number, func(batch []byte, at uint32) error {
-		r := readItems(batch)
-		var it item
-		for {
-			address := at + uint32(len(batch)-len(r.Rest))
+		return eachItem(batch, at, func(it *item, _ []byte, address uint32) error {
 			first := address == batchHeadBytes
-			if !r.next(&it) {
-				return r.fault()
-			}
 			if first != (it.kind == itemBegin) || first && it.sectors*sectorBytes != uint64(len(raw)) {
 				return damage("it has %d bytes and does not begin so", len(raw))
 			}
 			if it.kind == itemEntry || it.kind == itemMove {
 				s.entries++
 			}
-			if err := visit(&it, position{number, address}); err != nil {
-				return err
-			}
-		}
+			return visit(it, position{number, address})
+		})
 	})
 	if err != nil {
 		return nil, nil, found, errors.Join(s.fail(err), s.file.Close())
@@ -263,13 +256,8 @@ func (e *ending) settle(l *Log) error {
 // readEarlier finds the entries in the segments before the newest. If the newest has only its
 // first batch, readEarlier also returns the segment right before it, whose end may not be on disk.
 func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, error) {
-	numbers := make([]uint32, 0, len(f.listed))
-	for number := range f.listed {
-		numbers = append(numbers, number)
-	}
-	slices.Sort(numbers)
 	var before *ending
-	for _, number := range numbers {
+	for _, number := range slices.Sorted(maps.Keys(f.listed)) {
 		if number == newest {
 			continue
 		}

@@ -151,7 +151,7 @@ func (r *Replica) Get(key []byte) ([]byte, error) {
 	return nil, ErrNoValue
 }
 
-// Close has later changes fail with ErrClosed: the log may outlive the replica.
+// Close makes later changes fail with ErrClosed. The log may outlive the replica.
 func (r *Replica) Close() { r.closed.Store(true) }
 
 func (r *Replica) submit(q *request) error {

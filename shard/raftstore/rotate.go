@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/countd/countd/internal/scarce"
 )
@@ -13,11 +12,11 @@ import (
 // endSectors is kept free in each segment for the batch that ends it.
 const endSectors = 1
 
-// zeroBytes of a new file are written and synced at a time. A sync of the log meanwhile waits for
-// no more than that.
+// zeroBytes is how much of a new file make writes and syncs at a time. A sync of the log waits for no
+// more than that.
 const zeroBytes = 1 << 20
 
-// sparesMax bounds the spare files that the log keeps of removed segments.
+// sparesMax bounds the files of removed segments that the log keeps for later segments.
 const sparesMax = 4
 
 // prepared is a new segment without any batch, or the reason why it could not be made.
@@ -115,7 +114,7 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 func (l *Log) noSegment(number uint32, err error) error {
 	if scarce.Is(err) {
 		l.startPrepare(number)
-		return NoSegment(err)
+		return fmt.Errorf("%w: %w", ErrNoSegment, err)
 	}
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
@@ -124,7 +123,8 @@ func (l *Log) noSegment(number uint32, err error) error {
 // Overwriting a file syncs faster than growing one.
 func (l *Log) prepare(number uint32) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
-	if spare := l.spares.take(); spare != nil {
+	select {
+	case spare := <-l.spares:
 		err := l.fs.Rename(spare.path, path)
 		if err == nil {
 			err = l.syncDir(l.dir)
@@ -133,11 +133,12 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 			return nil, errors.Join(err, spare.file.Close(), l.unlink(spare.path))
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil
+	default:
+		return l.make(number, l.sectorsOf(number))
 	}
-	return l.make(number, l.sectorsOf(number))
 }
 
-// sectorsOf returns the initial size of a segment.
+// sectorsOf returns the initial size of a segment in sectors.
 func (l *Log) sectorsOf(number uint32) int {
 	return min(l.sectors, segmentBytesFirst/sectorBytes<<min(number-1, 16))
 }
@@ -173,38 +174,4 @@ func (l *Log) unlink(path string) error {
 		return err
 	}
 	return nil
-}
-
-// spares are the files of removed segments, kept for later segments.
-type spares struct {
-	mu    sync.Mutex
-	files []*segment
-}
-
-// put keeps a file, or reports false if there are enough.
-func (p *spares) put(s *segment) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.files) >= sparesMax {
-		return false
-	}
-	p.files = append(p.files, s)
-	return true
-}
-
-func (p *spares) take() *segment {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.files) == 0 {
-		return nil
-	}
-	s := p.files[len(p.files)-1]
-	p.files = p.files[:len(p.files)-1]
-	return s
-}
-
-func (p *spares) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.files)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -157,10 +158,7 @@ func (l *Log) fail(err error) error {
 	if q.err == nil {
 		q.err = err
 	}
-	for _, r := range q.moves {
-		r.done <- q.err
-	}
-	for _, r := range q.waiting {
+	for _, r := range slices.Concat(q.moves, q.waiting) {
 		r.done <- q.err
 	}
 	q.moves, q.waiting = nil, nil

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ func (s *fullStores) full() error {
 		return nil
 	}
 	s.refuse--
-	return raftstore.NoSegment(syscall.ENOSPC)
+	return fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
 }
 
 func (s *fullStores) StoreLogs(entries []*raft.Log) error {
