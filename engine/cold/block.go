@@ -23,18 +23,17 @@ import (
 //	            Golomb code, plus 0x80 where counts are zigzagged; 0xFF for a
 //	            column that is 0 in each row and has no bits
 //	directory:  for each group of 64 rows but the first: its first id less the
-//	            block's (8), where its bits begin (2)
+//	            block's (8), the bit at which it begins (2)
 //	bits:       row after row, from the highest bit of a byte on: the gap to the
-//	            id before, less 1, in groups not for the first row; the counts
+//	            previous id, less 1, except in the first row of a group; the counts
 //
 // The CRC covers the block's name, which is its key in Pebble, and all bytes behind the
-// CRC. A block in another block's place is therefore refused.
+// CRC. So a reader refuses a block in the place of another.
 const (
 	blockVersion   = 1
 	blockHeadBytes = 16
 
-	// blockBytesMax is the most bytes of a block. With what Pebble adds, it fills a
-	// page of 4 KiB.
+	// blockBytesMax bounds a block. With what Pebble adds, it fills a page of 4 KiB.
 	blockBytesMax = 4000
 	groupRows     = 64 // a lookup decodes half of these
 	groupBytes    = 10
@@ -51,8 +50,8 @@ var ErrDamaged = errors.New("cold rows are damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeBlock appends a block of as many rows of p as it takes, from index from on, and
-// returns the index of the first row that is not in it.
+// encodeBlock appends a block of as many rows of p, from index from on, as fit. It returns
+// the index of the row behind the last.
 func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
 	start := len(dst)
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
@@ -85,15 +84,16 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(next-from))
 	dst = binary.LittleEndian.AppendUint64(dst, p.IDs[from])
 	dst = append(append(append(dst, c...), directory...), w.Buf...)
-	binary.LittleEndian.PutUint32(dst[start:], blockCRC(name, dst[start:]))
+	binary.LittleEndian.PutUint32(dst[start:], namedCRC(name, dst[start+4:]))
 	return dst, next
 }
 
-func blockCRC(name, block []byte) uint32 {
-	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, block[4:])
+// namedCRC returns the CRC of a key of Pebble and a body, so that a body under another key fails it.
+func namedCRC(name, body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, body)
 }
 
-// codes is the codes of a block's ids and columns, a byte each.
+// codes holds the codes of a block's ids and columns, a byte each.
 type codes []byte
 
 // chooseCodes returns the best codes for rows from … to-1.
@@ -159,7 +159,7 @@ type block struct {
 
 // openBlock verifies a block and splits it. The block aliases b.
 func openBlock(name, b []byte) (block, error) {
-	if len(b) < blockHeadBytes+1 || blockCRC(name, b) != binary.LittleEndian.Uint32(b) {
+	if len(b) < blockHeadBytes+1 || namedCRC(name, b[4:]) != binary.LittleEndian.Uint32(b) {
 		return block{}, fmt.Errorf("%w: a block of %d bytes fails its checksum", ErrDamaged, len(b))
 	}
 	return takeApart(b)

@@ -174,7 +174,7 @@ func FuzzOpenBlock(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte, id uint64) {
 		b := append(make([]byte, 4), body...)
 		if len(body) > 0 {
-			crc := blockCRC(testName, b)
+			crc := namedCRC(testName, b[4:])
 			b[0], b[1], b[2], b[3] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
 		}
 		k, err := openBlock(testName, b)

@@ -1,8 +1,8 @@
 // Package cold stores rows on disk: packed blocks of some 4 KiB in Pebble, written once
 // and never changed. It owns the block format, the generations of every shard of a node,
-// their removal, and the workers and the cache that read them. It knows nothing of later
-// counts: an engine.Table holds those in memory, over a generation. It also stores
-// records, which are bytes under a key, for data that is not rows.
+// their removal, and the workers and the cache that read them. It never sees a later count:
+// an engine.Table keeps those in memory, over a generation. It also stores records, which
+// are bytes under a key, for data other than rows.
 //
 // Invariant: a row is returned only from a block whose checksum is right. The checksum
 // covers the block's name too. A missing or damaged block is ErrDamaged, never a row of

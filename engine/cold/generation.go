@@ -15,7 +15,7 @@ import (
 type Generation struct {
 	group  *Group
 	number uint64
-	needed atomic.Int64 // references: Retain less Release
+	needed atomic.Int64 // references: calls of Retain less calls of Release
 	index
 }
 
@@ -43,7 +43,7 @@ func (n *Generation) Bytes() (memory, disk int64) {
 	return memory, disk + int64(indexHeadBytes+indexItemBytes*len(n.firsts))
 }
 
-// generationOverhead is about what the group's maps take per generation.
+// generationOverhead is about the size of the group's map entries for a generation.
 const generationOverhead = 100
 
 // Get implements engine.Generation.
@@ -73,14 +73,14 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 	return k.get(id, row)
 }
 
-// own reads block i, and refuses a valid block of another generation.
+// own reads block i. It refuses a valid block of another generation.
 func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, error) {
 	key := n.blockKey(i)
 	b, err := read(key)
 	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
 		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
-	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // else the generation was removed as intended
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // otherwise the generation was removed
 		n.group.store.stats.damaged.Add(1)
 	}
 	return b, err
@@ -125,7 +125,7 @@ func (n *Generation) Release() {
 	}
 }
 
-// DecodeBlock appends the rows of ids first … last of block i of a generation to p. The
+// DecodeBlock appends the rows with ids first … last of block i of a generation to p. The
 // block may come from another node.
 func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last uint64, p *engine.Page) error {
 	k, err := openBlock(blockKey{group, generation, uint32(i)}.encode(), b)
@@ -135,8 +135,8 @@ func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last u
 	return k.appendTo(p, first, last)
 }
 
-// Carried returns the number of the first block with rows of ids first … last, and the
-// sizes of all such blocks, whose numbers are consecutive.
+// Carried returns the number of the first block that may have ids first … last, and the
+// sizes of all such blocks. Their numbers are consecutive.
 func (n *Generation) Carried(first, last uint64) (from int, sizes []uint16) {
 	from, to := n.overlapping(first, last)
 	return from, n.sizes[from:to]

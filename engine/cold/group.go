@@ -16,7 +16,7 @@ import (
 // Group owns the generations of one shard.
 //
 // A generation stays on disk while somebody retains it or a snapshot names it (pins.go).
-// After a crash, Sweep removes the others.
+// After a restart, Sweep removes the others.
 type Group struct {
 	store  *Store
 	number uint32
@@ -56,12 +56,11 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// goOnUnlisted lets a group start although its generations could not all be listed: a
-// damaged disk should not keep the other rows from being served. Open finds existing
-// generations by number and reports missing ones. Until the next start the group removes
-// nothing, as a snapshot may name it, and the store reuses no number that may be on disk:
-// the clock is ahead of all numbers, which count up from 0 or from the clock at an
-// earlier start. The caller holds Store.mu.
+// goOnUnlisted lets a group start although list failed, so that the node still serves the rows
+// that it can read. Open finds generations by number and reports missing ones. Until the next
+// start the group removes nothing, because an unread pin may name it. The store must not reuse
+// a number that may be on disk. All numbers are below the clock, because they count up from 0
+// or from the clock at an earlier start. The caller holds Store.mu.
 func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
@@ -110,8 +109,8 @@ func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// Open returns the generation that a snapshot names by number and sum. The caller
-// releases it. ErrDamaged means that the generation no longer exists, or is another.
+// Open returns the generation that a snapshot names by number and sum. The caller releases it.
+// Open returns ErrDamaged if the generation is missing or has another sum.
 func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -149,7 +148,7 @@ func (g *Group) readIndex(number uint64) (index, error) {
 	return x, errors.Join(err, closer.Close())
 }
 
-// Stored returns how many generations are on disk.
+// Stored returns the number of generations on disk.
 func (g *Group) Stored() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -197,7 +196,7 @@ func (g *Group) unneeded(n *Generation) {
 }
 
 // removeLocked deletes a generation from disk unless it is needed. It does not sync: a
-// generation that returns after a crash is not needed either.
+// generation that is back after a crash is as unneeded as before.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
 	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
@@ -246,7 +245,7 @@ func (s *Store) Drop(number uint32) error {
 	if g := s.mu.groups[number]; g != nil {
 		g.mu.Lock() // a concurrent unlessGone must see that the generations are gone
 		clear(g.mu.stored)
-		clear(g.mu.pins) // or a late Sweep would remove pins of a new group with this number
+		clear(g.mu.pins) // otherwise a late Sweep would remove pins of a new group with this number
 		clear(g.mu.pinned)
 		g.mu.Unlock()
 	}

@@ -3,15 +3,13 @@ package cold
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"slices"
-	"sort"
 
 	"github.com/countd/countd/engine"
 )
 
-// index is what memory holds of a generation: where its blocks begin, their sizes and
-// checksums. In Pebble it is, little-endian:
+// index is the part of a generation that stays in memory: the first id, size and checksum
+// of each block. In Pebble it is, little-endian:
 //
 //	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8), bytes (2) and CRC32C (4) of each block … | CRC32C (4)
 //
@@ -43,11 +41,7 @@ func (x *index) appendTo(dst, key []byte) []byte {
 		dst = binary.LittleEndian.AppendUint16(dst, x.sizes[i])
 		dst = binary.LittleEndian.AppendUint32(dst, x.sums[i])
 	}
-	return binary.LittleEndian.AppendUint32(dst, indexCRC(key, dst))
-}
-
-func indexCRC(key, body []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, body)
+	return binary.LittleEndian.AppendUint32(dst, namedCRC(key, dst))
 }
 
 func parseIndex(key, b []byte) (x index, err error) {
@@ -57,7 +51,7 @@ func parseIndex(key, b []byte) (x index, err error) {
 	}
 	body := b[:len(b)-entryCRCBytes]
 	x.sum = binary.LittleEndian.Uint32(b[len(body):])
-	if indexCRC(key, body) != x.sum {
+	if namedCRC(key, body) != x.sum {
 		return x, fmt.Errorf("%w: the index of a generation fails its checksum", ErrDamaged)
 	}
 	rows := binary.LittleEndian.Uint64(b[2:])
@@ -75,7 +69,7 @@ func parseIndex(key, b []byte) (x index, err error) {
 }
 
 // checkIndex returns an error for an index that parseIndex would refuse. The writer calls
-// it too; otherwise the next start would find a generation that it cannot open.
+// it too, so that it never stores a generation that the next start cannot open.
 func checkIndex(blocks, width int, rows uint64) error {
 	if blocks > indexItemsMax || width < 1 || width > engine.ColumnsMax || rows > uint64(blocks)*blockRowsMax {
 		return fmt.Errorf("the index of a generation has %d blocks, %d columns and %d rows", blocks, width, rows)
@@ -101,6 +95,5 @@ func (x *index) overlapping(first, last uint64) (from, to int) {
 		return 0, 0
 	}
 	from = max(0, x.find(first))
-	to = sort.Search(len(x.firsts), func(i int) bool { return x.firsts[i] > last })
-	return from, max(from, to)
+	return from, max(from, x.find(min(last, x.last))+1)
 }

@@ -7,21 +7,21 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Pebble's cache is for the indexes of its files, so that a lookup reads one block from
-// disk. Our own blocks are cached by the store, unpacked from Pebble's. An index entry
-// takes some 30 bytes for a block of 4 KiB; twice as much again is for the blocks that
-// pass through.
+// Pebble's cache holds the indexes of its files, so that a lookup reads one block from
+// disk. The store caches the blocks themselves, without what Pebble adds. An index entry
+// takes some 30 bytes for a block of 4 KiB. The cache has three times that, because blocks
+// pass through it too.
 const (
 	indexShare    = 48 // of the size of the store's files
 	indexCacheMin = 2 << 20
-	indexCacheMax = 1 << 30 // enough for 48 GiB of files; beyond that, the most used indexes
-	// indexFitEvery is how many bytes are written between two resizes of the cache: for a
-	// resize, Pebble reads all its file metadata.
+	indexCacheMax = 1 << 30 // enough for 48 GiB of files; with more, the most used indexes stay
+	// indexFitEvery is how many bytes the store writes between two resizes of the cache. For
+	// a resize, Pebble reads all its file metadata.
 	indexFitEvery = 64 << 20
 )
 
-// indexCache owns Pebble's cache. Pebble cannot resize a cache, so it has the largest
-// size and the unused part is reserved, which takes no memory.
+// indexCache owns Pebble's cache. Pebble cannot resize a cache. So it has the largest size, and
+// indexCache reserves the unused part, which takes no memory.
 type indexCache struct {
 	pebble  *pebble.Cache
 	written atomic.Int64 // bytes since the last fit
@@ -38,8 +38,6 @@ func newIndexCache() *indexCache {
 	c.mu.release = c.pebble.Reserve(indexCacheMax - indexCacheMin)
 	return c
 }
-
-func (c *indexCache) close() { c.pebble.Unref() }
 
 // fit resizes the cache for the indexes of files bytes of files.
 func (c *indexCache) fit(files uint64) {

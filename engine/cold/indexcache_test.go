@@ -62,7 +62,7 @@ func TestIndexCacheFollowsFiles(t *testing.T) {
 // The cache is resized as the store grows.
 func TestIndexCacheIsFittedOnceMuchIsWritten(t *testing.T) {
 	c := newIndexCache()
-	defer c.close()
+	defer c.pebble.Unref()
 	fitted := 0
 	files := func() uint64 { fitted++; return 0 }
 	for range 4 {

@@ -14,8 +14,8 @@ import (
 // errGivenUp is returned for a read whose callers have all given up before its turn.
 var errGivenUp = errors.New("a read of cold rows was abandoned")
 
-// read returns a verified block, from the cache or by a worker from disk, by the end of
-// ctx. The caller must not change it.
+// read returns a verified block from the cache or, in its turn, from disk. It waits until ctx ends. The
+// caller must not change the block.
 func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		s.stats.hits.Add(1)
@@ -23,14 +23,14 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	}
 	began := time.Now()
 	b, err := s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
-	if err == nil || errors.Is(err, ErrDamaged) { // else the disk was not read, or has not answered
+	if err == nil || errors.Is(err, ErrDamaged) { // otherwise the disk has not answered
 		s.stats.reads.add(time.Since(began))
 	}
 	return b, err
 }
 
-// shared calls read once for all concurrent callers with the same name, and returns its
-// result by the end of ctx.
+// shared calls read once for all concurrent callers with the same name. Each waits for the result
+// until its ctx ends.
 func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, error)) ([]byte, error) {
 	if s.waiting.Add(1) > waitingMax {
 		s.waiting.Add(-1)
@@ -55,8 +55,8 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 	return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
 }
 
-// inTurn waits for a turn until ctx ends, so that abandoned reads do not pile up on a
-// disk that hangs.
+// inTurn calls read once it is its turn. It gives up when ctx ends, so that abandoned reads do not
+// pile up on a disk that hangs.
 func (s *Store) inTurn(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	select {
 	case s.readers <- struct{}{}:
@@ -71,7 +71,7 @@ func (k blockKey) flight() string {
 	return strconv.FormatUint(uint64(k.group), 36) + "." + strconv.FormatUint(k.generation, 36) + "." + strconv.FormatUint(uint64(k.block), 36)
 }
 
-// readNow is read in the caller's own goroutine, for as long as the disk takes.
+// readNow is read in the caller's own goroutine, without a turn and without a deadline.
 func (s *Store) readNow(key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		s.stats.hits.Add(1)
@@ -108,7 +108,7 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// get appends a verified block to dst, read from disk. The caller must hold use.
+// get appends a verified block to dst, read from disk. The caller has called Use.
 func (s *Store) get(key blockKey, dst []byte) ([]byte, error) {
 	name := key.encode()
 	value, closer, err := s.db.Get(name)

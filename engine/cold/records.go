@@ -20,19 +20,17 @@ import (
 // Records is what a shard stores outside of memory besides rows: byte bodies, each under
 // a key. Its methods are safe for concurrent use.
 //
-// Records live as long as their owner: their contents are in the owner's Raft log and
-// snapshots too. So they are written without a sync, and Open removes those of an earlier
-// process. Generations survive a restart because a snapshot that contained all rows would
-// be as large as they are. The owner of records writes each whole into its snapshots,
-// which serve installs and repairs.
+// Records live at most as long as the process, because their contents are in the owner's Raft log and
+// snapshots too. So Records writes them without a sync, and Open removes those of an earlier
+// process. Generations survive a restart: snapshots name them and do not contain their rows.
 //
 // A record is in Pebble
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
-// with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
-// Records: no two that a store ever opened share a number. The version is the owner's: a
-// reader says which version it expects, so a replaced body is refused like a damaged one.
+// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of
+// one Records; a store never reuses it. The owner chooses the version. A reader names the
+// version that it expects, so Read refuses a body that was replaced like a damaged one.
 type Records struct {
 	store *Store
 	group uint32
@@ -50,8 +48,7 @@ type Record struct {
 
 const keyRecord = 'r'
 
-// deletedAtOnce bounds the records that one batch removes; such a batch takes about 100
-// KB. A single batch could take as much memory as the return of the records had freed.
+// deletedAtOnce bounds the records that one batch removes. Such a batch takes about 100 KB.
 const deletedAtOnce = 4096
 
 // Records returns a new, empty set of records of a group. The owner ends it with Remove,
@@ -100,8 +97,8 @@ func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Write replaces the records under their keys: all of them or, on an error, none. It does
-// not retain its argument. ErrFull means that the disk is full now.
+// Write replaces the records under their keys: all of them or, on an error, none. It keeps no
+// reference to its argument. It returns ErrFull while the disk is full.
 func (r *Records) Write(records []Record) error {
 	done, err := r.store.db.Use()
 	if err != nil {
@@ -128,8 +125,8 @@ func (r *Records) Write(records []Record) error {
 	return nil
 }
 
-// Delete removes the records of keys, on an error some of them. An earlier Capture keeps
-// them.
+// Delete removes the records of keys; on an error it may have removed some. An earlier Capture
+// keeps them.
 func (r *Records) Delete(keys []uint64) error {
 	for some := range slices.Chunk(keys, deletedAtOnce) {
 		err := r.change(func(batch *pebble.Batch) error {
@@ -174,9 +171,9 @@ func (r *Records) change(fill func(*pebble.Batch) error) error {
 	return nil
 }
 
-// Read returns the verified body of a key and version, by the end of ctx. Concurrent
-// callers share one read. The caller must not change the body. ErrDamaged means that no
-// such record exists, or that it differs from what was written.
+// Read returns the verified body of a key and version. It waits until ctx ends. Concurrent
+// callers share one read. The caller must not change the body. Read returns ErrDamaged if no
+// such record exists, or if it differs from what was written.
 func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte, error) {
 	flight := "r." + strconv.FormatUint(uint64(r.set), 36) + "." + strconv.FormatUint(key, 36) + "." + strconv.FormatUint(uint64(version), 36)
 	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })

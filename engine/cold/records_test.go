@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 func closeStore(t testing.TB, s *Store) {
@@ -208,12 +209,12 @@ func TestRecordsOnAFullDisk(t *testing.T) {
 	s := openStore(t, disk)
 	defer closeStore(t, s)
 	r := s.Records(1)
-	disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: roomMin - 1, TotalBytes: 1 << 40})
+	disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: scarce.RoomMin - 1, TotalBytes: 1 << 40})
 	if err := r.Write([]Record{{1, 1, []byte("a")}}); !errors.Is(err, ErrFull) {
 		t.Errorf("a write to a full disk: %v", err)
 	}
 	checkRecord(t, r, 1, 1, "")
-	disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: roomMin, TotalBytes: 1 << 40})
+	disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: scarce.RoomMin, TotalBytes: 1 << 40})
 	mustWriteRecords(t, r, Record{1, 1, []byte("a")})
 	checkRecord(t, r, 1, 1, "a")
 }

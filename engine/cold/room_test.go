@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/countd/countd/engine"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 // While free space is low, no generation is begun; afterwards writes succeed again.
@@ -23,14 +25,14 @@ func TestWritesWithoutRoom(t *testing.T) {
 	defer s.Close()
 	g := mustGroup(t, s, 1)
 	before := mustWrite(t, g, syntheticRows(100))[0]
-	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: roomMin - 1, TotalBytes: 1 << 40})
+	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: scarce.RoomMin - 1, TotalBytes: 1 << 40})
 	if _, err := g.Write([]*engine.Page{syntheticRows(100)}); !errors.Is(err, ErrFull) {
 		t.Errorf("written without room: %v", err)
 	}
 	if err := before.Load(0, 1<<64-1, &engine.Page{Width: 4}); err != nil {
 		t.Errorf("rows of before: %v", err)
 	}
-	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: roomMin, TotalBytes: 1 << 40})
+	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: scarce.RoomMin, TotalBytes: 1 << 40})
 	mustWrite(t, g, syntheticRows(100))
 }
 
@@ -42,7 +44,7 @@ type failingFS struct {
 }
 
 func newFailingFS(ending string) *failingFS {
-	f := &failingFS{room: func() uint64 { return roomMin }}
+	f := &failingFS{room: func() uint64 { return scarce.RoomMin }}
 	f.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		failure := f.failure.Load()
 		if failure == nil || op.Kind.ReadOrWrite() != errorfs.OpIsWrite || path.Ext(op.Path) != ending {
@@ -67,12 +69,12 @@ func TestWritesWaitForRoom(t *testing.T) {
 	files.room = func() uint64 {
 		switch asked++; asked {
 		case 1:
-			return roomMin
+			return scarce.RoomMin
 		case 2, 3:
 			return 0
 		}
 		files.failure.Store(nil)
-		return roomMin
+		return scarce.RoomMin
 	}
 	files.failure.Store(&fs.PathError{Op: "write", Path: "cold", Err: syscall.ENOSPC})
 	n := mustWrite(t, g, syntheticRows(100))[0]

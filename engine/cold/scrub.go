@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// This file reads all rows on disk to find damage before a reader needs them. It bypasses
-// the cache and the statistics of reads.
+// This file reads rows on disk to find damage before a reader needs them. It bypasses the cache
+// and the statistics of reads.
 
-// Numbers returns the generations on disk in ascending order: the table uses some,
-// and only stored snapshots name the others.
+// Numbers returns the numbers of the generations on disk, ascending. Only stored snapshots
+// name those that the table does not use.
 func (g *Group) Numbers() []uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -22,7 +22,7 @@ func (g *Group) Numbers() []uint64 {
 // Scrub reads a generation from disk, index and blocks, and verifies its checksums. It
 // calls read with the size of each block, and returns the error of read. A generation
 // that is removed meanwhile is not damaged. With ErrDamaged, retained reports whether
-// anybody retains the generation: if not, only stored snapshots name it.
+// somebody retains the generation; otherwise only stored snapshots name it.
 func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool, err error) {
 	x, err := g.scrubIndex(number)
 	if err != nil {

@@ -39,12 +39,12 @@ const (
 	// waitingMax bounds the reads that wait for a turn. Further reads are refused.
 	waitingMax = 4096
 
-	// Pebble's own memory besides its indexes. A batch of generations is larger than half
-	// of the memtable, so Pebble writes it directly to a file.
+	// pebbleMemtableBytes is small: a batch of generations is larger than half of it, so
+	// Pebble writes the batch directly to a file.
 	pebbleMemtableBytes = 128 << 10
 
-	// removedWithin bounds the time until the space of removed generations is free.
-	// Without it, the space would be free only once a memtable is full of removals.
+	// removedWithin bounds the time until Pebble frees the space of removed generations.
+	// By default it would wait until a memtable is full of removals.
 	removedWithin = 10 * time.Second
 )
 
@@ -68,9 +68,9 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		groups map[uint32]*Group
-		// next is the number of the next generation: above all that groups have on disk
-		// or that their snapshots name. It never falls while the store is open, so a
-		// number is never reused, not even by a group that was dropped and created again.
+		// next is the number of the next generation. It is above all numbers that groups
+		// have on disk or that their snapshots name. It never falls while the store is
+		// open, so not even a group that was dropped and created again reuses a number.
 		next uint64
 	}
 }
@@ -88,8 +88,8 @@ type Stats struct {
 	Refused      uint64  // with ErrBusy
 	Damaged      uint64  // with ErrDamaged, for rows that should exist
 	ReadSeconds  float64 // spent in Misses
-	// Reads are the reads of blocks that were not in the cache. Each lasts as long as its
-	// caller waited, for a turn and for the disk.
+	// Reads has the reads of blocks that were not in the cache: how long each caller waited
+	// for a turn and for the disk.
 	Reads      Latencies
 	CacheBytes uint64
 
@@ -111,7 +111,7 @@ func (k blockKey) String() string {
 // Keys of Pebble, integers big-endian:
 //
 //	'b' | group (4) | generation (8) | block (4)     a block
-//	'g' | group (4) | generation (8)                 what a generation has: see generation.go
+//	'g' | group (4) | generation (8)                 the index of a generation, see index.go
 //	'p' | group (4) | name of a snapshot             the generations that it names (8 each), see pins.go
 //	'r' | group (4) | set (4) | key (8)              a record, see records.go
 const (
@@ -168,7 +168,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// blockOverhead is about what the cache takes for a block besides its bytes.
+// blockOverhead is about the memory that the cache takes for a block besides its bytes.
 const blockOverhead = 200
 
 // noteDamage logs that a Pebble file is damaged. It logs the error's words alone because the
@@ -180,7 +180,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 // Close closes the store. Later calls of other methods get pebbledb.ErrClosed.
 func (s *Store) Close() error { return s.db.Close(func() {}) }
 
-// commit writes a batch. The caller has the store in use.
+// commit writes a batch. The caller has called Use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	bytes := batch.Len() // before Commit, which may take over the batch's memory
 	if err := batch.Commit(sync); err != nil {
@@ -200,8 +200,7 @@ func (s *Store) DiskBytes() uint64 {
 	return s.filesBytes()
 }
 
-// filesBytes is DiskBytes for a caller that holds use. It makes Pebble read all its file
-// metadata.
+// filesBytes is DiskBytes for a caller that has called Use. Pebble reads all its file metadata for it.
 func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Stats returns the counts of reads so far.

@@ -29,7 +29,7 @@ func (g *Group) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return generations, nil
 }
 
-// write writes pages; each generation has one reference.
+// write writes each page as a generation with one reference.
 func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	done, err := g.store.db.Use()
 	if err != nil {

@@ -12,7 +12,7 @@ import "math/bits"
 // Writer appends bits to Buf, starting at the highest bit of a byte.
 type Writer struct {
 	Buf  []byte
-	word uint64 // the last bits, those not in Buf yet; all others are 0
+	word uint64 // the last bits, not in Buf yet, in its low n bits; the others are 0
 	n    uint   // how many bits of word are used, below 8 between two calls
 }
 
@@ -79,6 +79,7 @@ func (r *Reader) Take(n uint) uint64 {
 	return w
 }
 
+// Skip skips n bits.
 func (r *Reader) Skip(n int) {
 	r.At += n
 	r.Past = r.Past || r.At > 8*len(r.Buf)
@@ -122,7 +123,7 @@ func (r *Reader) takeLong(k uint) uint64 {
 	return (q-1)<<k | r.Take(k)
 }
 
-// K returns a nearly best k for values, given how many of them have each number of bits.
+// K returns a nearly optimal k for values. sizes has the number of values of each length in bits.
 func K(sizes *[65]int) uint {
 	best, bestCost := 0, -1
 	for k := range 63 {
@@ -131,8 +132,8 @@ func K(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// All, half, a quarter … of these get two more bits from the 1 that q
-				// adds.
+				// In all, half, a quarter … of these values the 1 that q adds carries, which
+				// takes two more bits.
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// A Rice code (Rice and Plaunt, 1971) of a number, from the lowest bit of a byte up:
-// number>>k ones, a zero, the k low bits of the number. A number of riceOnesMax ones or
-// more is that many ones and 64 bits.
+// A Rice code (Rice and Plaunt, 1971) of a number is, from the lowest bit of a byte up:
+// number>>k ones, a zero, the k low bits of the number. A number that would take riceOnesMax
+// ones or more is riceOnesMax ones and 64 bits.
 const (
 	riceOnesMax = 24
 	riceKMax    = 62
@@ -19,8 +19,8 @@ const (
 // RiceKOfMean returns the best k for numbers of an exponential distribution.
 func RiceKOfMean(mean uint64) uint8 { return uint8(min(max(bits.Len64(mean), 1)-1, riceKMax)) }
 
-// RiceK returns the k with the shortest code, given how many numbers there are of each
-// length in bits.
+// RiceK returns the k with the shortest code. lengths has the number of numbers of each length in
+// bits.
 func RiceK(lengths *[65]int) uint8 {
 	best, least := uint8(0), -1
 	for k := range riceKMax + 1 {
@@ -31,8 +31,8 @@ func RiceK(lengths *[65]int) uint8 {
 	return best
 }
 
-// riceCost returns about how many bits numbers take, given how many there are of each
-// length. It takes each number as one in the middle of its length.
+// riceCost returns about how many bits the numbers take. It counts each number as one in the
+// middle of its length.
 func riceCost(lengths *[65]int, k int) int {
 	cost := 0
 	for length, n := range lengths {
@@ -40,7 +40,7 @@ func riceCost(lengths *[65]int, k int) int {
 			continue
 		}
 		ones := riceOnesMax
-		if over := length - k; over < 6 { // 32 and more are past riceOnesMax
+		if over := length - k; over < 6 { // from 6 on there are 32 ones or more, above riceOnesMax
 			ones = 0
 			if over > 0 {
 				ones = 3 << over >> 2 // ¾ of the next power of two
@@ -76,6 +76,7 @@ func (w *RiceWriter) bits(v uint64, n uint) {
 	}
 }
 
+// Put appends a number.
 func (w *RiceWriter) Put(v uint64, k uint8) {
 	ones := v >> k
 	if ones >= riceOnesMax {
@@ -87,6 +88,7 @@ func (w *RiceWriter) Put(v uint64, k uint8) {
 	w.bits(v&(1<<k-1), uint(k))
 }
 
+// End returns all bytes; no Put may follow.
 func (w *RiceWriter) End() []byte {
 	if w.n > 0 {
 		w.Buf = append(w.Buf, byte(w.word))
@@ -100,8 +102,8 @@ type RiceReader struct {
 	At  uint64 // the next bit
 }
 
-// windowBits is how many valid bits a window has at least: it may begin at the last bit
-// of its first byte.
+// windowBits is the least number of valid bits in a window, which may begin at the last bit of
+// its first byte.
 const windowBits = 57
 
 // window returns the next windowBits, or some more.
@@ -109,6 +111,7 @@ func (r *RiceReader) window() uint64 {
 	return binary.LittleEndian.Uint64(r.Buf[r.At>>3:]) >> (r.At & 7)
 }
 
+// Take reads a number.
 func (r *RiceReader) Take(k uint8) uint64 {
 	w := r.window()
 	ones := uint64(bits.TrailingZeros64(^w))
@@ -119,8 +122,7 @@ func (r *RiceReader) Take(k uint8) uint64 {
 	return r.longRice(ones, k)
 }
 
-// TakeTwo reads two numbers, from one window if both are in it, as they nearly always
-// are.
+// TakeTwo reads two numbers. Nearly always both are in one window.
 func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	w := r.window()
 	ones1 := uint64(bits.TrailingZeros64(^w))
@@ -136,7 +138,7 @@ func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	return ones1<<k1 | w1&(1<<k1-1), ones2<<k2 | w2>>(ones2+1)&(1<<k2-1)
 }
 
-// longRice reads a number that takes more than a window, after its ones were counted.
+// longRice reads a number that is longer than a window and begins with the given ones.
 func (r *RiceReader) longRice(ones uint64, k uint8) uint64 {
 	if ones >= riceOnesMax {
 		r.At += riceOnesMax

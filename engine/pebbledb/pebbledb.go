@@ -1,5 +1,5 @@
 // Package pebbledb owns a Pebble database of a node: how it opens and closes, what it logs, when
-// it waits for the machine, and which error of the disk ends the process.
+// it waits for disk space or file descriptors, and which disk error ends the process.
 //
 // It never reads or writes a key.
 //
@@ -32,22 +32,22 @@ type Config struct {
 	// Fatal is called if the disk refuses a write that the database cannot do without. It
 	// should end the process.
 	Fatal func(error)
-	// Damaged is called when Pebble finds a file damaged. The default of Pebble ends the
-	// process, but readers of the file get an error, which is enough.
+	// Damaged is called when Pebble finds a file damaged. Pebble's default would end the process.
+	// Here only readers of the file get an error.
 	Damaged func(pebble.DataCorruptionInfo)
 }
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the database is closed")
 
-// DB is a Pebble database, for use between Use and done. Its methods are safe for concurrent use.
+// DB is a Pebble database. A caller uses it between Use and done. Its methods are safe for concurrent use.
 type DB struct {
 	*pebble.DB
 	cfg   Config
 	cache *pebble.Cache
 	limit lograte.Limiter
 
-	Started  atomic.Bool        // set by the owner: from then on files wait for the machine
+	Started  atomic.Bool        // set by the owner: from then on files wait, see Waiting
 	Stopping context.Context    // ends when Close begins
 	Stop     context.CancelFunc // ends Stopping before Close
 
@@ -64,7 +64,8 @@ func New(cfg Config) *DB {
 	return d
 }
 
-// Waiting returns a file system that waits for the machine from Started until Stopping.
+// Waiting returns a file system that waits for disk space and file descriptors from Started until
+// Stopping.
 func (d *DB) Waiting() vfs.FS {
 	return scarce.Wait{Dir: d.cfg.Dir, What: d.cfg.Holds, Logger: d.cfg.Logger, Started: &d.Started, Closing: d.Stopping.Done()}.Over(d.cfg.FS)
 }
