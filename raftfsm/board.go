@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -45,8 +44,8 @@ type board struct {
 // boardAnswer is the answer to a request with an identity. A repeat gets the number of
 // its own notice, not that of a later one, or why it was refused (refusedValue).
 type boardAnswer struct {
-	id    answerID
-	value int64
+	ID    answerID `json:"id"`
+	Value int64    `json:"value"`
 }
 
 // answersMax bounds the remembered answers. A repeat behind as many others gets the
@@ -99,8 +98,8 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 	}
 	if op.void && op.id != (answerID{}) {
 		for _, a := range slices.Backward(b.answers) { // the latest, as a key may have two answers
-			if a.id == op.id {
-				value = a.value
+			if a.ID == op.id {
+				value = a.Value
 				break
 			}
 		}
@@ -250,22 +249,13 @@ func (b *board) stats() engine.Stats {
 type boardSnapshot struct {
 	inMemory
 	BoardView
-	Answers []answerJSON `json:"answers"`
+	Answers []boardAnswer `json:"answers"`
 
 	sum uint64
 }
 
-type answerJSON struct {
-	ID    string `json:"id"` // 32 hexadecimal digits
-	Value int64  `json:"value"`
-}
-
 func (b *board) capture() captured {
-	s := &boardSnapshot{BoardView: *b.view.Load(), Answers: make([]answerJSON, len(b.answers)), sum: b.sum}
-	for i, a := range b.answers {
-		s.Answers[i] = answerJSON{hex.EncodeToString(a.id[:]), a.value}
-	}
-	return s
+	return &boardSnapshot{BoardView: *b.view.Load(), Answers: append([]boardAnswer{}, b.answers...), sum: b.sum}
 }
 
 func (s *boardSnapshot) write(w *codec.StreamWriter) error {
@@ -288,13 +278,7 @@ func (b *board) load(_ *codec.StreamReader, kind byte, p []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range s.Answers {
-		var id answerID
-		if n, err := hex.Decode(id[:], []byte(a.ID)); err != nil || n != len(id) {
-			return fmt.Errorf("%w: answer %q", codec.ErrSnapshot, a.ID)
-		}
-		b.answers = append(b.answers, boardAnswer{id, a.Value})
-	}
+	b.answers = s.Answers
 	b.view.Store(s.clone())
 	b.sum = s.BoardView.digest()
 	return nil
@@ -302,25 +286,15 @@ func (b *board) load(_ *codec.StreamReader, kind byte, p []byte) error {
 
 func parseBoardSnapshot(p []byte) (*boardSnapshot, error) {
 	s := &boardSnapshot{}
-	if err := codec.DecodeJSON(p, s); err != nil {
-		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	err := codec.DecodeJSON(p, s)
+	if err == nil {
+		err = s.check()
 	}
-	if err := s.check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	if err == nil && len(s.Answers) > answersMax {
+		err = fmt.Errorf("%d answers", len(s.Answers))
 	}
-	for _, a := range s.Answers {
-		if len(a.ID) != 2*len(answerID{}) || len(s.Answers) > answersMax {
-			return nil, fmt.Errorf("%w: %d answers, one of %q", codec.ErrSnapshot, len(s.Answers), a.ID)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	return s, nil
-}
-
-// parseBoard returns the view of a board in a snapshot.
-func parseBoard(p []byte) (*BoardView, error) {
-	s, err := parseBoardSnapshot(p)
-	if err != nil {
-		return nil, err
-	}
-	return s.clone(), nil
 }

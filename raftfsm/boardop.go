@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -117,3 +118,15 @@ func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
 
 // answerID is the hash of a key, or of a producer and number.
 type answerID [16]byte
+
+// MarshalText returns 32 hexadecimal digits.
+func (id answerID) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, id[:]), nil }
+
+// UnmarshalText reads what MarshalText returns.
+func (id *answerID) UnmarshalText(text []byte) error {
+	if len(text) != 2*len(id) {
+		return fmt.Errorf("%d digits of a request, not %d", len(text), 2*len(id))
+	}
+	_, err := hex.Decode(id[:], text)
+	return err
+}

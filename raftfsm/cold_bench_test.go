@@ -42,7 +42,7 @@ func BenchmarkTiers(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			shards = append(shards, NewCountersOver(Tiers{Cold: rows}))
+			shards = append(shards, NewCounters(Tiers{Cold: rows}))
 		}
 		before := anonymousBytes(b)
 		ids := fillTiers(b, shards, counts)

@@ -69,7 +69,7 @@ func (r *coldReplica) open() {
 	r.must(err)
 	r.rows, err = r.store.Group(1)
 	r.must(err)
-	r.fsm = NewCountersOver(Tiers{Cold: r.rows, Seal: func(uint64, uint64) bool { return r.seals }})
+	r.fsm = NewCounters(Tiers{Cold: r.rows, Seal: func(uint64, uint64) bool { return r.seals }})
 	if r.newest != "" {
 		r.must(codectest.Restore(r.fsm, r.snapshots[r.newest]))
 	}
@@ -258,7 +258,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 	// What a crash leaves draws from a source of its own: how often it does depends on
 	// what Pebble had written by then, and the steps shall not.
 	r, left := rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
-	plain := NewCounters()
+	plain := NewCounters(Tiers{})
 	replicas := []*coldReplica{newColdReplica(t, "a"), newColdReplica(t, "b")}
 	replicas[1].seals = true
 	var log []*raft.Log
@@ -464,7 +464,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 // Only counters have cold rows: a stream of another kind that says it has some is
 // refused, and so is a section of them in a stream of the version without.
 func TestOtherKindsHaveNoColdRows(t *testing.T) {
-	once := codectest.SectionsOf(t, codectest.Persisted(t, NewCounters()))
+	once := codectest.SectionsOf(t, codectest.Persisted(t, NewCounters(Tiers{})))
 	for _, kind := range shardKinds {
 		for _, version := range []byte{2, 3} {
 			stream := codectest.Framed(codec.StreamHead, coldHead(version, kind))
@@ -513,7 +513,7 @@ func FuzzReadCarried(f *testing.F) {
 	sections := codectest.SectionsOf(f, a.carried())
 	payload := func(i int) []byte { return sections[i][codec.SectionHeadSize : len(sections[i])-codec.ChecksumSize] }
 	f.Add(payload(1), payload(2), a.fsm.State().Rows, a.fsm.State().Digest)
-	empty := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters())) // head, the three of the request memory, end
+	empty := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters(Tiers{}))) // head, the three of the request memory, end
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
 		stream := slices.Concat(codectest.Framed(codec.StreamHead, coldHead(3, codec.KindCounters)), codectest.Framed(codec.StreamCarried, part), codectest.Framed(codec.StreamBlock, block))
 		stream = append(stream, bytes.Join(empty[1:4], nil)...)

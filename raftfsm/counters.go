@@ -46,10 +46,7 @@ type Tiers struct {
 var _ raft.BatchingFSM = (*Counters)(nil)
 
 // NewCounters returns the state machine before its first entry.
-func NewCounters() *Counters { return NewCountersOver(Tiers{}) }
-
-// NewCountersOver is NewCounters for a table with tiers.
-func NewCountersOver(tiers Tiers) *Counters {
+func NewCounters(tiers Tiers) *Counters {
 	c := &Counters{tiers: tiers, outboxes: newOutboxBodies(tiers.Outboxes)}
 	c.init(codec.KindCounters, func() contents { return newCounts(tiers, c.outboxes.New()) }, func(held contents) {
 		c.replace(held.(*counts).table)

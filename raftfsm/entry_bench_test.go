@@ -18,7 +18,7 @@ func BenchmarkIncrements(b *testing.B) {
 	for _, shape := range []struct{ requests, ops int }{{1, 1}, {16, 1}, {100, 1}, {1, 100}, {7, 20}} {
 		for _, step := range []string{"write", "apply"} {
 			b.Run(fmt.Sprintf("%s/requests=%d/ops=%d", step, shape.requests, shape.ops), func(b *testing.B) {
-				c := NewCounters()
+				c := NewCounters(Tiers{})
 				route := codec.Route{Modulus: 7, Residue: 3}
 				c.SetRoute(route)
 				ops := make([]engine.Op, shape.requests*shape.ops)

@@ -37,7 +37,7 @@ func TestEntryBytesAreGolden(t *testing.T) {
 // table; 4. the same from the engine without a log between.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		c, direct, want := NewCounters(), engine.New(), model{}
+		c, direct, want := NewCounters(Tiers{}), engine.New(), model{}
 		for index := range uint64(rapid.IntRange(1, 5).Draw(rt, "entries")) {
 			width := rapid.SampledFrom([]int{0, 1, 4, 5, engine.ColumnsMax}).Draw(rt, "width")
 			var requests [][]engine.Op

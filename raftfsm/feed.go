@@ -23,12 +23,9 @@ type Feed struct {
 // feedPageBytes is about ten users with a hundred followees each.
 const feedPageBytes = 4 << 10
 
-// NewFeed returns a feed shard before its first entry, whose feeds all stay in memory.
-func NewFeed() *Feed { return NewFeedOver(spill.Place{}) }
-
-// NewFeedOver is NewFeed with feeds that may leave memory. Each replica decides for
-// itself which ones do.
-func NewFeedOver(place spill.Place) *Feed {
+// NewFeed returns a feed shard before its first entry. Each replica decides for itself which feeds
+// leave memory for place.
+func NewFeed(place spill.Place) *Feed {
 	f := &Feed{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: feedPageBytes})}
 	f.init(codec.KindFeed, func() contents { return &feed{bodies: f.bodies.New()} }, func(held contents) { f.bodies.Show(held.(*feed).bodies) })
 	return f

@@ -19,7 +19,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		var err error
 		r.store, err = cold.Open(cold.Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { b.Error(err) }})
 		r.must(err)
-		r.fsm = NewFeedOver(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
+		r.fsm = NewFeed(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
 		return r
 	}
 	r := open()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // While feeds are read, written and moved:
@@ -73,7 +74,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 		}
 		if round%10 == 0 {
 			state := r.fsm.State()
-			other := NewFeed()
+			other := NewFeed(spill.Place{})
 			r.must(codectest.Restore(other, codectest.Persisted(t, r.fsm)))
 			if got := other.State(); got.Digest != state.Digest {
 				t.Errorf("a snapshot has digest %x, want %x", got.Digest, state.Digest)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Replicas of which each has other feeds in memory answer, digest and restore as one that
@@ -18,7 +19,7 @@ import (
 func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		plain := NewFeed()
+		plain := NewFeed(spill.Place{})
 		replicas := []*spillReplica{newSpillReplica(t), newSpillReplica(t)}
 		defer func() {
 			for _, r := range replicas {
@@ -168,7 +169,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				r.spill(0)
 				var s codectest.Sink
 				r.must(snapshot.Persist(&s))
-				other := NewFeed()
+				other := NewFeed(spill.Place{})
 				r.must(codectest.Restore(other, s.Bytes()))
 				for key := range users.Draw(t, "up to") + 1 {
 					if got, stamp, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) || stamp != stampsAt[key] {

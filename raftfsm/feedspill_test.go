@@ -51,7 +51,7 @@ func (r *spillReplica) open(snapshot []byte) {
 	var err error
 	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
 	r.must(err)
-	r.fsm = NewFeedOver(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
+	r.fsm = NewFeed(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
 	if snapshot != nil {
 		r.must(codectest.Restore(r.fsm, snapshot))
 	}

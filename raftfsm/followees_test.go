@@ -11,11 +11,12 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // storedFollowees returns followees as a page gives them back.
 func storedFollowees(followees []Followee) []Followee {
-	f := NewFeed()
+	f := NewFeed(spill.Place{})
 	f.Bodies().Current().Set(1, appendFeed(nil, followees, 0))
 	stored, _, _ := f.Followees(nil, 1)
 	return stored
@@ -73,7 +74,7 @@ func randomFeed(r *rand.Rand, n int) []Followee {
 }
 
 func TestFolloweesTakesNoMemory(t *testing.T) {
-	f := NewFeed()
+	f := NewFeed(spill.Place{})
 	op := FeedOp{Kind: FeedReset, User: 7, Followees: randomFeed(rand.New(rand.NewPCG(1, 1)), 90)}
 	var w RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
@@ -88,7 +89,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 // BenchmarkFollowees tells what a followee takes in memory and in time.
 func BenchmarkFollowees(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
-	f := NewFeed()
+	f := NewFeed(spill.Place{})
 	const users, each = 20_000, 90
 	for key := range uint64(users) {
 		f.Bodies().Current().Set(key, appendFeed(nil, randomFeed(r, each), 0))

@@ -2,8 +2,8 @@ package raftfsm
 
 import (
 	"github.com/countd/countd/raftfsm/codec"
-
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // kindForm is what this program knows about one kind of shard.
@@ -24,9 +24,9 @@ type kindForm struct {
 // kinds has every kind of shard. A new kind gets its number and its name in package
 // codec, its method on RequestWriter, and a line here.
 var kinds = [...]kindForm{
-	{codec.KindCounters, func() Machine { return NewCounters() }, false, checkCounts, (*snapshotWalk).counts},
+	{codec.KindCounters, func() Machine { return NewCounters(Tiers{}) }, false, checkCounts, (*snapshotWalk).counts},
 	{codec.KindUnread, func() Machine { return NewUnread() }, true, checkUnread, (*snapshotWalk).unread},
-	{codec.KindFeed, func() Machine { return NewFeed() }, false, checkFeed, (*snapshotWalk).feed},
+	{codec.KindFeed, func() Machine { return NewFeed(spill.Place{}) }, false, checkFeed, (*snapshotWalk).feed},
 	{codec.KindBoard, func() Machine { return NewBoard() }, false, checkBoard, (*snapshotWalk).board},
 }
 
@@ -46,5 +46,5 @@ func New(kind codec.Kind) Machine {
 	if form, known := formOf(kind); known {
 		return form.fresh()
 	}
-	return NewCounters()
+	return NewCounters(Tiers{})
 }

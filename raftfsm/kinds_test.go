@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // shardKinds are the kinds beside counters.
@@ -210,7 +211,7 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 			f.Add(uint8(i), section[0], section[codec.SectionHeadSize:len(section)-codec.ChecksumSize], m.State().Rows, m.State().Digest)
 		}
 	}
-	once := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters()))
+	once := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters(Tiers{})))
 	f.Fuzz(func(t *testing.T, which, section uint8, payload []byte, rows, digest uint64) {
 		kind := shardKinds[int(which)%len(shardKinds)]
 		parts := []codectest.Part{{Kind: section, Payload: payload}}
@@ -414,7 +415,7 @@ func TestBoardIsBounded(t *testing.T) {
 // A user follows at most FolloweesMax; what would be more changes nothing, and a
 // repeat is told so again.
 func TestFolloweesAreBounded(t *testing.T) {
-	f := NewFeed()
+	f := NewFeed(spill.Place{})
 	apply := func(id dedup.RequestID, kind OpKind, from, n int) *Result {
 		op := FeedOp{Kind: kind, User: 1}
 		for i := range n {

@@ -108,7 +108,7 @@ func add(id uint64, column uint8, delta int64) engine.Op {
 
 // newCounters returns counters whose table is verified whole when the test ends.
 func newCounters(t testing.TB) *Counters {
-	c := NewCounters()
+	c := NewCounters(Tiers{})
 	t.Cleanup(func() {
 		if err := c.Table().Check(); err != nil {
 			t.Error(err)

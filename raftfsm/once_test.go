@@ -39,7 +39,7 @@ type history struct {
 }
 
 func newHistory(t testing.TB) *history {
-	return &history{t: t, c: NewCounters(), limits: testLimits}
+	return &history{t: t, c: NewCounters(Tiers{}), limits: testLimits}
 }
 
 func (h *history) request(now int64, id dedup.RequestID) (dedup.Outcome, int64) {
@@ -319,7 +319,7 @@ func (h *history) reopen(t rapid.TB) {
 	if err := writeShard(&b, codec.KindCounters, codectest.Whole, h.index, table, h.c.memory.Capture()); err != nil {
 		t.Fatal(err)
 	}
-	h.c = NewCounters()
+	h.c = NewCounters(Tiers{})
 	index, once, err := readShard(&b, codec.KindCounters, codectest.Whole, h.c.contents)
 	if err != nil || index != h.index {
 		t.Fatalf("index %d: %v", index, err)

@@ -21,7 +21,7 @@ const (
 
 // fillOutboxes publishes benchPosts posts of each author, in the order of their ids.
 func fillOutboxes() *Counters {
-	c := NewCounters()
+	c := NewCounters(Tiers{})
 	r := rand.New(rand.NewPCG(1, 2))
 	limits := outbox.Limits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	id := uint64(5_300_000_000_000_000)

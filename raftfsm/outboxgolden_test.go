@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // The bytes of ops on outboxes and groups, and of snapshots with them, are on disks.
@@ -29,7 +30,7 @@ func TestTimelineBytesAreGolden(t *testing.T) {
 	}
 	codectest.Golden(t, "snapshot-outbox.bin", codectest.Persisted(t, c))
 
-	f := NewFeed()
+	f := NewFeed(spill.Place{})
 	feeds := feedEntry(1,
 		FeedOp{Kind: FeedFollow, User: 7, Followees: []Followee{{2, 5}, {3, 6}, {9, 7}}},
 		FeedOp{Kind: FeedPutGroup, User: 7, Group: "stars", Followees: []Followee{{ID: 2}, {ID: 9}}},

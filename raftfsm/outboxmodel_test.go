@@ -140,7 +140,7 @@ func (r *outboxReplica) open() {
 	var err error
 	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
 	r.must(err)
-	r.Counters = NewCountersOver(Tiers{Outboxes: spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load}})
+	r.Counters = NewCounters(Tiers{Outboxes: spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load}})
 }
 
 func (r *outboxReplica) close() {
@@ -218,7 +218,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		disks := []*outboxReplica{newOutboxReplica(t), newOutboxReplica(t)}
 		replicas := func() []*Counters { return []*Counters{disks[0].Counters, disks[1].Counters} }
-		plain := NewCounters()
+		plain := NewCounters(Tiers{})
 		defer func() {
 			for _, r := range disks {
 				r.close()

@@ -142,7 +142,7 @@ func TestUnknownOpsAreRefusedByName(t *testing.T) {
 func TestSnapshotsOfDevelopmentAreNamed(t *testing.T) {
 	for _, version := range []byte{1, 2, 3} {
 		head := codectest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))
-		if err := codectest.Restore(NewCounters(), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
+		if err := codectest.Restore(NewCounters(Tiers{}), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
 			t.Errorf("version %d: %v", version, err)
 		}
 	}

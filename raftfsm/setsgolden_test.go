@@ -27,7 +27,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewCountersOver(Tiers{Members: sets})
+	c := NewCounters(Tiers{Members: sets})
 	defer c.Close()
 
 	entry := func(write func(w *RequestWriter)) []byte {

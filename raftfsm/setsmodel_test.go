@@ -51,7 +51,7 @@ func (r *setsReplica) open(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fsm, r.index = NewCountersOver(Tiers{Members: sets}), 0
+	r.fsm, r.index = NewCounters(Tiers{Members: sets}), 0
 	if r.snapshot == nil {
 		return
 	}

@@ -35,7 +35,7 @@ func TestSnapshotWithoutSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fsm := NewCountersOver(Tiers{Members: sets})
+	fsm := NewCounters(Tiers{Members: sets})
 	defer fsm.Close()
 	fsm.Apply(codectest.Command(1, entryOf(engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 5}}})))
 	s, err := fsm.Snapshot()

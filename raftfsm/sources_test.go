@@ -273,7 +273,7 @@ func TestPositionsModel(t *testing.T) {
 
 // The forms are on disks already.
 func TestSourceGolden(t *testing.T) {
-	m := NewCounters()
+	m := NewCounters(Tiers{})
 	long := dedup.BySource(dedup.SourceSection{
 		PositionKey: dedup.PositionKey{Source: 0x0102030405060708, Partition: 9}, Mode: dedup.SectionAdvance, Epoch: 1,
 		Prev: sink.Position{Hi: 1, Lo: 2}, Next: sink.Position{Hi: 3, Lo: 4}, Mark: sink.Mark{Position: sink.Position{Hi: 3, Lo: 3}, Sum: 5},

@@ -85,7 +85,7 @@ func filledCounters(t testing.TB, rows int) *Counters {
 func TestSnapshotRestores(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		c, want := NewCounters(), model{}
+		c, want := NewCounters(Tiers{}), model{}
 		for index := range uint64(rapid.IntRange(0, 4).Draw(rt, "entries")) {
 			ops := drawOps(rt, "ops")
 			for i := range ops {
@@ -94,7 +94,7 @@ func TestSnapshotRestores(t *testing.T) {
 			c.Apply(codectest.Command(index+1, entryOf(0, ops)))
 		}
 		snapshot := codectest.Persisted(rt, c)
-		restored := NewCounters()
+		restored := NewCounters(Tiers{})
 		restored.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // which goes
 		if err := codectest.Restore(restored, snapshot); err != nil {
 			rt.Fatal(err)
@@ -104,7 +104,7 @@ func TestSnapshotRestores(t *testing.T) {
 		if got.Index != was.Index || got.Digest != was.Digest || got.Rows != was.Rows {
 			rt.Fatalf("state %+v, was %+v", got, was)
 		}
-		again := NewCounters()
+		again := NewCounters(Tiers{})
 		if err := codectest.Restore(again, codectest.Persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
 			rt.Fatalf("restored twice: digest %016x, %v", again.State().Digest, err)
 		}

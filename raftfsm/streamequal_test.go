@@ -42,7 +42,7 @@ func TestEqualRowsMakeEqualStreams(t *testing.T) {
 	for name, again := range map[string]*Counters{
 		"another replica": two,
 		"a restart":       newCounters(t),
-		"packed rows":     NewCountersOver(Tiers{Seal: func(uint64, uint64) bool { return true }}),
+		"packed rows":     NewCounters(Tiers{Seal: func(uint64, uint64) bool { return true }}),
 	} {
 		if again != two {
 			if err := codectest.Restore(again, want); err != nil {

@@ -107,5 +107,5 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	if rows, err := freezeAll(a.fsm, old); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	a.fsm = NewCounters() // whose table can be verified
+	a.fsm = NewCounters(Tiers{}) // whose table can be verified
 }

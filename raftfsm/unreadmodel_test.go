@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // fanOut is the naive system that the state machines are held to: whatever happens
@@ -190,7 +191,7 @@ func (m *machines) follows(op FeedOp) {
 
 // reopen replaces the machines by what their snapshots restore to.
 func (m *machines) reopen() {
-	unread, feed, board := NewUnread(), NewFeed(), NewBoard()
+	unread, feed, board := NewUnread(), NewFeed(spill.Place{}), NewBoard()
 	for from, to := range map[Machine]Machine{m.unread: unread, m.feed: feed, m.board: board} {
 		if err := codectest.Restore(to, codectest.Persisted(m.t, from)); err != nil {
 			m.t.Fatal(err)
@@ -212,7 +213,7 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 	channels, dots := []string{"news", "ads"}, []string{"shop", "me"}
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFanOut()
-		m := &machines{t: t, unread: NewUnread(), feed: NewFeed(), board: NewBoard(), now: time.UnixMilli(20_000 * dayMillis)}
+		m := &machines{t: t, unread: NewUnread(), feed: NewFeed(spill.Place{}), board: NewBoard(), now: time.UnixMilli(20_000 * dayMillis)}
 		user := rapid.SampledFrom(userIDs)
 		channel, dot := rapid.SampledFrom(channels), rapid.SampledFrom(dots)
 		author := rapid.SampledFrom([]uint64{2, 3, 500, 1<<64 - 1})

@@ -237,13 +237,13 @@ func (w *snapshotWalk) board(_ *codec.StreamReader, kind byte, p []byte) error {
 	if kind != codec.StreamBoard {
 		return misplaced(kind)
 	}
-	view, err := parseBoard(p)
+	s, err := parseBoardSnapshot(p)
 	if err != nil {
 		return err
 	}
-	w.rows = uint64(view.names())
+	w.rows = s.rows()
 	if w.visitor.Board == nil {
 		return nil
 	}
-	return w.visitor.Board(view)
+	return w.visitor.Board(s.clone())
 }

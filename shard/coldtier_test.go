@@ -72,7 +72,7 @@ func TestMisfitIsReported(t *testing.T) {
 		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.KeyOf(c.id)
-			fsm := raftfsm.NewCounters()
+			fsm := raftfsm.NewCounters(raftfsm.Tiers{})
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
 			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), Offset: route.IDOf(shard, 0), FSM: fsm})
@@ -112,7 +112,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 	} {
 		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
-			fsm := raftfsm.NewCounters()
+			fsm := raftfsm.NewCounters(raftfsm.Tiers{})
 			for batch := range slices.Chunk(c.ids, 1000) {
 				var ops []engine.Op
 				for _, id := range batch {

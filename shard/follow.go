@@ -119,7 +119,7 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r.damage.Logger = logger
 	switch g.kind {
 	case codec.KindFeed:
-		r.feed = raftfsm.NewFeedOver(n.spill.Place(g.number))
+		r.feed = raftfsm.NewFeed(n.spill.Place(g.number))
 		r.fsm, r.spill = r.feed, &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
 		n.spill.Begin(r.spill.Shard)
 		return r, nil, nil

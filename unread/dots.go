@@ -36,18 +36,11 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 // only a repeat of the request can find that true. It creates a missing dot, so that the user counts as seen
 // when the dot is first fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
-	board, err := n.boardNow(w.Deadline)
+	board, made, err := n.boardWith(raftfsm.BoardMakeDot, dot, w)
 	if err != nil {
 		return false, err
 	}
 	d, there := board.Dots[dot]
-	made := shard.Token{}
-	if !there {
-		if board, made, err = n.makeName(raftfsm.BoardMakeDot, dot, w); err != nil {
-			return false, err
-		}
-		d, there = board.Dots[dot]
-	}
 	if !there {
 		return false, n.touch(w, user)
 	}

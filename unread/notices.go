@@ -78,18 +78,11 @@ func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *sha
 }
 
 func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to func(latest int64) (seq int64, raise bool)) (Notices, error) {
-	board, err := n.boardNow(w.Deadline)
+	board, made, err := n.boardWith(raftfsm.BoardMakeChannel, channel, w)
 	if err != nil {
 		return Notices{}, err
 	}
 	c, there := board.Channels[channel]
-	made := shard.Token{}
-	if !there {
-		if board, made, err = n.makeName(raftfsm.BoardMakeChannel, channel, w); err != nil {
-			return Notices{}, err
-		}
-		c, there = board.Channels[channel]
-	}
 	if !there {
 		return Notices{}, n.touch(w, user)
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -80,19 +82,11 @@ func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 // pollTogether is Poll with its parts at the same time. They share nothing but p.Users and
 // opt, which they only read.
 func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
-	var counts, board error
-	var others sync.WaitGroup // ends at the deadline
-	others.Go(func() { counts = n.pollCounts(p, opt) })
-	others.Go(func() { board = n.pollBoard(p, s, opt) })
-	feeds := n.pollFeeds(p, s, opt)
-	others.Wait()
-	switch {
-	case counts != nil:
-		return counts
-	case board != nil:
-		return board
-	}
-	return feeds
+	var parts errgroup.Group // ends at the deadline
+	parts.Go(func() error { return n.pollCounts(p, opt) })
+	parts.Go(func() error { return n.pollBoard(p, s, opt) })
+	parts.Go(func() error { return n.pollFeeds(p, s, opt) })
+	return parts.Wait()
 }
 
 func (n *Numbers) pollCounts(p *Poll, opt *shard.ReadOptions) error {

@@ -131,15 +131,24 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 	return w.Rows[1], nil
 }
 
-// makeName creates a missing channel or dot for the write of, and returns the board with it and
-// the token of its own write. It is a write of its own, without an identity, because a repeat changes
-// nothing.
-func (n *Numbers) makeName(kind raftfsm.OpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
-	w := shard.Write{Deadline: of.Deadline, Permission: of.Permission}
-	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: kind, Name: name}); err != nil {
+// boardWith returns a board that includes every write acknowledged before the call. If the channel
+// or dot of the name is missing, boardWith creates it first, in the way of the op kind makes, and
+// returns the token of that write. The write has no identity, because a repeat changes nothing.
+func (n *Numbers) boardWith(makes raftfsm.OpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
+	board, err := n.boardNow(of.Deadline)
+	if err != nil {
 		return nil, shard.Token{}, err
 	}
-	board, err := n.boardNow(of.Deadline)
+	_, channel := board.Channels[name]
+	_, dot := board.Dots[name]
+	if channel && makes == raftfsm.BoardMakeChannel || dot && makes == raftfsm.BoardMakeDot {
+		return board, shard.Token{}, nil
+	}
+	w := shard.Write{Deadline: of.Deadline, Permission: of.Permission}
+	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: makes, Name: name}); err != nil {
+		return nil, shard.Token{}, err
+	}
+	board, err = n.boardNow(of.Deadline)
 	return board, w.Token, err
 }
 

@@ -185,8 +185,11 @@ func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) 
 	return s, nil
 }
 
-// putSource stores a source that has changed.
+// putSource stores a source that has changed, unless all sources then have too many partitions.
 func (v *View) putSource(s Source) (Result, bool) {
+	if n := v.partitions() - len(v.Sources[s.Name].Partitions) + len(s.Partitions); n > PartitionsMax {
+		return pastBound(BoundPartitions, "%d partitions of sources, a cluster takes at most %d", n, PartitionsMax)
+	}
 	v.SourceVersion++
 	s.Version = v.SourceVersion
 	v.Sources[s.Name] = s
@@ -278,9 +281,6 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 		}
 		s.Partitions = maps.Clone(c.Partitions)
 	}
-	if result, full := v.partitionsFull(&s); full {
-		return result, false
-	}
 	v.LastSource++
 	s.Origin = c.Origin
 	s.LastRejected = nil // of another meaning
@@ -362,9 +362,6 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 			Rejected: p.Rejected, RejectedTo: at, // what is read again is rejected again
 		}
 	}
-	if result, full := v.partitionsFull(&s); full {
-		return result, false
-	}
 	return v.putSource(s)
 }
 
@@ -392,19 +389,7 @@ func (c *StartSourceEntry) apply(v *View) (Result, bool) {
 	if !changed {
 		return Result{Source: s}, false
 	}
-	if result, full := v.partitionsFull(&s); full {
-		return result, false
-	}
 	return v.putSource(s)
-}
-
-// partitionsFull refuses a change of a source that makes too many partitions.
-func (v *View) partitionsFull(s *Source) (Result, bool) {
-	if n := v.partitions() - len(v.Sources[s.Name].Partitions) + len(s.Partitions); n > PartitionsMax {
-		result, _ := pastBound(BoundPartitions, "%d partitions of sources, a cluster takes at most %d", n, PartitionsMax)
-		return result, true
-	}
-	return Result{}, false
 }
 
 // partitions returns the number of partitions of all sources.

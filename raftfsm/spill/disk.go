@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/golomb"
 )
@@ -183,8 +185,7 @@ func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
 // marked is a body on disk that an op needs in memory.
 type marked struct {
 	key        uint64
-	mark, body []byte
-	err        error
+	mark, body []byte // body is nil until it is read, and for one that has moved
 }
 
 // readsAtOnce bounds the bodies that Apply reads concurrently.
@@ -229,27 +230,18 @@ func (b *Bodies) marked(keys func(yield func(key uint64))) (all []marked) {
 
 // readMarked reads bodies from disk, several at a time, and skips those that have moved.
 func (b *Bodies) readMarked(all []marked) error {
-	next := make(chan *marked, len(all))
+	var reads errgroup.Group
+	reads.SetLimit(readsAtOnce)
 	for i := range all {
-		next <- &all[i]
+		m := &all[i]
+		reads.Go(func() error {
+			body, err := b.out.records.ReadNow(Hash(m.key), versionOf(m.mark))
+			if err = b.ofMark(m.key, m.mark, err); err != nil && !errors.Is(err, ErrMoved) {
+				return b.shard.cfg.lost("return", m.key, err)
+			}
+			m.body = body
+			return nil
+		})
 	}
-	close(next)
-	read := func() {
-		for m := range next {
-			m.body, m.err = b.out.records.ReadNow(Hash(m.key), versionOf(m.mark))
-			m.err = b.ofMark(m.key, m.mark, m.err)
-		}
-	}
-	var readers sync.WaitGroup
-	for range min(len(all), readsAtOnce) - 1 {
-		readers.Go(read)
-	}
-	read()
-	readers.Wait()
-	for i := range all {
-		if m := &all[i]; m.err != nil && !errors.Is(m.err, ErrMoved) {
-			return b.shard.cfg.lost("return", m.key, m.err)
-		}
-	}
-	return nil
+	return reads.Wait()
 }

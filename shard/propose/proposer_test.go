@@ -117,7 +117,7 @@ func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Conf
 func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
-	fsm := raftfsm.NewCounters()
+	fsm := raftfsm.NewCounters(raftfsm.Tiers{})
 	g := &fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}
 	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }

@@ -30,7 +30,7 @@ func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Dur
 	m := testMetrics(t)
 	w := &roundsOf{rounds: NewRounds(nil), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
 	for i := range groups {
-		fsm := raftfsm.NewCounters()
+		fsm := raftfsm.NewCounters(raftfsm.Tiers{})
 		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}}
 		g.takes = func() time.Duration {
 			w.mu.Lock()

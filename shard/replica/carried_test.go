@@ -57,7 +57,7 @@ func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers 
 	t.Cleanup(func() { mustDo(t, w.store.Close()) })
 	w.sets, err = w.store.Group(7)
 	mustDo(t, err)
-	fsm := raftfsm.NewCountersOver(raftfsm.Tiers{Members: w.sets})
+	fsm := raftfsm.NewCounters(raftfsm.Tiers{Members: w.sets})
 	t.Cleanup(fsm.Close)
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.FSM, cfg.Members, cfg.Initial = fsm, w.sets, aloneIn(cfg)

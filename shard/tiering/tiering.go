@@ -112,7 +112,7 @@ func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Place) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
-		s.FSM = raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Members: sets, Outboxes: outboxes, Seal: t.OldToSeal(s)})
+		s.FSM = raftfsm.NewCounters(raftfsm.Tiers{Cold: rows, Members: sets, Outboxes: outboxes, Seal: t.OldToSeal(s)})
 	}
 	return rows, err
 }
