@@ -30,7 +30,6 @@ import (
 
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/mask"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -151,7 +150,7 @@ func (a *Authorizer) Mask(text string) string {
 	if a != nil {
 		text = a.root.mask(text)
 	}
-	return mask.Tokens(text)
+	return audit.MaskTokens(text)
 }
 
 // Caller is a user with one of its tokens, or the holder of the root token.

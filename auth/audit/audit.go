@@ -19,7 +19,6 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/mask"
 )
 
 const (
@@ -134,7 +133,7 @@ func (l *Log) Refused(e Event) {
 func (l *Log) writeLocked(e *Event) {
 	e.Time = e.Time.UTC()
 	for _, text := range []*string{&e.Who, &e.From, &e.What, &e.Target} {
-		*text = mask.Tokens(*text)
+		*text = MaskTokens(*text)
 		*text = (*text)[:min(len(*text), detailBytesMax)]
 	}
 	line, err := json.Marshal(e)

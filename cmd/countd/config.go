@@ -18,10 +18,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/api"
+	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/days"
-	"github.com/countd/countd/internal/mask"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -372,7 +372,7 @@ func (c *config) loggerTo(w io.Writer) *slog.Logger {
 			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {
-			a.Value = slog.StringValue(mask.Tokens(a.Value.String()))
+			a.Value = slog.StringValue(audit.MaskTokens(a.Value.String()))
 		}
 		return a
 	}}

@@ -19,8 +19,6 @@ const rule = `
 	internal/prefetch:
 	# How often a message that repeats is logged.
 	internal/lograte:
-	# How tokens look in logs.
-	internal/mask:
 	# Certificates of the process, and listeners and connections that use them.
 	internal/certs: internal/lograte
 	# Authorities and what they sign.
@@ -119,9 +117,9 @@ const rule = `
 	# The sources of a cluster: who reads what, and what operators do about it.
 	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog
 	# Lines about admin actions and refused calls.
-	auth/audit: internal/lograte internal/mask
+	auth/audit: internal/lograte
 	# Who may do what. The catalog stores the users.
-	auth: auth/audit raftfsm/catalog internal/lograte internal/mask
+	auth: auth/audit raftfsm/catalog internal/lograte
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Connections of HTTP clients.
 	api/listen: internal/lograte internal/scarce
@@ -136,7 +134,7 @@ const rule = `
 	api/redis: api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
 	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days internal/mask cmd/countd/internal/events internal/scarce internal/version
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.

@@ -1,11 +1,11 @@
-package mask
+package audit
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestTokens(t *testing.T) {
+func TestMaskTokens(t *testing.T) {
 	secret := strings.Repeat("0a", 32)
 	for text, want := range map[string]string{
 		"":                                  "",
@@ -17,7 +17,7 @@ func TestTokens(t *testing.T) {
 		"ctd_" + secret:  "ctd_" + secret, // no token
 		"ctd__" + secret: "ctd__…",
 	} {
-		if got := Tokens(text); got != want {
+		if got := MaskTokens(text); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
