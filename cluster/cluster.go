@@ -77,14 +77,8 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, fmt.Errorf("cannot resolve data directory %q: %w", path, err)
 	}
 	path = abs
-	_, none := os.Stat(path)
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := atomicfile.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
-	}
-	if errors.Is(none, fs.ErrNotExist) {
-		if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
-			return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
-		}
 	}
 	if err := checkForeign(path); err != nil { // before this node creates a file here
 		return nil, err

@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -83,78 +80,60 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	return nil, ErrUnknownKeyspace
 }
 
-// removeDropped begins to delete what this node has of groups whose keyspaces were
-// dropped, unless it is under way. runReconcile calls it after follow, so that no replica
-// of them is opened any more. It needs no proof of their leaders, as for a replica that
-// was removed: all that a group has promised goes with it.
+// removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves aside
+// the files of those that are closed; finishDeletions deletes them. runReconcile calls it after
+// follow, so nobody opens such a replica any more. It needs no proof of a group's leader: all that a
+// dropped group has promised goes with it.
 func (n *Node) removeDropped(view *catalog.View) {
-	if n.removing.Swap(true) {
-		return // what is left is looked for once that has ended: before, it would be found twice
-	}
-	dropped, left := n.droppedHere(view)
-	if len(dropped)+len(left) == 0 {
-		n.removing.Store(false)
-		return
-	}
-	n.running.Go(func() { // ends with the replicas
-		err := n.deleteDropped(dropped, left)
-		n.removing.Store(false)
-		switch {
-		case err == nil:
-			n.wakeReconcile() // what was dropped meanwhile waits
-		case !n.lacks(err):
-			n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
-		}
-	})
-}
-
-// deleteDropped closes this node's replicas of dropped groups, then deletes the files of left.
-func (n *Node) deleteDropped(dropped []*shardReplica, left []raftstore.ReplicaID) error {
-	var closing errgroup.Group
-	for _, g := range dropped {
-		closing.Go(func() error { return n.closeDropped(g) })
-	}
-	if err := closing.Wait(); err != nil {
-		return err
-	}
-	for _, r := range left {
-		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
-		if err := n.registry.dirs.GiveUp(r.Group, r.Number); err != nil {
-			return err
+	table := n.registry.groups.Load()
+	for _, g := range table.dropped {
+		if !g.ends.Swap(true) {
+			n.running.Go(func() { n.endDropped(g) }) // ends with the replica, or once the node is stopping
 		}
 	}
-	for _, g := range dropped {
-		g.removed.Store(true)
-	}
-	return nil
-}
-
-// droppedHere returns the groups that follow has found dropped, and the replicas here that
-// are dropped and of no other group that may be open. view may be newer than the one that
-// follow went by: a group that only view has dropped is open still, and follow's to find.
-func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []raftstore.ReplicaID) {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
-	table := n.registry.groups.Load()
-	return table.dropped, n.registry.dirs.Replicas(func(group uint32) bool {
-		return view.Dropped(group) && table.byNumber[group] == nil
-	})
+	open := map[uint32]bool{}
+	for _, g := range table.dropped {
+		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
+	}
+	// view may be newer than the one that follow used: a group that only view has dropped is still open.
+	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
+		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
+	}) {
+		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
+		if err := n.registry.dirs.MoveAside(r.Group, r.Number); err != nil {
+			if !n.lacks(err) {
+				n.fatal(fmt.Errorf("cannot delete the replica of a keyspace that was dropped: %w", err))
+			}
+			return
+		}
+		n.wakeReconcile() // to finish the deletion
+	}
+	for _, g := range table.dropped {
+		if !open[g.number] {
+			g.removed.Store(true)
+		}
+	}
 }
 
-// closeDropped ends what waits for a group that was dropped, and closes this node's
-// replica of it.
-func (n *Node) closeDropped(g *shardReplica) error {
+// endDropped refuses the requests that wait for a dropped group, and closes this node's replica.
+func (n *Node) endDropped(g *shardReplica) {
 	g.forward.Close()
-	n.registry.changing.Lock() // whoever opens it again has done so, or finds none
-	r := g.replica.Swap(nil)
+	n.registry.changing.Lock() // a goroutine that opens it again has done so, or finds the group dropped
+	r := g.replica.Load()
 	n.registry.changing.Unlock()
 	if r == nil {
-		return nil
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := r.close(ctx, false); err != nil {
-		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
+	closed, err := n.closeReplica(g, r)
+	if err != nil {
+		n.fatal(err)
 	}
-	return nil
+	if closed {
+		n.registry.changing.Lock()
+		g.closing.Store(nil)
+		n.registry.changing.Unlock()
+		n.wakeReconcile()
+	}
 }

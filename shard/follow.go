@@ -68,7 +68,7 @@ func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
 func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 	var opening errgroup.Group
 	for _, g := range all {
-		if g.replica.Load() != nil {
+		if g.replica.Load() != nil || g.closing.Load() != nil {
 			continue
 		}
 		if number, ok := n.replicaToHold(g.number, view); ok {
@@ -215,26 +215,20 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 }
 
 // dropReplica closes this node's replica of a group and deletes it. If the group's
-// leader has it as a member after all, or no leader answers, the replica is opened once
-// more: the caller's answer may be old, as it waited for the lock. Until it was closed
-// the replica may have acknowledged writes.
+// leader has it as a member after all, or no leader answers, dropReplica opens the replica
+// again: until it was closed, it may have acknowledged writes.
 func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
+	leader := g.leader() // the hint that is left may be older
+	if closed, err := n.closeReplica(g, r); !closed || err != nil {
+		return err
+	}
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
-	if n.draining.Load() {
-		return nil
-	}
-	leader := g.leader() // the hint that is left may be older
-	g.replica.Store(nil)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := r.close(ctx, false); err != nil {
-		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
-	}
+	g.closing.Store(nil)
 	id, number := r.group.ID(), r.group.Number()
 	if view := n.catalog.View(); !n.membership.WasRemoved(g.number, number, leader, view) {
 		n.cfg.Logger.Info("keeping this node's replica: it may still be in its group", "group", g.number, "replica", id)
-		return n.openReplica(g, number, view)
+		return n.openAgain(g, number)
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)
 	if err := n.registry.dirs.MoveAside(g.number, number); err != nil {
@@ -244,9 +238,52 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	return nil
 }
 
-// close answers what waits, then stops the replica.
+// closeReplica takes this node's replica of a group out of service, closes it, and reports true.
+// The caller then sets g.closing to nil. It reports false if another goroutine did so before, or if
+// the node stops: then the node's Close waits for the replica.
+//
+// It waits as long as the replica takes to close, because its state machine may wait for disk. It
+// holds no lock meanwhile.
+func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool, err error) {
+	n.registry.changing.Lock()
+	mine := !n.draining.Load() && g.replica.CompareAndSwap(r, nil)
+	if mine {
+		g.closing.Store(r)
+	}
+	n.registry.changing.Unlock()
+	if !mine {
+		return false, nil
+	}
+	slow := time.AfterFunc(startTimeout, func() {
+		n.mux.Limited().Warn("a replica is not closed yet: its disk hangs or is full", "group", g.number)
+	})
+	defer slow.Stop()
+	ended := make(chan error, 1)
+	go func() { ended <- r.close(context.Background(), false) }() // ends with the replica, or the process
+	select {
+	case err = <-ended:
+	case <-n.stopping:
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
+	}
+	return true, nil
+}
+
+// openAgain opens a closed replica of a group again, unless the node stops or the group was dropped.
+// The caller holds registry.changing.
+func (n *Node) openAgain(g *shardReplica, number uint64) error {
+	if n.draining.Load() || n.registry.shardOf(g.number) != g {
+		return nil
+	}
+	return n.openReplica(g, number, n.catalog.View())
+}
+
+// close answers what waits, then stops the replica. A second call waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
+	r.group.EndWaits() // which proposals may wait for
 	drained := make(chan struct{})
 	go func() { r.proposer.Load().Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
 	select {
@@ -256,7 +293,7 @@ func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	if err := r.group.Close(ctx, snapshot); err != nil {
 		return err
 	}
-	r.fsm.Close()
+	r.closeFSM.Do(r.fsm.Close)
 	return nil
 }
 

@@ -73,7 +73,6 @@ type Node struct {
 	running      sync.WaitGroup // the loops that start begins, repairs, removals
 	asking       rpc.Questions  // to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
-	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
 	finishing    atomic.Bool    // what was moved aside is being deleted
 	draining     atomic.Bool
 	fatalOnce    sync.Once

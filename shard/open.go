@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/headroom"
@@ -89,7 +89,7 @@ func Open(cfg Config) (*Node, error) {
 		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit,
 		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+	if err := atomicfile.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
 	if n.cfg.LogStore, err = storage.ChooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
@@ -213,7 +213,7 @@ func (n *Node) close(ctx context.Context) error {
 	table := n.registry.groups.Load()
 	var closing errgroup.Group
 	for _, g := range slices.Concat(table.all, table.dropped) {
-		if r := g.replica.Load(); r != nil {
+		if r := cmp.Or(g.replica.Load(), g.closing.Load()); r != nil {
 			closing.Go(func() error { return r.close(ctx, true) })
 		}
 	}

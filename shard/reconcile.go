@@ -45,11 +45,11 @@ func (n *Node) reconcile() {
 	tellCatalog := true // until the catalog does not answer: the other groups must not wait for it
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
-		if r != nil && r.mustReopen.Load() {
-			_ = n.reopen(g, r) // after an error the process ends, or follow opens the replica
-			r = g.replica.Load()
-		}
 		if r == nil {
+			continue
+		}
+		if r.mustReopen.Swap(false) {
+			n.running.Go(func() { _ = n.reopen(g, r) }) // ends with the replica's closing; if that lacks disk, follow opens it
 			continue
 		}
 		if !n.membership.Reconcile(r.group, view) {
@@ -71,9 +71,11 @@ func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.Vie
 	if !n.membership.WasRemoved(g.number, r.group.Number(), g.leader(), view) {
 		return
 	}
-	if err := n.dropReplica(g, r); err != nil && !n.lacks(err) {
-		n.fatal(err)
-	}
+	n.running.Go(func() { // ends with the replica's closing
+		if err := n.dropReplica(g, r); err != nil && !n.lacks(err) {
+			n.fatal(err)
+		}
+	})
 }
 
 // finishDeletions starts to delete the replicas that were moved aside, unless that is running.

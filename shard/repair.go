@@ -147,20 +147,15 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 	return &meta, nil
 }
 
-// reopen closes a replica and opens it again, from its newest snapshot and the log after it.
+// reopen closes a replica and opens it again, with its newest snapshot and the log after that.
 func (n *Node) reopen(g *shardReplica, r *localReplica) error {
-	n.registry.changing.Lock()
-	defer n.registry.changing.Unlock()
-	if n.draining.Load() || g.replica.Load() != r {
-		return nil // the next start finds the snapshot, or the replica is gone
-	}
 	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
-	g.replica.Store(nil)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	err := r.close(ctx, false)
-	if err == nil {
-		err = n.openReplica(g, r.group.Number(), n.catalog.View())
+	closed, err := n.closeReplica(g, r)
+	if closed {
+		n.registry.changing.Lock()
+		g.closing.Store(nil)
+		err = n.openAgain(g, r.group.Number())
+		n.registry.changing.Unlock()
 	}
 	if err != nil && !n.lacks(err) {
 		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,12 +29,16 @@ type shardReplica struct {
 
 	replica atomic.Pointer[localReplica] // this node's; nil for none
 	opening atomic.Pointer[localReplica] // this node's while it is opened
+	// closing is this node's replica from when it leaves replica until it is closed. Until it is
+	// nil, no other is opened. It changes under registry.changing.
+	closing atomic.Pointer[localReplica]
 	// hint is the key of the node that was last said to lead the group, for when
 	// there is no replica here that would know.
 	hint    atomic.Pointer[string]
 	guesses atomic.Uint32 // counts them
 
-	removed atomic.Bool // its keyspace was dropped, and nothing is left of it here
+	ends    atomic.Bool // its keyspace was dropped, and endDropped has begun
+	removed atomic.Bool // its keyspace was dropped, and no replica is open here
 }
 
 // localReplica is this node's copy of one shard.
@@ -55,8 +60,9 @@ type localReplica struct {
 	damage     tiering.Damage
 	tier       *tiering.Shard  // counters as tiering sees them; nil for other kinds
 	spill      *tiering.Bodies // feeds and outboxes likewise
-	mustReopen atomic.Bool     // it is opened again: runReconcile's to do
-	repairAt   time.Time       // no repair begins earlier: runReconcile's
+	closeFSM   sync.Once
+	mustReopen atomic.Bool // it is opened again: runReconcile's to do
+	repairAt   time.Time   // no repair begins earlier: runReconcile's
 }
 
 // of returns the route of the shard, as sections, reads and snapshots name it.

@@ -98,3 +98,33 @@ func TestDeletionThatWaits(t *testing.T) {
 	close(record.release)
 	eventually(t, "the replica is deleted", func() bool { return isDeleted(t, n, ks.FirstGroup, 1) })
 }
+
+// While a replica waits for its disk to be closed, the node goes on with its other groups. A keyspace
+// that is dropped meanwhile is deleted once its replica is closed, and not before.
+func TestCloseThatWaits(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	slow := mustMake(t, n, "slow", 1, "plays")
+	g := n.registry.shardOf(slow.FirstGroup)
+	r := g.replica.Load()
+	release := r.group.Hold()
+	r.mustReopen.Store(true)
+	n.wakeReconcile()
+	eventually(t, "the replica is being closed", func() bool { return g.closing.Load() == r })
+	other := mustMake(t, n, "other", 1, "plays")
+	mustWrite(t, n, other, addTo(1, 0, 1))
+	mustDrop(t, n, "other")
+	eventually(t, "another keyspace is deleted", func() bool {
+		return len(dirsOf(t, n.cfg.Dir, other.FirstGroup, 1)) > 0 && n.registry.shardOf(other.FirstGroup) == nil && !n.registry.dirs.Unfinished(other.FirstGroup)
+	})
+	mustDrop(t, n, "slow")
+	time.Sleep(2 * reconcileTick)
+	if _, here := n.registry.dirs.Number(slow.FirstGroup); !here || g.replica.Load() != nil {
+		t.Error("the replica was deleted before it was closed, or opened again")
+	}
+	release()
+	eventually(t, "the replica is deleted", func() bool { return isDeleted(t, n, slow.FirstGroup, 1) })
+	if !r.group.Closed() {
+		t.Error("the replica was not closed")
+	}
+}

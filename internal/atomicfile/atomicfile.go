@@ -124,6 +124,26 @@ func Replace(path string, data []byte) error {
 	return SyncDir(filepath.Dir(path))
 }
 
+// MkdirAll creates a directory and its missing parents. It makes the names of those that it creates
+// durable.
+func MkdirAll(path string, mode os.FileMode) error {
+	path = filepath.Clean(path)
+	var changed []string
+	for at := path; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		changed = append(changed, filepath.Dir(at))
+	}
+	err := os.MkdirAll(path, mode)
+	for _, parent := range changed {
+		if err == nil {
+			err = SyncDir(parent)
+		}
+	}
+	return err
+}
+
 // SyncDir makes the names in a directory durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -3,7 +3,6 @@ package replica
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -39,9 +38,10 @@ func Open(cfg Config) (*Replica, error) {
 
 // makeGroupDir creates dir and makes its name durable.
 func makeGroupDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := atomicfile.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
+	// Also if dir exists: the process that made it may have been killed before it synced the name.
 	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 

@@ -82,7 +82,7 @@ func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	return c, nil
 }
 
-// Offer queues a connection for Accept, or fails. If the queue is full, it also closes the connection.
+// Offer implements Receiver: it queues a connection for Accept.
 func (l *muxLayer) Offer(conn net.Conn) error {
 	c, err := l.keep(conn)
 	if err != nil {
@@ -92,7 +92,9 @@ func (l *muxLayer) Offer(conn net.Conn) error {
 	case l.accepts <- &servedConn{muxConn: c}:
 		return nil
 	default:
-		c.Close()
+		l.mu.Lock()
+		delete(l.mu.conns, c)
+		l.mu.Unlock()
 		return fmt.Errorf("group %d has not taken the %d before it", l.group, acceptQueueMax)
 	}
 }
