@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
@@ -167,7 +168,7 @@ func (c *Config) LogPath() string {
 func (c *Config) ID() raft.ServerID { return RaftID(c.NodeID, c.Replica) }
 
 func (c Config) raftLogger() *raftLogger {
-	return &raftLogger{slog: c.Mux.LimitedBy(c.Logger).With("group", c.Group), failures: c.Mux.Failures()}
+	return &raftLogger{Logger: hclog.NewNullLogger(), slog: c.Mux.LimitedBy(c.Logger).With("group", c.Group), failures: c.Mux.Failures()}
 }
 
 // raftConfig returns raft's configuration. leadership becomes raft's NotifyCh.

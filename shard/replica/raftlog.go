@@ -3,8 +3,6 @@ package replica
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
 	"log/slog"
 	"strings"
 	"time"
@@ -21,10 +19,9 @@ import (
 //
 // It logs an unreachable peer only after some time, and then seldom.
 type raftLogger struct {
-	slog     *slog.Logger
-	name     string
-	with     []any
-	failures *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
+	hclog.Logger // discards; raft calls none of its methods that are not below
+	slog         *slog.Logger
+	failures     *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
@@ -71,10 +68,6 @@ func slogLevel(level hclog.Level) slog.Level {
 	}
 }
 
-func (l *raftLogger) enabled(level hclog.Level) bool {
-	return l.slog.Enabled(context.Background(), slogLevel(level))
-}
-
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	at := levelOf(level, msg, args)
 	if peer := failingPeer(args); peer != "" && l.failures != nil && !l.failures.ShouldLog(peer, time.Now()) {
@@ -103,44 +96,8 @@ func (l *raftLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, arg
 func (l *raftLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
 func (l *raftLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 
-func (l *raftLogger) IsTrace() bool { return l.enabled(hclog.Trace) }
-func (l *raftLogger) IsDebug() bool { return l.enabled(hclog.Debug) }
-func (l *raftLogger) IsInfo() bool  { return l.enabled(hclog.Info) }
-func (l *raftLogger) IsWarn() bool  { return l.enabled(hclog.Warn) }
-func (l *raftLogger) IsError() bool { return l.enabled(hclog.Error) }
-
-func (l *raftLogger) ImpliedArgs() []any { return l.with }
-func (l *raftLogger) Name() string       { return l.name }
-
 func (l *raftLogger) With(args ...any) hclog.Logger {
-	args = formatted(args)
-	with := append(append([]any(nil), l.with...), args...)
-	return &raftLogger{slog: l.slog.With(args...), name: l.name, with: with, failures: l.failures}
-}
-
-func (l *raftLogger) Named(name string) hclog.Logger {
-	if l.name != "" {
-		name = l.name + "." + name
-	}
-	return l.ResetNamed(name)
-}
-
-func (l *raftLogger) ResetNamed(name string) hclog.Logger {
-	return &raftLogger{slog: l.slog, name: name, with: l.with, failures: l.failures}
-}
-
-// SetLevel does nothing: slog's handler decides.
-func (l *raftLogger) SetLevel(hclog.Level) {}
-
-// GetLevel returns NoLevel: slog's handler decides.
-func (l *raftLogger) GetLevel() hclog.Level { return hclog.NoLevel }
-
-func (l *raftLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
-	return log.New(l.StandardWriter(opts), "", 0)
-}
-
-func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
-	return slog.NewLogLogger(l.slog.Handler(), slog.LevelDebug).Writer()
+	return &raftLogger{Logger: l.Logger, slog: l.slog.With(formatted(args)...), failures: l.failures}
 }
 
 // failingPeer returns the peer's address if raft's message is about a failed exchange with a peer,

@@ -69,7 +69,7 @@ type Mux struct {
 	cfg      MuxConfig
 	addr     net.Addr // the address that peers dial
 	listener net.Listener
-	calls    *callListener
+	calls    callLayer
 	prefaces chan struct{}  // a token for each connection without a preface yet
 	wg       sync.WaitGroup // serve, and receive for each connection without a preface yet
 	done     chan struct{}
@@ -102,14 +102,13 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 		cfg:      cfg,
 		addr:     listener.Addr(),
 		listener: listener,
-		calls:    newCallListener(),
 		prefaces: make(chan struct{}, prefaceConnsMax),
 		done:     make(chan struct{}),
 	}
 	if cfg.Advertise != "" {
 		m.addr = dialledAddr(cfg.Advertise)
 	}
-	m.calls.addr = m.addr
+	m.calls = callLayer{newMuxLayer(m, 0, "")}
 	m.mu.layers = make(map[uint32]*muxLayer)
 	m.mu.waiting = make(map[net.Conn]struct{})
 	m.wg.Add(1)

@@ -21,13 +21,13 @@ const refusalLogEvery = 10 * time.Second
 // group.
 var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
-// muxLayer is one group's part of a Mux. It records every open connection of the group, because
+// muxLayer is one receiver's part of a Mux: that of a group or of the calls. It records every open connection of the group, because
 // raft's transport closes neither accepted nor pooled connections when it is closed.
 type muxLayer struct {
 	mux     *Mux
 	group   uint32
-	id      raft.ServerID // of the replica; connections for other replicas are refused
-	accepts chan net.Conn // from the Mux; at most acceptQueueMax
+	id      raft.ServerID // of the replica; connections for other replicas are refused. "" for calls
+	accepts chan *muxConn // from the Mux; at most acceptQueueMax
 	ctx     context.Context
 	cancel  context.CancelFunc // called by Close
 
@@ -41,7 +41,7 @@ type muxLayer struct {
 var _ raft.StreamLayer = (*muxLayer)(nil)
 
 func newMuxLayer(mux *Mux, group uint32, id raft.ServerID) *muxLayer {
-	l := &muxLayer{mux: mux, group: group, id: id, accepts: make(chan net.Conn, acceptQueueMax)}
+	l := &muxLayer{mux: mux, group: group, id: id, accepts: make(chan *muxConn, acceptQueueMax)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.mu.conns = make(map[*muxConn]struct{})
 	return l
@@ -64,10 +64,15 @@ func (c *muxConn) Read(p []byte) (int, error) {
 }
 
 func (c *muxConn) Close() error {
-	c.layer.mu.Lock()
-	delete(c.layer.mu.conns, c)
-	c.layer.mu.Unlock()
+	c.forget()
 	return c.Conn.Close()
+}
+
+// forget removes the connection from its layer.
+func (c *muxConn) forget() {
+	c.layer.mu.Lock()
+	defer c.layer.mu.Unlock()
+	delete(c.layer.mu.conns, c)
 }
 
 // keep registers conn with the layer. It fails after Close.
@@ -75,7 +80,7 @@ func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
-		return nil, fmt.Errorf("group %d is closed: %w", l.group, net.ErrClosed)
+		return nil, net.ErrClosed
 	}
 	c := &muxConn{Conn: conn, layer: l}
 	l.mu.conns[c] = struct{}{}
@@ -89,18 +94,24 @@ func (l *muxLayer) Offer(conn net.Conn) error {
 		return err
 	}
 	select {
-	case l.accepts <- &servedConn{muxConn: c}:
+	case l.accepts <- c:
 		return nil
 	default:
-		l.mu.Lock()
-		delete(l.mu.conns, c)
-		l.mu.Unlock()
-		return fmt.Errorf("group %d has not taken the %d before it", l.group, acceptQueueMax)
+		c.forget()
+		return fmt.Errorf("the %d before it wait to be accepted", acceptQueueMax)
 	}
 }
 
 // Accept implements net.Listener.
 func (l *muxLayer) Accept() (net.Conn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, err
+	}
+	return &servedConn{muxConn: c}, nil
+}
+
+func (l *muxLayer) accept() (*muxConn, error) {
 	if l.ctx.Err() != nil {
 		return nil, net.ErrClosed
 	}
@@ -110,6 +121,20 @@ func (l *muxLayer) Accept() (net.Conn, error) {
 	case <-l.ctx.Done():
 		return nil, net.ErrClosed
 	}
+}
+
+// callLayer is the part of a Mux on which other nodes call this one. It belongs to no group, and
+// owns a connection until Accept has returned it.
+type callLayer struct{ *muxLayer }
+
+// Accept implements net.Listener.
+func (l callLayer) Accept() (net.Conn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, err
+	}
+	c.forget()
+	return c.Conn, nil
 }
 
 // Addr implements net.Listener: it returns the address that peers dial.
