@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -20,9 +21,9 @@ import (
 //     cluster, however many nodes there are.
 //  5. Too many nodes that all see each other form nothing.
 func TestFormingIsSafe(t *testing.T) {
-	scenarios := uint64(200)
+	scenarios := *formScenarios
 	if testing.Short() {
-		scenarios = 30
+		scenarios = min(scenarios, 30)
 	}
 	for _, tc := range []struct {
 		name string
@@ -44,6 +45,9 @@ func TestFormingIsSafe(t *testing.T) {
 		})
 	}
 }
+
+// make chaos has more of each kind.
+var formScenarios = flag.Uint64("form-scenarios", 100, "scenarios of each kind in TestFormingIsSafe")
 
 const stormFor = time.Minute
 

@@ -42,10 +42,7 @@ func TestSealedRowsCount(t *testing.T) {
 func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 12))
 	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
-	known := make([]uint64, 25_000) // some segments of rows to begin with
-	if testing.Short() {
-		known = known[:13_000]
-	}
+	known := make([]uint64, 13_000) // some segments of rows to begin with
 	for i := range known {
 		known[i] = idOf(r, i)
 		op := []Op{{ID: known[i], Kind: OpAdd, Cells: []Cell{{uint8(i % 5), 1 + r.Int64N(300)}}}}

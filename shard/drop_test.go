@@ -452,6 +452,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 	}
 	mustDrop(t, all[0], "songs")
 	eventually(t, "the replicas are collected", func() bool {
+		time.Sleep(100 * time.Millisecond) // a collection takes processor time from what holds them
 		runtime.GC()
 		return !slices.ContainsFunc(held, func(p weak.Pointer[localReplica]) bool { return p.Value() != nil })
 	})

@@ -71,6 +71,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				t.Error(err)
 			}
 			n++
+			time.Sleep(2 * time.Millisecond) // the votes move for seconds
 		}
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

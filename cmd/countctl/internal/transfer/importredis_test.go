@@ -67,7 +67,7 @@ func wantSource(t *testing.T, s *nodetest.Server, n int) {
 }
 
 func TestImportRedis(t *testing.T) {
-	const n = 2500
+	const n = 1000
 	from := newSource(t, n)
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -84,7 +84,7 @@ func TestImportRedis(t *testing.T) {
 		wantSource(t, server, n)
 	}
 	got := i.Run(append([]string{"import", from.url, "--state", state}, sourcePatterns...)...)
-	if got.Code != cli.ExitOK || !strings.Contains(got.Err, `not copied, of no column: "name" (2,500); `) {
+	if got.Code != cli.ExitOK || !strings.Contains(got.Err, `not copied, of no column: "name" (1,000); `) {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
 	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
