@@ -8,6 +8,7 @@
 package atomicfile
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,6 +97,31 @@ func (f *File) commit(name func(temp, target string) error) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(f.target))
+}
+
+// WriteJSON writes v as indented JSON. commit is File.Commit or File.CommitNew.
+func WriteJSON(path string, v any, commit func(*File) error) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Abort() // does nothing after commit
+	if _, err := f.Write(append(text, '\n')); err != nil {
+		return err
+	}
+	return commit(f)
+}
+
+// Sync makes durable what was written to a file, and the file's name.
+func Sync(f *os.File) error {
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(f.Name()))
 }
 
 // Abort removes the temporary file. It does nothing after Commit.

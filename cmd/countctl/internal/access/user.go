@@ -1,3 +1,6 @@
+// Package access owns the commands about who may use a cluster: users, tokens, the audit log
+// and certificates. It prints a secret once, to standard output, and stores none
+// but the keys of certificates, in files that only their owner can read.
 package access
 
 import (
@@ -14,6 +17,11 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
+
+// Commands returns the commands of this package.
+func Commands(c *cli.CLI) []*cobra.Command {
+	return []*cobra.Command{userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c)}
+}
 
 func userCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("user", "List, create, change and delete users", c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {

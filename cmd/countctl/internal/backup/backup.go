@@ -1,3 +1,11 @@
+// Package backup owns the commands backup and restore, the manifest of a backup, and the
+// order in which keyspaces are saved: one that refers to another is saved before it.
+//
+// It never interprets the rows of a shard: files have the bytes of a snapshot, which servers
+// write and check. It never writes into a keyspace that has rows unless it is told to.
+//
+// Invariant: a directory with a manifest holds a whole backup, because the manifest is written
+// last.
 package backup
 
 import (
@@ -21,6 +29,11 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/internal/version"
 )
+
+// Commands returns the commands of this package.
+func Commands(c *cli.CLI) []*cobra.Command {
+	return []*cobra.Command{backupCommand(c), restoreCommand(c)}
+}
 
 // backupRetryFor is how long a shard's snapshot is retried while its group changes its
 // leader.
@@ -66,9 +79,7 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	began := time.Now()
 	m, err := b.all(ctx)
 	if err == nil {
-		if err = m.write(dir); err != nil {
-			err = fmt.Errorf("cannot write the manifest: %w", err)
-		}
+		err = atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit)
 	}
 	if err == nil {
 		err = os.Remove(filepath.Join(dir, claimFile))

@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/internal/nodetest"
 )
 
@@ -338,7 +339,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	posts.Shards, posts.Groups = 3, posts.Groups[:3]
 	shards := t.TempDir()
 	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
-	mustDo(t, m.write(shards))
+	mustDo(t, atomicfile.WriteJSON(filepath.Join(shards, manifestFile), m, (*atomicfile.File).Commit))
 	if got := against(t, nodetest.New(t)).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
 		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
 	}
@@ -353,7 +354,7 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	albums, zines := posts, posts
 	albums.Name, zines.Name = "albums", "zines"
 	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
-	mustDo(t, m.write(dir))
+	mustDo(t, atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit))
 	for name, c := range map[string]struct {
 		prepare []string
 		reason  string

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/atomicfile"
 )
 
 const (
@@ -74,23 +75,6 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // groupFileSuffix ends the names of groups' files.
 const groupFileSuffix = ".snapshot"
 
-// write durably writes the manifest.
-func (m *manifest) write(dir string) error {
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := atomicfile.Create(filepath.Join(dir, manifestFile))
-	if err != nil {
-		return err
-	}
-	defer f.Abort()
-	if _, err := f.Write(append(text, '\n')); err != nil {
-		return err
-	}
-	return f.Commit()
-}
-
 // readManifest reads a backup's manifest and refuses one that backup does not write.
 func readManifest(dir string) (*manifest, error) {
 	f, err := os.Open(filepath.Join(dir, manifestFile))
@@ -150,4 +134,30 @@ func (g *manifestGroup) check(dir string) error {
 		return fmt.Errorf("%s: %w: %d bytes of SHA-256 %s, want %d of %s", f.Name(), errBackup, n, got, g.Bytes, g.SHA256)
 	}
 	return nil
+}
+
+// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace
+// first, and a restore restores it last. So the backup contains everything that is referred
+// to, even if there are writes meanwhile. In the other order a cursor could be beyond the
+// last notice and hide the next ones, and a feed could mark posts as seen that the author
+// does not have.
+var backupRefers = []struct{ from, to string }{
+	{"unread", "board"}, // cursors to notices and firings
+	{"feed", "users"},   // followees to their column posts
+}
+
+// inBackupOrder sorts keyspaces in the order of a backup. A restore uses the reverse order.
+func inBackupOrder[K any](keyspaces []K, name func(K) string) {
+	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(backupRank(name(b)), backupRank(name(a))) })
+}
+
+// backupRank returns 0 for a keyspace that refers to none, otherwise one more than the
+// highest rank that it refers to. There is no cycle.
+func backupRank(name string) (rank int) {
+	for _, r := range backupRefers {
+		if r.from == name {
+			rank = max(rank, backupRank(r.to)+1)
+		}
+	}
+	return rank
 }

@@ -2,7 +2,6 @@ package counters
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -40,7 +39,7 @@ func topCommand(c *cli.CLI) *cobra.Command {
 			if _, err := cli.FindColumn(cmd.Context(), server, keyspace, column); err != nil {
 				return err
 			}
-			largest := topRows{column: column, max: n}
+			largest := topRows{column: column, max: n, rows: []client.Row{}}
 			var read atomic.Int64
 			total := c.ProgressTotal(cmd.Context(), server, keyspace)
 			patient, err := c.ConnectWaiting(time.Minute)
@@ -60,7 +59,7 @@ func topCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := rowsOutput{Results: largest.sorted()}
+			out := rowsOutput{Results: largest.rows}
 			return c.Print(out, func(t *cli.Table) { rankedRows(t, column, out.Results) })
 		},
 	}
@@ -79,8 +78,8 @@ func rankedRows(t *cli.Table, column string, rows []client.Row) {
 	}
 }
 
-// topRows keeps the rows with the largest counts: a heap with the smallest of them on top.
-// Of equal counts the smaller id ranks higher.
+// topRows are the rows with the largest counts, the largest first. Of equal counts the smaller
+// id ranks higher.
 type topRows struct {
 	column string
 	max    int
@@ -93,37 +92,15 @@ func (h *topRows) offer(row client.Row) {
 	if value, _ := row.Counts.Get(h.column); value == 0 {
 		return
 	}
-	if len(h.rows) < h.max {
-		heap.Push(h, row)
-		return
-	}
-	if h.compare(row, h.rows[0]) < 0 {
-		h.rows[0] = row
-		heap.Fix(h, 0)
+	if at, _ := slices.BinarySearchFunc(h.rows, row, h.compare); at < h.max {
+		h.rows = slices.Insert(h.rows, at, row)
+		h.rows = h.rows[:min(len(h.rows), h.max)]
 	}
 }
 
-// compare is negative when a ranks above b.
+// compare is negative if a ranks above b.
 func (h *topRows) compare(a, b client.Row) int {
 	x, _ := a.Counts.Get(h.column)
 	y, _ := b.Counts.Get(h.column)
 	return cmp.Or(cmp.Compare(y, x), cmp.Compare(a.ID, b.ID))
-}
-
-// sorted returns the rows from the largest down.
-func (h *topRows) sorted() []client.Row {
-	rows := append([]client.Row{}, h.rows...)
-	slices.SortFunc(rows, h.compare)
-	return rows
-}
-
-func (h *topRows) Len() int           { return len(h.rows) }
-func (h *topRows) Less(i, j int) bool { return h.compare(h.rows[i], h.rows[j]) > 0 }
-func (h *topRows) Swap(i, j int)      { h.rows[i], h.rows[j] = h.rows[j], h.rows[i] }
-func (h *topRows) Push(row any)       { h.rows = append(h.rows, row.(client.Row)) }
-func (h *topRows) Pop() any {
-	last := len(h.rows) - 1
-	row := h.rows[last]
-	h.rows = h.rows[:last]
-	return row
 }

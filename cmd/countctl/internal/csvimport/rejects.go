@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,11 +159,7 @@ func (r *rejects) syncLocked() error {
 	if !r.mu.unsynced {
 		return nil
 	}
-	err := r.mu.f.Sync()
-	if err == nil {
-		err = atomicfile.SyncDir(filepath.Dir(r.path))
-	}
-	if err != nil {
+	if err := atomicfile.Sync(r.mu.f); err != nil {
 		return fmt.Errorf("cannot sync %s: %w", r.path, err)
 	}
 	r.mu.unsynced = false

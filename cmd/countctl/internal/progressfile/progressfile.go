@@ -5,14 +5,15 @@
 package progressfile
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/countd/countd/internal/atomicfile"
+	"github.com/gofrs/flock"
 )
 
 // bytesMax bounds how much is read of a progress file: a mapping of 64 columns with long
@@ -48,19 +49,50 @@ func Write(path string, state any) error { return write(path, state, (*atomicfil
 func Create(path string, state any) error { return write(path, state, (*atomicfile.File).CommitNew) }
 
 func write(path string, state any, commit func(*atomicfile.File) error) error {
-	text, err := json.MarshalIndent(state, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := atomicfile.Create(path)
-	if err == nil {
-		defer f.Abort() // does nothing after commit
-		if _, err = f.Write(append(text, '\n')); err == nil {
-			err = commit(f)
-		}
-	}
-	if err != nil {
+	if err := atomicfile.WriteJSON(path, state, commit); err != nil {
 		return fmt.Errorf("cannot write the progress file: %w", err)
 	}
 	return nil
+}
+
+// lockTriesMax bounds how often Lock meets a lock file that its holder is just
+// removing.
+const lockTriesMax = 100
+
+// ErrLocked is returned by Lock while another run holds the progress file.
+var ErrLocked = errors.New("another run holds the progress file")
+
+// Lock locks a progress file against other runs until unlock is called or the process ends.
+// It locks a file next to it, because every write replaces the progress file. It does not
+// wait.
+func Lock(path string) (unlock func(), err error) {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved // two links to one file are one run's
+	}
+	path += ".lock"
+	for range lockTriesMax {
+		l := flock.New(path)
+		got, err := l.TryLock()
+		if err != nil {
+			return nil, fmt.Errorf("cannot lock the progress file: %w", err)
+		}
+		if !got {
+			return nil, fmt.Errorf("%w: %s is locked", ErrLocked, path)
+		}
+		if isAt(l, path) {
+			return func() {
+				_ = os.Remove(path) // while it is locked: a run that opened it before finds by isAt that it is gone
+				_ = l.Unlock()
+			}, nil
+		}
+		_ = l.Unlock()
+	}
+	return nil, fmt.Errorf("%w: %s comes and goes", ErrLocked, path)
+}
+
+// isAt reports whether the locked file is still at path.
+func isAt(l *flock.Flock, path string) bool {
+	locked, err1 := l.Stat()
+	there, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(locked, there)
 }

@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -405,34 +406,30 @@ func windowOf(windows []Window, partition uint32) Window {
 
 // Bucket is how many drifts have a size, of either sign.
 type Bucket struct {
-	From, To     uint64 // sizes
-	Above, Below int    // rows that have too much, and too little
+	From  uint64 `json:"from"` // sizes
+	To    uint64 `json:"to"`
+	Above int    `json:"too_much"` // columns of rows
+	Below int    `json:"too_few"`
 }
 
 // Histogram counts drifts by the number of their digits.
 func Histogram(drifts []Drift) []Bucket {
-	var all [20]Bucket
+	all := map[int]*Bucket{} // by digits
 	for _, d := range drifts {
-		size := size(d.Add)
-		b := &all[len(strconv.FormatUint(size, 10))-1]
+		digits := len(strconv.FormatUint(size(d.Add), 10))
+		if all[digits] == nil {
+			from := uint64(math.Pow10(digits - 1))
+			all[digits] = &Bucket{From: from, To: from*10 - 1}
+		}
 		if d.Add > 0 {
-			b.Below++
+			all[digits].Below++
 		} else {
-			b.Above++
+			all[digits].Above++
 		}
 	}
-	var out []Bucket
-	from := uint64(1)
-	for i := range all {
-		to := uint64(math.MaxUint64)
-		if i < 19 {
-			to = from*10 - 1
-		}
-		if all[i].Above+all[i].Below > 0 {
-			all[i].From, all[i].To = from, to
-			out = append(out, all[i])
-		}
-		from = to + 1
+	out := []Bucket{}
+	for _, digits := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, *all[digits])
 	}
 	return out
 }

@@ -20,9 +20,8 @@ type Pattern struct {
 	Keyspace string
 	Column   string // of a count whose key does not name it; else ""
 
-	glob   string // for SCAN
-	keys   *regexp.Regexp
-	loose  *regexp.Regexp // keys, with anything for the id; nil for a pattern of no text
+	glob   string         // for SCAN
+	keys   *regexp.Regexp // with anything for the id
 	id     int            // the group of keys that is the id
 	column int            // likewise of the column; 0 for none
 }
@@ -57,58 +56,46 @@ func ParsePattern(text string) (*Pattern, error) {
 // compile compiles the pattern for SCAN, which is approximate, and as an exact regular
 // expression.
 func (p *Pattern) compile(keys string) {
-	marks := regexp.MustCompile(`\{id\}|\{column\}`)
-	var glob, exact, loose strings.Builder
-	anyID := anyIDOf(keys)
-	exact.WriteString(`\A`)
-	loose.WriteString(`\A`)
+	var glob, exact strings.Builder
+	exact.WriteString(`(?s)\A`)
 	from, groups := 0, 0
-	for _, at := range append(marks.FindAllStringIndex(keys, -1), []int{len(keys), len(keys)}) {
-		literal := keys[from:at[0]]
-		glob.WriteString(quoteGlob(literal))
-		exact.WriteString(regexp.QuoteMeta(literal))
-		loose.WriteString(regexp.QuoteMeta(literal))
+	literal := func(text string) {
+		glob.WriteString(quoteGlob(text))
+		exact.WriteString(regexp.QuoteMeta(text))
+	}
+	for _, at := range regexp.MustCompile(`\{id\}|\{column\}`).FindAllStringIndex(keys, -1) {
+		literal(keys[from:at[0]])
 		from = at[1]
-		if at[0] == at[1] {
-			break
-		}
 		groups++
 		glob.WriteByte('*')
 		if keys[at[0]:at[1]] == idMark {
 			p.id = groups
-			exact.WriteString(`([0-9]+)`)
-			loose.WriteString(anyID)
+			exact.WriteString(`([0-9]+` + badIDsOf(keys) + `)`)
 		} else {
 			p.column = groups
 			exact.WriteString(`(.+)`)
-			loose.WriteString(`(.+)`)
 		}
 	}
+	literal(keys[from:])
 	exact.WriteString(`\z`)
-	loose.WriteString(`\z`)
-	p.glob, p.keys = glob.String(), regexp.MustCompile("(?s)"+exact.String())
-	if anyID != "" {
-		p.loose = regexp.MustCompile("(?s)" + loose.String())
-	}
+	p.glob, p.keys = glob.String(), regexp.MustCompile(exact.String())
 }
 
-// anyIDOf returns an expression for ids that are no numbers: of anything but what parts the id
-// from the text after it or, at the end, before it. So like:abc has an id of like:{id}, and
-// like:1:by is of another form. It returns "" if a pattern has no such text.
-func anyIDOf(keys string) string {
+// badIDsOf returns an alternative to an id for text that is no number: without the character
+// that parts the id from the text after it or, at the end, before it. So like:abc has an id of
+// like:{id}, and like:1:by has another form. It returns "" for a pattern without such text.
+func badIDsOf(keys string) string {
 	before, after, _ := strings.Cut(keys, idMark)
-	parts := ""
+	var parts rune
 	switch {
 	case after != "" && !strings.HasPrefix(after, columnMark):
-		r, _ := utf8.DecodeRuneInString(after)
-		parts = string(r)
+		parts, _ = utf8.DecodeRuneInString(after)
 	case before != "" && !strings.HasSuffix(before, columnMark):
-		r, _ := utf8.DecodeLastRuneInString(before)
-		parts = string(r)
+		parts, _ = utf8.DecodeLastRuneInString(before)
 	default:
 		return ""
 	}
-	return `([^` + regexp.QuoteMeta(parts) + `]*)`
+	return `|[^` + regexp.QuoteMeta(string(parts)) + `]*`
 }
 
 // quoteGlob escapes text for SCAN.
@@ -135,33 +122,22 @@ func (p *Pattern) Types() string {
 }
 
 // match returns the id in a key and, for a count, the column's name. ok is false for a key
-// that does not match. The error is that of an id beyond 64 bits.
+// that does not match. The error is that of an id that is no number of 64 bits.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)
 	if m == nil {
 		return 0, "", false, nil
 	}
-	id, err = client.ParseID(m[p.id])
-	return id, p.columnIn(m), true, err
-}
-
-// badID returns the error of a key that matches but for its id, and the column's name; nil
-// for any other key.
-func (p *Pattern) badID(key string) (column string, err error) {
-	if p.loose == nil {
-		return "", nil
-	}
-	m := p.loose.FindStringSubmatch(key)
-	if m == nil {
-		return "", nil
-	}
-	_, err = client.ParseID(m[p.id])
-	return p.columnIn(m), err
-}
-
-func (p *Pattern) columnIn(match []string) string {
+	column = p.Column
 	if p.column > 0 {
-		return match[p.column]
+		column = m[p.column]
 	}
-	return p.Column
+	id, err = client.ParseID(m[p.id])
+	return id, column, true, err
+}
+
+// hasNumber reports whether a key matches with digits for its id.
+func (p *Pattern) hasNumber(key string) bool {
+	m := p.keys.FindStringSubmatch(key)
+	return m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
 }

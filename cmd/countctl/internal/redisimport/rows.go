@@ -49,14 +49,11 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 // match is that of the page's pattern. A key with a bad id matches too, unless it is a key of
 // another pattern.
 func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err error) {
-	if id, column, ok, err = r.page.pattern.match(key); !ok {
-		column, err = r.page.pattern.badID(key)
-		ok = err != nil
-	}
+	id, column, ok, err = r.page.pattern.match(key)
 	if err == nil {
 		return id, column, ok, nil
 	}
-	if slices.ContainsFunc(r.patterns, func(p *Pattern) bool { return p != r.page.pattern && p.keys.MatchString(key) }) {
+	if slices.ContainsFunc(r.patterns, func(p *Pattern) bool { return p != r.page.pattern && p.hasNumber(key) }) {
 		return 0, "", false, nil
 	}
 	return 0, column, true, fmt.Errorf("the id %w", err)

@@ -50,25 +50,17 @@ type driftOutput struct {
 	Drift  int64     `json:"drift"` // what the row lacks
 }
 
-// bucketOutput is how many drifts have a size.
-type bucketOutput struct {
-	From    uint64 `json:"from"`
-	To      uint64 `json:"to"`
-	TooMuch int    `json:"too_much"`
-	TooFew  int    `json:"too_few"`
-}
-
 // reconcileOutput is the JSON output of reconcile.
 type reconcileOutput struct {
-	Keyspace  string         `json:"keyspace"`
-	Compared  int            `json:"compared"`
-	Differ    int            `json:"differ"`
-	Histogram []bucketOutput `json:"histogram"`
-	Worst     []driftOutput  `json:"worst"`
-	Unsettled []client.ID    `json:"unsettled"`
-	Corrected int            `json:"corrected"` // rows
-	Repeated  int            `json:"repeated"`  // rows that changed before they were corrected: another run corrected them
-	Report    string         `json:"report,omitempty"`
+	Keyspace  string             `json:"keyspace"`
+	Compared  int                `json:"compared"`
+	Differ    int                `json:"differ"`
+	Histogram []reconcile.Bucket `json:"histogram"`
+	Worst     []driftOutput      `json:"worst"`
+	Unsettled []client.ID        `json:"unsettled"`
+	Corrected int                `json:"corrected"` // rows
+	Repeated  int                `json:"repeated"`  // rows that changed before they were corrected: another run corrected them
+	Report    string             `json:"report,omitempty"`
 }
 
 func reconcileCommand(c *cli.CLI) *cobra.Command {
@@ -403,10 +395,7 @@ func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []
 func (r *reconciled) output(found *reconcile.Result, f reconcileFlags) reconcileOutput {
 	out := reconcileOutput{
 		Keyspace: f.keyspace, Compared: found.Compared - len(found.Unsettled), Differ: found.Differ,
-		Histogram: []bucketOutput{}, Worst: []driftOutput{}, Unsettled: []client.ID{}, Report: f.report,
-	}
-	for _, b := range reconcile.Histogram(found.Drifts) {
-		out.Histogram = append(out.Histogram, bucketOutput{b.From, b.To, b.Above, b.Below})
+		Histogram: reconcile.Histogram(found.Drifts), Worst: []driftOutput{}, Unsettled: []client.ID{}, Report: f.report,
 	}
 	for _, d := range reconcile.Worst(found.Drifts, worstShown) {
 		out.Worst = append(out.Worst, driftOutput{client.ID(d.ID), r.truth.columns[d.Column], d.Want, d.Row, d.Add})
@@ -419,14 +408,14 @@ func (r *reconciled) output(found *reconcile.Result, f reconcileFlags) reconcile
 
 func (o reconcileOutput) table(t *cli.Table) {
 	t.Row("KEYSPACE", "COMPARED", "DIFFER", "CORRECTED", "REPEATED", "UNSETTLED")
-	t.Row(o.Keyspace, cli.Grouped(int64(o.Compared)), cli.Grouped(int64(o.Differ)), cli.Grouped(int64(o.Corrected)), cli.Grouped(int64(o.Repeated)), cli.Grouped(int64(len(o.Unsettled))))
+	t.Row(o.Keyspace, cli.Grouped(o.Compared), cli.Grouped(o.Differ), cli.Grouped(o.Corrected), cli.Grouped(o.Repeated), cli.Grouped(len(o.Unsettled)))
 	if len(o.Worst) == 0 {
 		return
 	}
 	t.Row()
 	t.Row("OFF BY", "TOO MUCH", "TOO FEW")
 	for _, b := range o.Histogram {
-		t.Row(fmt.Sprintf("%d to %d", b.From, b.To), cli.Grouped(int64(b.TooMuch)), cli.Grouped(int64(b.TooFew)))
+		t.Row(fmt.Sprintf("%d to %d", b.From, b.To), cli.Grouped(b.Above), cli.Grouped(b.Below))
 	}
 	t.Row()
 	t.Row("ID", "COLUMN", "WANT", "ROW", "DRIFT")

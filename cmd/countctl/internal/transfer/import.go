@@ -1,3 +1,8 @@
+// Package transfer owns the commands that copy many rows: import, replay, export, and import
+// and export of members. It checks flags and files; internal/csvimport and
+// internal/redisimport do the work.
+//
+// Invariant: a run that stopped continues where it stopped, and adds no row twice.
 package transfer
 
 import (
@@ -14,6 +19,11 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
+
+// Commands returns the commands of this package.
+func Commands(c *cli.CLI) []*cobra.Command {
+	return []*cobra.Command{importCommand(c), replayCommand(c), exportCommand(c)}
+}
 
 // importOutput is the JSON output of import.
 type importOutput struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 	"github.com/countd/countd/cmd/countctl/internal/redisimport"
@@ -70,11 +69,7 @@ func (r *redisRejects) sync() error {
 	if !r.unsynced {
 		return nil
 	}
-	err := r.f.Sync()
-	if err == nil {
-		err = atomicfile.SyncDir(filepath.Dir(r.path))
-	}
-	if err != nil {
+	if err := atomicfile.Sync(r.f); err != nil {
 		return fmt.Errorf("cannot sync the rejects: %w", err)
 	}
 	r.unsynced = false
