@@ -39,7 +39,7 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: listen.New(listen.Config{
-		Listener: ln, ConnsMax: cfg.ConnsMax, WriteTimeout: cfg.WriteTimeout, Refusal: refusal(), Conns: m.Conns, Refused: m.ConnsRefused, Logger: cfg.Logger,
+		Listener: ln, Port: "http", ConnsMax: cfg.ConnsMax, WriteTimeout: cfg.WriteTimeout, Refusal: refusal(), Conns: m.Conns, Refused: m.ConnsRefused, Logger: cfg.Logger,
 	}),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}

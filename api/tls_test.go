@@ -28,7 +28,7 @@ func TestTLSOnThePlainPort(t *testing.T) {
 	_, err = conn.Write([]byte{0x16, 3, 1})
 	must.Do(t, err)
 	answer, err := io.ReadAll(conn)
-	if !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") || !strings.Contains(string(answer), "this port has no TLS: use http://") {
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") || !strings.Contains(string(answer), "this port has no TLS: connect without it") {
 		t.Errorf("%q, %v", answer, err)
 	}
 	if !l.log.Has("it speaks TLS, and this port does not") || !l.log.Has("from=127.0.0.1:") {

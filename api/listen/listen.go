@@ -1,9 +1,9 @@
-// Package listen accepts the connections of HTTP clients. It owns their number, how each is
-// refused or closed, and the deadlines of what is written outside of a handler. It reads no
-// request.
+// Package listen accepts the connections of clients, of HTTP and of Redis. It owns their number,
+// and how each is refused, woken and closed. It never reads a request, only the first byte of a
+// connection.
 //
-// Invariant: at most ConnsMax connections are open, none with a file descriptor that is kept for
-// the node, and whatever a client does, each ends by a deadline.
+// Invariant: at most ConnsMax connections are open, and none with a file descriptor that is kept
+// for the node.
 package listen
 
 import (
@@ -36,19 +36,22 @@ const (
 // Config is what a Listener needs.
 type Config struct {
 	Listener net.Listener
+	Port     string // its name in the log
 	ConnsMax int
 	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
 	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
 	DescriptorsMax int
-	WriteTimeout   time.Duration
-	Refusal        []byte // a whole HTTP answer
-	Conns          prometheus.Gauge
-	Refused        prometheus.Counter
-	Logger         *slog.Logger
+	// WriteTimeout, if not 0, is the time that a client has to accept what is written before a
+	// handler runs: each read deadline sets the write deadline so much later.
+	WriteTimeout time.Duration
+	Refusal      []byte // a whole answer
+	Conns        prometheus.Gauge
+	Refused      prometheus.Counter
+	Logger       *slog.Logger
 }
 
 // Listener returns at most ConnsMax open connections and answers the others with a refusal.
-// It survives failed accepts, which would stop fasthttp.
+// It survives failed accepts, which would stop a server.
 type Listener struct {
 	net.Listener
 	cfg Config
@@ -105,7 +108,7 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 	clients = cmp.Or(l.cfg.DescriptorsMax, clients)
 	c, kept := &Conn{Conn: raw, listener: l}, scarce.Descriptor(raw) >= clients
 	if kept {
-		l.cfg.Logger.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", "http", "descriptors_for_clients", clients)
+		l.cfg.Logger.Warn("refused a connection: the other file descriptors are kept for the node's own files", "port", l.cfg.Port, "descriptors_for_clients", clients)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +159,16 @@ func (l *Listener) Open() int {
 	return len(l.mu.conns)
 }
 
-// CloseConns closes every open connection without telling the client. Then it waits until the
+// Wake ends the wait for bytes of every open connection.
+func (l *Listener) Wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.mu.conns {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// CloseConns closes every open connection without a word to the client. Then it waits until the
 // refusals under way have ended, which takes two lingerTimes at most.
 func (l *Listener) CloseConns() {
 	l.mu.Lock()
@@ -187,8 +199,7 @@ type Conn struct {
 	Counted bool // a user's limit of connections counts it
 
 	// Lingers makes Close continue to read for a while. The goroutine that serves the connection
-	// sets it, and then closes the connection. No other goroutine closes one that lingers:
-	// fasthttp closes only connections between two requests from elsewhere.
+	// sets it and then closes the connection. No other goroutine calls Close once it is set.
 	Lingers bool
 }
 
@@ -196,8 +207,8 @@ type Conn struct {
 const tlsHandshake = 0x16
 
 // ErrTLS is returned by Read for a client that expects TLS of a port without it. Such a
-// client sends nothing more, so that its first bytes must be answered.
-var ErrTLS = errors.New("this port has no TLS: use http://")
+// client sends nothing more, so the server must answer its first bytes.
+var ErrTLS = errors.New("this port has no TLS: connect without it")
 
 // Read reads what the client sends.
 func (c *Conn) Read(b []byte) (int, error) {
@@ -207,18 +218,21 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 	c.begun = true
 	if b[0] == tlsHandshake {
-		c.listener.cfg.Logger.Warn("refused a connection: it speaks TLS, and this port does not", "port", "http", "from", c.RemoteAddr().String())
+		c.listener.cfg.Logger.Warn("refused a connection: it speaks TLS, and this port does not", "port", c.listener.cfg.Port, "from", c.RemoteAddr().String())
 		return 0, ErrTLS
 	}
 	return n, err
 }
 
-// SetReadDeadline also moves the write deadline. fasthttp sets that only before an answer of
-// a handler, so an error answer or a 100 Continue on a kept connection would have the
-// deadline of the previous answer.
+// SetReadDeadline also moves the write deadline if there is a WriteTimeout. fasthttp sets the
+// write deadline only before an answer of a handler, so an error answer or a 100 Continue on a
+// kept connection would have the deadline of the previous answer.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	write := t
-	if !t.IsZero() {
+	switch {
+	case c.listener.cfg.WriteTimeout == 0:
+		return c.Conn.SetReadDeadline(t)
+	case !t.IsZero():
 		write = t.Add(c.listener.cfg.WriteTimeout)
 	}
 	if err := c.SetWriteDeadline(write); err != nil {

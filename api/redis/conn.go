@@ -2,7 +2,6 @@ package redis
 
 import (
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
@@ -12,7 +11,7 @@ import (
 // conn is one connection. Only its goroutine may use its fields, except where noted.
 type conn struct {
 	server  *Server
-	net     net.Conn // Close and wake may be called from any goroutine
+	net     net.Conn // any goroutine may close it
 	id      uint64
 	name    string
 	login   login
@@ -37,8 +36,6 @@ type conn struct {
 
 	last     *command // the last command found, and the name that the client wrote
 	lastName []byte
-
-	closed atomic.Bool
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
@@ -68,20 +65,10 @@ func (c *conn) unknown() bool {
 	return why != auth.Granted
 }
 
-// wake ends a wait for bytes. It may be called from any goroutine.
-func (c *conn) wake() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
-
 // refuse replies with an error at once; nothing may be pending.
 func (c *conn) refuse(text string) {
 	c.server.metrics.failed(text)
 	c.out.buf = resp.AppendError(c.out.buf, text)
-}
-
-// close closes the connection. It may be called from any goroutine.
-func (c *conn) close() {
-	if c.closed.CompareAndSwap(false, true) {
-		_ = c.net.Close()
-	}
 }
 
 // login is who the client of a connection is. The zero login is nobody's.

@@ -111,7 +111,7 @@ func TestTooManyConnections(t *testing.T) {
 		t.Errorf("the third is told %s", got)
 	}
 	a.conn.Close()
-	until(t, "the first has left", func() bool { return s.conns() == 1 })
+	until(t, "the first has left", func() bool { return s.listener.Open() == 1 })
 	dial(t, s).want("PING", "+PONG")
 	if n := counted(s.metrics.connsRefused); n != 1 {
 		t.Errorf("%v refusals are counted", n)

@@ -119,7 +119,7 @@ func (c *conn) sections() []infoSection {
 			{"os", runtime.GOOS + " " + runtime.GOARCH}, {"process_id", os.Getpid()},
 			{"uptime_in_seconds", int(up.Seconds())}, {"uptime_in_days", int(up.Hours() / 24)},
 		}},
-		{"clients", []infoLine{{"connected_clients", s.conns()}, {"maxclients", s.cfg.ConnsMax}}},
+		{"clients", []infoLine{{"connected_clients", s.listener.Open()}, {"maxclients", s.cfg.ConnsMax}}},
 		{"memory", []infoLine{{"used_memory", memory[0].Value.Uint64()}, {"used_memory_rss", memory[1].Value.Uint64()}, {"maxmemory", 0}}},
 		{"persistence", []infoLine{{"loading", 0}, {"aof_enabled", 1}, {"aof_last_write_status", "ok"}}},
 		{"replication", []infoLine{{"role", "master"}, {"connected_slaves", max(len(status.Nodes)-1, 0)}}},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/countd/countd/api/listen"
 	"github.com/countd/countd/api/redis/resp"
 )
 
@@ -49,13 +50,10 @@ func (c *conn) end() {
 // execute executes the commands that have arrived completely, until one closes the
 // connection.
 func (c *conn) execute() {
-	for !c.closing && !c.closed.Load() {
+	for !c.closing && !c.server.cut.Load() {
 		args, n, err := c.parser.Next(c.in[c.from:c.to])
 		if err != nil {
 			c.batch.flush()
-			if errors.Is(err, resp.ErrTLS) {
-				c.server.limited.Warn("refused a connection: it speaks TLS, and this port does not", "port", "redis", "from", c.net.RemoteAddr().String())
-			}
 			c.refuse(err.Error())
 			c.dismiss()
 			c.closing = true
@@ -100,6 +98,10 @@ func (c *conn) read() bool {
 	c.server.metrics.received.Add(float64(n))
 	if n > 0 {
 		return true
+	}
+	if errors.Is(err, listen.ErrTLS) {
+		c.refuse(resp.ProtocolError(err.Error()).Error())
+		c.dismiss()
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) || c.server.stopping() {
 		return false
@@ -196,29 +198,20 @@ func (c *conn) setDeadline() bool {
 	if c.net.SetReadDeadline(c.until) != nil {
 		return false
 	}
-	// Shutdown may have called wake before SetReadDeadline.
+	// Shutdown may have woken the connection before.
 	if c.server.stopping() {
 		return false
 	}
 	return true
 }
 
-// lingerTime is how long the server keeps reading from a client that exceeded a bound
-// before it closes the connection. Closing with unread bytes resets the connection, and a
-// client that is still sending would lose the reply that explains why.
-const lingerTime = time.Second
-
-// dismiss sends the last reply and waits until the client has closed or lingerTime is
-// over.
+// dismiss sends the last reply to a client that exceeded a bound and may still be sending. Closing
+// with unread bytes would reset the connection, and the client would lose the reply.
 func (c *conn) dismiss() {
-	err := c.out.send()
+	_ = c.out.send()
 	c.out.drain()
-	half, ok := c.net.(interface{ CloseWrite() error })
-	if err != nil || !ok || half.CloseWrite() != nil || c.net.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return
-	}
-	for err == nil {
-		_, err = c.net.Read(c.in)
+	if of, ok := c.net.(*listen.Conn); ok {
+		of.Lingers = true
 	}
 }
 

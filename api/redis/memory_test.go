@@ -98,7 +98,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 		}
 	}
 	until(t, "it is counted", func() bool { return counted(s.metrics.outputFull) == 1 })
-	until(t, "it has left", func() bool { return s.conns() == 0 })
+	until(t, "it has left", func() bool { return s.listener.Open() == 0 })
 }
 
 // Commands of a few bytes that are answered by many hold no more than others, behind

@@ -48,7 +48,7 @@ func TestSessionsCountOnce(t *testing.T) {
 			}
 			lost.conn.Close()
 		}
-		until(t, "what was lost has been applied", func() bool { return s.conns() == 0 })
+		until(t, "what was lost has been applied", func() bool { return s.listener.Open() == 0 })
 		c := dial(t, s)
 		for _, reply := range c.do(lines...) {
 			if strings.Contains(reply, "-") && !strings.Contains(reply, "WRONGTYPE") {
@@ -56,7 +56,7 @@ func TestSessionsCountOnce(t *testing.T) {
 			}
 		}
 		c.conn.Close()
-		until(t, "it has left", func() bool { return s.conns() == 0 })
+		until(t, "it has left", func() bool { return s.listener.Open() == 0 })
 	}
 	c := dial(t, s)
 	for id, count := range want {

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/api/listen"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
@@ -34,7 +35,7 @@ type Server struct {
 	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
-	listener net.Listener
+	listener *listen.Listener
 	started  time.Time
 	large    budget // the connections' memory beyond the free part of each
 	helpers  budget // the goroutines that run one connection's calls concurrently
@@ -43,26 +44,15 @@ type Server struct {
 	written sync.Map  // *written by keyspace
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
+	cut     atomic.Bool    // connections execute no further command
+	start   sync.Mutex     // held to begin to serve a connection, and to close stopped
 	running sync.WaitGroup // the serve of each connection, and its sender
-
-	mu struct {
-		sync.Mutex
-		closed bool
-		conns  map[*conn]struct{}
-	}
 }
 
 func (s *Server) node() *node { return s.attached.Load() }
 
 // Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
-
-// conns returns the number of open connections.
-func (s *Server) conns() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.mu.conns)
-}
 
 // stopping reports whether Shutdown was called.
 func (s *Server) stopping() bool {

@@ -121,7 +121,7 @@ const rule = `
 	# Who may do what. The catalog stores the users.
 	auth: auth/audit raftfsm/catalog internal/lograte
 	auth/authtest: auth raftfsm/catalog internal/must
-	# Connections of HTTP clients.
+	# Connections of clients.
 	api/listen: internal/lograte internal/scarce
 	# Values in JSON.
 	api/jsontext:
@@ -131,7 +131,7 @@ const rule = `
 	api: client api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
-	api/redis: api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members internal/scarce
+	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members
 	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version

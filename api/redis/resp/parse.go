@@ -18,12 +18,6 @@ type ProtocolError string
 
 func (e ProtocolError) Error() string { return "ERR Protocol error: " + string(e) }
 
-// ErrTLS is returned for a client that expects TLS of a port without it.
-const ErrTLS = ProtocolError("this port has no TLS: connect without it")
-
-// tlsHandshake is the first byte of a connection over TLS, and of no command.
-const tlsHandshake = 0x16
-
 const (
 	// lengthBytesMax bounds a line that has a length: a sign and 20 digits.
 	lengthBytesMax = 32
@@ -63,9 +57,6 @@ func (p *Parser) Next(b []byte) (args [][]byte, n int, err error) {
 	}
 	if !p.begun {
 		if b[0] != '*' {
-			if b[0] == tlsHandshake {
-				return nil, 0, ErrTLS
-			}
 			return p.inline(b)
 		}
 		count, after, err := length(b, 1, "multibulk")
