@@ -159,43 +159,29 @@ type Admin struct{ c *Client }
 // Admin returns the calls of operators.
 func (c *Client) Admin() Admin { return Admin{c} }
 
-// show reads what the admin API has at a path.
-func show[T any](ctx context.Context, a Admin, what string) (T, error) {
-	return ask[T](ctx, a.c, call{method: http.MethodGet, path: "/v1/admin/" + what})
-}
-
 // ClusterNodes lists the nodes of the cluster.
 func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
-	return show[ClusterNodes](ctx, a, "nodes")
+	return ask[ClusterNodes](ctx, a.c, get("/v1/admin/nodes"))
 }
 
 // ClusterGroups lists the groups of the cluster, by number.
 func (a Admin) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
-	answer, err := show[struct {
-		Groups []ClusterGroup `json:"groups"`
-	}](ctx, a, "groups")
-	return answer.Groups, err
+	return member[[]ClusterGroup](ctx, a.c, get("/v1/admin/groups"), "groups")
 }
 
 // Digests returns the digests of all replicas.
 func (a Admin) Digests(ctx context.Context) ([]GroupDigests, error) {
-	answer, err := show[struct {
-		Groups []GroupDigests `json:"groups"`
-	}](ctx, a, "digests")
-	return answer.Groups, err
+	return member[[]GroupDigests](ctx, a.c, get("/v1/admin/digests"), "groups")
 }
 
 // Plan returns the next steps of the placement.
 func (a Admin) Plan(ctx context.Context) ([]PlanStep, error) {
-	answer, err := show[struct {
-		Steps []PlanStep `json:"steps"`
-	}](ctx, a, "plan")
-	return answer.Steps, err
+	return member[[]PlanStep](ctx, a.c, get("/v1/admin/plan"), "steps")
 }
 
 // ClusterVersion reads the cluster version.
 func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
-	return show[ClusterVersion](ctx, a, "version")
+	return ask[ClusterVersion](ctx, a.c, get("/v1/admin/version"))
 }
 
 // Every change of a cluster may be repeated. The call returns once the change has begun.

@@ -50,6 +50,23 @@ func ask[T any](ctx context.Context, c *Client, req call) (T, error) {
 	return answer, err
 }
 
+// member makes the call and returns one member of the answer.
+func member[T any](ctx context.Context, c *Client, req call, name string) (of T, err error) {
+	answer, err := ask[map[string]json.RawMessage](ctx, c, req)
+	if text := answer[name]; err == nil && text != nil {
+		err = json.Unmarshal(text, &of)
+	}
+	return of, err
+}
+
+func get(path string) call { return call{method: http.MethodGet, path: path} }
+
+// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete what was made
+// since.
+func deleteOnce(path string) call {
+	return call{method: http.MethodDelete, path: path, write: true, once: true}
+}
+
 func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) error {
 	if req.request != nil {
 		body, err := json.Marshal(req.request)
@@ -208,12 +225,21 @@ func didNothing(err error) bool {
 
 // readAt reads a path with a query of its own beside that of o.
 func readAt[T any](ctx context.Context, c *Client, path string, query url.Values, o ReadOptions) (T, error) {
+	return ask[T](ctx, c, o.get(path, query))
+}
+
+// get returns the call that reads a path with a query of its own beside that of o.
+func (o ReadOptions) get(path string, query url.Values) call {
 	suffix := o.query()
 	if len(query) > 0 {
-		suffix = strings.Replace(suffix, "?", "&", 1)
-		suffix = "?" + query.Encode() + suffix
+		suffix = "?" + query.Encode() + strings.Replace(suffix, "?", "&", 1)
 	}
-	return ask[T](ctx, c, call{method: http.MethodGet, path: path + suffix, token: o.Token})
+	return call{method: http.MethodGet, path: path + suffix, token: o.Token}
+}
+
+// post returns the call that reads with a body.
+func (o ReadOptions) post(path string, request any) call {
+	return call{method: http.MethodPost, path: path + o.query(), token: o.Token, request: request}
 }
 
 // writeAt sends a write to a path. A nil request sends no body.

@@ -112,21 +112,13 @@ type GroupMember struct {
 
 // Keyspaces lists the keyspaces.
 func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
-	answer, err := ask[struct {
-		Keyspaces []Keyspace `json:"keyspaces"`
-	}](ctx, c, call{method: http.MethodGet, path: "/v1/keyspaces"})
-	return answer.Keyspaces, err
+	return member[[]Keyspace](ctx, c, get("/v1/keyspaces"), "keyspaces")
 }
 
 // CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the
 // same shape. With shards 0 the server chooses the number.
 func (c *Client) CreateKeyspace(ctx context.Context, name string, columns []string, shards int) (Keyspace, error) {
-	return c.CreateKeyspaceOf(ctx, name, columnsOf(columns), shards)
-}
-
-// CreateKeyspaceOf is CreateKeyspace for columns with floors.
-func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, columns []Column, shards int) (Keyspace, error) {
-	return c.CreateKeyspaceWith(ctx, NewKeyspace{Name: name, Columns: columns, Shards: shards})
+	return c.CreateKeyspaceWith(ctx, NewKeyspace{Name: name, Columns: columnsOf(columns), Shards: shards})
 }
 
 // NewKeyspace describes a keyspace of counters to create. The server chooses a default for
@@ -176,17 +168,13 @@ func (c *Client) SetEverywhere(ctx context.Context, keyspace string, everywhere 
 // a repeat could drop a new keyspace of that name. If the error is ErrUnknown, call
 // Keyspaces to find out whether it was dropped.
 func (c *Client) DropKeyspace(ctx context.Context, name string) (Keyspace, error) {
-	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(name))
+	return ask[Keyspace](ctx, c, deleteOnce("/v1/keyspaces/"+url.PathEscape(name)))
 }
 
 // DropColumn drops a column of a keyspace with all its counts, and returns the changed
 // keyspace. Like DropKeyspace, it is sent once.
 func (c *Client) DropColumn(ctx context.Context, keyspace, column string) (Keyspace, error) {
-	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns/"+url.PathEscape(column))
-}
-
-func (c *Client) drop(ctx context.Context, path string) (Keyspace, error) {
-	return ask[Keyspace](ctx, c, call{method: http.MethodDelete, path: path, write: true, once: true})
+	return ask[Keyspace](ctx, c, deleteOnce("/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns/"+url.PathEscape(column)))
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {
@@ -195,15 +183,12 @@ func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (
 
 // Cluster reads the state of nodes and groups.
 func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
-	return ask[Cluster](ctx, c, call{method: http.MethodGet, path: "/v1/cluster"})
+	return ask[Cluster](ctx, c, get("/v1/cluster"))
 }
 
 // Version reads the server's version.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	answer, err := ask[struct {
-		Version string `json:"version"`
-	}](ctx, c, call{method: http.MethodGet, path: "/v1/version"})
-	return answer.Version, err
+	return member[string](ctx, c, get("/v1/version"), "version")
 }
 
 // Ready reports whether the node can serve. If it cannot, why is its reason and the error is

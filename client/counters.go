@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"time"
 )
@@ -49,10 +48,7 @@ func (o ReadOptions) query() string {
 
 // Get reads one row.
 func (c *Client) Get(ctx context.Context, keyspace string, id ID, o ReadOptions) (Row, error) {
-	var row Row
-	req := call{method: http.MethodGet, path: rowPath(keyspace, id) + o.query(), token: o.Token}
-	err := c.do(ctx, req, &row)
-	return row, err
+	return readAt[Row](ctx, c, rowPath(keyspace, id), nil, o)
 }
 
 // GetMany reads up to GetIDsMax rows, in the order of ids, duplicates included. columns
@@ -69,7 +65,7 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 	}{ids, columns, member}
 	answer, err := ask[struct {
 		Results []Row `json:"results"`
-	}](ctx, c, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/get" + o.query(), token: o.Token, request: request})
+	}](ctx, c, o.post(keyspacePath(keyspace)+"/get", request))
 	return answer.Results, err
 }
 
@@ -90,7 +86,7 @@ func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int
 		Columns []string `json:"columns,omitempty"`
 		Skip    bool     `json:"skip_unreadable,omitempty"`
 	}{after, limit, columns, o.SkipUnreadable}
-	return ask[Page](ctx, c, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/scan" + o.query(), token: o.Token, request: request})
+	return ask[Page](ctx, c, o.post(keyspacePath(keyspace)+"/scan", request))
 }
 
 func keyspacePath(keyspace string) string { return "/v1/counters/" + url.PathEscape(keyspace) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -68,7 +67,7 @@ func (m Members) changeOne(ctx context.Context, op MemberOp) (MemberWritten, err
 		return MemberWritten{}, fmt.Errorf("the server answered with %d results for one member", len(result.Results))
 	}
 	one := result.Results[0]
-	return MemberWritten{one.ID, *one.MemberOutcome, Written{result.Duplicate, result.Token}}, nil
+	return MemberWritten{one.ID, *one.MemberOutcome, result.Written}, nil
 }
 
 // Change adds and removes up to WriteOpsMax members, in the order of ops and exactly once
@@ -107,15 +106,9 @@ func appendMemberOps(dst []byte, ops []MemberOp, results, counted bool) []byte {
 
 // Check reports whether a member is in the set of each of up to GetIDsMax rows, in the order
 // of ids.
-func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) ([]bool, error) {
-	request := struct {
-		Member ID   `json:"member"`
-		IDs    []ID `json:"ids"`
-	}{member, ids}
-	answer, err := ask[struct {
-		Results []bool `json:"results"`
-	}](ctx, m.c, call{method: http.MethodPost, path: m.path + "/check" + o.query(), token: o.Token, request: request})
-	return answer.Results, err
+func (m Members) Check(ctx context.Context, of ID, ids []ID, o ReadOptions) ([]bool, error) {
+	request := map[string]any{"member": of, "ids": ids}
+	return member[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
 }
 
 // Member is one line of a row's list.

@@ -34,10 +34,7 @@ type NoticesRead struct {
 
 // Channels lists the channels by name.
 func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error) {
-	answer, err := readAt[struct {
-		Channels []Channel `json:"channels"`
-	}](ctx, c, "/v1/notices", nil, o)
-	return answer.Channels, err
+	return member[[]Channel](ctx, c, o.get("/v1/notices", nil), "channels")
 }
 
 // Publish adds a notice to a channel, for all users. The first notice creates the channel.
@@ -90,10 +87,7 @@ type Fired struct {
 
 // Dots lists the dots by name.
 func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
-	answer, err := readAt[struct {
-		Dots []Dot `json:"dots"`
-	}](ctx, c, "/v1/dots", nil, o)
-	return answer.Dots, err
+	return member[[]Dot](ctx, c, o.get("/v1/dots", nil), "dots")
 }
 
 // Fire shows a dot to all users. The first call creates the dot.
@@ -109,10 +103,7 @@ func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteO
 
 // ShowsDot reports whether a user sees a dot.
 func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
-	answer, err := readAt[struct {
-		Show bool `json:"show"`
-	}](ctx, c, userPath("dots", dot, user), nil, o)
-	return answer.Show, err
+	return member[bool](ctx, c, o.get(userPath("dots", dot, user), nil), "show")
 }
 
 // Shown reports whether a user sees a dot after a write.

@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/url"
 )
 
 // PastEvent is what one op of a message of a source does to a row.
@@ -25,9 +23,7 @@ type Past struct {
 // Past reads what messages of a source do to rows of a keyspace, from a position on. If there
 // are none yet, Next is the position.
 func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
-	var answer Past
-	err := c.askSource(ctx, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from}, &answer)
-	return answer, err
+	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
 
 // ShardRow is a row and its shard.
@@ -55,16 +51,11 @@ const SourceIDsMax = 10_000
 // SourceRows reads up to SourceIDsMax rows in the order of ids, and where a source was in their
 // shards; in all shards if there are no ids.
 func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []ID) (SourceRows, error) {
-	var answer SourceRows
-	err := c.askSource(ctx, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]ID{}, ids...)}, &answer)
+	answer, err := orderSource[SourceRows](ctx, c, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]ID{}, ids...)})
 	if err == nil && len(answer.Rows) != len(ids) {
 		err = fmt.Errorf("the server answered with %d rows for %d ids", len(answer.Rows), len(ids))
 	}
 	return answer, err
-}
-
-func (c *Client) askSource(ctx context.Context, source, verb string, question, answer any) error {
-	return c.do(ctx, call{method: http.MethodPost, path: sourcePath(url.PathEscape(source)) + "/" + verb, request: question}, answer)
 }
 
 // CorrectMany is IncrMany for corrections, which the server counts apart.

@@ -33,10 +33,7 @@ type SavedSource struct {
 
 // SavedSources returns the sources of the cluster for a backup.
 func (a Admin) SavedSources(ctx context.Context) ([]SavedSource, error) {
-	answer, err := show[struct {
-		Sources []SavedSource `json:"sources"`
-	}](ctx, a, "sources")
-	return answer.Sources, err
+	return member[[]SavedSource](ctx, a.c, get("/v1/admin/sources"), "sources")
 }
 
 // RestoreSource creates a source from the backup of another cluster, paused. Shards that are restored

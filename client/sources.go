@@ -58,52 +58,44 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (c *Client) changeSource(ctx context.Context, method, path string, body []byte) (Source, error) {
-	return ask[Source](ctx, c, call{method: method, path: sourcePath(path), body: body})
-}
+func sourcePath(name string) string { return "/v1/sources/" + url.PathEscape(name) }
 
-func sourcePath(name string) string { return "/v1/sources/" + name }
+// orderSource orders something about a source.
+func orderSource[T any](ctx context.Context, c *Client, name, verb string, request any) (T, error) {
+	return ask[T](ctx, c, call{method: http.MethodPost, path: sourcePath(name) + "/" + verb, request: request})
+}
 
 // Sources lists the sources by name.
 func (c *Client) Sources(ctx context.Context) ([]Source, error) {
-	answer, err := ask[struct {
-		Sources []Source `json:"sources"`
-	}](ctx, c, call{method: http.MethodGet, path: "/v1/sources"})
-	return answer.Sources, err
+	return member[[]Source](ctx, c, get("/v1/sources"), "sources")
 }
 
 // Source reads a source.
 func (c *Client) Source(ctx context.Context, name string) (Source, error) {
-	return c.changeSource(ctx, http.MethodGet, url.PathEscape(name), nil)
+	return ask[Source](ctx, c, get(sourcePath(name)))
 }
 
 // PutSource creates a source or changes its configuration, which is JSON or YAML.
 func (c *Client) PutSource(ctx context.Context, name string, config []byte) (Source, error) {
-	return c.changeSource(ctx, http.MethodPut, url.PathEscape(name), config)
+	return ask[Source](ctx, c, call{method: http.MethodPut, path: sourcePath(name), body: config})
 }
 
 // PauseSource ends the reading of a source until it is resumed.
 func (c *Client) PauseSource(ctx context.Context, name string) (Source, error) {
-	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/pause", []byte("{}"))
+	return orderSource[Source](ctx, c, name, "pause", struct{}{})
 }
 
 // ResumeSource ends the pause of a source.
 func (c *Client) ResumeSource(ctx context.Context, name string) (Source, error) {
-	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/resume", []byte("{}"))
+	return orderSource[Source](ctx, c, name, "resume", struct{}{})
 }
 
 // SeekSource sets where partitions of a paused source continue.
 func (c *Client) SeekSource(ctx context.Context, name string, to map[uint32]SourcePosition) (Source, error) {
-	body, err := json.Marshal(struct {
-		Positions map[uint32]SourcePosition `json:"positions"`
-	}{to})
-	if err != nil {
-		return Source{}, err
-	}
-	return c.changeSource(ctx, http.MethodPost, url.PathEscape(name)+"/seek", body)
+	return orderSource[Source](ctx, c, name, "seek", map[string]any{"positions": to})
 }
 
 // DeleteSource deletes a source with its positions. What was counted stays.
 func (c *Client) DeleteSource(ctx context.Context, name string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: sourcePath(url.PathEscape(name)), once: true}, nil)
+	return c.do(ctx, call{method: http.MethodDelete, path: sourcePath(name), once: true}, nil)
 }

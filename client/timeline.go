@@ -96,18 +96,12 @@ type GroupResult struct {
 
 // FolloweeGroups lists the groups of a user by name.
 func (c *Client) FolloweeGroups(ctx context.Context, user ID, o ReadOptions) ([]FolloweeGroup, error) {
-	answer, err := readAt[struct {
-		Groups []FolloweeGroup `json:"groups"`
-	}](ctx, c, feedPath(user, "groups"), nil, o)
-	return answer.Groups, err
+	return member[[]FolloweeGroup](ctx, c, o.get(feedPath(user, "groups"), nil), "groups")
 }
 
 // FolloweeGroup returns the followees of a group, ascending.
 func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o ReadOptions) ([]ID, error) {
-	answer, err := readAt[struct {
-		Followees []ID `json:"followees"`
-	}](ctx, c, followeeGroupPath(user, name), nil, o)
-	return answer.Followees, err
+	return member[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
 }
 
 // PutFolloweeGroup makes a group of some of a user's followees, in place of one of that name.

@@ -26,23 +26,6 @@ type UserCounts struct {
 	Counts Counts `json:"counts"`
 }
 
-// UserResult is the result of one op on a user: the counts right after it, or why it alone
-// was refused.
-type UserResult struct {
-	UserCounts
-	Added Counts   `json:"added,omitempty"` // as in OpResult
-	Error *OpError `json:"error,omitempty"`
-}
-
-// UnreadResult is the answer of IncrUnread, as WriteResult.
-type UnreadResult struct {
-	Results []UserResult `json:"results,omitempty"`
-	Applied int          `json:"applied,omitempty"`
-	Failed  int          `json:"failed,omitempty"`
-	Refused []UserResult `json:"errors,omitempty"`
-	Written
-}
-
 // ResetResult holds the counts after a reset, and what the reset cleared. For a repeated
 // request Cleared is zero, because only the first answer reports it.
 type ResetResult struct {
@@ -56,25 +39,10 @@ func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts
 	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
 }
 
-// IncrUnread adds to one-to-one numbers of users, which the ops' IDs are, as
-// IncrMany does to rows.
-func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (UnreadResult, error) {
-	type op struct {
-		User  ID     `json:"user"`
-		Add   Counts `json:"add"`
-		Floor *int64 `json:"floor,omitempty"`
-	}
-	body := struct {
-		Ops  []op   `json:"ops"`
-		Want string `json:"want,omitempty"`
-	}{Ops: make([]op, len(ops))}
-	for i := range ops {
-		body.Ops[i] = op{ops[i].ID, ops[i].Cells, ops[i].Floor}
-	}
-	if o.Quiet {
-		body.Want = "none"
-	}
-	return writeAt[UnreadResult](ctx, c, http.MethodPost, "/v1/unread/incr", body, o)
+// IncrUnread is IncrMany for the one-to-one numbers of users. The IDs of ops and results are
+// those of users.
+func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (WriteResult, error) {
+	return c.write(ctx, c.retry, "/v1/unread/incr", appendOps(nil, "user", "add", ops, !o.Quiet), o)
 }
 
 // ResetUnread clears columns of a user, whatever is in them.
@@ -122,10 +90,7 @@ func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []stri
 		Channels []string `json:"channels,omitempty"`
 		Dots     []string `json:"dots,omitempty"`
 	}{users, channels, dots}
-	answer, err := ask[struct {
-		Results []Poll `json:"results"`
-	}](ctx, c, call{method: http.MethodPost, path: "/v1/poll" + o.query(), token: o.Token, request: request})
-	return answer.Results, err
+	return member[[]Poll](ctx, c, o.post("/v1/poll", request), "results")
 }
 
 func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }

@@ -45,10 +45,10 @@ func TestUnreadCalls(t *testing.T) {
 		{"incr", func(ctx context.Context) (any, error) {
 			return c.IncrUnread(ctx, []client.Op{{ID: 7, Cells: counts}}, write)
 		}, "POST /v1/unread/incr", `{"ops":[{"user":"7","add":{"at":1,"like":2}}]}`, `{"results":[{"user":"7","counts":{"at":1,"like":2}}]` + written,
-			client.UnreadResult{Results: []client.UserResult{{UserCounts: client.UserCounts{User: 7, Counts: counts}}}, Written: done}},
+			client.WriteResult{Results: []client.OpResult{{ID: 7, Counts: counts}}, Written: done}},
 		{"incr quietly", func(ctx context.Context) (any, error) {
 			return c.IncrUnread(ctx, []client.Op{{ID: 7, Cells: counts}}, client.WriteOptions{Quiet: true})
-		}, "POST /v1/unread/incr", `{"ops":[{"user":"7","add":{"at":1,"like":2}}],"want":"none"}`, `{"applied":1` + written, client.UnreadResult{Applied: 1, Written: done}},
+		}, "POST /v1/unread/incr", `{"want":"none","ops":[{"user":"7","add":{"at":1,"like":2}}]}`, `{"applied":1` + written, client.WriteResult{Applied: 1, Written: done}},
 		{"reset", func(ctx context.Context) (any, error) { return c.ResetUnread(ctx, 7, []string{"at"}, write) },
 			"POST /v1/unread/7/reset", `{"columns":["at"]}`, `{"user":"7","counts":{"at":1,"like":2},"cleared":{"at":1,"like":2}` + written,
 			client.ResetResult{UserCounts: client.UserCounts{User: 7, Counts: counts}, Cleared: counts, Written: done}},

@@ -46,15 +46,12 @@ type UserToken struct {
 
 // Users returns the users by name.
 func (a Admin) Users(ctx context.Context) ([]User, error) {
-	answer, err := ask[struct {
-		Users []User `json:"users"`
-	}](ctx, a.c, call{method: http.MethodGet, path: "/v1/users"})
-	return answer.Users, err
+	return member[[]User](ctx, a.c, get("/v1/users"), "users")
 }
 
 // User returns the user of a name.
 func (a Admin) User(ctx context.Context, name string) (User, error) {
-	return ask[User](ctx, a.c, call{method: http.MethodGet, path: apiUserPath(name)})
+	return ask[User](ctx, a.c, get(apiUserPath(name)))
 }
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
@@ -113,7 +110,7 @@ func (a Admin) putUser(ctx context.Context, name string, rights UserRights, was 
 
 // DeleteUser deletes a user with all its tokens, and returns it. It is sent once.
 func (a Admin) DeleteUser(ctx context.Context, name string) (User, error) {
-	return ask[User](ctx, a.c, call{method: http.MethodDelete, path: apiUserPath(name), write: true, once: true})
+	return ask[User](ctx, a.c, deleteOnce(apiUserPath(name)))
 }
 
 // CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. It is sent
@@ -131,7 +128,7 @@ func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Dura
 // RevokeToken deletes a token of a user. The nodes that it returns did not confirm that. It is
 // sent once.
 func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
-	answer, err := ask[UserToken](ctx, a.c, call{method: http.MethodDelete, path: apiUserPath(user) + "/tokens/" + url.PathEscape(id), write: true, once: true})
+	answer, err := ask[UserToken](ctx, a.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
 	return answer.NodesBehind, err
 }
 
@@ -153,10 +150,7 @@ type AuditEvent struct {
 
 // Audit returns the last lines of the audit log of the server in use, at most limit of them.
 func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
-	answer, err := ask[struct {
-		Events []AuditEvent `json:"events"`
-	}](ctx, a.c, call{method: http.MethodGet, path: "/v1/admin/audit?limit=" + strconv.Itoa(limit)})
-	return answer.Events, err
+	return member[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
 }
 
 // bearer adds a token to each request, redirects included: a node redirects to others of its

@@ -53,9 +53,8 @@ type WriteResult struct {
 	// Unknown holds, for a repeat, the ids of ops that the first try either applied or
 	// refused; the server no longer knows which. They belong to a shard that refused some
 	// ops. Another repeat does not resolve them.
-	Unknown   []ID   `json:"unknown,omitempty"`
-	Duplicate bool   `json:"duplicate"` // it had been applied before; counts are as of now
-	Token     string `json:"token"`     // a read that brings it sees the write
+	Unknown []ID `json:"unknown,omitempty"`
+	Written
 }
 
 // WriteOptions set how a write is sent. With the zero value it carries a new key of its own,
@@ -133,7 +132,7 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 		return WrittenRow{}, fmt.Errorf("the server answered with %d results for one op", len(result.Results))
 	}
 	one := result.Results[0]
-	return WrittenRow{Row: Row{ID: one.ID, Counts: one.Counts}, Duplicate: result.Duplicate, Token: result.Token}, nil
+	return WrittenRow{Row{ID: one.ID, Counts: one.Counts}, result.Written}, nil
 }
 
 // IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax ops. An
@@ -235,8 +234,7 @@ func (c *Client) write(ctx context.Context, retry Retry, path string, body []byt
 // WrittenRow is the answer of a write of one row.
 type WrittenRow struct {
 	Row
-	Duplicate bool   `json:"duplicate"` // as in WriteResult
-	Token     string `json:"token"`     // likewise
+	Written
 }
 
 // Delete sets every column of a row to zero.
@@ -247,6 +245,11 @@ func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOpti
 // AppendOps appends the JSON body of a write to dst: each op's cells under
 // verb, "add" or "set". Without results the answer only counts the ops.
 func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
+	return appendOps(dst, "id", verb, ops, results)
+}
+
+// appendOps is AppendOps for ops whose IDs have a name.
+func appendOps(dst []byte, id, verb string, ops []Op, results bool) []byte {
 	dst = append(dst, '{')
 	if !results {
 		dst = append(dst, `"want":"none",`...)
@@ -256,12 +259,8 @@ func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, `{"id":`...)
-		dst = op.ID.appendJSON(dst)
-		dst = append(dst, `,"`...)
-		dst = append(dst, verb...)
-		dst = append(dst, `":`...)
-		dst = op.Cells.appendJSON(dst)
+		dst = op.ID.appendJSON(append(append(append(dst, `{"`...), id...), `":`...))
+		dst = op.Cells.appendJSON(append(append(append(dst, `,"`...), verb...), `":`...))
 		if op.Floor != nil && verb == "add" {
 			dst = strconv.AppendInt(append(dst, `,"floor":`...), *op.Floor, 10)
 		}

@@ -67,7 +67,7 @@ func writeCommand(c *cli.CLI, done string, write func(*client.Client, context.Co
 			out := struct {
 				client.WrittenRow
 				Added client.Counts `json:"added,omitempty"`
-			}{client.WrittenRow{Row: row, Duplicate: answer.Duplicate, Token: answer.Token}, answer.Results[0].Added}
+			}{client.WrittenRow{Row: row, Written: answer.Written}, answer.Results[0].Added}
 			return c.Print(out, func(t *cli.Table) { t.Counts("ID", row) })
 		},
 	}

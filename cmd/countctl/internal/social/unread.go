@@ -157,7 +157,7 @@ func unreadIncrCommand(c *cli.CLI) *cobra.Command {
 				client.UserCounts
 				Added client.Counts `json:"added,omitempty"`
 				client.Written
-			}{answer.Results[0].UserCounts, answer.Results[0].Added, answer.Written}
+			}{client.UserCounts{User: answer.Results[0].ID, Counts: answer.Results[0].Counts}, answer.Results[0].Added, answer.Written}
 			return out, func(t *cli.Table) { userRow(t, out.UserCounts) }, nil
 		})
 	floor.Add(cmd)
