@@ -7,7 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/auth/audit"
+	"github.com/countd/countd/client"
 )
 
 // auditBytesMax bounds how much of a body or path a log line holds: orders are shorter.
@@ -22,7 +22,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 		return // authorize has written that
 	}
 	path := s.pathOf(ctx)
-	event := audit.Event{
+	event := client.AuditEvent{
 		Time: time.Now(), From: ctx.RemoteAddr().String(), What: e.name, Target: path,
 		Outcome: outcomeOf(err), Status: ctx.Response.StatusCode(),
 	}

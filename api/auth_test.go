@@ -596,14 +596,14 @@ func TestEveryAdminCallIsAudited(t *testing.T) {
 var namesInBraces = regexp.MustCompile(`\{[^}]*\}`)
 
 // audited returns the lines of the audit log.
-func (e *enforcing) audited(t *testing.T) (events []audit.Event) {
+func (e *enforcing) audited(t *testing.T) (events []client.AuditEvent) {
 	t.Helper()
 	text, err := os.ReadFile(e.auditLog)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
-		var event audit.Event
+		var event client.AuditEvent
 		if err := json.Unmarshal(line, &event); err != nil {
 			t.Fatal(err)
 		}

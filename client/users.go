@@ -134,18 +134,18 @@ func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []strin
 
 func apiUserPath(name string) string { return "/v1/users/" + url.PathEscape(name) }
 
-// AuditEvent is a line of a node's audit log; docs/SECURITY.md says what its members mean.
+// AuditEvent is a line of a node's audit log.
 type AuditEvent struct {
 	Time       time.Time `json:"time"`
-	Who        string    `json:"who"`
-	Token      string    `json:"token,omitempty"`
-	From       string    `json:"from"`
-	What       string    `json:"what"`
+	Who        string    `json:"who"`             // name of the user; "" for nobody
+	Token      string    `json:"token,omitempty"` // id of its token
+	From       string    `json:"from"`            // address of the caller
+	What       string    `json:"what"`            // name of the call or command
 	Target     string    `json:"target,omitempty"`
-	Outcome    string    `json:"outcome"`
-	Status     int       `json:"status,omitempty"`
-	Served     bool      `json:"served,omitempty"`
-	Suppressed uint64    `json:"suppressed,omitempty"`
+	Outcome    string    `json:"outcome"`              // ok, an error's code, or why it was refused
+	Status     int       `json:"status,omitempty"`     // of HTTP
+	Served     bool      `json:"served,omitempty"`     // --auth permissive served what enforce would have refused
+	Suppressed uint64    `json:"suppressed,omitempty"` // earlier refusals of this outcome that have no line
 }
 
 // Audit returns the last lines of the audit log of the server in use, at most limit of them.

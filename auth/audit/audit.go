@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/lograte"
 )
 
@@ -39,22 +40,6 @@ const (
 
 // ErrNone is returned when a node has no audit log.
 var ErrNone = errors.New("this node has no audit log: --audit-log sets one")
-
-// Event is one line.
-type Event struct {
-	Time    time.Time `json:"time"`
-	Who     string    `json:"who"`             // name of the user; "" for nobody
-	Token   string    `json:"token,omitempty"` // id of its token
-	From    string    `json:"from"`            // address of the caller
-	What    string    `json:"what"`            // name of the call or command
-	Target  string    `json:"target,omitempty"`
-	Outcome string    `json:"outcome"`          // ok, an error's code, or why it was refused
-	Status  int       `json:"status,omitempty"` // of HTTP
-	// Served is set for a call that --auth permissive served and enforce would have refused.
-	Served bool `json:"served,omitempty"`
-	// Suppressed is how many refusals of this outcome before this one have no line.
-	Suppressed uint64 `json:"suppressed,omitempty"`
-}
 
 // Log writes events. A nil Log drops them.
 type Log struct {
@@ -98,7 +83,7 @@ func Open(path string, registry *prometheus.Registry, logger *slog.Logger) (*Log
 }
 
 // Action writes a call that only an admin may make.
-func (l *Log) Action(e Event) {
+func (l *Log) Action(e client.AuditEvent) {
 	if l == nil {
 		return
 	}
@@ -108,7 +93,7 @@ func (l *Log) Action(e Event) {
 }
 
 // Refused writes a refusal, unless there were too many of its outcome.
-func (l *Log) Refused(e Event) {
+func (l *Log) Refused(e client.AuditEvent) {
 	if l == nil {
 		return
 	}
@@ -130,7 +115,7 @@ func (l *Log) Refused(e Event) {
 	l.writeLocked(&e)
 }
 
-func (l *Log) writeLocked(e *Event) {
+func (l *Log) writeLocked(e *client.AuditEvent) {
 	e.Time = e.Time.UTC()
 	for _, text := range []*string{&e.Who, &e.From, &e.What, &e.Target} {
 		*text = MaskTokens(*text)
@@ -155,7 +140,7 @@ func (l *Log) Close() error {
 	defer l.mu.Unlock()
 	for outcome, b := range l.mu.refused {
 		if b.suppressed > 0 {
-			l.writeLocked(&Event{Time: b.at, What: "refusals", Outcome: outcome, Suppressed: b.suppressed})
+			l.writeLocked(&client.AuditEvent{Time: b.at, What: "refusals", Outcome: outcome, Suppressed: b.suppressed})
 			b.suppressed = 0
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/countd/countd/client"
 )
 
 // rotatedFormat is the time in the name of a file that was written before: audit.log becomes
@@ -21,7 +23,7 @@ const rotatedFormat = "2006-01-02T15-04-05.000"
 // Tail returns the last events, at most n of them, the oldest first. It reads the files before
 // the one being written too, as that may have been begun just now. It skips lines that are no
 // events, such as one that a crash cut off.
-func (l *Log) Tail(n int) ([]Event, error) {
+func (l *Log) Tail(n int) ([]client.AuditEvent, error) {
 	if l == nil {
 		return nil, ErrNone
 	}
@@ -31,12 +33,12 @@ func (l *Log) Tail(n int) ([]Event, error) {
 			_ = f.Close()
 		}
 	}()
-	events := []Event{}
+	events := []client.AuditEvent{}
 	for _, f := range files {
 		if len(events) >= n || err != nil {
 			break
 		}
-		var before []Event
+		var before []client.AuditEvent
 		before, err = tailOf(f)
 		events = append(before, events...)
 	}
@@ -88,7 +90,7 @@ func rotated(path string) ([]string, error) {
 }
 
 // tailOf returns the last events of a file.
-func tailOf(f *os.File) ([]Event, error) {
+func tailOf(f *os.File) ([]client.AuditEvent, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Seek(max(size-tailBytesMax, 0), io.SeekStart)
@@ -97,9 +99,9 @@ func tailOf(f *os.File) ([]Event, error) {
 	if err == nil {
 		text, err = io.ReadAll(io.LimitReader(f, tailBytesMax))
 	}
-	events := []Event{}
+	events := []client.AuditEvent{}
 	for line := range bytes.Lines(text) {
-		var e Event
+		var e client.AuditEvent
 		if json.Unmarshal(line, &e) == nil && e.Outcome != "" {
 			events = append(events, e)
 		}

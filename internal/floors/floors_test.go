@@ -117,9 +117,9 @@ const rule = `
 	# The sources of a cluster: who reads what, and what operators do about it.
 	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog
 	# Lines about admin actions and refused calls.
-	auth/audit: internal/lograte
+	auth/audit: client internal/lograte
 	# Who may do what. The catalog stores the users.
-	auth: auth/audit raftfsm/catalog internal/lograte
+	auth: client auth/audit raftfsm/catalog internal/lograte
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Connections of clients.
 	api/listen: internal/lograte internal/scarce
