@@ -271,19 +271,29 @@ func (r *request) decodeCells(i int, member string) {
 // such column.
 func (r *request) columnNumber(name []byte) int {
 	column := columnOf(r.keyspace, name)
-	if column >= 0 || r.cursor.Err != nil || r.caughtUp {
-		return column
+	if column < 0 && r.cursor.Err == nil {
+		var err error
+		if column, err = r.columnIn(&r.keyspace, name); err != nil {
+			r.cursor.stop(err)
+		}
 	}
-	was := r.keyspace
-	err := r.catchUp()
-	if err == nil && !was.Same(r.keyspace) {
-		err = shard.ErrUnknownKeyspace // the numbers of columns that were read are of the one before
+	return column
+}
+
+// columnIn returns the number of a column of ks, or -1 if there is no such column. If this node
+// does not know the column, columnIn brings ks up to date first.
+func (r *request) columnIn(ks **shard.Keyspace, name []byte) (int, error) {
+	was := *ks
+	if column := columnOf(was, name); column >= 0 || r.caughtUp {
+		return column, nil
 	}
-	if err != nil {
-		r.cursor.stop(err)
-		return -1
+	if err := r.catchUp(); err != nil {
+		return -1, err
 	}
-	return columnOf(r.keyspace, name)
+	if *ks = r.backend.Keyspace(was.Name); !was.Same(*ks) {
+		return -1, shard.ErrUnknownKeyspace // the numbers of columns that were read are of the one before
+	}
+	return columnOf(*ks, name), nil
 }
 
 // columnOf is ks.Column for a name that is still in the request.

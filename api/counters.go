@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -79,8 +78,8 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 			return append(dst, `null}`...)
 		}
 		last := found.IDs[len(found.IDs)-1]
-		dst = append(jsontext.AppendID(dst, last), `,"cursor":`...)
-		return append(jsontext.AppendID(dst, last), '}')
+		dst = append(appendID(dst, last), `,"cursor":`...)
+		return append(appendID(dst, last), '}')
 	})
 	return nil
 }
@@ -90,7 +89,7 @@ func appendUnreadable(dst []byte, shards []int) []byte {
 	if len(shards) == 0 {
 		return dst
 	}
-	return jsontext.AppendInts(append(dst, `,"unreadable_shards":`...), shards)
+	return appendInts(append(dst, `,"unreadable_shards":`...), shards)
 }
 
 func (s *Server) incr(ctx *fasthttp.RequestCtx, r *request) error {

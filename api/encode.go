@@ -3,7 +3,6 @@ package api
 import (
 	"strconv"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -24,14 +23,14 @@ func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row [
 // appendMember appends {"id":"…" or, of a user, {"user":"…".
 func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	dst = append(append(dst, `{"`...), rowMember(ks)...)
-	return jsontext.AppendID(append(dst, `":`...), id)
+	return appendID(append(dst, `":`...), id)
 }
 
 // appendColumns appends {"column":count,…}.
 func appendColumns(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = append(dst, '{')
 	for i, column := range columns {
-		dst = jsontext.AppendNumber(jsontext.Comma(dst, i), ks.Columns[column], row[column])
+		dst = appendNumber(comma(dst, i), ks.Columns[column], row[column])
 	}
 	return append(dst, '}')
 }
@@ -42,7 +41,7 @@ func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 	n := 0
 	for i, name := range ks.Columns {
 		if name != "" {
-			dst = jsontext.AppendNumber(jsontext.Comma(dst, n), name, row[i])
+			dst = appendNumber(comma(dst, n), name, row[i])
 			n++
 		}
 	}
@@ -55,7 +54,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
 	for i, id := range ids {
-		dst = appendRow(jsontext.Comma(dst, i), id, ks, columns, rows[i*width:(i+1)*width])
+		dst = appendRow(comma(dst, i), id, ks, columns, rows[i*width:(i+1)*width])
 		if len(in) > 0 {
 			dst = appendIn(dst, ks, columns, in, i, len(ids))
 		}
@@ -68,7 +67,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, in []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
-		dst = jsontext.AppendBool(jsontext.Comma(dst, j), ks.Columns[column], in[j*n+i])
+		dst = appendBool(comma(dst, j), ks.Columns[column], in[j*n+i])
 	}
 	return append(dst, '}')
 }
@@ -79,7 +78,7 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
 	for i := range w.Ops {
-		dst = jsontext.Comma(dst, i)
+		dst = comma(dst, i)
 		if len(refused) > 0 && refused[0].Op == i {
 			dst = appendRefused(dst, w, ks, refused[0])
 			refused = refused[1:]
@@ -92,8 +91,8 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			if did {
 				changed = changed[1:]
 			}
-			dst = jsontext.AppendBool(append(appendMemberOp(dst, op), ','), "changed", did)
-			dst = append(jsontext.AppendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
+			dst = appendBool(append(appendMemberOp(dst, op), ','), "changed", did)
+			dst = append(appendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
 			continue
 		}
 		if ks == nil {
@@ -114,8 +113,8 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 
 // appendMemberOp appends {"id":"…","member":"…" for an op of a member.
 func appendMemberOp(dst []byte, op *engine.Op) []byte {
-	dst = jsontext.AppendID(append(dst, `{"id":`...), op.ID)
-	return jsontext.AppendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
+	dst = appendID(append(dst, `{"id":`...), op.ID)
+	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
 }
 
 // cutsOf splits cuts, of an op and of later ones, after those of the op.
@@ -137,7 +136,7 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 	}
 	dst = append(dst, `,"added":{`...)
 	for n, cut := range cuts {
-		dst = jsontext.AppendNumber(jsontext.Comma(dst, n), ks.Columns[cut.Column], cut.Added)
+		dst = appendNumber(comma(dst, n), ks.Columns[cut.Column], cut.Added)
 	}
 	return append(dst, '}'), later
 }
@@ -152,7 +151,7 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 		dst = appendFailed(dst, len(w.Overflows))
 		dst = append(dst, `,"errors":[`...)
 		for i, overflow := range w.Overflows {
-			dst = appendRefused(jsontext.Comma(dst, i), w, ks, overflow)
+			dst = appendRefused(comma(dst, i), w, ks, overflow)
 		}
 		dst = append(dst, ']')
 	}
@@ -168,7 +167,7 @@ func appendUnknown(dst []byte, w *shard.Write) []byte {
 		} else {
 			dst = append(dst, ',')
 		}
-		dst = jsontext.AppendID(dst, w.Ops[op].ID)
+		dst = appendID(dst, w.Ops[op].ID)
 	}
 	if len(w.Unknown) > 0 {
 		dst = append(dst, ']')

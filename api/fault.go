@@ -8,7 +8,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/api/metric"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
@@ -173,13 +172,13 @@ func (f *fault) appendJSON(dst []byte) []byte {
 	dst = appendError(dst, f.code, f.message, f.field)
 	if f.outcomes {
 		dst = append(dst, `,"applied":`...)
-		dst = jsontext.AppendIDs(dst, f.applied)
+		dst = appendIDs(dst, f.applied)
 		dst = append(dst, `,"unknown":`...)
-		dst = jsontext.AppendIDs(dst, f.unknown)
+		dst = appendIDs(dst, f.unknown)
 	}
 	if f.outcomes && f.byNumber {
-		dst = jsontext.AppendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
-		dst = jsontext.AppendInts(append(dst, `,"unknown_ops":`...), f.unknownOps)
+		dst = appendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
+		dst = appendInts(append(dst, `,"unknown_ops":`...), f.unknownOps)
 	}
 	return append(dst, '}')
 }
@@ -189,10 +188,10 @@ func appendError(dst []byte, code, message, field string) []byte {
 	dst = append(dst, `{"code":"`...)
 	dst = append(dst, code...)
 	dst = append(dst, `","message":`...)
-	dst = jsontext.AppendString(dst, message)
+	dst = appendString(dst, message)
 	if field != "" {
 		dst = append(dst, `,"field":`...)
-		dst = jsontext.AppendString(dst, field)
+		dst = appendString(dst, field)
 	}
 	return append(dst, '}')
 }

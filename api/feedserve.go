@@ -6,7 +6,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -22,7 +21,7 @@ func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
 		shown = len(f.Detail)
 	}
 	answerLong(ctx, 32+followeeBytes*shown, func(dst []byte) []byte {
-		dst = jsontext.AppendNumber(append(dst, '{'), "unread", f.Unread)
+		dst = appendNumber(append(dst, '{'), "unread", f.Unread)
 		if r.asked.detail {
 			dst = appendDetail(append(dst, ','), f.Detail)
 		}
@@ -35,7 +34,7 @@ func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
 func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
 	dst = append(dst, `"followees":{`...)
 	for i, f := range detail {
-		dst = jsontext.AppendID(jsontext.Comma(dst, i), f.ID)
+		dst = appendID(comma(dst, i), f.ID)
 		dst = append(dst, ':')
 		dst = strconv.AppendInt(dst, f.Unread, 10)
 	}
@@ -53,9 +52,9 @@ func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
 	answerLong(ctx, 32+16*len(page), func(dst []byte) []byte {
-		dst = jsontext.AppendIDs(append(dst, `{"followees":`...), page)
+		dst = appendIDs(append(dst, `{"followees":`...), page)
 		if more {
-			dst = jsontext.AppendID(append(dst, `,"cursor":`...), page[len(page)-1])
+			dst = appendID(append(dst, `,"cursor":`...), page[len(page)-1])
 		}
 		return append(dst, '}')
 	})
@@ -100,7 +99,7 @@ func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed,
 	if err != nil {
 		return fmt.Errorf("cannot change feed: %w", err)
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "unread", f.Unread) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "unread", f.Unread) })
 	return nil
 }
 
@@ -128,7 +127,7 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, userBytes*len(p.Users), func(dst []byte) []byte {
 		dst = append(dst, `{"results":[`...)
 		for i, user := range p.Users {
-			dst = jsontext.AppendID(append(jsontext.Comma(dst, i), `{"user":`...), user)
+			dst = appendID(append(comma(dst, i), `{"user":`...), user)
 			dst = append(appendPoll(append(dst, ','), p, i), '}')
 		}
 		return append(dst, `]}`...)
@@ -140,15 +139,15 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 func appendPoll(dst []byte, p *unread.Poll, i int) []byte {
 	dst = append(dst, `"unread":{`...)
 	for c, name := range p.Columns {
-		dst = jsontext.AppendNumber(jsontext.Comma(dst, c), name, p.Counts[i*len(p.Columns)+c])
+		dst = appendNumber(comma(dst, c), name, p.Counts[i*len(p.Columns)+c])
 	}
 	dst = append(dst, `},"notices":{`...)
 	for c, name := range p.Channels {
-		dst = jsontext.AppendNumber(jsontext.Comma(dst, c), name, p.Notices[i*len(p.Channels)+c])
+		dst = appendNumber(comma(dst, c), name, p.Notices[i*len(p.Channels)+c])
 	}
 	dst = append(dst, `},"dots":{`...)
 	for d, name := range p.Dots {
-		dst = jsontext.AppendBool(jsontext.Comma(dst, d), name, p.Shown[i*len(p.Dots)+d])
+		dst = appendBool(comma(dst, d), name, p.Shown[i*len(p.Dots)+d])
 	}
-	return jsontext.AppendNumber(append(dst, `},`...), "feed", p.Feeds[i])
+	return appendNumber(append(dst, `},`...), "feed", p.Feeds[i])
 }

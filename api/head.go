@@ -79,15 +79,9 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 // errNoCluster is returned by a node that knows no keyspace: every cluster has some.
 var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
 
-func (r *request) findKeyspace() error {
-	r.keyspace = r.backend.Keyspace(string(r.name))
-	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
-		return errNoCluster
-	}
-	if r.keyspace == nil {
-		if err := r.catchUp(); err != nil {
-			return err
-		}
+func (r *request) findKeyspace() (err error) {
+	if r.keyspace, err = r.lookUp(string(r.name)); err != nil {
+		return err
 	}
 	if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
 		message := shard.ErrUnknownKeyspace.Error()
@@ -99,17 +93,26 @@ func (r *request) findKeyspace() error {
 	return nil
 }
 
-// catchUp is called for a name that this node does not know: another node may have just
-// created it and acknowledged that.
+// lookUp returns the keyspace of a name, or nil if there is none.
+func (r *request) lookUp(name string) (*shard.Keyspace, error) {
+	ks := r.backend.Keyspace(name)
+	switch {
+	case ks != nil || r.caughtUp:
+		return ks, nil
+	case len(r.backend.Keyspaces()) == 0:
+		return nil, errNoCluster
+	}
+	err := r.catchUp()
+	return r.backend.Keyspace(name), err
+}
+
+// catchUp brings this node's keyspaces and columns up to date, once a request: another node may
+// have just made what this node does not know, and acknowledged that.
 func (r *request) catchUp() error {
 	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	name := string(r.name)
-	if r.takes&takesUnread != 0 {
-		name = shard.KeyspaceUnread // the name is a channel's, or a dot's
-	}
 	err := r.backend.CatchUp(ctx)
-	r.keyspace, r.caughtUp = r.backend.Keyspace(name), err == nil
+	r.caughtUp = err == nil
 	return err
 }
 

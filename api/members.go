@@ -8,7 +8,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 )
@@ -48,7 +47,7 @@ func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
 	answer(ctx, func(dst []byte) []byte {
 		dst = append(dst, `{"results":[`...)
 		for i, in := range r.sets.in {
-			dst = strconv.AppendBool(jsontext.Comma(dst, i), in)
+			dst = strconv.AppendBool(comma(dst, i), in)
 		}
 		return append(dst, `]}`...)
 	})
@@ -81,8 +80,8 @@ func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot list members: %w", err)
 	}
 	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
-		dst = jsontext.AppendID(append(dst, `{"id":`...), r.id)
-		dst = jsontext.AppendNumber(append(dst, ','), "count", row[column])
+		dst = appendID(append(dst, `{"id":`...), r.id)
+		dst = appendNumber(append(dst, ','), "count", row[column])
 		dst = appendEntries(append(dst, `,"members":[`...), "member", list)
 		return append(dst, '}')
 	})
@@ -96,7 +95,7 @@ func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot list the rows of a member: %w", err)
 	}
 	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
-		dst = jsontext.AppendID(append(dst, `{"member":`...), r.id)
+		dst = appendID(append(dst, `{"member":`...), r.id)
 		dst = appendEntries(append(dst, `,"ids":[`...), "id", list)
 		return append(dst, `,"lag_ms":0}`...) // a shard changes both directions in one log entry
 	})
@@ -107,8 +106,8 @@ func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
 // next page if there may be one. name is the name of an entry's id.
 func appendEntries(dst []byte, name string, list members.List) []byte {
 	for i, e := range list.Entries {
-		dst = append(append(append(jsontext.Comma(dst, i), `{"`...), name...), `":`...)
-		dst = append(jsontext.AppendID(dst, e.ID), `,"at":"`...)
+		dst = append(append(append(comma(dst, i), `{"`...), name...), `":`...)
+		dst = append(appendID(dst, e.ID), `,"at":"`...)
 		dst = append(e.At.Time().AppendFormat(dst, time.RFC3339Nano), `"}`...)
 	}
 	dst = append(dst, ']')

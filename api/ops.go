@@ -143,7 +143,7 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 		return
 	}
 	if !s.has(0) && o.member == "user" {
-		r.name = append(r.name[:0:0], shard.KeyspaceUnread...) // for catchUp
+		r.name = append(r.name[:0:0], shard.KeyspaceUnread...)
 		if err := r.may(auth.Ingest, r.name); err != nil {
 			c.stop(err)
 			return
@@ -213,25 +213,20 @@ func (r *request) enterKeyspace(path string) {
 	if c.Err != nil {
 		return
 	}
-	r.name = append(r.name[:0:0], name...) // for catchUp, when the cursor's text is no longer valid
+	r.name = append(r.name[:0:0], name...) // the cursor's text does not stay valid
 	if err := r.may(auth.Ingest, r.name); err != nil {
 		c.stop(err)
 		return
 	}
-	r.keyspace = r.backend.Keyspace(string(name))
-	if r.keyspace == nil && !r.caughtUp {
-		if err := r.catchUp(); err != nil {
-			c.stop(err)
-			return
-		}
-	}
+	var err error
+	r.keyspace, err = r.lookUp(string(name))
 	switch {
+	case err != nil:
+		c.stop(err)
 	case r.keyspace == nil:
 		unknown := invalid(path, "no such keyspace")
 		unknown.status, unknown.code = fasthttp.StatusNotFound, codeUnknownKeyspace
-		if c.Err == nil {
-			c.Err = unknown
-		}
+		c.stop(unknown)
 	case r.keyspace.Kind != shard.KindCounters && r.keyspace.Kind != shard.KindUnread:
 		c.Fail(path, "neither of counters nor of unread numbers")
 	}

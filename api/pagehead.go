@@ -37,12 +37,9 @@ func (r *request) readCountsOf(name []byte) error {
 	if err := r.may(auth.Read, name); err != nil {
 		return err
 	}
-	ks := r.backend.Keyspace(string(name))
-	if ks == nil && !r.caughtUp {
-		if err := r.catchUp(); err != nil {
-			return err
-		}
-		ks = r.backend.Keyspace(string(name))
+	ks, err := r.lookUp(string(name))
+	if err != nil {
+		return err
 	}
 	if ks == nil || ks.Kind != shard.KindCounters {
 		return &fault{

@@ -16,28 +16,33 @@ func listSources(until context.Context, s *Server, _ *request, _ *nothing) (any,
 	return map[string]any{"sources": append([]sources.Source{}, all...)}, err
 }
 
-func getSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
-	return s.cfg.Sources.Get(until, string(r.name))
+// ofSource returns a call about the source in the path.
+func ofSource(do func(of Sources, until context.Context, name string) (*sources.Source, error)) handler {
+	return rare(func(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
+		return do(s.cfg.Sources, until, string(r.name))
+	})
 }
 
-// putSource makes a source or changes it. Its body may be YAML.
-func putSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	text := bytes.Clone(ctx.Request.Body())
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	of, err := s.cfg.Sources.Put(until, string(r.name), text)
-	if err != nil {
-		return err
+// withSource returns a call whose body, which may be YAML, package sources reads.
+func withSource(do func(until context.Context, of Sources, r *request, body []byte) (*sources.Source, error)) handler {
+	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+		until, cancel := context.WithDeadline(context.Background(), r.deadline)
+		defer cancel()
+		of, err := do(until, s.cfg.Sources, r, bytes.Clone(ctx.Request.Body()))
+		if err != nil {
+			return err
+		}
+		return answerJSON(ctx, of)
 	}
-	return answerJSON(ctx, of)
 }
 
-func pauseSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
-	return s.cfg.Sources.Pause(until, string(r.name))
+func putSource(until context.Context, of Sources, r *request, body []byte) (*sources.Source, error) {
+	return of.Put(until, string(r.name), body)
 }
 
-func resumeSource(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
-	return s.cfg.Sources.Resume(until, string(r.name))
+// restoreSource makes a source of a backup.
+func restoreSource(until context.Context, of Sources, _ *request, body []byte) (*sources.Source, error) {
+	return of.RestoreSaved(until, body)
 }
 
 func seekSource(until context.Context, s *Server, r *request, body *struct {
@@ -64,17 +69,6 @@ func deleteSource(until context.Context, s *Server, r *request, _ *nothing) (any
 func saveSources(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	all, err := s.cfg.Sources.Save(until)
 	return map[string]any{"sources": all}, err
-}
-
-// restoreSource makes a source of a backup. Package sources reads the body.
-func restoreSource(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	until, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	of, err := s.cfg.Sources.RestoreSaved(until, ctx.Request.Body())
-	if err != nil {
-		return err
-	}
-	return answerJSON(ctx, of)
 }
 
 // The calls below serve those who compare counts with a truth of their own: what a source has

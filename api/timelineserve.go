@@ -9,7 +9,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/jsontext"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/strictjson"
@@ -57,11 +56,11 @@ func (s *Server) listOutbox(ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, 32+32*len(posts), func(dst []byte) []byte {
 		dst = append(dst, `{"posts":[`...)
 		for i, p := range posts {
-			dst = append(jsontext.AppendID(append(jsontext.Comma(dst, i), `{"id":`...), p.ID), '}')
+			dst = append(appendID(append(comma(dst, i), `{"id":`...), p.ID), '}')
 		}
 		dst = append(dst, ']')
 		if more {
-			dst = jsontext.AppendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
+			dst = appendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
 		}
 		return append(dst, '}')
 	})
@@ -103,17 +102,9 @@ func (r *request) readMemberOf(q *timeline.Query) error {
 		}
 	}
 	for name := range strings.SplitSeq(a.in, ",") {
-		at := columnOf(ks, []byte(name))
-		if at < 0 && !r.caughtUp {
-			if err := r.catchUp(); err != nil {
-				return err
-			}
-			now := r.backend.Keyspace(ks.Name)
-			if !ks.Same(now) {
-				return shard.ErrUnknownKeyspace // the numbers of columns are of the one before
-			}
-			ks = now
-			at = columnOf(ks, []byte(name))
+		at, err := r.columnIn(&ks, []byte(name))
+		if err != nil {
+			return err
 		}
 		switch {
 		case at < 0:
@@ -134,8 +125,8 @@ func (r *request) readMemberOf(q *timeline.Query) error {
 func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page) []byte {
 	dst = append(dst, `{"posts":[`...)
 	for i, post := range p.Posts {
-		dst = jsontext.AppendID(append(jsontext.Comma(dst, i), `{"id":`...), post.ID)
-		dst = jsontext.AppendID(append(dst, `,"author":`...), post.Author)
+		dst = appendID(append(comma(dst, i), `{"id":`...), post.ID)
+		dst = appendID(append(dst, `,"author":`...), post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
 			dst = appendWholeRow(append(dst, `,"counts":`...), q.Counts, p.Counts[i*width:(i+1)*width])
@@ -168,7 +159,7 @@ func (s *Server) getGroup(ctx *fasthttp.RequestCtx, r *request) error {
 		return fmt.Errorf("cannot read group: %w", err)
 	}
 	answerLong(ctx, 32+16*len(group.Followees), func(dst []byte) []byte {
-		return append(jsontext.AppendIDs(append(dst, `{"followees":`...), group.Followees), '}')
+		return append(appendIDs(append(dst, `{"followees":`...), group.Followees), '}')
 	})
 	return nil
 }
@@ -181,7 +172,7 @@ func (s *Server) putGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot change group: %w", err)
 	}
-	answerWrite(ctx, &r.write, func(dst []byte) []byte { return jsontext.AppendNumber(dst, "followees", size) })
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "followees", size) })
 	return nil
 }
 

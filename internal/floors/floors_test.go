@@ -123,12 +123,10 @@ const rule = `
 	auth/authtest: auth raftfsm/catalog internal/must
 	# Connections of clients.
 	api/listen: internal/lograte internal/scarce
-	# Values in JSON.
-	api/jsontext:
 	# Metrics of HTTP.
 	api/metric: engine shard
 	# Neighbours that do not know each other.
-	api: client api/jsontext api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
+	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp:
 	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members
