@@ -6,6 +6,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 )
 
 func hashCommands() []spec {
@@ -71,7 +72,7 @@ func (c *conn) hscan(args [][]byte) {
 	a.at = 3
 	var count int
 	a.options(countOption(&count))
-	if _, ok := resp.ParseUint(args[2]); !ok {
+	if _, ok := strictjson.ParseUint64(args[2]); !ok {
 		a.err = errInvalidCursor
 	}
 	if !c.batch.failed(a.err) {

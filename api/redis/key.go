@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -106,7 +106,7 @@ func parseID(text []byte) (uint64, bool) {
 	for len(text) > 1 && text[0] == '0' {
 		text = text[1:]
 	}
-	return resp.ParseUint(text)
+	return strictjson.ParseUint64(text)
 }
 
 // count parses the key of one count.

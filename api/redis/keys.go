@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -108,7 +109,7 @@ const errInvalidCursor codedError = "ERR invalid cursor"
 func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	a := c.arguments(args)
 	var ok bool
-	if q.from, ok = resp.ParseUint(a.next()); !ok || q.from > scanCursorMax {
+	if q.from, ok = strictjson.ParseUint64(a.next()); !ok || q.from > scanCursorMax {
 		return q, errInvalidCursor
 	}
 	if q.from > scanExact {

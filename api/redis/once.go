@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -79,7 +79,7 @@ func (c *conn) countdSession(args [][]byte) {
 		c.refuse(fmt.Sprintf("ERR producer: 1 to %d bytes, none of them 0", sessionNameMax))
 		return
 	}
-	seq, ok := resp.ParseUint(args[2])
+	seq, ok := strictjson.ParseUint64(args[2])
 	if !ok || seq > sessionSeqMax {
 		c.refuse(fmt.Sprintf("ERR seq: not a number of 0 to %d", uint64(sessionSeqMax)))
 		return

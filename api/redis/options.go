@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -164,7 +165,7 @@ func listOption(name string, most, width int, read func(elements [][]byte) error
 		if len(values) == 0 {
 			return 0, errSyntax
 		}
-		n, ok := resp.ParseUint(values[0])
+		n, ok := strictjson.ParseUint64(values[0])
 		if !ok || n > uint64(most) {
 			return 0, fieldError("num"+name, fmt.Sprintf("not a number from 0 to %d", most))
 		}
@@ -209,7 +210,7 @@ func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 
 // numberOf parses the number of a notice.
 func numberOf(field string, text []byte) (int64, error) {
-	n, ok := resp.ParseUint(text)
+	n, ok := strictjson.ParseUint64(text)
 	if !ok || n > math.MaxInt64 {
 		return 0, fieldError(field, "not an integer from 0 to 9223372036854775807")
 	}

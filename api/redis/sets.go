@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -114,7 +115,7 @@ func (c *conn) sscan(args [][]byte) {
 	a := c.arguments(args)
 	k, err := a.b.set(a.next())
 	a.fail(err)
-	cursor, ok := resp.ParseUint(a.next())
+	cursor, ok := strictjson.ParseUint64(a.next())
 	if !ok || cursor > stampMax {
 		a.fail(errInvalidCursor)
 	}

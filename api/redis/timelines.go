@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
@@ -43,7 +44,7 @@ func changeOutbox(do func(t *timeline.Timelines, author, id uint64, w *shard.Wri
 // limitOption is LIMIT and the number of posts of a page.
 func limitOption(limit *int) option {
 	return textOption("limit", func(text []byte) error {
-		n, ok := resp.ParseUint(text)
+		n, ok := strictjson.ParseUint64(text)
 		if !ok || n < 1 || n > timeline.LimitMax {
 			return fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
 		}

@@ -128,8 +128,8 @@ const rule = `
 	# Neighbours that do not know each other.
 	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
-	api/redis/resp:
-	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte engine/members
+	api/redis/resp: internal/strictjson
+	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members
 	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version

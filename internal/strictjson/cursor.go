@@ -275,22 +275,24 @@ func (c *Cursor) Int64() (int64, bool) {
 	return int64(v), v <= math.MaxInt64
 }
 
-// ParseUint64 reads decimal digits. A number has one spelling: neither signs
-// nor leading zeros.
+// ParseUint64 parses decimal digits. A number has one spelling: neither signs nor leading zeros.
 func ParseUint64(text []byte) (uint64, bool) {
 	const digitsMax = 20 // of 2^64-1
 	if len(text) == 0 || len(text) > digitsMax || text[0] == '0' && len(text) > 1 {
 		return 0, false
 	}
-	var v uint64
-	for _, b := range text {
-		d := uint64(b - '0')
-		if d > 9 || v > math.MaxUint64/10 || v == math.MaxUint64/10 && d > math.MaxUint64%10 {
+	n := uint64(0)
+	for i, b := range text {
+		digit := uint64(b - '0')
+		if digit > 9 {
 			return 0, false
 		}
-		v = v*10 + d
+		if i == digitsMax-1 && (n > math.MaxUint64/10 || n*10 > math.MaxUint64-digit) {
+			return 0, false
+		}
+		n = n*10 + digit
 	}
-	return v, true
+	return n, true
 }
 
 // ParseWhole reads a JSON number that is whole, in any spelling: 5, 5.00 and 5e0 are 5.

@@ -10,6 +10,8 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+
+	"github.com/countd/countd/internal/strictjson"
 )
 
 // ProtocolError is an error that ends the connection, as the start of the next command is
@@ -258,7 +260,7 @@ func ParseInt(b []byte) (int64, bool) {
 	if negative {
 		b = b[1:]
 	}
-	n, ok := ParseUint(b)
+	n, ok := strictjson.ParseUint64(b)
 	switch {
 	case !ok || negative && n == 0:
 		return 0, false
@@ -266,23 +268,4 @@ func ParseInt(b []byte) (int64, bool) {
 		return -int64(n), n <= 1<<63
 	}
 	return int64(n), n < 1<<63
-}
-
-// ParseUint parses an unsigned number without leading zeros.
-func ParseUint(b []byte) (uint64, bool) {
-	if len(b) == 0 || len(b) > 20 || b[0] == '0' && len(b) > 1 {
-		return 0, false
-	}
-	n := uint64(0)
-	for i, c := range b {
-		digit := uint64(c - '0')
-		if digit > 9 {
-			return 0, false
-		}
-		if i == 19 && (n > (1<<64-1)/10 || n*10 > 1<<64-1-digit) {
-			return 0, false
-		}
-		n = n*10 + digit
-	}
-	return n, true
 }
