@@ -13,25 +13,27 @@ import (
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
-// partCheck checks the ops of a shard's part of a write before they are proposed, and collects
-// what Apply needs from disk, so that Apply finds it in memory and nobody else waits for the disk.
-// The ops come from a caller of this node, or in a section of another node.
+// partCheck checks the ops of a shard's part of a write before the node proposes them. It collects
+// the keys that Apply needs from disk and reads them, so that Apply finds them in memory and the
+// entries behind do not wait for the disk. The ops come from a caller of this node, or in a
+// section of another node.
 //
-// Apply does not rely on it: at each replica, spill.Bodies.LockReturned reads what is on disk.
+// Apply does not rely on it: at each replica, spill.Bodies.LockReturned reads bodies from disk.
 type partCheck struct {
-	r          *localReplica // leads here
+	r          *localReplica // leads its group
 	memoryFull bool
-	dropped    uint64 // columns that were dropped, as bits
+	dropped    uint64 // bit i: column i was dropped
 	deadline   time.Time
 
-	wider   bool           // memory is too full for wider rows, not for a new one
+	wider   bool           // the op was refused because it widens rows, not because it makes one
 	rows    []uint64       // keys of rows that may be cold
-	bodies  []uint64       // keys of feeds and outboxes that are on disk
-	pairs   []members.Pair // that join or leave sets
+	bodies  []uint64       // keys of feeds and outboxes on disk
+	pairs   []members.Pair // members that join or leave sets
 	deleted []uint64       // keys of rows whose sets are deleted
 }
 
-// newCheck returns the check of ops for a shard that is led here, or an error if its disks are full.
+// newCheck returns a check for a shard that this node leads. It returns ErrDiskFull if this node's
+// disk, or the disks of too many voters, are full.
 func (wr *writer) newCheck(r *localReplica, deadline time.Time) (partCheck, error) {
 	c := partCheck{r: r, memoryFull: wr.headroom.MemoryFull.Load(), deadline: deadline}
 	if err := wr.headroom.DiskError(); err != nil {
@@ -43,9 +45,9 @@ func (wr *writer) newCheck(r *localReplica, deadline time.Time) (partCheck, erro
 	return c, nil
 }
 
-// admit checks each part of a write whose shard is led here, and reads what the part needs from
-// disk. It fails for a part that needs what cannot be read: this node could not apply it. The
-// leaders of the other parts check those.
+// admit checks each part of a write whose shard this node leads, and reads from disk what the part
+// needs. It fails if that cannot be read, because this node could not apply the part. The leaders
+// of the other parts check theirs.
 func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	var full *NewRowError
 	for s := range ps.byShard {
@@ -82,7 +84,7 @@ func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// see checks an op of a write. It fails only with ErrMemoryFull.
+// see checks an op of a write. Its only error is ErrMemoryFull.
 func (c *partCheck) see(w *Write, i int, key uint64) error {
 	op := &w.Ops[i]
 	switch {
@@ -100,11 +102,6 @@ func (c *partCheck) see(w *Write, i int, key uint64) error {
 	return c.op(w.Table, key, op)
 }
 
-// visitor returns what checks the ops of a section.
-func (c *partCheck) visitor() raftfsm.SectionVisitor {
-	return raftfsm.SectionVisitor{Op: c.op, Feed: c.feed, Outbox: c.outbox, Member: c.member}
-}
-
 func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
 	for i := 0; c.dropped != 0 && i < len(op.Cells); i++ {
 		if c.dropped&(1<<op.Cells[i].Column) != 0 {
@@ -119,7 +116,7 @@ func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
 			return ErrMemoryFull
 		}
 	}
-	if c.r.mayBeCold(key) {
+	if c.r.counters != nil && c.r.counters.Table().MayBeCold(key) {
 		c.rows = append(c.rows, key)
 	}
 	if op.Kind == engine.OpDelete {
@@ -149,7 +146,7 @@ func (c *partCheck) outbox(key uint64, op *outbox.Op) error {
 	return nil
 }
 
-// member checks a pair that joins or leaves a set, also if that changes no count.
+// member checks a pair that joins or leaves a set, even if no count changes.
 func (c *partCheck) member(p members.Pair) error {
 	if c.dropped&(1<<p.Column) != 0 {
 		return ErrUnknownColumn
@@ -158,20 +155,20 @@ func (c *partCheck) member(p members.Pair) error {
 	return nil
 }
 
-// body notes that Apply needs the feed or outbox of a key. An op that only counts does not
-// depend on the outbox under its key.
+// body records that Apply needs the feed or outbox of a key, if it is on disk. An op that only
+// counts does not need the outbox of its key.
 func (c *partCheck) body(key uint64) {
 	if c.r.spill != nil && c.r.spill.IsSpilled(key) {
 		c.bodies = append(c.bodies, key)
 	}
 }
 
-// ofDisk reports whether read reads rows or bodies.
+// ofDisk reports whether read will read rows or bodies from disk.
 func (c *partCheck) ofDisk() bool { return len(c.rows)+len(c.bodies) > 0 }
 
-// read reads what the part needs from disk.
+// read reads from disk what Apply needs. After an error the part must not be proposed.
 func (c *partCheck) read() (err error) {
-	r, bodies := c.r, c.bodies
+	r, bodies := c.r, c.bodies // the closure must not make c escape: each write has one
 	if len(c.rows) > 0 {
 		err = r.get(raftfsm.TableCounts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
 	}
@@ -193,31 +190,26 @@ func (c *partCheck) read() (err error) {
 	return fmt.Errorf("%w: its members cannot be read: %w", ErrNoLeader, err)
 }
 
-// mayBeCold reports whether the row of a key may be cold.
-func (r *localReplica) mayBeCold(key uint64) bool {
-	return r.counters != nil && r.counters.Table().MayBeCold(key)
-}
-
-// growsTable reports whether an op makes a row where there is none. Whether there is one
-// may take the disk to tell, as long as there is time.
+// growsTable reports whether an op makes a new row. It may read the disk until the deadline to find
+// out whether the row exists.
 func (r *localReplica) growsTable(t raftfsm.Table, key uint64, op *engine.Op, deadline time.Time) bool {
 	return r.fsm.TableOf(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
-// widensTable reports whether an op counts in a column that takes memory in all rows
-// near its own.
+// widensTable reports whether an op may make the rows of its segment wider. That takes memory in
+// each of them.
 func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
 	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
 }
 
-// growsOutbox reports whether an op may take more memory: no such op is taken while there is
-// none.
+// growsOutbox reports whether an op may take more memory. The node refuses such an op while memory
+// is full.
 func growsOutbox(op *outbox.Op) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
 
-// growsFeed reports whether an op may give a user more followees than there are: no
-// such op is taken while there is no memory.
+// growsFeed reports whether an op may take more memory: a group, or more followees than the user
+// has.
 func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
 	if r.feed != nil && op.Kind == raftfsm.FeedPutGroup {
 		return true

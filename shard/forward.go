@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// forward hands a part to the node that leads its group. It is settled by the
-// request's deadline.
+// forward sends a part to the node that leads its group. The returned proposal is settled by the
+// write's deadline.
 func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
 	case wr.draining.Load():
@@ -39,7 +39,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		settled, err := g.forward.Do(ctx, f)
 		switch late := errors.Is(err, ErrOverloaded) && errors.Is(err, context.DeadlineExceeded); {
 		case late && wr.lost(g):
-			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
+			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // the part waited for a leader, not for its turn
 		case late:
 			err = fmt.Errorf("%w: %w", ErrTooLate, err)
 		}
@@ -52,8 +52,8 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 	return q
 }
 
-// newForwardBatcher returns the batcher of a group: what it sends goes to whichever node
-// seems to lead the group then.
+// newForwardBatcher returns the batcher of a group. It sends parts to the node that seems to lead
+// the group at that moment.
 func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forward.Part, *propose.Proposal] {
 	return rpc.NewBatcher(rpc.BatcherConfig[*forward.Part, *propose.Proposal]{
 		Send: func(ctx context.Context, parts []*forward.Part) ([]*propose.Proposal, error) {
@@ -66,8 +66,8 @@ func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forward.Part,
 	})
 }
 
-// sendToLeader finds out who leads the group, by asking those that hold it in
-// turn if nothing better is known here or will be soon.
+// sendToLeader sends parts to the leader of the group. If this node knows no leader, and its
+// replica will not learn of one soon, it tries the nodes that hold the group in turn.
 func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*forward.Part) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
@@ -78,7 +78,7 @@ func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*fo
 	}
 	settled, err := wr.sendTo(ctx, g, node, parts)
 	if err == nil && len(settled) > 0 {
-		err = settled[0].Err // of the group, if it is one of those that learn looks at
+		err = settled[0].Err // the errors that learn examines are the same for all parts
 	}
 	g.learn(node, err)
 	if settled != nil {
@@ -87,8 +87,8 @@ func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*fo
 	return nil, err
 }
 
-// sendTo sends parts to a node that seems to lead the group, for as long as that is of
-// use. If they certainly were not sent it has another node relay them.
+// sendTo sends parts to a node that seems to lead the group, and gives up once another node leads.
+// If the parts certainly were not sent, it asks a third node to relay them.
 func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forward.Part) ([]*propose.Proposal, error) {
 	led, done := wr.whileLed(ctx, g, leader)
 	settled, err := wr.sendParts(led, g, leader, methodPropose, parts)
@@ -105,19 +105,19 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 	return wr.sendParts(answers, g, via, methodRelay, parts)
 }
 
-// learn remembers who leads the group from how a call to node went.
+// learn updates the hint of the group's leader after a call to node.
 func (g *shardReplica) learn(node string, err error) {
 	switch {
 	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
-		hinted := rpc.LeaderHint(err) // "" if it knew none
+		hinted := rpc.LeaderHint(err) // "" if the node knows none
 		g.hint.Store(&hinted)
 	default:
 		g.hint.Store(&node)
 	}
 }
 
-// sendParts hands what waits for one group to the node that leads it, or relays it. All
-// of it lands in the same proposer there, so that it is settled together.
+// sendParts sends parts for one group to the node that leads it or relays them. The leader's
+// proposer takes all of them, so that they are settled together.
 func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forward.Part) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
@@ -137,8 +137,8 @@ func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method s
 	return parseAllSettled(answer, parts)
 }
 
-// parseAllSettled reads what became of parts. Of an answer that makes no sense it returns
-// nothing: what was read before the mistake may be as wrong.
+// parseAllSettled parses the outcomes of parts. If any of the answer is invalid, it returns none:
+// what came before the mistake may be wrong too.
 func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal, error) {
 	r := wire.Reader{Rest: answer}
 	settled := make([]*propose.Proposal, len(parts))
@@ -163,7 +163,7 @@ func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal,
 	return settled, nil
 }
 
-// fateOfPart keeps an error without a code from passing for a promise.
+// fateOfPart turns an error without a code, which promises nothing, into ErrOutcomeUnknown.
 func fateOfPart(err error) error {
 	if rpc.CodeOf(err) == rpc.CodeOther {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -171,8 +171,7 @@ func fateOfPart(err error) error {
 	return err
 }
 
-// parseSettled reads what appendSettled wrote, as a proposal of an entry by
-// itself.
+// parseSettled parses an outcome of appendSettled. The proposal's ops begin at 0.
 func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	if err := rpc.ReadError(r); err != nil {
 		return propose.Settled(fateOfPart(err))
@@ -199,8 +198,8 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	return q
 }
 
-// mayTryAgain reports whether a part that failed so may be proposed again: it
-// was certainly not proposed or changed nothing, or it will be applied once however often it is.
+// mayTryAgain reports whether a part that failed with err may be proposed again. Either it changed
+// nothing, or it has an identity: then once is true, and repeats are applied once.
 func mayTryAgain(err error, once bool) bool {
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return once

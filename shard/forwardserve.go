@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// serveParts proposes parts that another node forwards, and answers each.
+// serveParts proposes the parts that another node forwards, and answers each.
 func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number := uint32(r.UintTo(1<<32 - 1))
@@ -40,7 +40,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	proposals := make([]*propose.Proposal, len(parts))
-	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
+	var reading sync.WaitGroup // parts that wait for the disk, so that the others do not
 	for i, f := range parts {
 		p := wr.check(g, f, deadline)
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
@@ -65,16 +65,16 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// checkedPart is a forwarded part that was checked.
+// checkedPart is a forwarded part after its check.
 type checkedPart struct {
 	*forward.Part
 	check   partCheck
-	clocked bool  // as of a proposal
-	err     error // why it is refused
+	clocked bool  // its entry needs the leader's time, see Write.clocked
+	err     error // why the part is refused; nil if it is not
 }
 
-// check checks a forwarded part, by a deadline. A node that has not heard of a dropped column
-// sends ops on it, which would be acknowledged and count nowhere: they are refused.
+// check checks a forwarded part by a deadline. It refuses ops on dropped columns: a node that does
+// not know of the drop sends them, and they would be acknowledged and count nowhere.
 func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
 	p := &checkedPart{Part: f}
 	r, err := g.led()
@@ -89,16 +89,18 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 		return p
 	}
 	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
-	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, p.check.visitor())
+	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, raftfsm.SectionVisitor{
+		Op: p.check.op, Feed: p.check.feed, Outbox: p.check.outbox, Member: p.check.member,
+	})
 	if errors.Is(p.err, codec.ErrRoute) {
 		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)
 	}
 	return p
 }
 
-// propose submits the part once what it needs from disk was read. It returns a settled proposal
-// if it refuses the part. It refuses the part of a caller that is gone: the caller counts the
-// outcome as unknown, and another node may have applied the part.
+// propose reads what the part needs from disk, then submits it. If it refuses the part, it returns
+// a settled proposal. It refuses a part whose caller is gone: the caller treats the outcome as
+// unknown, and another node may have applied the part.
 func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	err := p.err
 	if err == nil {
@@ -117,12 +119,12 @@ func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	return q
 }
 
-// appendSettled appends what became of a part: the error, or
+// appendSettled appends the outcome of a part: an error, or
 //
 //	index | outcome | ops | rows (varints) | refused ops | cuts | ops that changed a set of members
 //
-// Each list follows its length, and numbers are uvarints. The use of a key, or the position of
-// a source, follows for a part that has one.
+// Each list follows its length, and other numbers are uvarints. If the part has the use of a key,
+// or the position of a source, that follows.
 func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	if dst = rpc.AppendError(dst, err); err != nil {
 		return dst
@@ -146,7 +148,7 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	return forward.AppendChanged(forward.AppendCuts(dst, q.Cuts(), q.First), q.Changed(), q.First)
 }
 
-// serveRelay hands parts of a node's writes to the node that leads their group.
+// serveRelay forwards parts of another node's writes to the node that leads their group.
 func (wr *writer) serveRelay(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number := uint32(r.UintTo(1<<32 - 1))

@@ -13,10 +13,10 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// This file makes one answer of what the shards of a write answered.
+// This file joins the answers of a write's shards.
 
-// gather fills the request's answer from the shards' results, as far as there
-// are any, and makes the error.
+// gather fills the answer of the write from the results of the shards that answered, and returns
+// the error.
 func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	ps.overflows(w)
 	ps.answerSections(w)
@@ -47,10 +47,10 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	return err
 }
 
-// repeated reports whether the request was met before: by the shard that judges
-// its key, or, as a producer has no judge, by every shard of its ops; or by a shard
-// whose answer this node had lost. Its rows are those of now, of a request that was
-// sent once too.
+// repeated reports Write.Duplicate. The shard that judges the key decides; a producer has no judge,
+// so every shard of its ops must have met the request before. A shard whose earlier answer this
+// node lost counts too: then the rows are the present ones, even if the client sent the request
+// once.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != dedup.Applied {
@@ -68,17 +68,17 @@ func (ps *parts) repeated(w *Write) bool {
 	return true
 }
 
-// answered reports whether the part has ops and its group answered them.
+// answered reports whether the part has ops and its shard answered without an error.
 func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 
-// wasRefused reports whether the part repeats one of which every op overflowed,
-// and wasPartlyRefused, some. The group remembers that, and neither which they
-// were nor the columns.
+// wasRefused reports whether the part is a repeat of which every op had overflowed;
+// wasPartlyRefused, of which some had. The group remembers only that: neither which ops nor which
+// columns.
 func (p *part) wasRefused() bool       { return p.proposal.Outcome() == dedup.Refused }
 func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.PartlyRefused }
 
-// overflows appends the refused ops of the parts that were settled without an
-// error, and those that perhaps were, in the request's order.
+// overflows fills w.Overflows with the refused ops of the parts that answered, and w.Unknown with
+// the ops that may have been refused, in the order of the write.
 func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
@@ -107,9 +107,9 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// refusable reports whether an op, which is op number at of a proposal, can have been
-// refused, and the first column whose sum can have overflowed. Only a sum overflows, and not
-// one that adds 0, as the op of a read does.
+// refusable reports whether an op, op number at of a proposal, may have been refused, and the first
+// column whose sum may have overflowed. Only a sum overflows, and only if it adds something: the op
+// of a read adds 0.
 func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true
@@ -117,7 +117,7 @@ func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, co
 	if w.Outbox != nil {
 		column = raftfsm.TooOldColumn
 		if w.Width > 0 && q.Row(at, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
-			column = raftfsm.PostsColumn // of both reasons the one that still holds
+			column = raftfsm.PostsColumn // of the two reasons, the one that still holds
 		}
 		return column, w.Outbox[op].Kind == outbox.Publish
 	}
@@ -135,8 +135,9 @@ func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, co
 	return 0, false
 }
 
-// failure returns nil if every shard answered, the shards' error if all have the
-// same, and a PartialError otherwise.
+// failure returns nil if every shard answered. If no op was applied, and none has an unknown
+// outcome or the write has one shard, it returns the worst error of the shards. Otherwise it
+// returns a PartialError.
 func (ps *parts) failure(w *Write) error {
 	var worst error
 	touched := 0
@@ -160,7 +161,7 @@ func (ps *parts) failure(w *Write) error {
 	return partial
 }
 
-// partial names the ops that were applied and those of which it is not known.
+// partial returns a PartialError with the ops that were applied and those of unknown outcome.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
 	e, refused, unknown := &PartialError{Err: worst, hash: ps.route.Hash}, w.Overflows, w.Unknown
 	for s := range ps.byShard {

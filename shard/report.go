@@ -12,10 +12,10 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// NodeReport is what a node says of itself and its replicas.
+// NodeReport describes a node and its replicas.
 type NodeReport struct {
-	Life       string          `json:"life"`      // another in each life of the process
-	NotReady   string          `json:"not_ready"` // why it cannot serve; "" when it can
+	Life       string          `json:"life"`      // differs in each run of the process
+	NotReady   string          `json:"not_ready"` // why the node cannot serve; "" if it can
 	MemoryFull bool            `json:"memory_full"`
 	DiskFull   bool            `json:"disk_full"`
 	DiskHangs  bool            `json:"disk_hangs,omitempty"`
@@ -25,21 +25,18 @@ type NodeReport struct {
 	CertProblems []string `json:"cert_problems,omitempty"`
 }
 
-// EntryMark tells one applied entry of a group's log from any other.
-type EntryMark = replica.EntryMark
-
-// ReplicaReport is GroupStatus with what tells replicas of one group apart.
+// ReplicaReport is GroupStatus with more about the replica.
 type ReplicaReport struct {
 	GroupStatus
-	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // rising; none of the catalog's group
-	Entries []replica.EntryMark `json:"entries,omitempty"` // rising: see entryWindow
-	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // one of them; nil for none
-	// Outboxes is how many authors have an outbox here, Pairs how many members all rows have.
+	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // ascending; none for the catalog's group
+	Entries []replica.EntryMark `json:"entries,omitempty"` // ascending: see replica.EntryMark
+	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // nil for none
+	// Outboxes counts the authors with an outbox here, Pairs the members of all rows.
 	Outboxes uint64 `json:"outboxes,omitempty"`
 	Pairs    uint64 `json:"pairs,omitempty"`
 }
 
-// newLife returns a word that no other life of a process has.
+// newLife returns a word that no other run of a process has.
 func newLife() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -59,13 +56,11 @@ func (n *Node) Report() NodeReport {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.ID == catalogGroup {
 			replica.Entries = n.registry.meta.RisingMarks()
-		} else if g := n.registry.shardOf(status.ID); g != nil {
-			if here := g.replica.Load(); here != nil {
-				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
-				replica.Misfit = n.tiering.Misfit(here.tier)
-				if here.counters != nil {
-					replica.Outboxes, replica.Pairs = here.counters.Outboxes().Stats().Keys, here.counters.Pairs()
-				}
+		} else if here := n.registry.localOf(status.ID); here != nil {
+			replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
+			replica.Misfit = n.tiering.Misfit(here.tier)
+			if here.counters != nil {
+				replica.Outboxes, replica.Pairs = here.counters.Outboxes().Stats().Keys, here.counters.Pairs()
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)
@@ -73,8 +68,8 @@ func (n *Node) Report() NodeReport {
 	return r
 }
 
-// Reports asks every node of the catalog to describe itself, and returns what
-// those say, by key, that answer within rpc.AskTimeout.
+// Reports asks every node of the catalog to describe itself. It returns, by node key, the answers
+// that arrive within rpc.AskTimeout.
 func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
 	return rpc.AskAllJSON(ctx, n.calls, n.cfg.NodeKey, maps.Keys(n.catalog.View().Nodes), methodReport, rpc.None{}, n.serveReport)
 }

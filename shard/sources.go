@@ -11,10 +11,10 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Sink returns what the readers of queues write to.
+// Sink returns the sink of the readers of queues.
 func (n *Node) Sink() sink.Sink { return n.sources }
 
-// sourceWriteTimeout bounds one write of a source if its caller does not.
+// sourceWriteTimeout bounds a write of a source whose caller has no deadline.
 const sourceWriteTimeout = 10 * time.Second
 
 // nodeSources is the sourcesink.World of a node.
@@ -57,5 +57,5 @@ func (n nodeSources) Send(ctx context.Context, s *sourcesink.Write) {
 	}
 }
 
-// errNothingProposed stands beside the error of a write that was refused as a whole.
+// errNothingProposed is joined with the error of a write that was refused as a whole.
 var errNothingProposed = errors.New("nothing was written")

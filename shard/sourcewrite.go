@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/sourcesink"
 )
 
-// This file is how sections of sources travel: as parts of a write, each with an identity
-// of its own and an answer of its own.
+// This file writes the sections of sources. Each section is a part of a Write, with an identity and
+// an answer of its own.
 
 // idOf returns the identity of the part for a shard.
 func (w *Write) idOf(slot int) *RequestID {
@@ -21,7 +21,7 @@ func (w *Write) idOf(slot int) *RequestID {
 	return &w.ID
 }
 
-// addSections gives the shards that have a section and no op a part.
+// addSections adds the parts of the shards that have a section but no op.
 func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 	for s, id := range w.sections {
 		if p := &ps.byShard[s]; id != nil && !p.used {
@@ -31,8 +31,9 @@ func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 	}
 }
 
-// ofDeleted returns the answer to a section of a source that the catalog of this node knows to be deleted,
-// and nil for another section. This node leads the shard, which may not have been told of the deletion yet.
+// ofDeleted returns the answer to a section of a source that this node's catalog knows to be
+// deleted, and nil for any other section. This node leads the shard, which may not have applied
+// the deletion yet.
 func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
 	if s := raftfsm.SourceOf(section); s == nil || s.Mode == dedup.SectionForget || !wr.catalog.View().SourceDeleted(wr.clusterHash, s.Source) {
 		return nil

@@ -14,20 +14,22 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Status describes the cluster's nodes as this node knows them, and its own
-// replicas.
+// Status describes the cluster's nodes as this node knows them, and this node's replicas.
 func (n *Node) Status() Status {
 	view := n.catalog.View()
-	s := Status{ClusterID: n.cfg.ClusterID, ClusterName: n.cfg.ClusterName, Node: n.cfg.NodeName, Nodes: n.nodeStatus(view)}
+	s := Status{ClusterID: n.cfg.ClusterID, ClusterName: n.cfg.ClusterName, Node: n.cfg.NodeName}
+	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
+		node := view.Nodes[key]
+		s.Nodes = append(s.Nodes, NodeStatus{
+			ID: node.Name, Key: key, Zone: node.Zone, State: n.stateOf(node), Version: node.Version,
+			HTTPAddr: node.HTTPAddr, ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
+		})
+	}
 	meta := n.groupStatus(n.registry.meta, catalogName, 0, view)
 	meta.AppliedIndex = view.Applied
 	meta.Digest = fmt.Sprintf("%016x", view.Digest())
 	s.Groups = append(s.Groups, meta)
-	for _, g := range n.registry.groups.Load().all {
-		r := g.replica.Load()
-		if r == nil {
-			continue
-		}
+	for g, r := range n.registry.local() {
 		status := n.groupStatus(r.group, g.keyspace, g.shard, view)
 		state := r.fsm.State()
 		status.AppliedIndex = state.Index
@@ -42,20 +44,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-func (n *Node) nodeStatus(view *catalog.View) []NodeStatus {
-	nodes := make([]NodeStatus, 0, len(view.Nodes))
-	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
-		node := view.Nodes[key]
-		nodes = append(nodes, NodeStatus{
-			ID: node.Name, Key: key, Zone: node.Zone, State: n.stateOf(node), Version: node.Version,
-			HTTPAddr: node.HTTPAddr, ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
-		})
-	}
-	return nodes
-}
-
-// stateOf puts what the catalog says of a node and what is seen of it into a
-// word.
+// stateOf returns NodeStatus.State: this node's view of a node, or else the catalog's.
 func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
 	case self && (n.draining.Load() || n.membership.HandingOver.Load()):
@@ -85,31 +74,30 @@ func (n *Node) groupStatus(g *replica.Replica, keyspace string, shard int, view 
 	return status
 }
 
-// LeaderViews asks every node about the groups that it leads. Groups whose leader does
-// not answer are not in it.
+// LeaderViews asks every node about the groups that it leads. A group is missing if its leader does
+// not answer.
 func (n *Node) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 	return n.membership.LeaderViews(ctx)
 }
 
-// Transfer has the node that leads a group hand it over to another.
+// Transfer asks the node from, which leads a group, to hand it over to another.
 func (n *Node) Transfer(ctx context.Context, group uint32, from, to string) error {
 	return n.membership.Transfer(ctx, group, from, to)
 }
 
-// Catalog returns the catalog as this node knows it. It is not to be changed.
+// Catalog returns the catalog as this node knows it. The caller must not change it.
 func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 
-// LeadsCatalog reports whether this node leads the catalog's group and may
-// speak for it.
+// LeadsCatalog reports whether this node leads the catalog's group and may serve.
 func (n *Node) LeadsCatalog() bool { return n.registry.meta.Ready() == nil }
 
-// OrderCold has all nodes do what an operator asks of rows on disk.
+// OrderCold starts a job of an operator on all nodes; see tiering.Tiering.Order.
 func (n *Node) OrderCold(ctx context.Context, o tiering.TieringJob) (id string, answers map[string]tiering.ColdAnswer, err error) {
 	return n.tiering.Order(ctx, o)
 }
 
-// ColdReports asks every node of its rows on disk, and returns what those say, by key,
-// that answer within rpc.AskTimeout.
+// ColdReports asks every node about its rows on disk. It returns, by node key, the answers that
+// arrive within rpc.AskTimeout.
 func (n *Node) ColdReports(ctx context.Context) map[string]tiering.ColdReport {
 	return n.tiering.Reports(ctx)
 }

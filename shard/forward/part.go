@@ -1,5 +1,5 @@
-// Package forward owns how parts of writes travel to the node that leads their group. It
-// sends nothing.
+// Package forward owns the bytes of parts of writes that a node forwards to the leader of their
+// group, and of the answers. It sends nothing.
 package forward
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Part is one request's part for a group that another node leads.
+// Part is a write's part for a group that another node leads.
 type Part struct {
 	Section []byte
 	Width   int
-	Judges  bool // the answer has the use of the request's key
-	Ops     int  // in the section; the leader counts them itself
+	Judges  bool // the answer has the use of the write's key
+	Ops     int  // number of ops in the section; it is not sent, because the leader counts them
 }
 
-// SettledMax bounds the bytes that say what became of the part: of each op a row and a
-// refusal, of each two bytes of the section at most one cut, and an error.
+// SettledMax bounds the bytes of the part's outcome: an error, a row and a refusal for each op, and
+// at most one cut for every two bytes of the section.
 func (f *Part) SettledMax() int {
 	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + max(PositionAnswerMax, useMax) + f.Ops*(f.Width*binary.MaxVarintLen64+8) + len(f.Section)*8
 }
 
-// SizeMin is a part of a section of one byte.
+// SizeMin is the size of a part with a section of one byte.
 const SizeMin = 4
 
 // Append appends a part:
@@ -39,26 +39,26 @@ func Append(dst []byte, f *Part) []byte {
 	return wire.AppendBytes(dst, f.Section)
 }
 
-// Parse reads what Append wrote.
+// Parse parses a part of Append.
 func Parse(r *wire.Reader) *Part {
 	return &Part{Judges: r.Bool(), Width: int(r.UintTo(engine.ColumnsMax)), Section: r.Bytes()}
 }
 
-// OfSource reports whether the part is a section of a source, whose answer has a position.
+// OfSource reports whether the part's section is that of a source. Its answer has a position.
 func (f *Part) OfSource() bool {
 	return len(f.Section) > 0 && f.Section[0] == codec.SectionSource
 }
 
-// useMax bounds the bytes of a use in an answer.
+// useMax bounds the bytes of the use of a key.
 const useMax = 2 * binary.MaxVarintLen64
 
-// AppendUse appends the use of the key of a part that judges it.
+// AppendUse appends the use of the key, which the part judged.
 func AppendUse(dst []byte, q *propose.Proposal) []byte {
 	use := q.Use()
 	return binary.AppendVarint(binary.AppendVarint(dst, use.Met), use.Floor)
 }
 
-// ParseUse reads what AppendUse wrote.
+// ParseUse parses a use of AppendUse.
 func ParseUse(r *wire.Reader) (use dedup.Use) {
 	use.Met, use.Floor = r.Int(), r.Int()
 	if use.Met <= 0 || use.Floor > use.Met {
@@ -70,8 +70,8 @@ func ParseUse(r *wire.Reader) (use dedup.Use) {
 // PositionAnswerMax bounds the bytes of a position in an answer.
 const PositionAnswerMax = 7 * binary.MaxVarintLen64
 
-// AppendPosition appends the position of the partition of a section: flags, and the
-// checkpoint if there is one.
+// AppendPosition appends the position of the section's partition: flags, then the checkpoint if
+// there is one.
 func AppendPosition(dst []byte, q *propose.Proposal) []byte {
 	at, _ := q.Position()
 	flags := uint64(0)
@@ -90,7 +90,7 @@ func AppendPosition(dst []byte, q *propose.Proposal) []byte {
 	return dst
 }
 
-// ParsePosition reads what AppendPosition wrote.
+// ParsePosition parses a position of AppendPosition.
 func ParsePosition(r *wire.Reader) (at dedup.PositionAnswer) {
 	flags := r.UintTo(15)
 	at.Known, at.Closed, at.Deleted, at.Full = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// AppendCuts appends the cuts of a part whose first op has the number first.
+// AppendCuts appends the cuts of a part. first is the number of the part's first op in its entry.
 func AppendCuts(dst []byte, cuts []engine.Cut, first int) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
 	for _, c := range cuts {
@@ -19,7 +19,7 @@ func AppendCuts(dst []byte, cuts []engine.Cut, first int) []byte {
 	return dst
 }
 
-// ParseCuts reads the cuts of a part of some ops. They rise by op.
+// ParseCuts parses the cuts of a part of ops ops, ascending by op.
 func ParseCuts(r *wire.Reader, ops int) []engine.Cut {
 	var cuts []engine.Cut
 	for range r.Count(3) {
@@ -33,8 +33,8 @@ func ParseCuts(r *wire.Reader, ops int) []engine.Cut {
 	return cuts
 }
 
-// AppendChanged appends the ops of a part that changed a set, each as the distance from the
-// one before.
+// AppendChanged appends the ops of a part that changed a set. Each op is the gap to the previous
+// one.
 func AppendChanged(dst []byte, changed []int, first int) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(changed)))
 	next := first
@@ -45,7 +45,7 @@ func AppendChanged(dst []byte, changed []int, first int) []byte {
 	return dst
 }
 
-// ParseChanged reads which of some ops changed a set. They rise.
+// ParseChanged parses the ops that changed a set, ascending, of a part of ops ops.
 func ParseChanged(r *wire.Reader, ops int) []int {
 	changed, next := make([]int, r.Count(1)), 0
 	for i := range changed {
