@@ -10,32 +10,31 @@ import (
 	"github.com/countd/countd/shard/keyspace"
 )
 
-// page is the scratch memory of a read of several ids: what it asks each shard, and the
-// answers.
+// page is the scratch memory of a read of several ids: the query for each shard, and the answers.
 type page struct {
 	readQuery
 	byShard []pagePart
-	newest  outbox.Newest // of readPosts: Author is a position in the request
+	newest  outbox.Newest // of readPosts; Author is an index in the request
 }
 
 // pagePart is one shard's part of a page.
 type pagePart struct {
 	keys []uint64
-	at   []int         // position of each key in the request
-	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
-	cold []int         // positions of keys whose rows memory does not hold
+	at   []int         // index of each key in the request
+	rows []int64       // by key: width counts each, or the form of localReplica.rows
+	cold []int         // indexes of the keys whose rows are not in memory
 	here *localReplica // of feeds and posts: this node's replica, which answers instead of rows
 
-	// Of posts alone.
-	outboxes *spill.Bodies // those of here
-	disk     bool          // one of them could not be read, or moved: fetch reads the whole part
+	// Only for posts.
+	outboxes *spill.Bodies // of here
+	disk     bool          // an outbox could not be read, or moved: fetch reads the whole part
 
-	after members.Entry // of readRows: the last entry of the page before, by the keys of the shard
+	after members.Entry // of readRows: the last entry of the page before, with the key in this shard
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
 
-// newPage returns a page with each id in the part of its shard.
+// newPage returns a page from the pool, with each id in the part of its shard.
 func newPage(of readOf, ids []uint64, width int, route keyspace.Route) *page {
 	pg := pagePool.Get().(*page)
 	pg.readQuery = readQuery{of: of, width: width}
@@ -64,26 +63,23 @@ func (pg *page) release() {
 	pagePool.Put(pg)
 }
 
-// forget drops the replicas that the page read and what calls answered.
+// forget drops the references to replicas and to answers of calls.
 func (pg *page) forget() {
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		if !pg.of.isTable() && p.here == nil && len(p.keys) > 0 {
-			p.rows = nil // what a call answered, of any size
+			p.rows = nil // the answer of a call, of any size
 		}
 		p.here, p.outboxes, p.disk = nil, nil, false
 	}
 	pg.newest.Reset(0)
 }
 
-// fetch reads a part from the disk of this node's replica r, if not nil, or from another node.
+// fetch reads a part from the disk of this node's replica r, nil for none, or from another node.
 func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *ReadOptions) error {
 	p, q := &pg.byShard[s], pg.readQuery
-	switch q.of {
-	case readPosts: // Below counts the keys of the part
+	if q.sets = pg.setsOf(p); q.of == readPosts { // Below is an index in the part
 		q.posts.Below, _ = slices.BinarySearch(p.at, q.posts.Below)
-	case readRows:
-		q.sets = pg.setsOf(p)
 	}
 	rows, err := rd.fetch(g, r, q, p.keys, opt)
 	if err == nil {
@@ -92,7 +88,7 @@ func (pg *page) fetch(rd *reader, g *shardReplica, s int, r *localReplica, opt *
 	return err
 }
 
-// setsOf returns the query of sets for a part.
+// setsOf returns a part's query of sets.
 func (pg *page) setsOf(p *pagePart) setQuery {
 	q := pg.sets
 	if pg.of == readRows {
@@ -101,9 +97,9 @@ func (pg *page) setsOf(p *pagePart) setQuery {
 	return q
 }
 
-// fromMemory fills a part from this node's replica, and reports whether memory held all of
-// it. Of feeds it only notes the replica: the caller copies them once. Posts of all parts go
-// to newest. The page cache of the store of sets counts as memory.
+// fromMemory fills a part from this node's replica. It reports whether memory had the whole part. For
+// feeds it only records the replica, so that the caller copies them once. It adds posts to
+// pg.newest. It reads sets even if they are on disk.
 func (pg *page) fromMemory(s int, r *localReplica) bool {
 	p := &pg.byShard[s]
 	switch pg.of {

@@ -15,32 +15,31 @@ import (
 )
 
 const (
-	// followMax bounds how long a read waits for a replica to apply committed entries.
-	// While writes arrive, the wait is a fraction of it. After the last write a follower
-	// learns of the commit only with the leader's next idle message, and the leader answers
-	// the read sooner.
+	// followMax bounds how long a read waits until a replica has applied committed entries. While
+	// writes arrive, the wait is a fraction of that. After the last write, a follower learns of the
+	// commit only from the leader's next idle message, and the leader answers the read sooner.
 	followMax = 5 * time.Millisecond
-	// renewShare is the part of the allowed staleness after which a bounded read fetches
-	// the next confirmation in the background, so that a steady stream of reads never waits.
+	// renewShare is the share (1/2) of the allowed staleness after which a bounded read renews the
+	// confirmation in the background, so that a steady stream of reads never waits.
 	renewShare = 2
 )
 
-// reader answers reads of all shards: from memory here, from this node's disk, or from
-// another node. It never changes a shard.
+// reader answers reads of all shards from this node's memory or disk, or from another node. It never
+// changes a shard.
 //
-// Invariant: each shard's part of an answer comes from one replica that admit accepted for
-// that read, here or at the node that was asked.
+// Invariant: each shard's part of an answer comes from one replica, here or on another node, that
+// admit accepted for that read.
 type reader struct {
 	*router
 	streams *stream.Streams // to other nodes
 
 	mu struct {
 		sync.Mutex
-		batchers map[string]*readBatchers // by node key; made for the first question
+		batchers map[string]*readBatchers // by node key; created by the first read
 	}
 }
 
-// get returns rows of a table, as Node.Get does.
+// get fills rows from a table, as Node.Get does.
 func (rd *reader) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
@@ -107,8 +106,8 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 	return nil
 }
 
-// appendFeed appends one user's feed: from memory if this node's replica r may answer and
-// has it there.
+// appendFeed appends one user's feed. It reads memory if this node's replica r, nil for none that may
+// answer, has the feed there.
 func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
 	if r != nil {
 		if followees, stamp, inMemory := r.feed.Followees(into.Followees, key); inMemory {
@@ -123,7 +122,7 @@ func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key 
 	return err
 }
 
-// boardView returns the notices and dots that all users share.
+// boardView returns the board, as Node.Board does.
 func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
@@ -144,10 +143,10 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView,
 	return parseJSONRow[*raftfsm.BoardView](row)
 }
 
-// readShards reads each shard's part: from memory where this node's replica may answer,
-// and the others at once, from disk or from other nodes. It is the only fan-out of reads.
+// readShards reads each shard's part from memory if this node's replica may answer. It reads the
+// other parts concurrently, from disk or other nodes. It is the only fan-out of reads.
 func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
-	var rest *waitingParts // nil, and not allocated, while memory has all
+	var rest *waitingParts // nil, so that no memory is allocated, while memory has all parts
 	for s, g := range groups {
 		if len(pg.byShard[s].keys) == 0 {
 			continue
@@ -174,22 +173,22 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 	return &ReadError{ByShard: rest.errs, hash: groups[0].route.Hash}
 }
 
-// waitingParts are the parts of a read that memory here does not hold.
+// waitingParts are the parts of a read that this node's memory does not have.
 type waitingParts struct {
 	sync.WaitGroup
-	errs []error // by shard; each goroutine sets its own
+	errs []error // by shard; each goroutine sets its own element
 }
 
-// fetch reads keys of a shard that memory here does not hold: from disk if this node's
-// replica r may answer, and from another node if it may not or fails. Its rows are as
-// those of localReplica.rows.
+// fetch reads keys of a shard that this node's memory does not have. It reads the disk if this node's
+// replica r, nil for none, may answer; otherwise, or if that fails, it asks another node. It returns
+// the rows of localReplica.rows.
 func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys []uint64, opt *ReadOptions) ([]int64, error) {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
 	q := newRemoteRead(g, opt)
 	q.readQuery = what
 	var rows []int64
-	for keys := range slices.Chunk(slices.Clone(keys), what.keysMax()) { // a call that this gave up may still read them
+	for keys := range slices.Chunk(slices.Clone(keys), what.keysMax()) { // a call that ask gave up may still read the clone
 		q := *q
 		q.keys = keys
 		var found []int64
@@ -212,10 +211,11 @@ func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys [
 	return rows, nil
 }
 
-// ask has a shard read until one replica answers or ctx, which has the deadline, ends. It
-// is the only loop of reads. here reads from this node's replica: r if that may answer
-// now, else once it may. at reads from another node, the leader first. The error of either
-// is final unless it is one for which another replica may be asked.
+// ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends. It
+// is the only retry loop of reads. here reads from this node's replica, as soon as that may answer;
+// r is the replica if it may answer already. at reads from another node; ask tries the leader first.
+// An error of here is final unless it is ErrNoQuorum; of at, only ErrBadToken and ErrUnknownKeyspace
+// are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, here func(*localReplica) error, at func(context.Context, string) error) error {
 	last := ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
@@ -238,7 +238,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 				return true
 			}
 		}
-		// The first time too: a leader that was just elected may be this node.
+		// Also in the first round: this node may just have been elected leader.
 		r, err := rd.admitted(g, opt, time.Now())
 		if r != nil && tryHere(r) {
 			return true
@@ -259,9 +259,8 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
-// admitted returns this node's replica if it may answer a read that arrived
-// then, and nil if another may. The error is an ErrBadToken, which none can
-// answer.
+// admitted returns this node's replica if it may answer a read that arrived at arrived, or nil if
+// only another replica may. Its only error is ErrBadToken: no replica can answer such a read.
 func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
@@ -277,10 +276,10 @@ func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time)
 	return nil, nil
 }
 
-// admit returns nil once this replica may answer a read, and an error when it
-// should not be waited for.
+// admit returns nil once this replica may answer a read. It returns an error if the read should not
+// wait for this replica.
 func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
-	if r.fsm.Stuck() != nil { // it may hold nothing at all
+	if r.fsm.Stuck() != nil { // the replica may have no state at all
 		return errs.ErrBehind
 	}
 	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
@@ -291,7 +290,7 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 	}
 	if opt.Consistency == Stale {
 		if r.fsm.Applied() == 0 {
-			return errs.ErrBehind // it has nothing of the shard yet, which is no state of it
+			return errs.ErrBehind // an empty replica is not an old state of the shard
 		}
 		return nil
 	}
@@ -319,8 +318,7 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 	return err
 }
 
-// follow reports whether the replica has applied the log up to index, for which
-// it waits a little.
+// follow reports whether the replica has applied the log up to index. It waits for at most followMax.
 func (r *localReplica) follow(index uint64, deadline time.Time) bool {
 	if r.fsm.Applied() >= index {
 		return true

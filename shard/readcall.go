@@ -18,72 +18,71 @@ import (
 )
 
 const (
-	// readWaitMax bounds how long a node that reads for another waits before it refuses:
-	// reads of other callers are in the same call.
+	// readWaitMax bounds how long a node that reads for another node waits before it refuses the read.
+	// The same call carries reads of other callers.
 	readWaitMax = 50 * time.Millisecond
-	// readKeysMax bounds the keys of one read: those of a request.
+	// readKeysMax bounds the keys of one read: as many as a request may have.
 	readKeysMax = 10_000
-	// feedsInReadMax bounds the feeds that one read asks for. With the most followees
-	// each they take some megabytes.
+	// feedsInReadMax bounds the feeds of one read. If each has the most followees, they take some
+	// megabytes.
 	feedsInReadMax = 32
-	// feedBytesHint is what a feed in an answer counts for where calls are bounded by
-	// bytes.
+	// feedBytesHint is the estimated size of a feed in an answer, for the bound of a call's bytes.
 	feedBytesHint = 8 << 10
 )
 
-// remoteRead is one shard's part of a read that another node is asked for.
+// remoteRead is one shard's part of a read for another node.
 type remoteRead struct {
 	readQuery
 	group       uint32
 	route       codec.Route
 	consistency Consistency
 	staleness   time.Duration
-	index       uint64 // of the token
+	index       uint64 // the token's index of the group; 0 for none
 	keys        []uint64
-	cold        bool // it waits for cold rows, for as long as its caller does
+	cold        bool // the read waits for cold rows, until its caller's deadline
 }
 
-// readQuery is what a read asks of each of its keys.
+// readQuery is the query of a read, the same for each key.
 type readQuery struct {
 	of    readOf
-	width int                 // counts a row
-	chunk int                 // of a table, if not 0: how many of the rows from the key on, at most
+	width int                 // counts of a row
+	chunk int                 // if not 0: read up to this many rows of a table, from the key on
 	posts raftfsm.NewestPosts // of readPosts
 	sets  setQuery            // of readContains, readMembers and readRows
 }
 
-// readOf says what of a shard is read.
+// readOf names what a read returns.
 type readOf uint8
 
 const (
 	readCounts  = readOf(raftfsm.TableCounts)
 	readCursors = readOf(raftfsm.TableCursors)
-	// readFeeds reads feeds, as appendFeedRow has them.
+	// readFeeds reads feeds, in rows of appendFeedRow.
 	readFeeds readOf = 2
-	// readPosts reads the newest posts of all authors together, as outbox.AppendRow has them.
+	// readPosts reads the newest posts of all authors together, in a row of outbox.AppendRow.
 	readPosts readOf = 3
-	// readGroups reads the groups of a user, as jsonRow has them.
+	// readGroups reads the groups of a user, in a jsonRow.
 	readGroups readOf = 4
-	// readBoard reads the board, as jsonRow has it.
+	// readBoard reads the board, in a jsonRow.
 	readBoard readOf = 5
 	// readContains reads whether the set of each key has a member, as 0 or 1.
 	readContains readOf = 6
-	// readMembers reads a page of the members of a row, and readRows one of the rows of a
-	// member, as appendList has them.
+	// readMembers reads a page of the members of a row, and readRows a page of the rows of a member,
+	// in rows of appendList.
 	readMembers readOf = 7
 	readRows    readOf = 8
 )
 
-// isTable reports whether rows of a table are read.
+// isTable reports whether the read is of a table.
 func (o readOf) isTable() bool { return o <= readCursors }
 
-// table is the table that is read.
+// table returns the table of the read.
 func (o readOf) table() raftfsm.Table { return raftfsm.Table(o) }
 
-// ofSets reports whether sets of members are read.
+// ofSets reports whether the read is of sets of members.
 func (o readOf) ofSets() bool { return o >= readContains }
 
-// keysMax returns how many keys one read may ask for. If it is 1, the read must have a key.
+// keysMax returns the most keys of one read. If it is 1, the read must have exactly one key.
 func (q *readQuery) keysMax() int {
 	switch q.of {
 	case readFeeds:
@@ -97,22 +96,22 @@ func (q *readQuery) keysMax() int {
 	return readKeysMax
 }
 
-// travelsAlone reports whether other reads do not share a call with this one, because it may
-// need the disk, or its answer may be large.
+// travelsAlone reports whether the read needs a call of its own, because it may read the disk or have
+// a large answer.
 func (q *readQuery) travelsAlone() bool { return q.of >= readGroups || q.chunk > 0 }
 
-// readAnswer is what a remoteRead asks for in its order, or why there is nothing.
+// readAnswer is the answer to a remoteRead: rows in the order of its keys, or an error.
 type readAnswer struct {
 	rows []int64
 	err  error
 }
 
-// newRemoteRead returns the question of a read to other nodes, without keys.
+// newRemoteRead returns a read for other nodes, without query and keys.
 func newRemoteRead(g *shardReplica, opt *ReadOptions) *remoteRead {
 	return &remoteRead{group: g.number, route: g.of(), consistency: opt.Consistency, staleness: opt.MaxStaleness, index: opt.Token.Index(g.number)}
 }
 
-// size is about what a read takes with its answer.
+// size estimates the bytes of a read and its answer.
 func (q *remoteRead) size() int {
 	switch q.of {
 	case readFeeds:
@@ -125,10 +124,10 @@ func (q *remoteRead) size() int {
 	return 8*max(len(q.keys), q.chunk)*(1+q.width) + postBytes*q.sets.page.Limit
 }
 
-// readBatchers hold what waits to be read from one node.
+// readBatchers batch the reads from one node.
 type readBatchers struct {
 	memory *rpc.Batcher[*remoteRead, readAnswer]
-	disk   *rpc.Batcher[*remoteRead, readAnswer] // of rows that memory there does not hold
+	disk   *rpc.Batcher[*remoteRead, readAnswer] // of reads that may need the disk there
 }
 
 // batchers returns the batchers of reads from a node.
@@ -159,9 +158,9 @@ func (rd *reader) close() {
 	}
 }
 
-// readAt reads from one node, for at most the time that a living node may take, so that the
-// caller can try another. It reads cold rows with a second call, apart from other reads, as it
-// reads what travels alone.
+// readAt reads from one node. It waits at most as long as a living node may take, so that the caller
+// can try another node. If the rows are cold there, it reads them with a second call, apart from other
+// reads. A read that travels alone uses that call at once.
 func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
 	ask := func(b *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)
@@ -207,7 +206,7 @@ func (rd *reader) sendReads(node string) func(context.Context, []*remoteRead) ([
 	}
 }
 
-// answerMax bounds the bytes of the answer: the rows or an error.
+// answerMax bounds the bytes of the answer, which is rows or an error.
 func (q *remoteRead) answerMax() int {
 	width := q.width
 	switch q.of {
@@ -226,7 +225,8 @@ func (q *remoteRead) answerMax() int {
 	return max(rpc.ErrorBytesMax, 1+len(q.keys)*width*binary.MaxVarintLen64)
 }
 
-// sendReadsBy has another node ask for reads that certainly were not sent because of err.
+// sendReadsBy asks a third node to relay reads that were not sent because of err. If there is none,
+// it returns err.
 func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteRead, request []byte, err error) ([]byte, error) {
 	via := rd.relayFor(rd.registry.shardOf(reads[0].group), node)
 	if via == "" {
@@ -240,7 +240,7 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteR
 //
 //	group | route | of (1) | consistency (1) | 1 if it waits for cold rows (1) | nanoseconds of staleness
 //	| index of the token | columns | of tables: chunk | of readPosts: last (8), below, limit
-//	| of sets: as setQuery.appendTo has it | number of keys | keys (8)
+//	| of sets: see setQuery.appendTo | number of keys | keys (8)
 //
 // Numbers without a size are uvarints, the others little-endian.
 func appendRead(dst []byte, q *remoteRead) []byte {
@@ -297,7 +297,7 @@ func parseRead(r *wire.Reader) *remoteRead {
 	return q
 }
 
-// parseReadRows reads the answer of one read.
+// parseReadRows parses the answer of one read.
 func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 	pairs := func(n int) int { return 1 + 2*n }
 	switch {
@@ -319,7 +319,8 @@ func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 	return parseCounts(r, len(q.keys)*q.width)
 }
 
-// parseCounted appends a count of at most most to rows, and the words that follow a count of n.
+// parseCounted parses a count n, at most most, and the words(n) numbers after it. It appends all of
+// them to rows.
 func parseCounted(r *wire.Reader, rows []int64, most int, words func(n int) int) []int64 {
 	n := r.Int()
 	if n < 0 || n > int64(most) {

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// serveReads answers the reads of another node from the replicas here.
+// serveReads answers the reads of another node from this node's replicas.
 func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	reads := make([]*remoteRead, r.Count(10))
@@ -55,8 +55,8 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// readHere answers another node's read of a replica that may answer by the deadline,
-// and of cold rows by the end.
+// readHere answers another node's read. The replica must be admitted by deadline, and cold rows be
+// read by end.
 func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
 	rep, err := rd.admittedFor(q, deadline)
 	if err != nil {
@@ -65,10 +65,10 @@ func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, err
 	return rep.rows(q, q.cold, end)
 }
 
-// rows returns what a read asks for: of each key a row of counts, or what readOf says. A read
-// of a run gets the number of its rows, then of each row the key and the counts. Unless cold,
-// rows returns errs.ErrColdRows for counts, feeds and posts that memory does not hold.
-// Its other errors are those of get.
+// rows returns the rows of a read: a row of counts for each key, or the form that readOf names. For a
+// chunk, it returns the number of rows, then the key and the counts of each. Unless cold is set, it
+// returns errs.ErrColdRows for counts, feeds and posts that are not in memory. Its other errors are
+// those of get.
 func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
 	switch q.of {
 	case readFeeds:
@@ -127,7 +127,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 	return rows, err
 }
 
-// admittedFor returns the replica here if it may answer another node's read.
+// admittedFor returns this node's replica if it may answer another node's read.
 func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
 	g := rd.registry.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
@@ -151,7 +151,7 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 	return r, nil
 }
 
-// serveRelayRead asks a node for the reads of another.
+// serveRelayRead relays the reads of one node to another.
 func (rd *reader) serveRelayRead(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	node := string(r.Bytes())

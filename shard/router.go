@@ -12,16 +12,16 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or
-// relay calls to its leader. It never answers for a shard: reader and writer do.
+// router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or relay calls to
+// its leader. It never reads or writes a shard: reader and writer do.
 type router struct {
 	registry    *registry
 	node        string // this node's key
 	catalog     *catalog.Catalog
 	calls       *rpc.Calls
-	alive       func(node string) bool // nil if nothing tells
+	alive       func(node string) bool // Config.Alive; may be nil
 	draining    *atomic.Bool
-	clusterHash uint32 // of tokens, and of the numbers of sources
+	clusterHash uint32 // of clusterHashOf: in tokens, and in the numbers of sources
 }
 
 // groupsOf returns the keyspace's groups, by shard.
@@ -36,7 +36,7 @@ func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
 	return groups, nil
 }
 
-// groupsToRead is groupsOf for a read, whose token must be of this cluster.
+// groupsToRead is groupsOf for a read. The read's token must be of this cluster.
 func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
 	groups, err := t.groupsOf(ks)
 	if err != nil {
@@ -48,8 +48,8 @@ func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, 
 	return groups, nil
 }
 
-// orUnknown is orDropped for a call about one keyspace, of which another node may know
-// more than this one does.
+// orUnknown is orDropped for a call about one keyspace. An ErrUnknownKeyspace of another node is
+// returned as it is: that node may know of a drop that this node has not applied.
 func (t *router) orUnknown(ks *Keyspace, err error) error {
 	if errors.Is(err, ErrUnknownKeyspace) {
 		return ErrUnknownKeyspace
@@ -57,13 +57,13 @@ func (t *router) orUnknown(ks *Keyspace, err error) error {
 	return orDropped(t.catalog.View(), ks.FirstGroup, err)
 }
 
-// holders returns the keys of the nodes that are to hold a group.
+// holders returns the keys of the nodes that the catalog wants to hold a group.
 func (t *router) holders(number uint32) []string { return t.catalog.View().Groups[number].Target }
 
-// alone reports whether there is no other node to ask.
+// alone reports whether the catalog has no other node.
 func (t *router) alone() bool { return len(t.catalog.View().Nodes) < 2 }
 
-// readers returns the other nodes that may answer a read, the leader first.
+// readers returns the other nodes that may answer a read, beginning with the leader.
 func (t *router) readers(g *shardReplica) []string {
 	leader := g.leader()
 	var nodes []string
@@ -78,13 +78,12 @@ func (t *router) readers(g *shardReplica) []string {
 	return nodes
 }
 
-// errNobodyHas is returned, beside ErrNoQuorum, for a stale read of a shard of which
-// no living node has a replica: to wait for a leader would not help.
+// errNobodyHas is returned, together with ErrNoQuorum, for a stale read of a shard of which no living
+// node has a replica. Such a read does not wait for a leader.
 var errNobodyHas = errors.New("no living node has a replica of it")
 
-// nobodyHas returns errNobodyHas if a stale read of a shard that is not here cannot be
-// answered because all nodes that are to hold it are dead. Any other read waits for a
-// leader.
+// nobodyHas returns errNobodyHas for a stale read of a shard that this node lacks, if all nodes that
+// should hold the shard are dead. For any other read it returns nil.
 func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 	if opt.Consistency != Stale || t.alive == nil || g.replica.Load() != nil {
 		return nil
@@ -105,24 +104,23 @@ func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 	return fmt.Errorf("%w: shard %d of keyspace %s: %w (%s dead)", ErrNoQuorum, g.shard, g.keyspace, errNobodyHas, strings.Join(dead, ", "))
 }
 
-// lost reports whether this node knows no leader of the group, or one that does not
-// answer.
+// lost reports whether this node knows no leader of the group, or only one that does not answer.
 func (t *router) lost(g *shardReplica) bool {
 	leader := g.leader()
 	return leader == "" || t.calls.Doubtful(leader)
 }
 
-// guess returns another node that is to hold the group, each in its turn.
+// guess returns another node that should hold the group, each in turn, or "".
 func (t *router) guess(g *shardReplica) string {
 	return t.nextHolder(g, func(node string) bool { return true })
 }
 
-// Two nodes that do not reach each other may both reach a third, which then relays the
-// parts of writes and reads of one to the other. It calls the other itself, so that a
-// call is relayed once at most.
+// Two nodes that cannot reach each other may both reach a third. That node relays the parts of
+// writes and reads from one to the other. It calls the other node itself, so that a call is relayed
+// at most once.
 
-// relayFor returns the node that is to relay calls to the leader of a group that this node
-// does not reach, or "" for none. It holds the group; each holder takes its turn.
+// relayFor returns a node that relays calls to the leader of a group, which this node cannot reach,
+// or "". It picks the holders of the group in turn.
 func (t *router) relayFor(g *shardReplica, leader string) string {
 	if g == nil || t.alive != nil && !t.alive(leader) {
 		return ""
@@ -130,8 +128,7 @@ func (t *router) relayFor(g *shardReplica, leader string) string {
 	return t.nextHolder(g, func(node string) bool { return node != leader && !t.calls.Doubtful(node) })
 }
 
-// nextHolder returns the next of the other nodes that are to hold the group that is
-// accepted, or "".
+// nextHolder returns the next of the group's other holders that accept accepts, or "".
 func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) string {
 	holders := t.holders(g.number)
 	for range holders {
@@ -142,8 +139,8 @@ func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) stri
 	return ""
 }
 
-// relay calls a node for another one. The error of a call that was not sent promises so
-// to that one too; that of one whose answer was lost promises nothing on either way.
+// relay calls a node for another node. If the call was not sent, the asking node learns that nothing
+// happened. If the answer was lost, neither node knows the outcome.
 func (t *router) relay(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	answer, err := t.calls.Call(ctx, node, method, request)
 	if errors.Is(err, rpc.ErrNotSent) {
@@ -152,9 +149,8 @@ func (t *router) relay(ctx context.Context, node, method string, request []byte)
 	return answer, err
 }
 
-// orDropped returns ErrUnknownKeyspace if the keyspace of a group was dropped, as far as
-// view has it, else err. Once it was, nothing of the group is there: not what was written
-// before either, whatever err says of that.
+// orDropped returns ErrUnknownKeyspace if err is set and view says that the group's keyspace was
+// dropped; otherwise err. Nothing of a dropped group remains, whatever err says about a write.
 func orDropped(view *catalog.View, group uint32, err error) error {
 	if err != nil && view.Dropped(group) {
 		return ErrUnknownKeyspace

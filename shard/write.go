@@ -19,36 +19,35 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// writer splits writes by shard, has each shard's part proposed where the shard is led,
-// and joins the answers. It never reads what a write would find.
+// writer splits writes by shard, proposes each shard's part on the node that leads the shard, and
+// joins the answers. It never reads the present counts of a write.
 //
-// Invariant: a part whose outcome is unknown is proposed again only if the write has an
-// identity.
+// Invariant: a part of unknown outcome is proposed again only if the write has an identity.
 type writer struct {
 	*router
 	headroom *headroom.Headroom
 	streams  *stream.Streams
 	outboxes outbox.Limits
-	asking   *rpc.Questions // calls to leaders, which end at the deadline of their write
+	asking   *rpc.Questions // counts the calls to leaders, which end at the deadline of their write
 	prover   *prover.Prover
 }
 
-// part is what one write has for one shard.
+// part is a write's part for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
-	used     bool              // there is something to propose
-	judges   bool              // it is of the shard that judges the request's key
-	ops      []int             // the request's ops for this shard, by number, rising
-	proposal *propose.Proposal // room is taken for it here; nil if another node leads the shard
-	proposed bool
-	settled  bool
-	unknown  bool // a try may have been proposed, and its outcome was not learned
-	err      error
-	from     int // overflows of the entry seen so far
+	used     bool              // the part has a section to propose
+	judges   bool              // its shard judges the write's key
+	ops      []int             // the numbers of the write's ops for this shard, ascending
+	proposal *propose.Proposal // has space in this node's proposer; nil if another node leads the shard
+	proposed bool              // the proposer or the leader has the current try
+	settled  bool              // no further try follows
+	unknown  bool              // a try may have been proposed, and this node did not learn its outcome
+	err      error             // of the last try
+	from     int               // the next overflow of the entry for Proposal.Overflow
 }
 
-// slot returns the place of an op's shard among those of the write's groups, and its
-// key there. r is of the keyspace of a write to one.
+// slot returns the index of an op's shard among the write's groups, and the op's key there. r is the
+// route of the keyspace, for a write to one keyspace.
 func (w *Write) slot(op int, r keyspace.Route) (slot int, key uint64) {
 	id := w.Ops[op].ID
 	if len(w.Spaces) == 0 {
@@ -59,7 +58,7 @@ func (w *Write) slot(op int, r keyspace.Route) (slot int, key uint64) {
 	return w.first[k] + s, key
 }
 
-// judgeSlot returns the place of the shard that judges the write's key.
+// judgeSlot returns the index of the shard that judges the write's key.
 func (w *Write) judgeSlot(groups int) int {
 	if len(w.Spaces) > 0 {
 		groups = w.Spaces[0].Shards
@@ -67,8 +66,8 @@ func (w *Write) judgeSlot(groups int) int {
 	return w.ID.Shard(groups)
 }
 
-// groupsOfWrite returns the groups that a write may touch: those of its keyspace, or of
-// each of its keyspaces.
+// groupsOfWrite returns the groups of the write's keyspace, or of all its keyspaces. For several, it
+// sets w.first.
 func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
 	if len(w.Spaces) == 0 {
 		return wr.groupsOf(ks)
@@ -89,7 +88,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
-	judged  RequestID // of the parts for shards that do not judge the write's key
+	judged  RequestID // the identity of the parts for shards that do not judge the write's key
 	route   keyspace.Route
 	timer   *time.Timer
 }
@@ -100,8 +99,8 @@ var partsPool = sync.Pool{New: func() any {
 	return &parts{timer: t}
 }}
 
-// sectionSizeHint is what a section of one op of one cell takes, rounded up;
-// a second op takes a quarter.
+// sectionSizeHint is the size of a section with one op of one cell, rounded up. Each further op
+// takes a quarter of it.
 const sectionSizeHint = 64
 
 // apply is Node.Write for a keyspace that is not dropped.
@@ -143,8 +142,8 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	return ps.gather(w, groups)
 }
 
-// explained adds to the refusal of a key that its time is ahead: its client would not expect
-// ErrExpired for that.
+// explained adds ErrKeyAhead to the refusal of a key whose time is ahead. Its client would not
+// expect ErrExpired alone.
 func explained(err error, w *Write) error {
 	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
 		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
@@ -152,7 +151,7 @@ func explained(err error, w *Write) error {
 	return err
 }
 
-// judge makes sure that the shard that judges the key has a part, with ops or without.
+// judge adds a part for the shard that judges the key, if the write has no op for it.
 func (ps *parts) judge(w *Write, groups []*shardReplica) {
 	s := w.judgeSlot(len(groups))
 	p := &ps.byShard[s]
@@ -163,8 +162,8 @@ func (ps *parts) judge(w *Write, groups []*shardReplica) {
 	}
 }
 
-// reserve takes room in every group that is led here before anything is
-// proposed, so that a full queue refuses the request as a whole.
+// reserve reserves space in the queue of every group that this node leads, before it proposes
+// anything, so that a full queue refuses the whole write.
 func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used {
@@ -177,13 +176,13 @@ func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// reserve takes room for the part if its group is led here. It fails only with
+// reserve reserves space for the part if this node leads its group. Its only error is
 // ErrOverloaded.
 func (p *part) reserve(g *shardReplica, w *Write) error {
 	p.proposal, p.proposed = nil, false
 	r, err := g.led()
 	if err != nil {
-		return nil // it is forwarded
+		return nil // propose forwards the part
 	}
 	p.proposal, err = r.proposer.Load().Reserve(p.writer.Section(), p.writer.Ops(), w.clocked() || p.writer.OfMembers(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
@@ -192,7 +191,7 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 	return nil
 }
 
-// cancel releases the room of the parts that were not proposed.
+// cancel releases the space of the parts that were not proposed.
 func (ps *parts) cancel() {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
@@ -201,9 +200,9 @@ func (ps *parts) cancel() {
 	}
 }
 
-// ask has one shard, which the key alone chooses, judge whether the key was
-// used for another body: other bodies have their ops on other shards, which
-// would know nothing of each other. Nothing else is proposed before it agrees.
+// ask proposes the part of the shard that judges whether the key was used for another body. The key
+// alone chooses that shard: another body may have its ops on other shards, which know nothing of
+// these. ask proposes nothing else before that shard accepts the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
@@ -217,7 +216,7 @@ func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// carry writes the use that the judge has accepted into the parts for the other shards.
+// carry writes the use of the key, which the judge accepted, into the parts for the other shards.
 func (ps *parts) carry(use dedup.Use) {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used && !p.judges {
@@ -226,13 +225,13 @@ func (ps *parts) carry(use dedup.Use) {
 	}
 }
 
-// lastTryMin is the time that a further try of a part has at least. With less it would
-// hardly be answered, and an outcome that is known would become unknown.
+// lastTryMin is the least time for a further try of a part. With less, the try would rarely be
+// answered, and a known outcome would become unknown.
 const lastTryMin = 50 * time.Millisecond
 
-// settle proposes the parts that are not settled, all at once, and waits for them. Until the
-// deadline it proposes a part again that found no leader or, if the write has an identity,
-// has an unknown outcome.
+// settle proposes the unsettled parts concurrently and waits for them. Until the deadline it proposes
+// a part again if the part found no leader or, for a write with an identity, if its outcome is
+// unknown.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
 		if err := w.Permitted(); err != nil {
@@ -271,7 +270,7 @@ func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *
 	}
 }
 
-// forbid settles the parts that are not settled with err, without proposing them.
+// forbid settles the unsettled parts with err and proposes none of them.
 func forbid(ps []part, err error) {
 	for s := range ps {
 		if p := &ps[s]; p.used && !p.settled {
@@ -283,9 +282,9 @@ func forbid(ps []part, err error) {
 	}
 }
 
-// fate returns what is known of the part after a try that ended with err. If an earlier try
-// has an unknown outcome, so has the part, also if this one was not proposed. A last try that
-// had no time left returns the error of the try before it, which says more.
+// fate returns the part's error after a try that ended with err. If an earlier try has an unknown
+// outcome, so has the part, even if this try was not proposed. If this try was too late, fate
+// returns the error of the try before, which says more.
 func (p *part) fate(err error) error {
 	if errors.Is(err, ErrTooLate) && p.err != nil {
 		return p.err
@@ -297,8 +296,8 @@ func (p *part) fate(err error) error {
 	return err
 }
 
-// propose gives the part to the proposer that it has room in, or to the node
-// that leads its group.
+// propose enqueues the part in the proposer where it has space, or forwards it to the node that leads
+// its group.
 func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
@@ -311,8 +310,8 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	}
 }
 
-// release returns the scratch memory to the pool. It drops sections and results, which are
-// not scratch: the proposer of a write that was given up may still use its section.
+// release returns the scratch memory to the pool. It drops sections and results, because they are not
+// scratch: a proposer may still use the section of a write that was given up.
 func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
@@ -321,8 +320,8 @@ func (ps *parts) release() {
 	partsPool.Put(ps)
 }
 
-// split writes each shard's section of the request. The memory of the sections is new,
-// because their proposers own it.
+// split writes each shard's section of the write. Each section has memory of its own, because its
+// proposer owns it.
 func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	ps.route = groups[0].route
 	shards := len(groups)
@@ -359,7 +358,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	}
 }
 
-// takesMembers returns an error for an op with a member that its keyspace does not take.
+// takesMembers returns ErrNotCounters for an op with a member on a keyspace of another kind.
 func takesMembers(w *Write, groups []*shardReplica) error {
 	for i := range w.Ops {
 		if !w.Ops[i].OfSets() {
@@ -372,7 +371,7 @@ func takesMembers(w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// op writes one op in the form of its keyspace's kind.
+// op writes an op in the form of its keyspace's kind.
 func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 	switch kind {
 	case codec.KindUnread:
@@ -390,8 +389,8 @@ func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 	}
 }
 
-// clocked reports whether the entry must have the leader's time before the write: for its
-// identity, for the day of a cursor, or for the age of posts.
+// clocked reports whether the entry needs the leader's time: for the write's identity, the day of a
+// cursor, or the age of posts.
 func (w *Write) clocked() bool {
 	return w.ID.Exists() || w.Table == raftfsm.TableCursors || len(w.Outbox) > 0
 }
