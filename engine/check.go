@@ -114,7 +114,7 @@ func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest
 		if _, hidden := inMemory[id]; hidden {
 			continue
 		}
-		digest += rowDigest(id, p.Row(i))
+		digest += RowDigest(id, p.Row(i))
 		rows++
 	}
 	return digest, rows, nil
@@ -153,5 +153,5 @@ func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero b
 	if zero && s.cold == nil {
 		return 0, 0, false, fmt.Errorf("id %d: a row of zeros is stored", id)
 	}
-	return rowDigest(id, row[:s.columns()]), wide, zero, nil
+	return RowDigest(id, row[:s.columns()]), wide, zero, nil
 }

@@ -5,7 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // This file reads cold rows: for readers, concurrently with the writer, and for the
@@ -52,7 +53,6 @@ type coldRow struct {
 	id   uint64
 	part *coldPart
 	row  [ColumnsMax]int64
-	err  error
 }
 
 // warmOps brings the cold rows of ops into memory. The caller holds writing, so nobody
@@ -62,21 +62,19 @@ func (t *Table) warmOps(ops []Op) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	next := make(chan *coldRow, len(missing))
+	var readers errgroup.Group
+	readers.SetLimit(warmReadersMax)
 	for i := range missing {
-		next <- &missing[i]
+		readers.Go(func() error {
+			r := &missing[i]
+			if err := r.part.generation.GetNow(r.id, r.row[:]); err != nil {
+				return fmt.Errorf("cannot bring row %d into memory: %w", r.id, err)
+			}
+			return nil
+		})
 	}
-	close(next)
-	var readers sync.WaitGroup
-	for range min(len(missing), warmReadersMax) - 1 {
-		readers.Go(func() { readRows(next) })
-	}
-	readRows(next)
-	readers.Wait()
-	for i := range missing {
-		if err := missing[i].err; err != nil {
-			return fmt.Errorf("cannot bring row %d into memory: %w", missing[i].id, err)
-		}
+	if err := readers.Wait(); err != nil {
+		return err
 	}
 	t.mu.Lock()
 	defer t.unlock()
@@ -86,12 +84,6 @@ func (t *Table) warmOps(ops []Op) error {
 		}
 	}
 	return nil
-}
-
-func readRows(next <-chan *coldRow) {
-	for r := range next {
-		r.err = r.part.generation.GetNow(r.id, r.row[:])
-	}
 }
 
 // missing returns each row of ops that may be on disk, once.

@@ -62,7 +62,7 @@ func TestLargeGenerationsAreDivided(t *testing.T) {
 	digest := uint64(0)
 	for i, id := range p.IDs {
 		want.apply(Op{ID: id, Kind: OpSet, Cells: []Cell{{0, 1}}})
-		digest += rowDigest(id, p.Row(i))
+		digest += RowDigest(id, p.Row(i))
 	}
 	tab.Adopt(int64(len(p.IDs)), digest)
 	for i := range rowsMax/foldShare + 1 {

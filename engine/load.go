@@ -72,7 +72,7 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 		t.appendSealedLocked(packed)
 		t.rows.Add(int64(len(piece.IDs)))
 		for i, id := range piece.IDs {
-			t.mu.digest += rowDigest(id, piece.Row(i))
+			t.mu.digest += RowDigest(id, piece.Row(i))
 		}
 	}
 	return nil

@@ -196,7 +196,7 @@ func checkDigest(t *testing.T, snap *Snapshot) {
 	err := snap.Pages(func(p *Page) error {
 		for i, id := range p.IDs {
 			rows++
-			digest += rowDigest(id, p.Row(i))
+			digest += RowDigest(id, p.Row(i))
 		}
 		return nil
 	})

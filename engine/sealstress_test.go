@@ -46,7 +46,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			digest, rows := uint64(0), int64(0)
 			err := snap.Pages(func(p *Page) error {
 				for i, id := range p.IDs {
-					digest += rowDigest(id, p.Row(i))
+					digest += RowDigest(id, p.Row(i))
 				}
 				rows += int64(len(p.IDs))
 				return nil

@@ -190,12 +190,9 @@ func cellHash(id uint64, column uint8) uint64 {
 	return splitmix.Mix(id + (uint64(column)+1)*mixA)
 }
 
-// RowDigest returns what a row, given as all its columns from 0 on, contributes to the
+// RowDigest returns the contribution of a row, given as all its columns from 0 on, to the
 // digest of its table.
-func RowDigest(id uint64, row []int64) uint64 { return rowDigest(id, row) }
-
-// rowDigest is RowDigest.
-func rowDigest(id uint64, row []int64) (digest uint64) {
+func RowDigest(id uint64, row []int64) (digest uint64) {
 	for c, v := range row {
 		if v != 0 {
 			digest += cellHash(id, uint8(c)) * uint64(v)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/engine/pebbledb"
@@ -190,7 +191,7 @@ func (b *Batch) TouchDead(n int) error {
 		return nil
 	}
 	b.dead = deadPairs{}
-	for _, row := range sortedRows(b.group.dead) {
+	for _, row := range slices.Sorted(maps.Keys(b.group.dead)) {
 		first, more, err := b.group.firstOf(row, b.group.dead[row], n-len(b.dead.first))
 		if err != nil {
 			return err
@@ -202,15 +203,6 @@ func (b *Batch) TouchDead(n int) error {
 		b.dead.rows = append(b.dead.rows, row)
 	}
 	return nil
-}
-
-func sortedRows(rows map[uint64]Stamp) []uint64 {
-	all := make([]uint64, 0, len(rows))
-	for row := range rows {
-		all = append(all, row)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // firstOf returns the first n pairs of a row with stamps up to a bound, and whether there are
@@ -243,16 +235,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 		first = append(first, placement{Pair{Row: row, Member: line.ID, Column: column}, line.At})
 		valid = it.Next()
 	}
-	if failed := it.Error(); err == nil {
-		err = failed
-	}
-	if failed := it.Close(); err == nil {
-		err = failed
-	}
-	if gone := g.usable(); err == nil {
-		err = gone
-	}
-	return first, more, damaged(err)
+	return first, more, damaged(errors.Join(err, it.Error(), it.Close(), g.usable()))
 }
 
 // deadTo returns the stamp up to which pairs of a row are gone.

@@ -133,9 +133,7 @@ func (w *write) row(row uint64, d *deletedRow) error {
 		w.died = map[uint64]Stamp{}
 	}
 	w.died[row] = d.to
-	var stamp [stampBytes]byte
-	putStamp(stamp[:], d.to)
-	return errors.Join(err, w.to.Set(full(w.at.number(keyDead, row)), stamp[:], nil))
+	return errors.Join(err, w.to.Set(full(w.at.number(keyDead, row)), appendStamp(nil, d.to), nil))
 }
 
 func (w *write) unmark(row uint64) error {

@@ -32,10 +32,7 @@ const stateBytes = 30
 func (s State) appendTo(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, s.Index)
 	dst = binary.BigEndian.AppendUint64(dst, s.Digest)
-	dst = binary.BigEndian.AppendUint64(dst, s.Pairs)
-	var stamp [stampBytes]byte
-	putStamp(stamp[:], s.Stamp)
-	return append(dst, stamp[:]...)
+	return appendStamp(binary.BigEndian.AppendUint64(dst, s.Pairs), s.Stamp)
 }
 
 func parseState(b []byte) (State, error) {

@@ -76,10 +76,6 @@ func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 	if err != nil {
 		return s, damaged(err)
 	}
-	filters, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix), UseL6Filters: true})
-	if err != nil {
-		return s, damaged(errors.Join(err, it.Close()))
-	}
 	var pause error
 	keys, counted := 0, uint64(0)
 	for valid := it.First(); valid && err == nil && pause == nil; valid = it.Next() {
@@ -87,16 +83,13 @@ func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 		var at Stamp
 		p, at, err = parseKey(kind, it.Key())
 		s.Add(p, at)
-		if keys++; keys%scrubKeys == 1 && kind == keyMember && !filters.SeekPrefixGE(it.Key()) {
-			err = errors.Join(err, filters.Error()) // the filter of the file is damaged; the scan does not read it
-		}
-		if keys%scrubKeys == 0 {
+		if keys++; keys%scrubKeys == 0 {
 			now := it.Stats().InternalStats.BlockBytes
 			pause, counted = read(int(now-counted)), now
 		}
 	}
 	left := int(it.Stats().InternalStats.BlockBytes - counted)
-	if err = damaged(errors.Join(err, it.Error(), it.Close(), filters.Close())); err == nil && pause == nil {
+	if err = damaged(errors.Join(err, it.Error(), it.Close())); err == nil && pause == nil {
 		pause = read(left)
 	}
 	return s, errors.Join(err, pause)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -237,7 +238,7 @@ func (r *ViewReader) open(named State) error {
 	if err != nil {
 		return err
 	}
-	for _, row := range sortedRows(dead) {
+	for _, row := range slices.Sorted(maps.Keys(dead)) {
 		b := nextBlock(&r.first, blockDead, deadBytes)
 		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
 	}

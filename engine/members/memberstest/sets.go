@@ -1,9 +1,9 @@
-// Package memberstest holds sets of members in memory, for tests: as a fake node, and as the
+// Package memberstest holds sets of members in memory. Tests use them as a fake node, or as the
 // expected answers of a real one.
 package memberstest
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/engine/members"
@@ -19,7 +19,7 @@ type pair struct{ id, member uint64 }
 
 // Join adds a member, later than all before, and reports whether it was absent.
 func (s *Sets) Join(id, member uint64) bool {
-	if _, in := s.pairs[pair{id, member}]; in {
+	if s.In(id, member) {
 		return false
 	}
 	if s.pairs == nil {
@@ -32,18 +32,14 @@ func (s *Sets) Join(id, member uint64) bool {
 
 // Leave removes a member and reports whether it was there.
 func (s *Sets) Leave(id, member uint64) bool {
-	_, in := s.pairs[pair{id, member}]
+	in := s.In(id, member)
 	delete(s.pairs, pair{id, member})
 	return in
 }
 
 // Delete removes all members of a row.
 func (s *Sets) Delete(id uint64) {
-	for p := range s.pairs {
-		if p.id == id {
-			delete(s.pairs, p)
-		}
-	}
+	maps.DeleteFunc(s.pairs, func(p pair, _ members.Stamp) bool { return p.id == id })
 }
 
 // In reports whether a member is in the set of a row.
@@ -54,30 +50,25 @@ func (s *Sets) In(id, member uint64) bool {
 
 // List returns a page of the members of a row.
 func (s *Sets) List(id uint64, page members.Page) members.List {
-	var all []members.Entry
-	for p, at := range s.pairs {
-		if p.id == id {
-			all = append(all, members.Entry{ID: p.member, At: at})
-		}
-	}
-	return paged(all, page)
+	return s.paged(page, func(p pair) (uint64, bool) { return p.member, p.id == id })
 }
 
 // Of returns a page of the rows that a member is in.
 func (s *Sets) Of(member uint64, page members.Page) members.List {
-	var all []members.Entry
-	for p, at := range s.pairs {
-		if p.member == member {
-			all = append(all, members.Entry{ID: p.id, At: at})
-		}
-	}
-	return paged(all, page)
+	return s.paged(page, func(p pair) (uint64, bool) { return p.id, p.member == member })
 }
 
-func paged(all []members.Entry, page members.Page) members.List {
-	order := func(a, b members.Entry) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID)) }
-	slices.SortFunc(all, order)
-	all = slices.DeleteFunc(all, func(e members.Entry) bool { return page.Continues && order(e, page.After) <= 0 })
+// paged returns a page of the ids that of returns true with.
+func (s *Sets) paged(page members.Page, of func(pair) (id uint64, listed bool)) members.List {
+	var all []members.Entry
+	for p, at := range s.pairs {
+		e := members.Entry{At: at}
+		var listed bool
+		if e.ID, listed = of(p); listed && (!page.Continues || e.Compare(page.After) > 0) {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, members.Entry.Compare)
 	n := min(page.Limit, len(all))
 	return members.List{Entries: all[:n:n], More: n < len(all)}
 }
