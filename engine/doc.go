@@ -36,7 +36,7 @@
 //
 // # Invariant
 //
-// Table.Check verifies the whole structure; tests run it last. The package reads no clock
+// Tests verify the whole structure last (Table.Check). The package reads no clock
 // and no files. Each table draws one random number, which decides only the shapes of
 // arrays (see salts): equal ops in equal order produce equal answers, equal digests and
 // equal snapshots.

@@ -451,7 +451,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 					if got := r.State().Digest; got != sum {
 						t.Fatalf("digest %x, want %x", got, sum)
 					}
-					if err := r.Table().Check(); err != nil {
+					if err := checkTable(r.Table()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -276,7 +276,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
-	if err := g[0].replica.Load().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
+	if err := checkTable(g[0].replica.Load().fsm.(*raftfsm.Counters).Table()); err != nil {
 		t.Error(err)
 	}
 }
@@ -395,7 +395,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := there().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
+	if err := checkTable(there().fsm.(*raftfsm.Counters).Table()); err != nil {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()

@@ -73,7 +73,7 @@ func mustStop(t *testing.T, n *Node) {
 				if table == nil {
 					continue
 				}
-				if err := table.Check(); err != nil {
+				if err := checkTable(table); err != nil {
 					t.Errorf("group %d: %v", g.number, err)
 				}
 			}
