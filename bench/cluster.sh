@@ -5,8 +5,8 @@
 #
 #   bench/cluster.sh > out.md         RUNS=3 SECONDS_EACH=5 LOG_STORE=shared by default
 #
-# etcd increments by compare-and-swap, as its users must. Both are asked through
-# all three nodes. A figure is the median of the runs with the least and the
+# etcd has no increment, so its load compares and swaps. Both loads go through all three
+# nodes. A figure is the median of the runs, with the least and the
 # largest. The load generators share the machine with the nodes.
 set -euo pipefail
 cd "$(dirname "$0")/.."

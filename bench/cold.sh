@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Measures what a row takes in memory and on disk, hot and cold, beside Redis with a
-# hash a post, what reading a cold row takes beside the disk, and how long a node
-# with the rows takes to start, in one run, and prints Markdown. Needs the built
-# binaries (make build), Go, redis-server and redis-cli unless REDIS=0, and is best
-# run as root, who can empty the system's cache.
+# Measures in one run, and prints Markdown:
+#   - the memory and disk of a hot and of a cold row, beside Redis with a hash a post;
+#   - the time of a read of a cold row, beside a read of the bare disk;
+#   - the time that a node with the rows takes to start.
+# Needs the built binaries (make build), Go, and redis-server and redis-cli unless
+# REDIS=0. Run it as root, who can empty the system's cache.
 #
 #   bench/cold.sh > out.md            ROWS=10000000 COLD=95 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #   ROWS=100000000 REDIS=0 bench/cold.sh
 #
-# Ids are in order, 800 a second up to now, with counts drawn from real posts. Rows
-# are cold past an age that COLD percent of them have. Memory is the anonymous memory
-# of the process above what it had without rows, with all that Go's collector keeps.
-# TMPDIR's disk is what is measured, and has to hold some 100 bytes a row.
+# Ids are in order, 800 a second up to now, with counts drawn from real posts. COLD
+# percent of the rows are old enough to be cold. Memory is the anonymous memory of the
+# process above that without rows, with all that Go's collector keeps. The script
+# measures TMPDIR's disk, which has to hold some 100 bytes a row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh

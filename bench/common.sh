@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # What the scripts of this directory share. Sourced, not run.
 
-# The shards of each keyspace of countd: the default, unless SHARDS says otherwise.
+# The number of shards of each keyspace of countd.
 SHARDS=${SHARDS:-7}
 # shellcheck disable=SC2034 # the script that sources this file uses it
 shard_args=(--shards "posts=$SHARDS" --shards "users=$SHARDS" --shards "unread=$SHARDS" --shards "feed=$SHARDS")
 
-# use_scratch: makes the directory $dir. At the script's end, stop ends the processes of
-# the array pids, and the directory is removed.
+# use_scratch: makes the directory $dir. When the script ends, it stops the processes of the
+# array pids and removes the directory.
 use_scratch() {
   dir=$(mktemp -d)
   pids=()
@@ -31,8 +31,8 @@ cpu_ticks() {
 # anon_bytes PID: its anonymous resident memory.
 anon_bytes() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 
-# at_rest PID…: waits until processes have finished what a load left them to do, such
-# as snapshots: they take under 5 % of a core each; for two minutes at most.
+# at_rest PID…: waits until processes have finished the work that a load left behind, such as
+# snapshots. Each then takes under 5 % of a core. Waits for two minutes at most.
 at_rest() {
   local was now i
   for ((i = 0; i < 60; i++)); do
@@ -44,8 +44,8 @@ at_rest() {
   echo "$(date +%T) processes $* are not at rest" >&2
 }
 
-# steady PID: waits until a process at rest has given back what it can, and its memory has not
-# changed by 1 % in 20 s, for 6 minutes at most.
+# steady PID: waits until a process at rest has returned memory to the system, and its memory
+# changes by less than 1 % in 20 s. Waits for 6 minutes at most.
 steady() {
   local was=0 now
   sleep 45
@@ -59,6 +59,6 @@ steady() {
 # posts_digests URL: of each shard of posts, from the node there.
 posts_digests() { curl -s "$1/v1/cluster" | tr '{' '\n' | grep '"keyspace":"posts"' | grep -o '"\(shard\|digest\)":[^,]*'; }
 
-# spread: median (least–largest) of the numbers on standard input. A dash is what was
-# not measured.
+# spread: median (least–largest) of the numbers on standard input. A dash stands for no
+# measurement.
 spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }

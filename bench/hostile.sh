@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures what others take of a caller: the latency of reads and increments with a token at a
-# fixed rate, alone and beside hostile connections, in turn. Prints Markdown. Needs the built
-# binaries (make build) and go.
+# Measures how hostile connections slow a caller down: the latency of reads and increments with a
+# token at a fixed rate, alone and beside hostile connections, in turn. Prints Markdown. Needs the
+# built binaries (make build) and go.
 #
 #   bench/hostile.sh > out.md      ROUNDS=3 SECONDS_EACH=8 RATE=500 TLS=yes|no OPS="read incr"
 #
-# Hostile are 10,000 wrong tokens a second, 400 connections that send a byte every half second
-# of their TLS handshake (of their request, without TLS), and 400 that send nothing. Their
-# program has a session of its own, and takes processor time of the same machine.
+# The hostile program sends 10,000 wrong tokens a second. It holds 400 connections that send a byte
+# of their TLS handshake (without TLS: of their request) every half second, and 400 that send
+# nothing. It runs in a session of its own on the same machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh

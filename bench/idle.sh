@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what three idle nodes of one cluster cost on this machine by the number of
-# their groups, and prints Markdown. Needs the built binaries (make build).
+# Measures the processor time of three idle nodes of one cluster by the number of their
+# groups, and prints Markdown. Needs the built binaries (make build).
 #
 #   bench/idle.sh > out.md      SETS="24 96" SECONDS_EACH=30 STORE=shared BIN=bin BASE_PORT=27600 by default
 #

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Measures who likes what at one countd beside redis-server and PostgreSQL on this machine, in
+# Measures likes of posts at one countd beside redis-server and PostgreSQL on this machine, in
 # one run, and prints Markdown. Needs redis-server, redis-tools, postgresql and
 # postgresql-contrib (Debian: pgbench is among them), curl, jq, Go and the built binaries
 # (make build). As root it runs PostgreSQL as the user postgres.
 #
 #   bench/members.sh > out.md
 #
-#   PAIRS=5000000        likes that countd has before it is measured, one post to ten
+#   PAIRS=5000000        likes in countd before the measurement, ten for each post
 #   SECONDS_EACH=5 RUNS=3   of each load; a figure is the median of the runs with the least
 #                        and the largest
-#   REST=60              seconds before memory is looked at
+#   REST=60              seconds of rest before the script reads the memory
 #
 # A like is one op at countd; SADD, SCARD and the reverse SADD in MULTI at Redis (appendfsync
 # always); a row of a table of pairs with a unique index and the increment of a row of counts in
@@ -104,7 +104,7 @@ tables_bytes() { find "$dir/countd/members" -name '*.sst' -printf '%s\n' | awk '
 
 echo "$(date -u +%F), $(nproc) cores, $(awk -F': ' '/model name/ {print $2; exit}' /proc/cpuinfo), $(redis-server --version | cut -d' ' -f3), $("$bindir/postgres" --version), ${RUNS} runs of ${SECONDS_EACH} s, $SHARDS shards, load before: $(cut -d' ' -f1-3 /proc/loadavg)"
 
-# The rows of the posts are made first: what they take is no part of what the sets do.
+# Make the rows of the posts first, so that their memory does not count for the sets.
 note "$POSTS posts"
 "$dir/likes" -addr 127.0.0.1:$http -posts "$POSTS" -do incr -batch 1000 -conns 4 -n $((POSTS * 3)) >/dev/null
 at_rest "$countd" && sleep "$REST"

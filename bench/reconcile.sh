@@ -4,10 +4,10 @@
 #
 #   bench/reconcile.sh > out.md          ROWS=10000000 RATE=50000 SHARDS=7
 #
-# One row in a thousand is off by one. The increments go to another column than the truth has,
-# RATE a second in requests of 100; p50 and p99 are those of the requests, first without
-# anything beside them and then, SECONDS_EACH at a time, until the rows are compared and corrected. A
-# last run must find no difference.
+# One row in a thousand is off by one. RATE increments a second, in requests of 100, go to a
+# column that the truth does not have. p50 and p99 are of these requests: first alone and then,
+# SECONDS_EACH at a time, until countctl has compared and corrected the rows. A last run must
+# find no difference.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures countd's Redis front beside redis-server with redis-benchmark on this
+# Measures countd's Redis port beside redis-server with redis-benchmark on this
 # machine, in one run, each load RUNS times in turn, and prints Markdown; three
 # nodes beside Redis with replicas by bench/respload. Needs redis-server and
 # redis-tools (Debian), Go and the built binaries (make build).

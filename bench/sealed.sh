@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures what a row takes in memory, as it is and packed (--seal-after), what reading
-# it takes, and how much memory a node takes while it starts again, and prints
-# Markdown. Needs the built binaries (make build) and Go.
+# Measures the memory of a row, unpacked and packed (--seal-after), the time of a read of
+# it, and the memory of a node while it restarts. Prints Markdown. Needs the built
+# binaries (make build) and Go.
 #
 #   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #
 # Ids are in order, RATE a second up to two days ago, with counts drawn from real posts.
-# Memory is the anonymous memory of the process above what it had without rows, with all
-# that Go's collector keeps; while it starts, the most that was seen, looked at every 10
-# ms. TMPDIR's disk has to hold some 100 bytes a row.
+# Memory is the anonymous memory of the process above that without rows, with all that Go's
+# collector keeps. While the node starts, it is the largest of samples every 10 ms. TMPDIR's
+# disk has to hold some 100 bytes a row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh

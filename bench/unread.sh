@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures unread numbers of one countd beside the naive way in redis-server, which
-# writes what happened to each user, on this machine, in one run, and prints
+# writes each event to each user, on this machine, in one run, and prints
 # Markdown. Needs redis-server and redis-tools, curl, jq (Debian), Go and the built
 # binaries (make build).
 #

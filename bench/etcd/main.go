@@ -1,5 +1,5 @@
-// Command etcd is the peer of countd's cluster benchmark: it runs one member of an etcd
-// cluster, or increments and reads counters in one by compare-and-swap, as its users must.
+// Command etcd is the peer in countd's cluster benchmark. It runs one member of an etcd cluster,
+// or increments and reads counters in a cluster. etcd has no increment, so it compares and swaps.
 // It is a module of its own so that countd does not depend on etcd.
 //
 //	etcd serve NAME DIR CLIENT_URL PEER_URL NAME=PEER_URL,…
@@ -26,7 +26,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// keys is the number of counters from which random increments and reads choose.
+// keys is the number of counters among which random increments and reads choose.
 const keys = 10_000
 
 func main() {
@@ -124,8 +124,8 @@ func load(args []string) error {
 	return nil
 }
 
-// increment adds 1 to a counter: it reads the counter and puts the sum, and starts again if
-// another client was faster.
+// increment adds 1 to a counter: it reads the counter and puts the sum. If another client was
+// faster, increment starts again.
 func increment(ctx context.Context, c *clientv3.Client, key string) error {
 	for {
 		got, err := c.Get(ctx, key)

@@ -1,10 +1,10 @@
-// Command hostile does to a server what nobody should: it sends wrong tokens at a rate, and
-// holds connections whose handshake or request never ends. It shares nothing with countd.
+// Command hostile attacks a server: it sends wrong tokens at a fixed rate, and holds connections
+// whose handshake or request never ends. It shares no code with countd.
 //
 //	hostile -addr 127.0.0.1:7400 -bad 10000 -slow 400 -half 400 -for 10s
 //
-// A connection that the server closes is opened again half a second later. At the end it prints how many wrong
-// tokens were refused a second, and how many connections were opened.
+// It opens a connection that the server closed again half a second later. At the end it prints the number of
+// wrong tokens that the server refused a second, and the number of connections that it opened.
 package main
 
 import (
@@ -22,12 +22,13 @@ import (
 )
 
 const (
-	// badConns is how many connections send wrong tokens: each waits for its answer.
+	// badConns is the number of connections that send wrong tokens. Each waits for its answer.
 	badConns = 32
 	// dripEvery is how often a slow connection sends one more byte.
 	dripEvery = 500 * time.Millisecond
 	dialMax   = 5 * time.Second
-	// reopenAfter keeps the program from being a flood of connections, which is another matter.
+	// reopenAfter keeps the program from flooding the server with new connections, which would
+	// measure something else.
 	reopenAfter = 500 * time.Millisecond
 )
 
@@ -115,8 +116,8 @@ func (h *hostile) badTokens(every time.Duration) {
 	}
 }
 
-// hold keeps a connection open that sends nothing or, if it drips, one byte of a request or of
-// a handshake after another.
+// hold keeps a connection open. It sends nothing or, if drips, one byte of a request or of a
+// handshake after another.
 func (h *hostile) hold(drips bool) {
 	begin := "GET /v1/counters/posts/1 HTTP/1.1\r\nX: "
 	if h.tls {

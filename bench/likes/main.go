@@ -1,6 +1,5 @@
-// Command likes has users like posts, at countd over HTTP or at Redis, and reads pages of posts
-// with and without what a user likes among them. It shares nothing with countd: what it
-// measures is on the other side of a socket.
+// Command likes makes users like posts, at countd over HTTP or at Redis. It also reads pages of
+// posts, with or without the likes of a user. It shares no code with countd.
 //
 //	likes -do like -addr 127.0.0.1:7400 -conns 64 -for 5s
 //	likes -do like -addr 127.0.0.1:7400 -conns 16 -batch 100 -n 5000000 -posts 500000 -recent
@@ -9,7 +8,7 @@
 //	likes -do redis -addr 127.0.0.1:6379 -conns 64 -for 5s     SADD, SCARD and the reverse SADD in MULTI
 //
 // It prints ops, ops that changed a set, requests a second and the p50 and p99 of a request in
-// milliseconds. An op of page and check is a page.
+// milliseconds. With page and check, an op is a page.
 package main
 
 import (
@@ -30,7 +29,7 @@ import (
 	"time"
 )
 
-// load is what a run does.
+// load configures a run and counts its ops.
 type load struct {
 	do, addr string
 	batch    int
@@ -50,7 +49,7 @@ func main() {
 	flag.IntVar(&l.batch, "batch", 1, "ops of a request of incr and like")
 	flag.IntVar(&l.posts, "posts", 1_000_000, "posts, with ids like Weibo's, which grow with time")
 	flag.Uint64Var(&l.users, "users", 10_000_000, "users are 1 to this; some are much more active than others")
-	flag.BoolVar(&l.recent, "recent", false, "half of the ops go to one post in 1,000, and most to the newest of those that there are at the time, else to any")
+	flag.BoolVar(&l.recent, "recent", false, "prefer new posts, and give half of the ops to one post in 1,000; by default all posts are alike")
 	flag.Int64Var(&l.n, "n", 0, "ops in all; 0 for until -for")
 	duration := flag.Duration("for", 5*time.Second, "how long without -n")
 	flag.Parse()
@@ -82,7 +81,7 @@ func main() {
 	fmt.Printf("%d %d %.0f %.3f %.3f\n", sum.ops, sum.changed, float64(len(sum.took))/elapsed, at(0.5), at(0.99))
 }
 
-// result is that of one connection.
+// result is the result of one connection.
 type result struct {
 	ops, changed int64
 	took         []time.Duration
@@ -130,7 +129,7 @@ func (l *load) run(number uint64) (r result, err error) {
 	}
 }
 
-// prepare makes the next request. done is the number of ops until then.
+// prepare makes the next request. done is the number of ops of all connections up to it.
 func (c *caller) prepare(done int64) {
 	path := "/v1/counters/posts/get"
 	switch b := c.body[:0]; c.do {
@@ -181,7 +180,7 @@ func (c *caller) prepare(done int64) {
 	c.out = append(c.out, c.body...)
 }
 
-// post returns the id of a post.
+// post returns the id of a random post.
 func (c *caller) post(done int64) string {
 	at := c.random.IntN(c.posts)
 	if c.recent {
@@ -210,8 +209,8 @@ func command(to []byte, words ...string) []byte {
 	return to
 }
 
-// replies returns how many lines Redis answers, 0 for an answer over HTTP, and which of them is
-// that of the SADD to a post's set.
+// replies returns the number of lines that Redis answers, 0 over HTTP, and which of them
+// answers the SADD to a post's set.
 func (c *caller) replies() (lines, added int) {
 	switch c.do {
 	case "sadd":
@@ -223,7 +222,7 @@ func (c *caller) replies() (lines, added int) {
 	}
 }
 
-// answer reads the answer and returns how many ops changed a set.
+// answer reads the answer and returns the number of ops that changed a set.
 func (c *caller) answer() (changed int, err error) {
 	if lines, added := c.replies(); lines > 0 {
 		for i := range lines {

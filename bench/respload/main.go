@@ -1,7 +1,6 @@
-// Command respload increments counts over RESP, as redis-benchmark does, and does two
-// things that it cannot: end each pipeline with WAIT 1, and increment each of many
-// counts once. It shares nothing with countd: what it measures is on the other side
-// of a socket.
+// Command respload increments counts over RESP, as redis-benchmark does. Unlike that, it can end
+// each pipeline with WAIT 1, and increment each of many counts once. It shares no code with
+// countd.
 //
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait
 //	respload -addrs 127.0.0.1:6379 -conns 4 -depth 100 -rows 10000000 -each news
@@ -23,18 +22,18 @@ import (
 	"time"
 )
 
-// variants is the number of pipelines that a connection prepares and sends in turn: to make
-// one costs more than to send it.
+// variants is the number of pipelines that a connection prepares and sends in turn, because
+// making one costs more than sending it.
 const variants = 200
 
 func main() {
 	addrs := flag.String("addrs", "127.0.0.1:6379", "servers, with commas between; connections take turns")
 	conns := flag.Int("conns", 50, "connections")
 	depth := flag.Int("depth", 1, "increments of a pipeline")
-	rows := flag.Int("rows", 1_000_000, "ids are 0 to this, less one")
+	rows := flag.Int("rows", 1_000_000, "number of ids; they begin at 0")
 	duration := flag.Duration("for", 5*time.Second, "how long")
 	wait := flag.Bool("wait", false, "end each pipeline with WAIT 1 1000")
-	each := flag.String("each", "", "increment this of each id once, in place of what is drawn")
+	each := flag.String("each", "", "increment this column of each id once, instead of likes of random ids")
 	flag.Parse()
 	if *conns < 1 || *depth < 1 || *rows < 1 {
 		log.Fatal("-conns, -depth and -rows are 1 or more")
@@ -47,7 +46,7 @@ func main() {
 	var all sync.WaitGroup
 	for i := range *conns {
 		all.Go(func() {
-			var next source
+			var next pipelines
 			if *each != "" {
 				next = ofEach(*each, *rows*i / *conns, *rows*(i+1) / *conns, *depth, *wait)
 			} else {
@@ -68,19 +67,19 @@ func main() {
 		took = append(took, r.took...)
 	}
 	if len(took) == 0 {
-		log.Fatal("nothing was sent: there is no time, or no id")
+		log.Fatal("nothing was sent: -for is too short")
 	}
 	slices.Sort(took)
 	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))].Seconds() * 1000 }
 	fmt.Printf("%d %.0f %.3f %.3f\n", n, float64(n)/elapsed.Seconds(), at(0.5), at(0.99))
 }
 
-// source returns the next pipeline and its number of increments, or nothing at the end. The
-// bytes are valid until the next call.
-type source func() (pipeline []byte, increments int)
+// pipelines returns the next pipeline and its number of increments, or 0 increments at the end.
+// The bytes are valid until the next call.
+type pipelines func() (pipeline []byte, increments int)
 
-// drawn increments likes of ids that are drawn, until a time.
-func drawn(depth, rows int, wait bool, end time.Time) source {
+// drawn increments the likes of random ids until a time.
+func drawn(depth, rows int, wait bool, end time.Time) pipelines {
 	all := make([][]byte, variants)
 	for i := range all {
 		for range depth {
@@ -98,8 +97,8 @@ func drawn(depth, rows int, wait bool, end time.Time) source {
 	}
 }
 
-// ofEach increments what of the ids from first to before last.
-func ofEach(what string, first, last, depth int, wait bool) source {
+// ofEach increments the column what of each id from first to last-1 once.
+func ofEach(what string, first, last, depth int, wait bool) pipelines {
 	var b []byte
 	return func() ([]byte, int) {
 		n := min(depth, last-first)
@@ -129,9 +128,9 @@ type result struct {
 	took       []time.Duration // each pipeline
 }
 
-// run sends pipelines until there are no more, each after the previous one was answered.
-// Every reply must be a number, that of WAIT not 0.
-func run(addr string, next source, wait bool) (r result, err error) {
+// run sends pipelines until there are no more, each after the answer to the previous one. It
+// returns an error unless every reply is a number, and that of WAIT is not 0.
+func run(addr string, next pipelines, wait bool) (r result, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return r, err

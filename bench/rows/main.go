@@ -1,10 +1,10 @@
-// Command rows makes what bench/cold.sh measures with.
+// Command rows makes the rows for bench/cold.sh and bench/sealed.sh, and measures a disk.
 //
 //	rows gen COUNTS.csv.gz N RATE END   a CSV of N posts with counts drawn from real ones,
 //	                                    RATE of them a second, the last at END (unix time)
-//	rows redis < rows.csv               the same as commands for redis-cli --pipe, a hash a post
-//	rows disk FILE N                    the times of N reads of 4 KiB anywhere in FILE, past the
-//	                                    system's cache
+//	rows redis < rows.csv               these posts as commands for redis-cli --pipe, a hash each
+//	rows disk FILE N                    the times of N reads of 4 KiB anywhere in FILE that bypass
+//	                                    the system's cache
 package main
 
 import (
@@ -24,7 +24,8 @@ import (
 	"unsafe"
 )
 
-// weiboEpoch is the unix time of id 0: an id is the second of its post and 22 bits.
+// weiboEpoch is the unix time of id 0. An id is the second of its post, counted from weiboEpoch,
+// and 22 more bits.
 const weiboEpoch = 515483463
 
 var columns = []string{"repost", "comment", "like", "view"}
@@ -88,7 +89,7 @@ func generate(path string, args []string) error {
 	return out.Flush()
 }
 
-// realCounts reads reposts, comments and likes of ../shared/data/weibo_counts.csv.gz.
+// realCounts reads the reposts, comments and likes of posts from a gzipped CSV file.
 func realCounts(path string) ([][3]int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -134,7 +135,7 @@ func commands(in io.Reader) error {
 	return errors.Join(lines.Err(), out.Flush())
 }
 
-// disk prints "p50_us p99_us".
+// disk prints "p50_us p99_us" of reads that bypass the system's cache.
 func disk(path, count string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil || n <= 0 {
