@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/auth/audit"
 )
 
-// authConfig holds the settings of who may do what.
+// authConfig holds the settings of authentication and of the audit log.
 type authConfig struct {
 	Mode      auth.Mode
 	RootToken string
@@ -22,7 +22,7 @@ func (a *authConfig) add(c *config) {
 	c.flags.StringVar(&a.AuditLog, "audit-log", "", "file that gets a JSON line for each call that only an admin may make and each refused call, rotated at 64 MiB (default: none)")
 }
 
-// openAuth opens the audit log, and what tells callers apart unless that is off.
+// openAuth opens the audit log and, unless --auth is off, the authorizer.
 func (p *process) openAuth(c *config) (err error) {
 	if c.Auth.AuditLog != "" {
 		if p.audit, err = audit.Open(c.Auth.AuditLog, p.registry, p.logger); err != nil {
@@ -39,7 +39,7 @@ func (p *process) openAuth(c *config) (err error) {
 	return err
 }
 
-// followUsers makes the node know the users of its cluster until closeAuth.
+// followUsers keeps the authorizer up to date with the users of the cluster until closeAuth.
 func (p *process) followUsers() {
 	if p.auth == nil {
 		return
@@ -53,7 +53,7 @@ func (p *process) followUsers() {
 	p.unfollow = func() { cancel(); <-ended }
 }
 
-// closeAuth ends what openAuth and followUsers began.
+// closeAuth ends followUsers and closes the audit log.
 func (p *process) closeAuth() error {
 	if p.unfollow != nil {
 		p.unfollow()

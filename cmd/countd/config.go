@@ -40,9 +40,8 @@ const (
 	coldCacheMin = 1 << 20
 )
 
-// config is everything that an operator can choose. Each field is one setting
-// with one name, which is its flag, its key in the file and, in capitals with
-// underscores, its environment variable.
+// config holds the settings. The name of a setting is its flag, its key in the file and, in
+// capitals with underscores, its environment variable.
 type config struct {
 	DataDir       string
 	HTTPAddr      string
@@ -218,7 +217,7 @@ func (c *config) validate() error {
 }
 
 // validateSecrets refuses a directory of sources' files that has files of the node: an admin of the
-// HTTP API can have the node send what is in it to any address.
+// HTTP API can make the node send files of that directory to any address.
 func (c *config) validateSecrets() error {
 	if c.SourceSecrets == "" {
 		return nil
@@ -282,13 +281,12 @@ func (c *config) neverOr1s(name string, is time.Duration) error {
 	return nil
 }
 
-// bad returns the error for a setting whose value cannot be used, with where
-// the value came from.
+// bad returns the error for an invalid setting, with the source of its value.
 func (c *config) bad(name, problem string) error {
 	return &configError{fmt.Sprintf("%s (%s): %s", name, c.sources[name], problem)}
 }
 
-// configError is an error of the operator's settings, as against one of running.
+// configError is a mistake in the settings or arguments; countd exits with exitUsage.
 type configError struct{ problem string }
 
 func (e *configError) Error() string { return e.problem }
@@ -363,12 +361,12 @@ func (c *config) logger() *slog.Logger { return c.loggerTo(os.Stderr) }
 func (c *config) loggerTo(w io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, is := a.Value.Any().(error); is {
-			a.Value = slog.StringValue(err.Error()) // its other forms may have a stack
+			a.Value = slog.StringValue(err.Error()) // %+v of an error may have a stack
 		}
-		if a.Value.Kind() == slog.KindDuration { // JSON would have its nanoseconds
+		if a.Value.Kind() == slog.KindDuration { // JSON would show nanoseconds
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		}
-		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft's, of a duration: a line has one time
+		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft logs a duration under this key, and a line has one time
 			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {

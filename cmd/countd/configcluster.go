@@ -10,11 +10,10 @@ import (
 	"github.com/countd/countd/cluster"
 )
 
-// replaceAfterMax bounds --replace-after: a cluster that waits for longer has
-// given its replica up.
+// replaceAfterMax bounds --replace-after: a node that is away for longer does not return.
 const replaceAfterMax = 30 * 24 * time.Hour
 
-// validateCluster checks the settings that are of this node among others.
+// validateCluster checks the settings about the cluster of this node.
 func (c *config) validateCluster() error {
 	for _, addr := range c.Join {
 		if problem := addrProblem(addr, true); problem != "" {
@@ -66,7 +65,7 @@ func addrProblem(addr string, dialled bool) string {
 	return ""
 }
 
-// hostOf returns the host of an address that addrProblem finds no fault with.
+// hostOf returns the host of a valid address.
 func hostOf(addr string) string {
 	host, _, _ := net.SplitHostPort(addr)
 	return host
@@ -77,6 +76,6 @@ func loopback(addr string) bool {
 	return hostOf(addr) == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// several reports whether the settings would make a new node a member of a cluster of
-// several nodes.
+// several reports whether a new node with these settings forms or joins a cluster of several
+// nodes.
 func (c *config) several() bool { return len(c.Join) > 0 || c.Expect > 1 }

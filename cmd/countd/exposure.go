@@ -13,14 +13,14 @@ import (
 // resolveTimeout bounds the search for the addresses of a host.
 const resolveTimeout = 5 * time.Second
 
-// openPort is a port that anybody may use who reaches it.
+// openPort is a port that everybody who reaches it may use.
 type openPort struct {
 	setting, addr string
 	lacks         []string // the settings that would close it
 }
 
-// openPorts returns the ports beyond loopback that anybody may use. authenticates reports
-// whether clients must show who they are.
+// openPorts returns the open ports beyond loopback. authenticates reports whether clients must
+// show a token.
 func (c *config) openPorts(authenticates bool) []openPort {
 	var client, peer, gossip []string
 	if !c.TLS.set() {

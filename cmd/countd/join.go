@@ -40,9 +40,8 @@ func (p *process) startGossip(c *config) error {
 	return err
 }
 
-// join returns once the node has a cluster: it forms one alone or with other nodes, or
-// joins one. If it had to ask other nodes, it has used up the cluster port and returns nil
-// for it.
+// join forms a cluster, alone or with other nodes, or joins one. It returns nil for the port
+// if it has closed it: the bootstrap server takes it to ask other nodes.
 func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	id := &p.dir.Identity
 	if id.ClusterID != "" {
@@ -92,8 +91,8 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.Bo
 	return former, bootstrap, err
 }
 
-// promises stores the state of a node without a cluster in the data directory, and lets the
-// node join the cluster of the nodes that it has promised to form one with.
+// promises stores the promises of a node without a cluster in the data directory. Gossip then
+// trusts the nodes with which this node has promised to form a cluster.
 type promises struct {
 	*cluster.DataDir
 	gossip *cluster.Gossip
@@ -197,7 +196,7 @@ func (p *process) place(settings cluster.PlanSettings) func(*catalog.View, int) 
 	}
 }
 
-// nodeCatalog is the catalog as admissions see it.
+// nodeCatalog reads and changes the catalog for admissions.
 type nodeCatalog struct{ node *shard.Node }
 
 func (c nodeCatalog) Nodes() map[string]catalog.Node { return c.node.Catalog().Nodes }

@@ -13,17 +13,17 @@ const (
 	// without pointers, so a cycle costs little more than the headers of their segments. A
 	// higher target would save little time and cost memory in proportion to the tables.
 	gcPercent = 25
-	// gcHeadroomBytes is the least room that a cycle leaves. A quarter of a small heap would
-	// be filled, and collected, many times a second.
+	// gcHeadroomBytes is the least growth between two cycles. A small heap grows by a quarter
+	// many times a second.
 	gcHeadroomBytes = 64 << 20
-	// gcTick is how often the goal follows the heap.
+	// gcTick is how often the target is adjusted to the heap.
 	gcTick = time.Second
-	// restBytes is the most that an idle process allocates in a gcTick: a few times the
+	// idleBytes is the most that an idle process allocates in a gcTick: a few times the
 	// allocations of timers and heartbeats.
-	restBytes = 1 << 20
-	// restTicks is how many idle gcTicks pass before the memory of the previous load is
+	idleBytes = 1 << 20
+	// idleTicks is how many idle gcTicks pass before the memory of the previous load is
 	// returned to the system.
-	restTicks = 30
+	idleTicks = 30
 )
 
 // tuneCollector sets the collector for a heap of tables under a limit, 0 for none, and
@@ -36,7 +36,7 @@ func tuneCollector(limit uint64) uint64 {
 	}
 	bounded := limit > 0 && os.Getenv("GOMEMLIMIT") == ""
 	percent := 0
-	var rest rest
+	var idle idleness
 	follow := func() {
 		live := readBytes("/gc/heap/live:bytes")
 		if p := percentFor(live, limit); p != percent {
@@ -46,7 +46,7 @@ func tuneCollector(limit uint64) uint64 {
 		if bounded {
 			debug.SetMemoryLimit(int64(runtimeLimit(live, limit)))
 		}
-		if rest.begins(readBytes("/gc/heap/allocs:bytes")) {
+		if idle.begins(readBytes("/gc/heap/allocs:bytes")) {
 			debug.FreeOSMemory()
 		}
 	}
@@ -83,24 +83,24 @@ func runtimeLimit(live, limit uint64) uint64 {
 	return heap + heap/8 + gcHeadroomBytes
 }
 
-// rest detects that a process is idle after a load. The runtime keeps the memory in which it
-// collected, as much as the target allows; an idle process does not need it.
-type rest struct {
+// idleness detects that a process is idle after a load. The runtime keeps as much free memory as
+// the target allows, and an idle process does not need it.
+type idleness struct {
 	allocated uint64 // of all time, at the last tick
-	quiet     int    // ticks since the load, restTicks at most
+	quiet     int    // ticks since the load, idleTicks at most
 }
 
 // begins is called once a gcTick with the total of allocated bytes, and reports whether an
 // idle phase begins.
-func (r *rest) begins(allocated uint64) bool {
-	loaded := allocated-r.allocated > restBytes
+func (r *idleness) begins(allocated uint64) bool {
+	loaded := allocated-r.allocated > idleBytes
 	r.allocated = allocated
 	switch {
 	case loaded:
 		r.quiet = 0
-	case r.quiet < restTicks:
+	case r.quiet < idleTicks:
 		r.quiet++
-		return r.quiet == restTicks
+		return r.quiet == idleTicks
 	}
 	return false
 }

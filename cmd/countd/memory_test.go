@@ -40,19 +40,19 @@ func TestPercentUnderALimit(t *testing.T) {
 // Memory is given back once after each load, when little was allocated for long
 // enough.
 func TestRestBeginsOnceALoad(t *testing.T) {
-	var r rest
+	var r idleness
 	allocated := uint64(1 << 30)
 	r.begins(allocated)
 	for load := range 3 {
-		for tick := range 4 * restTicks {
-			allocated += restBytes
-			if got, want := r.begins(allocated), tick == restTicks-1; got != want {
+		for tick := range 4 * idleTicks {
+			allocated += idleBytes
+			if got, want := r.begins(allocated), tick == idleTicks-1; got != want {
 				t.Errorf("after load %d, tick %d: begins %t", load, tick, got)
 			}
 		}
-		for range restTicks / 2 { // a load with a pause that is too short
+		for range idleTicks / 2 { // a load with a pause that is too short
 			paused := r.begins(allocated)
-			allocated += restBytes + 1
+			allocated += idleBytes + 1
 			if r.begins(allocated) || paused {
 				t.Errorf("rests within load %d", load+1)
 			}

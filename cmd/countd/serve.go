@@ -36,14 +36,14 @@ const (
 	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
 	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
-	// lateTimeout is for a step that heeds its timeout to return.
+	// lateTimeout is how long a step may take to return after its timeout.
 	lateTimeout = 500 * time.Millisecond
 )
 
 const (
-	// shutdownDelayDefault suits proxies that probe each second or are told of refused requests.
+	// shutdownDelayDefault suits proxies that probe each second, or that retry refused requests.
 	shutdownDelayDefault = time.Second
-	// shutdownDelayMax bounds a delay that was meant in another unit.
+	// shutdownDelayMax catches a delay in the wrong unit.
 	shutdownDelayMax = 10 * time.Minute
 )
 
@@ -191,8 +191,7 @@ func listenAt(what, setting, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// taken reports whether an address is in use, over TCP or UDP. It is for an error that does not
-// say so.
+// taken reports whether an address is in use, over TCP or UDP. Errors of gossip do not say so.
 func taken(addr string) bool {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {
@@ -205,7 +204,7 @@ func taken(addr string) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(errUDP, syscall.EADDRINUSE)
 }
 
-// inUse adds to the error of an address that is in use which setting takes another one.
+// inUse adds the remedy to the error of an address that another process has.
 func inUse(err error, setting string) error {
 	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
 }
@@ -366,7 +365,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	return p.beginServing(c)
 }
 
-// openFailed names the setting that a node without room was held to.
+// openFailed adds the remedy to the error of a full disk.
 func openFailed(err error) error {
 	if errors.Is(err, shard.ErrDiskFull) {
 		return fmt.Errorf("cannot open node: %w: free some of the disk, or give a lower --disk-reserve", err)
@@ -460,7 +459,7 @@ func (p *process) stop(delay time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// endReaders makes the readers of sources end.
+// endReaders stops the readers of sources.
 func (p *process) endReaders(ctx context.Context) error {
 	p.sources.Close(ctx)
 	return nil
@@ -501,7 +500,7 @@ func (p *process) openRedis(l net.Listener) error {
 	return nil
 }
 
-// shutServers makes both servers finish the requests in flight.
+// shutServers waits until both servers have finished the requests in flight.
 func (p *process) shutServers(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { // ends with ctx at the latest

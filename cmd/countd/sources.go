@@ -24,9 +24,8 @@ const (
 	fileBytesMax = 64 << 10
 )
 
-// resolve completes c, whose command line is parsed, from the sources below
-// that: flag over environment over file over default. lookup is os.LookupEnv.
-// Every error is a configError.
+// resolve completes the settings that the command line does not have. A variable wins over the
+// file, and the file over the default. lookup is os.LookupEnv. Every error is a configError.
 func (c *config) resolve(lookup func(string) (string, bool)) error {
 	if c.file == "" {
 		c.file, _ = lookup(envName(configFlag))
@@ -76,9 +75,9 @@ func envName(setting string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }
 
-// strayEnv returns the variables of environ that look like settings and are none. They cause
-// a warning, not an error: an orchestrator sets variables such as COUNTD_SERVICE_HOST of its
-// own for a service named countd.
+// strayEnv returns the variables of environ that look like settings but are not. They cause a
+// warning, not an error: for a service named countd, an orchestrator sets variables such as
+// COUNTD_SERVICE_HOST.
 func (c *config) strayEnv(environ []string) []string {
 	known := map[string]bool{envName(configFlag): true}
 	c.flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })

@@ -10,9 +10,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// starting is the Backend of the servers, which start before the node does, until they have it.
-// It answers /healthz, reports at /readyz what the node waits for, and refuses other requests
-// like a shard without a leader.
+// starting is the Backend of the servers until the node is open. It answers /healthz, reports at
+// /readyz why the node waits, and refuses other requests like a shard without a leader.
 type starting struct {
 	api.Backend // nil: its calls have a keyspace, and there is none yet
 	waiting     atomic.Pointer[func() string]

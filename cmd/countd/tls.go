@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -24,7 +23,7 @@ type tlsFiles struct{ Cert, Key, CA string }
 
 func (f tlsFiles) set() bool { return f.Cert != "" }
 
-// scheme returns that of URLs of nodes with such a certificate.
+// scheme returns the scheme of the URLs of this node.
 func (f tlsFiles) scheme() string {
 	if f.set() {
 		return "https"
@@ -45,7 +44,7 @@ func (c *config) tlsFlags() {
 	c.flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses beyond loopback without TLS, --auth enforce and gossip keys: anybody who reaches them may read and change everything")
 }
 
-// validateTLS checks that files come together.
+// validateTLS refuses a file without the files that it needs.
 func (c *config) validateTLS() error {
 	for _, f := range []struct{ name, value, with, other string }{
 		{"tls-key", c.TLS.Key, "tls-cert", c.TLS.Cert},
@@ -67,7 +66,7 @@ func (c *config) validateTLS() error {
 	return nil
 }
 
-// transport is TLS as the process was started with it. The zero transport has none.
+// transport holds the certificates of the process. The zero transport has no TLS.
 type transport struct {
 	clients *certs.Source // nil without --tls-cert
 	peers   *certs.Peers  // nil without --cluster-tls-cert
@@ -128,7 +127,7 @@ func (t *transport) listen(l *certs.Listener) net.Listener {
 	return l
 }
 
-// problems returns what an operator should mend about the certificates.
+// problems returns the problems of the certificates that an operator should solve.
 func (t *transport) problems() (all []string) {
 	if t.clients != nil {
 		all = append(all, t.clients.Problem(time.Now()))
@@ -155,7 +154,7 @@ func (p *process) reloadOn(signals <-chan os.Signal) {
 	}
 }
 
-// reload reads the files now. What cannot be used is logged.
+// reload reads the files again. Package certs logs the files that it cannot use.
 func (t *transport) reload() {
 	if t.clients != nil {
 		_ = t.clients.Reload()
@@ -165,7 +164,7 @@ func (t *transport) reload() {
 	}
 }
 
-// close ends the reading of the files.
+// close stops the watch over the files.
 func (t *transport) close() {
 	if t.clients != nil {
 		t.clients.Close()
@@ -185,7 +184,7 @@ func (p *process) dialPeer() rpc.DialPeer {
 	}
 }
 
-// peerName returns the node id of whoever is dialled, or "" if gossip does not know the
+// peerName returns the node id of the replica to at addr, or "" if gossip does not know the
 // address.
 func (p *process) peerName(addr, to string) string {
 	key, _ := catalog.ParseReplicaID(to)
@@ -201,10 +200,10 @@ func (p *process) peerName(addr, to string) string {
 	return name
 }
 
-// checkFiles returns an error for the first file of the settings that a start would refuse. It
-// does not check whom the certificates name.
+// checkFiles returns an error for the first file that a start would refuse. It does not check
+// the names in the certificates.
 func (c *config) checkFiles() error {
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	for _, one := range []struct {
 		setting, ca string
 		files       tlsFiles

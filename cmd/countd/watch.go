@@ -77,7 +77,7 @@ func (w *watcher) run() {
 func (w *watcher) view(now time.Time) events.View {
 	catalog, health := w.node.Catalog(), w.node.Health()
 	name := admin.Names(catalog)
-	v := events.View{At: now, Disk: events.Room(health.Disk), Memory: events.Room(health.Memory)}
+	v := events.View{At: now, Disk: events.Space(health.Disk), Memory: events.Space(health.Memory)}
 	dead := map[string]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
 		n := events.Node{Key: key, Name: name[key], State: string(catalog.Nodes[key].State)}

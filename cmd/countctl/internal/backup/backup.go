@@ -226,9 +226,9 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	return m, nil
 }
 
-// sources returns the sources as they are after all snapshots, so that their partitions are all that a
-// snapshot has. One that got another number since before is left out: shards have positions under
-// either, and a message between the two would count by both configurations, or by none.
+// sources returns the sources as they are after the last snapshot, so that they have each partition
+// of which a snapshot has a position. It leaves out a source whose number is not the one before:
+// shards have positions under both numbers, so a message between these would count twice or never.
 func (b *backup) sources(ctx context.Context, before []client.SavedSource) (kept []client.SavedSource, err error) {
 	after, err := b.server.Admin().SavedSources(ctx)
 	if err != nil {
@@ -266,14 +266,11 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 		k := keyspaces[at]
 		in.Columns, in.Floors = k.Columns, k.Floors
 		if len(k.DroppedColumns) > 0 {
-			in.Numbered = numberedColumns(k)
+			in.Numbered = k.Numbered()
 		}
 	}
 	return nil
 }
-
-// numberedColumns returns the columns of a keyspace by number, with "" for dropped ones.
-func numberedColumns(k client.Keyspace) []string { return k.Numbered() }
 
 // groupNumbers returns the numbers of the groups by name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {

@@ -535,7 +535,7 @@ func TestNumberedColumns(t *testing.T) {
 		{[]string{"a", "d"}, []int{1, 2}, []string{"a", "", "", "d"}},
 		{[]string{"a"}, []int{1}, []string{"a", ""}},
 	} {
-		if got := numberedColumns(client.Keyspace{Columns: c.columns, DroppedColumns: c.dropped}); !slices.Equal(got, c.want) {
+		if got := (client.Keyspace{Columns: c.columns, DroppedColumns: c.dropped}).Numbered(); !slices.Equal(got, c.want) {
 			t.Errorf("%q without %v: %q, want %q", c.columns, c.dropped, got, c.want)
 		}
 	}

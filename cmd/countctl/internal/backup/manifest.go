@@ -34,8 +34,8 @@ type manifest struct {
 	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
-	// Sources are those that were not made anew while the backup was under way. Their positions are in
-	// the files of the shards.
+	// Sources are those that did not change during the backup. Their positions are in the files of
+	// the shards.
 	Sources []client.SavedSource `json:"sources,omitempty"`
 }
 
@@ -118,7 +118,7 @@ func parseManifest(r io.Reader) (*manifest, error) {
 	return m, nil
 }
 
-// check reads a group's file whole and holds it against the manifest.
+// check compares the whole file of a group with the manifest.
 func (g *manifestGroup) check(dir string) error {
 	f, err := os.Open(filepath.Join(dir, g.File))
 	if err != nil {

@@ -42,8 +42,8 @@ In another cluster than that of the backup it creates the sources of the backup,
 continues where it was. Resume them once nothing reads their queues for the former cluster any more.
 In the same cluster, sources stay as they are, and each restored shard reads again what it lacks.
 
-Cursors beyond the end of the backup's board, as earlier versions of countctl saved them,
-are set back to its end, so that no later notice is hidden from a user.
+Cursors beyond the end of the backup's board are set back to its end, so that no later notice
+is hidden from a user.
 
 Shards forget all requests, and a restore does not bring back those of the backup. So a
 repeated request counts again, whatever its key or number, even one from before the backup.`,
@@ -161,8 +161,7 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	return verdict.Verdict()
 }
 
-// refuse returns the reason against the restore, before anything is changed: a new keyspace
-// could not be removed again.
+// refuse returns why the restore must not begin. It runs before anything changes.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
 	if r.there, err = r.server.Keyspaces(ctx); err != nil {
@@ -185,8 +184,8 @@ func (r *restore) refuse(ctx context.Context) error {
 	return r.mustBeEmpty(ctx)
 }
 
-// refuseSources returns why the sources of a backup of another cluster cannot be created. One that
-// was created from it before can be again.
+// refuseSources returns why the sources of a backup of another cluster cannot be created. A source
+// that an earlier restore created from the backup is no obstacle.
 func (r *restore) refuseSources(ctx context.Context) error {
 	nodes, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil || nodes.ClusterID == r.backup.ClusterID {
@@ -237,7 +236,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	r.moved = map[string][]string{}
 	for _, k := range r.backup.Keyspaces {
 		i := slices.IndexFunc(now, func(there client.Keyspace) bool { return there.Name == k.Name })
-		if i >= 0 && !k.lieAs(numberedColumns(now[i])) {
+		if i >= 0 && !k.sameNumbers(now[i].Numbered()) {
 			r.moved[k.Name] = k.inFiles()
 		}
 	}
@@ -245,8 +244,8 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
-// makeSources creates the sources of a backup of another cluster. It comes before the shards, which
-// then take their positions over.
+// makeSources creates the sources of a backup of another cluster. It runs before the shards are
+// restored, which then continue at their positions.
 func (r *restore) makeSources(ctx context.Context) error {
 	nodes, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {
@@ -272,14 +271,14 @@ func (k *manifestKeyspace) inFiles() []string {
 	return k.Columns
 }
 
-// lieAs reports whether each column of the files has the same number in the cluster.
-func (k *manifestKeyspace) lieAs(there []string) bool {
+// sameNumbers reports whether each column of the files has the same number in the cluster.
+func (k *manifestKeyspace) sameNumbers(there []string) bool {
 	columns := k.inFiles()
 	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
 }
 
 // columnsToChange returns the columns of a backup that a keyspace lacks, or has with another
-// floor. A floor that the backup lacks stays, because the backup may be older than floors.
+// floor. A floor that the backup lacks stays.
 func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
 	var changed []string
 	for _, column := range k.Columns {

@@ -195,8 +195,8 @@ func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*be
 	return report, err
 }
 
-// checkBenchTarget finds a wrong keyspace or column before the load does, and
-// counts that would be changed without having been meant.
+// checkBenchTarget refuses a wrong keyspace or column, and asks before the bench changes counts of
+// a keyspace that the command line does not name.
 func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bool) error {
 	server, err := c.Connect()
 	if err != nil {

@@ -60,25 +60,25 @@ func WriteKey(cmd *cobra.Command, key string, bytesMax int) (string, error) {
 	return key, nil
 }
 
-// unknownError is of a write that may have happened.
+// unknownError is the error of a write that may have happened.
 type unknownError struct {
-	what string // it did, if it did
-	key  string // to send it again with
+	what string // the write did, if it happened
+	key  string // with which to repeat it
 	err  error
 }
 
-// Unknown returns the error of a write that may have done what, with the key to send it
-// again with.
+// Unknown returns the error of a write that may have happened. what says what it did then; key
+// is the key with which to repeat it.
 func Unknown(what, key string, err error) error { return &unknownError{what, key, err} }
 
 func (e *unknownError) Error() string {
-	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // it repeats this text
+	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // the line below says the same
 	return fmt.Sprintf("it is unknown whether %s: %s; run it again with --key %s, so that it counts once", e.what, why, e.key)
 }
 
 func (e *unknownError) Unwrap() error { return e.err }
 
-// WithKeyRemedy adds what to do about a key that was refused.
+// WithKeyRemedy adds the remedy to the refusal of a key.
 func WithKeyRemedy(err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) {

@@ -60,18 +60,18 @@ func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.tellKind(cmd.Context(), *keyspace, run(cmd, args))
+		return c.explainKind(cmd.Context(), *keyspace, run(cmd, args))
 	}
 }
 
-// tellKind explains that a keyspace exists but is for another command.
-func (c *CLI) tellKind(ctx context.Context, name string, err error) error {
+// explainKind replaces the error for an unknown keyspace that exists but is of another kind.
+func (c *CLI) explainKind(ctx context.Context, name string, err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
 		return err
 	}
 	other := error(nil)
-	_ = c.WithServer(func(server *client.Client) error { // without an answer the first error is all there is
+	_ = c.WithServer(func(server *client.Client) error { // without an answer, err stays
 		list, failed := server.Keyspaces(ctx)
 		for _, k := range list {
 			if k.Name == name {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// LookEvery is how often a waiting command polls the cluster.
-	LookEvery = 200 * time.Millisecond
+	// PollEvery is how often a waiting command polls the cluster.
+	PollEvery = 200 * time.Millisecond
 	// operateRetryFor is longer than an election.
 	operateRetryFor = 10 * time.Second
 )
@@ -63,7 +63,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// GroupName is how a group is called, as in a plan.
+// GroupName returns the name of a group, as plans have it.
 func GroupName(g client.ClusterGroup) string {
 	if g.Keyspace == MetaKeyspace {
 		return MetaKeyspace

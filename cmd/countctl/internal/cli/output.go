@@ -18,7 +18,8 @@ const (
 	outputJSON  = "json"
 )
 
-// Answer prints the answer to a request, or returns that what it was to do failed.
+// Answer prints the answer to a request. If err is not nil, it returns err instead, with what the
+// request was to do.
 func (c *CLI) Answer(err error, what string, v any, rows func(*Table)) error {
 	if err != nil {
 		return fmt.Errorf("cannot %s: %w", what, err)

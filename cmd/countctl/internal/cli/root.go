@@ -87,7 +87,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 	return root
 }
 
-// checkGlobals ends the part of a run whose errors are of usage.
+// checkGlobals checks the global flags. Later errors are not of usage, unless they say so.
 func (c *CLI) checkGlobals() error {
 	if c.output != outputTable && c.output != outputJSON {
 		return Usagef("--output is table or json, not %q", c.output)

@@ -30,7 +30,7 @@ func (c *CLI) tlsFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.TLS.key, "cert-key", c.Env(keyEnv), "file with the key of --cert (PEM), if the key is not in that file; "+keyEnv+" sets it")
 }
 
-// Config returns how to speak TLS; nil if no flag says anything of it.
+// Config returns the configuration of TLS, or nil without any of the flags.
 func (f tlsFlags) Config() (*tls.Config, error) {
 	if f == (tlsFlags{}) {
 		return nil, nil
@@ -98,7 +98,7 @@ func (c *CLI) tokenFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.tokenFile, "token-file", c.Env(tokenFileEnv), "file with the token to send; "+tokenEnv+" may hold the token itself, which the file overrides")
 }
 
-// Token returns the token that calls bear, or "".
+// Token returns the token that calls send, or "".
 func (c *CLI) Token() (string, error) {
 	if c.tokenFile == "" {
 		return strings.TrimSpace(c.Env(tokenEnv)), nil

@@ -88,11 +88,7 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 			return err
 		}
 	}
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.ID
-	}
-	r.Say("%s are restarted one by one: drain, %s, wait until the node has caught up, undrain", strings.Join(names, ", "), r.exec)
+	r.Say("%s are restarted one by one: drain, %s, wait until the node has caught up, undrain", namesOf(nodes, ", "), r.exec)
 	if err := r.ConfirmRisk("Restart them?"); err != nil {
 		return err
 	}
@@ -114,6 +110,14 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 			t.Row(n.Node, fmt.Sprintf("%.1f", n.Seconds))
 		}
 	})
+}
+
+func namesOf(nodes []client.ClusterNode, sep string) string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.ID)
+	}
+	return strings.Join(names, sep)
 }
 
 func chosen(nodes []client.ClusterNode, only []string) ([]client.ClusterNode, error) {
@@ -229,14 +233,10 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) 
 			r.Say("%s is drained; end that with: countctl node undrain %s", n.ID, n.ID)
 		}
 	}
-	names := make([]string, len(left))
-	for i, n := range left {
-		names[i] = n.ID
-	}
-	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", strings.Join(names, ","), r.exec)
+	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", namesOf(left, ","), r.exec)
 }
 
-// away returns what a restarted node still lacks.
+// away returns why a restarted node is not back yet, or "".
 func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (string, error) {
 	now, there, err := nodeNow(ctx, r.server, n.Key)
 	switch {
@@ -254,8 +254,8 @@ func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (
 	return r.unsound(ctx, n.ID)
 }
 
-// unsound returns why the cluster cannot spare a node now. A drain of any node but but
-// counts too.
+// unsound returns why the cluster cannot spare a node now, or "". Only the node but may be
+// drained.
 func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
 	seen, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {

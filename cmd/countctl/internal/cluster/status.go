@@ -1,3 +1,11 @@
+// Package cluster owns the commands of operators: the state of nodes and groups, moves,
+// drains, upgrades, restarts, cold rows and verification. Each gives an order, waits until
+// the cluster has carried it out, and prints how far it is.
+//
+// It never carries out a step itself, and keeps no state between commands.
+//
+// Invariant: the cluster carries out each order by itself, so an interrupted command loses
+// nothing, and repeating a command changes nothing that is done.
 package cluster
 
 import (
@@ -16,12 +24,20 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
+// Commands returns the commands of this package.
+func Commands(c *cli.CLI) []*cobra.Command {
+	return []*cobra.Command{
+		statusCommand(c), nodeCommand(c), groupCommand(c), coldCommand(c), rebalanceCommand(c),
+		verifyCommand(c), upgradeCommand(c), rollingRestartCommand(c), debugCommand(c),
+	}
+}
+
 // statusOutput is the JSON output of status.
 type statusOutput struct {
 	Ready       bool                  `json:"ready"`
 	Why         string                `json:"why,omitempty"` // it is not ready
 	ClusterID   string                `json:"cluster_id"`
-	ClusterName string                `json:"cluster_name,omitempty"` // "" if the node asked was told none
+	ClusterName string                `json:"cluster_name,omitempty"` // "" for none
 	Version     client.ClusterVersion `json:"version"`
 	Nodes       []client.ClusterNode  `json:"nodes"`
 	Groups      []groupOutput         `json:"groups"`
@@ -63,7 +79,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("cannot find out whether the node is ready: %w", err)
 			}
-			out, err := look(ctx, server)
+			out, err := readState(ctx, server)
 			if err != nil && ready {
 				return fmt.Errorf("cannot read the cluster's state: %w", err)
 			}
@@ -86,7 +102,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 // waitReady polls until a node is ready, the wait is over or ctx ends.
 func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
 	end := time.Now().Add(wait)
-	err = cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
+	err = cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
 		ready, why, err = anyReady(ctx, server)
 		if err != nil && (!errors.Is(err, client.ErrNoAnswer) || time.Now().After(end)) {
 			return false, err
@@ -106,9 +122,9 @@ func anyReady(ctx context.Context, server *client.Client) (ready bool, why strin
 	return ready, why, err
 }
 
-// look collects the state of the cluster. If the node has no cluster yet, the state is
+// readState collects the state of the cluster. If the node has no cluster yet, the state is
 // empty.
-func look(ctx context.Context, server *client.Client) (statusOutput, error) {
+func readState(ctx context.Context, server *client.Client) (statusOutput, error) {
 	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
 	nodes, err := server.Admin().ClusterNodes(ctx)
 	if err != nil {

@@ -121,7 +121,7 @@ func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 	v := newVerification()
 	var out VerifyOutput
 	end := time.Now().Add(wait)
-	err := cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
+	err := cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
 		groups, err := server.Admin().ClusterGroups(ctx)
 		if err != nil {
 			return false, fmt.Errorf("cannot list the groups: %w", err)

@@ -34,7 +34,7 @@ func goesOn(err error, format string, args ...any) error {
 // waits while a node does not answer.
 func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
-	return cli.Poll(ctx, cli.LookEvery, func() (bool, error) {
+	return cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
 		waitsFor, err := look(ctx)
 		switch {
 		case err == nil && waitsFor == "":

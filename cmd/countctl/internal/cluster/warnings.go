@@ -29,7 +29,7 @@ type warning struct {
 	Text string `json:"text"`
 
 	node, group string // the subject, if others may have the same code
-	many        string // what a line says of several: "are dead"
+	many        string // text about several subjects: "are dead"
 }
 
 // findings gathers warnings.

@@ -1,3 +1,10 @@
+// Package counters owns the commands that read and write counts, and those on keyspaces: it
+// parses ids, columns and values, and prints rows.
+//
+// It never repeats a write of unknown outcome under another key.
+//
+// Invariant: it sends each write once, under a key, and prints the key if the outcome is
+// unknown, so that the caller can repeat the command under the key and count once.
 package counters
 
 import (
@@ -10,6 +17,14 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
+// Commands returns the commands of this package.
+func Commands(c *cli.CLI) []*cobra.Command {
+	return []*cobra.Command{
+		getCommand(c), mgetCommand(c), topCommand(c), incrCommand(c), opsCommand(c), setCommand(c),
+		deleteCommand(c), keyspaceCommand(c),
+	}
+}
+
 func getCommand(c *cli.CLI) *cobra.Command {
 	var keyspace string
 	var o client.ReadOptions
@@ -18,7 +33,7 @@ func getCommand(c *cli.CLI) *cobra.Command {
 		Short:   "Print one row; a row never written has zeros",
 		Example: "  countctl get 4467107636950632",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
+			return readIDs(c, args, func(server *client.Client, ids []client.ID) error {
 				if len(ids) != 1 {
 					return cli.Usagef("get takes one id, not %d; mget takes many", len(ids))
 				}
@@ -46,7 +61,7 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 		Short:   "Print rows in the order asked; - reads ids from standard input",
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readIDs(c, cmd, args, o, func(server *client.Client, ids []client.ID) error {
+			return readIDs(c, args, func(server *client.Client, ids []client.ID) error {
 				rows := rowsOutput{Results: []client.Row{}}
 				for some := range slices.Chunk(ids, client.GetIDsMax) {
 					page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
@@ -65,8 +80,8 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// readIDs has read work on the ids of a command line whose flags are right.
-func readIDs(c *cli.CLI, cmd *cobra.Command, args []string, o client.ReadOptions, read func(*client.Client, []client.ID) error) error {
+// readIDs calls read with the ids of a command line.
+func readIDs(c *cli.CLI, args []string, read func(*client.Client, []client.ID) error) error {
 	ids, err := c.IDs(args)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func TestReader(t *testing.T) {
 		{"no last line end", "a,b\n1,2", []string{"2|1|2"}},
 		{"empty lines", "a,b\n\n1,2\n\r\n3,4\n\n", []string{"3|1|2", "5|3|4"}},
 		{"quotes over lines", "a,b\n\"x\ny\",2\n3,4\n", []string{"2|x\ny|2", "4|3|4"}},
-		{"bad record", "a,b\n1,2\"\n3,4\n", []string{`line 2: bare " in non-quoted-field ← 1,2"`, "3|3|4"}},
+		{"bad record", "a,b\n1,2\"\n3,4\n", []string{`f:2: bare " in non-quoted-field ← 1,2"`, "3|3|4"}},
 		{"other number of fields", "a,b\n1\n1,2,3\n3,4\n", []string{
 			"f:2: has 1 fields, the header has 2 ← 1", "f:3: has 3 fields, the header has 2 ← 1,2,3", "4|3|4"}},
 		{"open quote", "a,b\n1,2\n\"3,4\n5,6\n", []string{"2|1|2", "f:3: a quote opened here breaks at line 4"}},

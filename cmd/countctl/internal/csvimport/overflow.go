@@ -17,8 +17,8 @@ const (
 	overflowIDsShown = 5
 )
 
-// Overflows are the rows that a server was sent and did not add, or perhaps did
-// not, because the sum of an id would not fit int64.
+// Overflows are the rows that the server did not add, or perhaps did not add, because the sum of
+// an id does not fit int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
 	Unknown OverflowRows `json:"unknown,omitzero"` // some were not: the answer that named them was lost
@@ -40,7 +40,7 @@ func (o Overflows) String() string {
 		text = append(text, fmt.Sprintf("not added, because the sum does not fit a signed 64-bit integer: %v", r))
 	}
 	if r := o.Unknown; r.Rows > 0 {
-		text = append(text, fmt.Sprintf("some not added for that cause, and the answer that told which was lost: %v", r))
+		text = append(text, fmt.Sprintf("some not added for that cause, and the answer that named them was lost: %v", r))
 	}
 	return strings.Join(text, "; ")
 }

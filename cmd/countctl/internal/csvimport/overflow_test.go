@@ -38,7 +38,7 @@ func TestOverflowsOfAnswers(t *testing.T) {
 			"not added, because the sum does not fit a signed 64-bit integer: 3 rows of id 40, 48"},
 		"unknown": {[]client.ID{7}, []client.WriteResult{unknown(7)},
 			Overflows{Unknown: OverflowRows{1, []client.ID{7}}},
-			"some not added for that cause, and the answer that told which was lost: 1 row of id 7"},
+			"some not added for that cause, and the answer that named them was lost: 1 row of id 7"},
 		"two cuts": {[]client.ID{1, 2, 3}, []client.WriteResult{refused(2), refused(1, 2)},
 			Overflows{Refused: OverflowRows{3, []client.ID{2, 1}}},
 			"not added, because the sum does not fit a signed 64-bit integer: 3 rows of id 2, 1"},

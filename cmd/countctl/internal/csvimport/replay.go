@@ -132,8 +132,7 @@ func (r *Replay) pass(line int64) {
 	r.filling.after.Rejected++
 }
 
-// hand lets the cut go that is being filled, unless it is empty, and begins the
-// next one.
+// hand queues the cut that is being filled, unless it is empty, and begins the next one.
 func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	full := r.filling
 	if full.rows() == 0 {

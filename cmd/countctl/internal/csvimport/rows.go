@@ -17,7 +17,7 @@ type rowParser struct {
 	fields  []int // of the columns
 	columns []Column
 	format  Format
-	gone    []string // columns that the keyspace has no more: their increments count for nothing
+	gone    []string // columns that the keyspace no longer has: their increments count for nothing
 }
 
 // newRowParser finds the columns in the file's header.

@@ -39,7 +39,7 @@ type State struct {
 	Cluster  string           `json:"cluster"` // id of the cluster that the address led to
 	Keyspace string           `json:"keyspace"`
 	// FirstGroup is the number of the keyspace's first Raft group, which no other keyspace
-	// ever has; 0 if the server did not tell.
+	// ever has; 0 if the server did not report it.
 	FirstGroup uint32       `json:"first_group,omitempty"`
 	IDColumn   string       `json:"id_column"`
 	Events     EventColumns `json:"events,omitzero"` // of KindEvents, whose Columns map events
@@ -78,17 +78,10 @@ type Session struct {
 	Done        bool    `json:"done,omitempty"`
 }
 
-// Begin describes an import that has not begun: s without a place.
-func (s State) Begin() State {
-	s.Version, s.Position, s.Rejects, s.Session, s.Overflows, s.Fence = stateVersion, Position{}, "", nil, Overflows{}, fence.Fence{}
-	return s
-}
-
-// BeginAfter is Begin for a run of absolute values that uses the progress file of an earlier
-// run, of whatever import: writes of that run may still be under way.
-func (s State) BeginAfter(before State) State {
-	s = s.Begin()
-	s.Fence = before.Fence
+// Begin describes an import that has not begun. before is the progress file of an earlier run of
+// any import, or zero: writes of that run may still be under way.
+func (s State) Begin(before State) State {
+	s.Version, s.Fence = stateVersion, before.Fence
 	return s
 }
 
@@ -102,7 +95,7 @@ func (s *State) ofMembers() bool { return s.Kind == KindMembers || s.Kind == Kin
 // BeginSession describes one whose increments have not begun, under a name that
 // was never used.
 func (s State) BeginSession(batchRows int, tickSeconds float64) State {
-	s = s.Begin()
+	s = s.Begin(State{})
 	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
 	return s
 }
@@ -157,18 +150,17 @@ func (s State) madeAgain(other State) bool {
 	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
 }
 
-// MadeAgain reports whether s differs from other, the present import, in nothing but that the
-// keyspace was dropped and made again.
+// MadeAgain reports whether s is the present import, other, except that the keyspace was dropped
+// and made again.
 func (s State) MadeAgain(other State) bool {
 	again := s.madeAgain(other)
 	s.FirstGroup = other.FirstGroup
 	return again && s.SameImport(other)
 }
 
-// mapsOtherwise reports whether the present import, other, maps columns in another way. A
-// session keeps the columns with which it began, whatever columns the keyspace has by now:
-// they determine which rows are bad, and thereby the cuts. Values begin anew, which is always
-// right.
+// mapsOtherwise reports whether the present import, other, maps columns in another way. A session
+// keeps the columns with which it began, even if the keyspace changes: they determine which rows
+// are bad, and thereby the cuts. An import of values begins anew instead, which is always right.
 func (s State) mapsOtherwise(other State) bool {
 	if s.Adds() {
 		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)

@@ -65,9 +65,6 @@ type Writer struct {
 
 // NewWriter returns a writer of the run of f, which repeats each write by retry.
 func NewWriter(f Fence, retry client.Retry) *Writer {
-	if f.Producer == "" {
-		f = New()
-	}
 	w := &Writer{producer: f.Producer, retry: retry}
 	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
 	if f.Base > 0 {

@@ -41,7 +41,7 @@ func watchMemory(cfg *Config) (*memoryWatch, error) {
 		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics", cfg: cfg,
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	before, err := w.look()
+	before, err := w.sample()
 	if err != nil {
 		return nil, fmt.Errorf("cannot see the server's memory: %w", err)
 	}
@@ -60,7 +60,7 @@ func (w *memoryWatch) run() {
 		case <-w.quit:
 			return
 		}
-		if now, err := w.look(); err == nil { // the report counts the errors of a server that is gone
+		if now, err := w.sample(); err == nil { // the report counts the errors of a server that is gone
 			w.seen.MaxBytes = max(w.seen.MaxBytes, now)
 		}
 	}
@@ -74,8 +74,8 @@ func (w *memoryWatch) stop() *Memory {
 	return &w.seen
 }
 
-// look returns the resident bytes of the server's process.
-func (w *memoryWatch) look() (uint64, error) {
+// sample returns the resident bytes of the server's process.
+func (w *memoryWatch) sample() (uint64, error) {
 	req, resp := newRequest(w.cfg, http.MethodGet, w.uri), &fasthttp.Response{}
 	if err := w.http.Do(req, resp); err != nil {
 		return 0, err

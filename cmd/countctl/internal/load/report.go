@@ -68,17 +68,20 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 	r := &Report{
 		Op: cfg.Op, Dist: cfg.IDs.Dist, IDs: cfg.IDs.size(), Keyspace: cfg.Keyspace,
 		Concurrency: cfg.Concurrency, Rate: cfg.Rate, Seconds: end.Sub(clock.start).Seconds(),
-		Errors: map[string]int64{},
 	}
-	reads, writes, late, answers := newTally(), newTally(), newHistogram(), newHistogram()
+	reads, writes, all, late, answers := newTally(), newTally(), newTally(), newHistogram(), newHistogram()
 	for _, w := range workers {
 		reads.merge(w.reads)
 		writes.merge(w.writes)
 		late.Merge(w.late)
 		answers.Merge(w.answers)
 	}
-	r.add(reads)
-	r.add(writes)
+	all.merge(reads)
+	all.merge(writes)
+	r.Requests, r.Ops, r.Refused, r.UnknownOps, r.Resent, r.Errors = all.ok, all.ops, all.refused, all.unknown, all.resent, all.errors
+	for _, n := range all.errors {
+		r.Failed += n
+	}
 	if cfg.Op == Page || cfg.Op == Polls || cfg.Op == Mixed {
 		r.Page = cfg.Page
 	}
@@ -96,13 +99,11 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 	if cfg.Duration > 0 && end.Sub(clock.start) > cfg.Duration {
 		end = clock.start.Add(cfg.Duration) // later answers only complete earlier requests
 	}
-	all := reads.latency
-	all.Merge(writes.latency)
 	clock.unsent(end, func(waited time.Duration) {
 		r.Unsent++
-		record(all, waited)
+		record(all.latency, waited)
 	})
-	r.LatencyUS = percentiles(all)
+	r.LatencyUS = percentiles(all.latency)
 	r.RequestsPerSecond = float64(r.Requests) / r.Seconds
 	r.OpsPerSecond = float64(r.Ops) / r.Seconds
 	return r
@@ -117,17 +118,5 @@ func (t *tally) merge(from *tally) {
 	t.resent += from.resent
 	for code, n := range from.errors {
 		t.errors[code] += n
-	}
-}
-
-func (r *Report) add(t *tally) {
-	r.Requests += t.ok
-	r.Ops += t.ops
-	r.Refused += t.refused
-	r.UnknownOps += t.unknown
-	r.Resent += t.resent
-	for code, n := range t.errors {
-		r.Errors[code] += n
-		r.Failed += n
 	}
 }

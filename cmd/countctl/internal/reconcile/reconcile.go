@@ -125,7 +125,7 @@ const (
 	triesMax = 30     // of a row, or until the source has caught up
 )
 
-// Truth is what rows should be. It is changed by Compare.
+// Truth is what rows should be. Compare changes it.
 type Truth struct {
 	columns int
 	at      map[uint64]int // index of a row
@@ -184,7 +184,7 @@ func Compare(ctx context.Context, server Server, truth *Truth, at map[uint32]Pos
 	return c.all(ctx, ids)
 }
 
-// Again compares the rows that differed once more.
+// Again compares once more the rows that differed.
 func (r *Result) Again(ctx context.Context) (*Result, error) {
 	var ids []uint64
 	for _, d := range r.Drifts {
@@ -193,7 +193,7 @@ func (r *Result) Again(ctx context.Context) (*Result, error) {
 	return r.comparison.all(ctx, slices.Compact(ids))
 }
 
-// Still compares the rows that differed once more, and returns the drifts that are as they were.
+// Still compares once more the rows that differed, and returns the drifts that did not change.
 func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 	again, err := r.Again(ctx)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Pattern says which keys of Redis are counts, and of what:
+// Pattern describes keys of Redis that are counts, and the rows and columns that they count:
 //
 //	like:{id}=posts:like        a string a post, in column like; or a set, by its size
 //	post:{id}:{column}=posts    a string or set a count; the key names the column

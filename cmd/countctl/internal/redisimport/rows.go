@@ -46,8 +46,8 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 	return cell{id, column, name}, true
 }
 
-// match is that of the page's pattern. A key with a bad id matches too, unless it is a key of
-// another pattern.
+// match matches a key with the page's pattern. A key with a bad id matches too, unless another
+// pattern matches it with a number.
 func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err error) {
 	id, column, ok, err = r.page.pattern.match(key)
 	if err == nil {

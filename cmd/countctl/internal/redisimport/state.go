@@ -29,7 +29,7 @@ type State struct {
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
 	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No other
-	// keyspace ever has such a number; one that the server did not tell is missing.
+	// keyspace ever has such a number; one that the server did not report it is missing.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
 	// Fence is that of all runs which used this file.
 	Fence fence.Fence `json:"fence,omitzero"`
@@ -53,20 +53,10 @@ type Place struct {
 	Cursor  uint64 `json:"cursor"`  // of its SCAN
 }
 
-// Begin returns the state of an import that has not begun.
-func (s State) Begin() State {
-	s.Version, s.Place = stateVersion, Place{}
-	s.Keys, s.Values, s.Ignored, s.Bad = 0, 0, 0, 0
-	s.Expiring, s.ExpiringKeys = 0, nil
-	s.Given, s.Came, s.Left, s.Fence = nil, nil, nil, fence.Fence{}
-	return s
-}
-
-// BeginAfter is Begin for a run that uses the progress file of an earlier run, of whatever
-// import: writes of that run may still be under way.
-func (s State) BeginAfter(before State) State {
-	s = s.Begin()
-	s.Fence = before.Fence
+// Begin returns the state of an import that has not begun. before is the progress file of an
+// earlier run of any import, or zero: writes of that run may still be under way.
+func (s State) Begin(before State) State {
+	s.Version, s.Fence = stateVersion, before.Fence
 	return s
 }
 

@@ -102,7 +102,7 @@ func (f *listFlags) register(cmd *cobra.Command) {
 func moreRows(t *cli.Table, cursor string) {
 	if cursor != "" {
 		t.Gap()
-		t.Row("for more: --cursor " + cursor)
+		t.Row("next page: --cursor " + cursor)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestMembersCommands(t *testing.T) {
 		{"members check 8 1 3", "ID  MEMBER  IN\n1   8       true\n3   8       false\n"},
 		{"members check 8 1 -o json", `{"member":"8","ids":["1"],"results":[true]}` + "\n"},
 		{"members list 1", "ID  COUNT\n1   1\n\nMEMBER  AT\n8       AT\n"},
-		{"members of 8 --limit 1", "ID  AT\n2   AT\n\nfor more: --cursor CURSOR\n"},
+		{"members of 8 --limit 1", "ID  AT\n2   AT\n\nnext page: --cursor CURSOR\n"},
 		{"members of 8 --cursor CURSOR", "ID  AT\n1   AT\n"},
 		{"members add 1 7 --column view", "ID  MEMBER  CHANGED  COUNT\n1   7       true     1\n"},
 	} {

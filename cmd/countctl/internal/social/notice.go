@@ -87,7 +87,7 @@ func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// given is a flag's number, nil below 0.
+// given returns the number of a flag, or nil below 0.
 func given(n int64) *int64 {
 	if n < 0 {
 		return nil

@@ -60,10 +60,7 @@ func timelineRows(t *cli.Table, page client.PostPage) {
 
 // pageRows prints what follows the posts of a page.
 func pageRows(t *cli.Table, page client.PostPage) {
-	if page.Cursor != "" {
-		t.Gap()
-		t.Row("next page: --cursor " + page.Cursor)
-	}
+	moreRows(t, page.Cursor)
 	if len(page.UnreadableShards) > 0 {
 		t.Gap()
 		t.Row("shards of users that cannot be read:", page.UnreadableShards)

@@ -92,8 +92,8 @@ func unreadError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// idsOf returns the arguments of a command that its usage says are ids, each at its place. Rows and
-// members may come from standard input.
+// idsOf parses the arguments that the usage line calls ids, each at its place. Rows and members
+// may come from standard input.
 func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	ids, words := make([]client.ID, len(args)), strings.Fields(use)[1:]
 	for i, arg := range args {

@@ -1,14 +1,13 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/csv"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
 )
 
@@ -217,7 +217,8 @@ func allowCorrections(c *cli.CLI, found *reconcile.Result, most uint64) error {
 	return c.ConfirmRisk(fmt.Sprintf("Correct %s of rows, by up to %d?", cli.Counted(len(found.Drifts), "column"), largest))
 }
 
-// reconciled is a cluster that is compared; it is a reconcile.Server and a reconcile.Writer.
+// reconciled reads and corrects the rows of a cluster. It is a reconcile.Server and a
+// reconcile.Writer.
 type reconciled struct {
 	server           *client.Client
 	keyspace, source string
@@ -234,7 +235,7 @@ func (r *reconciled) scan(ctx context.Context) error {
 	})
 }
 
-// unchanged returns an error if rows are compared as they are, and the digests are others now.
+// unchanged returns an error if there is no source and the digests have changed.
 func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) error {
 	now, err := r.digests(ctx, r.source == "")
 	if err == nil && !maps.Equal(digests, now) {
@@ -429,21 +430,17 @@ func writeReport(path string, drifts []reconcile.Drift, columns []string) error 
 	if path == "" {
 		return nil
 	}
-	f, err := os.Create(path)
+	out, err := csvfile.Create(path)
 	if err != nil {
-		return fmt.Errorf("cannot write the report: %w", err)
+		return err
 	}
-	w := csv.NewWriter(f)
-	err = w.Write([]string{"id", "column", "want", "row", "drift"})
+	defer out.Abort()
+	err = out.Texts("id", "column", "want", "row", "drift")
 	for _, d := range drifts {
-		if err != nil {
-			break
-		}
-		err = w.Write([]string{strconv.FormatUint(d.ID, 10), columns[d.Column], strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), strconv.FormatInt(d.Add, 10)})
+		err = cmp.Or(err, out.Texts(strconv.FormatUint(d.ID, 10), columns[d.Column], strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), strconv.FormatInt(d.Add, 10)))
 	}
-	w.Flush()
-	if err = errors.Join(err, w.Error(), f.Close()); err != nil {
-		return fmt.Errorf("cannot write the report: %w", err)
+	if err != nil {
+		return err
 	}
-	return nil
+	return out.Commit()
 }

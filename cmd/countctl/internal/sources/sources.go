@@ -194,7 +194,7 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 		}
 	}()
 	var of client.Source
-	err := cli.Poll(ctx, cli.LookEvery, func() (done bool, err error) {
+	err := cli.Poll(ctx, cli.PollEvery, func() (done bool, err error) {
 		asked := time.Now()
 		of, err = server.Source(ctx, name)
 		switch {

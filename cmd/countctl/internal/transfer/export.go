@@ -123,11 +123,11 @@ func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) err
 	if path != cli.StreamName { // only rows may be written to it
 		err = c.Print(done, done.table)
 	}
-	return errors.Join(err, tellMissing(f.keyspace, done.UnreadableShards))
+	return errors.Join(err, missingError(f.keyspace, done.UnreadableShards))
 }
 
-// tellMissing names the shards that an export has left out.
-func tellMissing(keyspace string, shards []int) error {
+// missingError returns the error for shards that an export has left out, or nil.
+func missingError(keyspace string, shards []int) error {
 	if len(shards) == 0 {
 		return nil
 	}

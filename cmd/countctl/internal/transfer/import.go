@@ -125,7 +125,7 @@ func (o importOutput) table(t *cli.Table) {
 	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), cli.Grouped(o.Rejected), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
 }
 
-// importSource is a file that is open, and the server that its rows go to.
+// importSource is an open file, and the server for its rows.
 type importSource struct {
 	path     string
 	in       *csvfile.Reader

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/countd/countd/client"
@@ -12,30 +13,30 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// findPlace returns where the import begins: behind what an earlier run of the
-// same import did, or at the start. To begin again is always right, as values
-// are absolute, so a progress file of another import is only reported.
+// findPlace returns where the import begins: after the rows of an earlier run of the same import,
+// or at the start. It only reports the progress file of another import: values are absolute, so
+// it is always right to begin again.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, error) {
 	about, err := describe(ctx, s, f)
 	if err == nil {
 		err = s.mapColumns(&about, f)
 	}
 	if err != nil || f.state == "" {
-		return about.Begin(), err
+		return about.Begin(csvimport.State{}), err
 	}
 	before, found, err := readState(f)
 	if err != nil || !found {
-		return about.Begin(), err
+		return about.Begin(csvimport.State{}), err
 	}
 	if before.Session != nil {
 		return about, fmt.Errorf("%s is the progress file of increments, which keeps them from being added twice; name another --state", f.state)
 	}
 	if f.restart {
-		return about.BeginAfter(before), nil
+		return about.Begin(before), nil
 	}
 	if differ := before.Differences(about); len(differ) > 0 {
 		fmt.Fprintf(c.Err, "%s is of another import (other: %s): beginning at the first row\n", f.state, strings.Join(differ, "; "))
-		return about.BeginAfter(before), nil
+		return about.Begin(before), nil
 	}
 	if before.Position.Line > 0 {
 		fmt.Fprintf(c.Err, "going on after line %s of %s\n", cli.Grouped(before.Position.Line), s.path)
@@ -43,8 +44,8 @@ func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) 
 	return before, nil
 }
 
-// describe returns the source and the target of a run, without its columns, by which it
-// recognises the progress file of an earlier run.
+// describe returns the source and the target of a run, without its columns. A run recognises its
+// progress file by them.
 func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
 	about := f.about
 	about.Input, about.Addr = s.input, s.server.Addr()
@@ -92,8 +93,8 @@ func firstGroup(ctx context.Context, server *client.Client, cluster client.Clust
 	return 0, nil
 }
 
-// confirm returns what a run does at its end: it refuses to call the import done if the file
-// was written to, or the keyspace was dropped and made again, while the run went on.
+// confirm returns the last check of a run. It fails if, during the run, the file was written to
+// or the keyspace was dropped and made again.
 func (s *importSource) confirm(from csvimport.State, f importFlags) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.in.Unchanged(); err != nil {
@@ -154,7 +155,7 @@ func explainImport(err error, path string, f importFlags, s csvimport.Summary) e
 }
 
 // findSession returns the session of an earlier run, or a new one, and the columns of it that
-// the keyspace has no more. A session of another file or cluster stops the command: replacing
+// the keyspace no longer has. A session of another file or cluster stops the command: replacing
 // it would lose track of its requests in flight.
 func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, []string, error) {
 	about, err := describe(ctx, s, f)
@@ -196,4 +197,87 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 		fmt.Fprintf(c.Err, "dropped since the first run, so that nothing more is added to them: %s\n", strings.Join(missing, ", "))
 	}
 	return before, missing, nil
+}
+
+// mapColumns returns the columns of the file that go to columns of the keyspace, by --map. For a
+// replay, these are the events that count, with "" for one that counts for nothing. The session
+// keeps them: a column that is made later counts nothing of it.
+func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
+	if f.column != "" {
+		return []csvimport.Column{{File: f.member, Counter: f.column}}, cli.HasColumn(s.keyspace, f.column)
+	}
+	events := f.about.Kind == csvimport.KindEvents
+	pairs := "FILE=KEYSPACE"
+	if events {
+		pairs = "EVENT=COLUMN"
+	}
+	var columns []csvimport.Column
+	for _, pair := range f.about.Map {
+		from, to, ok := strings.Cut(pair, "=")
+		if !ok || from == "" || to == "" && !events {
+			return nil, cli.Usagef("--map takes %s,…, not %q", pairs, pair)
+		}
+		if to != "" {
+			if err := cli.HasColumn(s.keyspace, to); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case events && hasEvent(columns, from):
+			return nil, cli.Usagef("--map names event %q twice", from)
+		case !events && slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }):
+			return nil, cli.Usagef("--map names column %q twice", to)
+		}
+		columns = append(columns, csvimport.Column{File: from, Counter: to})
+	}
+	if len(columns) > 0 && !events {
+		return columns, nil
+	}
+	names := s.in.Header()
+	if events {
+		names = s.keyspace.Columns
+	}
+	for _, name := range names {
+		if events && !hasEvent(columns, name) || !events && name != f.about.IDColumn && slices.Contains(s.keyspace.Columns, name) {
+			columns = append(columns, csvimport.Column{File: name, Counter: name})
+		}
+	}
+	if len(columns) == 0 && !events {
+		give := "--map FILE=KEYSPACE"
+		if len(s.in.Header()) == 1 {
+			give += ", or --delimiter"
+		}
+		return nil, cli.Usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give %s",
+			s.in.Name(), strings.Join(s.in.Header(), ", "), s.keyspace.Name, strings.Join(s.keyspace.Columns, ", "), give)
+	}
+	return columns, nil
+}
+
+func hasEvent(columns []csvimport.Column, event string) bool {
+	return slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.File == event })
+}
+
+// numbersOf returns the numbers of columns in the keyspace, -1 for one that it has not.
+func numbersOf(columns []csvimport.Column, keyspace client.Keyspace) []int {
+	names, numbers := keyspace.Numbered(), make([]int, len(columns))
+	for i, c := range columns {
+		numbers[i] = -1
+		if c.Counter != "" {
+			numbers[i] = slices.Index(names, c.Counter)
+		}
+	}
+	return numbers
+}
+
+// gone returns the columns of a session that the keyspace no longer has. A dropped column is gone
+// even if a new one has its name.
+func gone(session csvimport.State, keyspace client.Keyspace) []string {
+	var columns []string
+	for i, c := range session.Columns {
+		dropped := i < len(session.Numbers) && slices.Contains(keyspace.DroppedColumns, session.Numbers[i])
+		if c.Counter != "" && (dropped || !slices.Contains(keyspace.Columns, c.Counter)) && !slices.Contains(columns, c.Counter) {
+			columns = append(columns, c.Counter)
+		}
+	}
+	return columns
 }

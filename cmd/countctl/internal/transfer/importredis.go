@@ -3,6 +3,7 @@ package transfer
 import (
 	"cmp"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +19,9 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 	"github.com/countd/countd/cmd/countctl/internal/redisimport"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // redisBatchDefault is the default of --batch: the number of keys in a step that Redis
@@ -242,7 +245,7 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 	about := redisimport.State{
 		Redis: fmt.Sprintf("%s/%d", peer.Options().Addr, peer.Options().DB), RunID: infoLine(info, "run_id"),
 		Addr: server.Addr(), Cluster: cluster.ClusterID, Patterns: r.patterns, Mapping: f.about.Map, Keyspaces: groups,
-	}.Begin()
+	}.Begin(redisimport.State{})
 	if f.state == "" || r.verifyOnly {
 		return about, nil
 	}
@@ -253,12 +256,12 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 	case err != nil || !found:
 		return about, err
 	case f.restart:
-		return about.BeginAfter(before), nil
+		return about.Begin(before), nil
 	case !before.SameImport(about):
 		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the keyspaces, the patterns or --map differ): starting from the beginning\n", f.state)
-		return about.BeginAfter(before), nil
+		return about.Begin(before), nil
 	case before.Place.Pattern == len(before.Patterns):
-		return about.BeginAfter(before), nil // it is complete, but there may be new keys
+		return about.Begin(before), nil // it is complete, but there may be new keys
 	}
 	if before.Keys > 0 {
 		fmt.Fprintf(c.Err, "going on after %s\n", cli.Counted(before.Keys, "key"))
@@ -283,7 +286,7 @@ func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) err
 		return err
 	}
 	if len(out.Left) > 0 {
-		fmt.Fprintf(c.Err, "not copied, of no column: %s; --map NAME=COLUMN copies one, NAME= leaves it out\n", tellNames(out.Left))
+		fmt.Fprintf(c.Err, "not copied, of no column: %s; --map NAME=COLUMN copies one, NAME= leaves it out\n", listNames(out.Left))
 	}
 	if out.Expiring > 0 {
 		fmt.Fprintf(c.Err, "%s had a time to live, which countd does not keep; the counts stay for good: %s\n",
@@ -324,7 +327,7 @@ func (o redisOutput) table(t *cli.Table) {
 // namesShown bounds the names that a message lists.
 const namesShown = 5
 
-// notLeftOut returns the names without those that --map leaves out.
+// notLeftOut returns the names in left that --map does not leave out.
 func notLeftOut(left redisimport.Names, mapping []string) redisimport.Names {
 	left = maps.Clone(left)
 	for _, pair := range mapping {
@@ -335,8 +338,8 @@ func notLeftOut(left redisimport.Names, mapping []string) redisimport.Names {
 	return left
 }
 
-// tellNames lists the most frequent names, with how often each was seen.
-func tellNames(names redisimport.Names) string {
+// listNames lists the most frequent names, with how often each was seen.
+func listNames(names redisimport.Names) string {
 	order := slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(cmp.Compare(names[b], names[a]), strings.Compare(a, b))
 	})
@@ -377,4 +380,76 @@ func someOf(keys []string, all int64) string {
 		parts = append(parts, "and "+cli.Grouped(more)+" more")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// redisRejects is the file of values that an import from Redis could not copy. It is made with
+// the first of them. It is only ever appended to: it may hold rejects of an earlier run, of
+// this or of another import from that Redis.
+type redisRejects struct {
+	path     string
+	f        *os.File // nil until the first value
+	unsynced bool
+}
+
+const redisRejectsHeader = "reason,key,field,value\n"
+
+func (r *redisRejects) add(b *redisimport.BadValueError) error {
+	if r.f == nil {
+		if err := r.open(); err != nil {
+			return fmt.Errorf("cannot open the rejects: %w", err)
+		}
+	}
+	r.unsynced = true
+	w := csv.NewWriter(r.f)
+	w.Write([]string{b.Reason, b.Key, b.Field, b.Value}) // its error is returned by Error
+	if w.Flush(); w.Error() != nil {
+		return fmt.Errorf("cannot write the rejects: %w", w.Error())
+	}
+	return nil
+}
+
+// open opens the file behind its rows. A crash may have cut off the last one.
+func (r *redisRejects) open() error {
+	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return err
+	}
+	header := make([]byte, len(redisRejectsHeader))
+	n, _ := f.ReadAt(header, 0) // a shorter file is not one of rejects, or is new
+	last := make([]byte, 1)
+	size, err := f.Seek(0, 2)
+	switch {
+	case err == nil && n == 0:
+		_, err = f.WriteString(redisRejectsHeader)
+	case err == nil && string(header) != redisRejectsHeader:
+		err = fmt.Errorf("%s: %w", r.path, csvimport.ErrNotRejects)
+	case err == nil:
+		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			_, err = f.WriteString("\n")
+		}
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r.f = f
+	return nil
+}
+
+// sync makes durable what was added, and the file's name.
+func (r *redisRejects) sync() error {
+	if !r.unsynced {
+		return nil
+	}
+	if err := atomicfile.Sync(r.f); err != nil {
+		return fmt.Errorf("cannot sync the rejects: %w", err)
+	}
+	r.unsynced = false
+	return nil
+}
+
+// close closes the file; sync was called for all that is in it.
+func (r *redisRejects) close() {
+	if r.f != nil {
+		_ = r.f.Close()
+	}
 }

@@ -20,8 +20,8 @@ type View struct {
 	At     time.Time
 	Nodes  []Node  // of the catalog, in the order to name them in
 	Groups []Group // likewise
-	Disk   Room    // of this node; a full one stops writes
-	Memory Room    // likewise; without free memory there are no new rows
+	Disk   Space   // of this node; a full one stops writes
+	Memory Space   // likewise; without free memory there are no new rows
 	// VotersFull holds the names of the groups led by this node that refuse writes because
 	// most of their voters have a full disk.
 	VotersFull []string
@@ -48,8 +48,8 @@ type Group struct {
 	Voters []string // keys of the nodes that are to have a vote
 }
 
-// Room is the need for a resource and the amount that is left.
-type Room struct {
+// Space is how much of the disk or of memory the node needs and has left.
+type Space struct {
 	Full                  bool
 	NeededBytes, HasBytes uint64
 }

@@ -55,7 +55,7 @@ func NewWatch(logger *slog.Logger) *Watch {
 func (w *Watch) Update(v View) {
 	w.checkNodes(&v)
 	w.checkGroups(&v)
-	w.checkRoom(&v)
+	w.checkSpace(&v)
 	w.begun = true
 }
 
@@ -222,7 +222,7 @@ func (b *batch) add(at time.Time, name, from, to string) {
 	b.to[to]++
 }
 
-func (w *Watch) checkRoom(v *View) {
+func (w *Watch) checkSpace(v *View) {
 	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
 	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
 	// The node checks its groups one after the other: wait until it has.
@@ -236,7 +236,7 @@ func (w *Watch) checkRoom(v *View) {
 	w.votersWere = v.VotersFull
 }
 
-func (r Room) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
+func (r Space) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
 // refuses logs when something stops or resumes, and keeps in since when it stopped.
 func (w *Watch) refuses(since *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {

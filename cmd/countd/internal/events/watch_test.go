@@ -197,7 +197,7 @@ func TestNodesComeAndGo(t *testing.T) {
 
 func TestWritesStopAndResume(t *testing.T) {
 	w := newWatched(t, 3)
-	w.Disk = Room{Full: true, NeededBytes: 200, HasBytes: 100}
+	w.Disk = Space{Full: true, NeededBytes: 200, HasBytes: 100}
 	w.wants(`level=WARN msg="writes stopped" why="the disk of this node is at its reserve" needed_bytes=200 has_bytes=100`)
 	w.Disk.HasBytes = 90
 	w.quiet(10 * time.Second)
@@ -206,12 +206,12 @@ func TestWritesStopAndResume(t *testing.T) {
 	w.VotersFull = []string{"posts/0", "posts/1"} // the others were not checked before
 	w.wants()
 	w.wants(`level=WARN msg="writes to groups led here stopped" why="the disks of most voters are full" count=2 groups="posts/0, posts/1"`)
-	w.Disk = Room{NeededBytes: 200, HasBytes: 300}
+	w.Disk = Space{NeededBytes: 200, HasBytes: 300}
 	w.wants(`level=INFO msg="writes resumed" why="the disk of this node has room" stopped_for=12s needed_bytes=200 has_bytes=300`)
 	w.VotersFull = nil
 	w.wants()
 	w.wants(`level=INFO msg="writes to groups led here resumed" why="the disks of most voters have room" stopped_for=1.5s`)
-	w.Memory = Room{Full: true, NeededBytes: 1000, HasBytes: 900}
+	w.Memory = Space{Full: true, NeededBytes: 1000, HasBytes: 900}
 	w.wants(`level=WARN msg="writes of new rows stopped" why="this node is at its memory limit" needed_bytes=1000 has_bytes=900`)
 	w.Memory.Full = false
 	w.wants(`level=INFO msg="writes of new rows resumed" why="this node has memory" stopped_for=500ms needed_bytes=1000 has_bytes=900`)
