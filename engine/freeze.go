@@ -55,9 +55,9 @@ type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
 	page        Page // its rows, including cold ones, on their way to disk
-	// Generations of pieces of page, rowsMax rows each at most, or one of sealed rows. Without pieces, new ids
-	// in a cold segment would make it ever larger, as only rows in memory split a
-	// segment. Each piece but the first begins at its first row.
+	// generations has one generation for each piece of page, or one of sealed rows. A piece has at most
+	// rowsMax rows. Otherwise new ids in a cold segment would make it ever larger, because only rows in
+	// memory split a segment. Each piece but the first begins at its first row.
 	pieces      []*Page
 	generations []Generation
 }
@@ -166,8 +166,8 @@ func (t *Table) replaceFrozen(f *frozen, most int) (unneeded []*coldPart, replac
 	}
 	rows := f.s.changed(now, len(made) > 0)
 	if len(made) > 0 {
-		// If there was a cold part, now has these rows of zeros already, unless a piece of
-		// the segment was on its own for a time.
+		// Over a cold part, deleted rows stay as rows of zeros. But a split may have made a
+		// segment without a cold part for some rows. Once it was empty, it was dropped.
 		for _, id := range now.gone(f.s) {
 			rows = append(rows, slotID{id, noSlot})
 		}

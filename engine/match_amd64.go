@@ -2,10 +2,9 @@
 
 package engine
 
-// matchNarrow is matchNarrowGo by vector compares: a quarter of the
-// instructions that wait for the lines to come, so that the processor has room
-// to start on the next row. It looks at b, which it has asked for by then, only
-// if the tag is not in a.
+// matchNarrow is matchNarrowGo with vector compares. Only a quarter as many
+// instructions wait for memory, so the processor has room to start on the next
+// row. It requests both lines first, and compares b only if the tag is not in a.
 //
 //go:noescape
 func matchNarrow(a, b *bucket, tag uint64) uint64

@@ -22,9 +22,9 @@ import (
 //	packed: where each bucket begins, and where the last one ends (2 bytes each,
 //	        little-endian, in units of 1 << unit bytes) | the buckets | 8 zeros
 //	bucket: row after row, from the highest bit of a byte on; zeros up to a unit
-//	row:    the remainder less 1 less that of the row before, of which the upper
-//	        bits are said by as many zeros and a one, then the low gapBits of it;
-//	        a Golomb code (engine/golomb) for each column that is not 0 everywhere
+//	row:    the gap, which is the remainder less that of the previous row less 1:
+//	        gap >> gapBits zeros, a one, the low gapBits bits of the gap; then a
+//	        Golomb code (engine/golomb) for each column that is not 0 everywhere
 type sealed struct {
 	geometry
 	buckets uint64

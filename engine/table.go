@@ -15,13 +15,13 @@ import (
 type Table struct {
 	dir    atomic.Pointer[directory]
 	digest atomic.Uint64 // mu.digest when mu was last unlocked
-	rows   atomic.Int64
+	rows   atomic.Int64  // including cold ones
 
 	// coldParts counts the segments with rows on disk. If it is 0, writes skip the search
 	// for rows to bring back. mu guards its changes.
 	coldParts atomic.Int64
-	// coldMax is an upper bound of the ids of all those rows. It never falls: nearly all
-	// writes are of new ids, which are above it.
+	// coldMax is an upper bound of the ids of all those rows. It never falls. Nearly all
+	// writes have new ids, which are above it.
 	coldMax atomic.Uint64
 	// writing is held by Apply from before it brings cold rows into memory until it has
 	// used them, and by whoever moves rows out. It is acquired before mu, and held while
@@ -34,9 +34,9 @@ type Table struct {
 	mu struct {
 		sync.Mutex
 		digest   uint64
-		epoch    uint64   // incremented by each snapshot; marks segments made since
-		captured []uint64 // epochs of the open snapshots, ascending
-		old, row [ColumnsMax]int64
+		epoch    uint64            // incremented by each snapshot; marks segments made since
+		captured []uint64          // epochs of the open snapshots, ascending
+		old, row [ColumnsMax]int64 // scratch memory of one op
 	}
 }
 

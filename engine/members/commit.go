@@ -167,7 +167,7 @@ func (w *write) commit() error {
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
 	if g.usable() != nil {
-		return nil // since Begin: another replica has the sets, and the next entry is refused
+		return nil // given up since Begin: another replica has the sets, and Begin refuses the next entry
 	}
 	err := errors.Join(
 		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),

@@ -167,8 +167,8 @@ type knownPairs struct {
 	filling *filter    // nil if no filter is being filled
 	closed  bool       // no more filters are made
 	damaged bool       // the pairs could not be read
-	lacks   bool       // there was no memory for a filter when released was since
-	since   uint64     // value of filters.released
+	lacks   bool       // the last attempt at a filter found no memory for it
+	since   uint64     // value of filters.released at that attempt
 }
 
 // mayHave reports whether a pair may be on disk. Without a filter, f is nil and the answer is true.

@@ -16,8 +16,8 @@ const (
 	cleanShare    = 2
 )
 
-// errMovedMeanwhile is returned for a move of entries that have since been deleted or moved.
-var errMovedMeanwhile = errors.New("the entries are not there any more")
+// errMovedMeanwhile is returned for a move of an entry that was deleted or moved meanwhile.
+var errMovedMeanwhile = errors.New("the entries were deleted or moved")
 
 func (l *Log) wakeCleaner() {
 	select {

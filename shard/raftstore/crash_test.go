@@ -56,7 +56,7 @@ func (h *history) fits(l *Log, from, to int) (diff string) {
 	return diff
 }
 
-// crash is a disk after a crash, when from to to changes were acknowledged.
+// crash is a disk after a crash. At least from and at most to changes were acknowledged.
 type crash struct {
 	disk     *vfs.MemFS
 	from, to int

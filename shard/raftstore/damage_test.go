@@ -95,7 +95,7 @@ func refusedOrWhole(t *testing.T, disk *vfs.MemFS, m model, path, harm string) (
 	return false
 }
 
-// One changed byte anywhere in a file: the head of a sector, of a batch or of an item, the data of
+// The test changes one byte anywhere in a file: the head of a sector, of a batch or of an item, the data of
 // an entry, the zeros after it, unwritten sectors, and sectors of an earlier life of the file.
 func TestChangedByte(t *testing.T) {
 	disk, m := fullLog(t, 150)
@@ -123,7 +123,7 @@ func TestChangedByte(t *testing.T) {
 	}
 }
 
-// Files that are truncated, empty, partly zeroed, swapped or missing.
+// The test truncates, empties, partly zeroes, swaps or removes files.
 func TestHarmedFile(t *testing.T) {
 	disk, m := fullLog(t, 150)
 	paths, needed := segmentsOf(t, disk), needed(t, disk)
@@ -182,7 +182,7 @@ func TestDamageFoundByARead(t *testing.T) {
 	}
 }
 
-// The fuzzed bytes are a segment; reseal makes every sector's checksum valid.
+// The fuzzed bytes are a segment. If reseal is set, the checksum of each sector is valid.
 func FuzzScanSegment(f *testing.F) {
 	var framed framer
 	batch := func(items []byte) []byte {

@@ -54,7 +54,7 @@ func (x *index) live(segment uint32, entries int) {
 func (x *index) replica(id ReplicaID) (*replicaIndex, error) {
 	r := x.replicas[id]
 	if r == nil {
-		return nil, damage("%s is changed, and is not there", id)
+		return nil, damage("%s is changed but does not exist", id)
 	}
 	return r, nil
 }

@@ -97,7 +97,7 @@ func TestLogIsOpenOnce(t *testing.T) {
 	mustDo(t, errors.Join(l.Close(), l.Close()))
 }
 
-// Entries of any size: such that fill sectors, a batch, and more than a segment.
+// The log stores entries of any size: they fill sectors, a batch, or more than a segment.
 func TestEntriesOfAnySize(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)
@@ -179,7 +179,7 @@ func TestLaggingReplicaKeepsNobody(t *testing.T) {
 //
 //  1. each replica reads its own entries as it wrote them;
 //  2. a read never meets a file that was reused;
-//  3. after all of it, and after a restart, everything is there.
+//  3. afterwards, and after a restart, the log has everything.
 func TestReplicasAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
 	l := openTest(t, fs)
@@ -274,8 +274,8 @@ func TestOneSyncForAll(t *testing.T) {
 	}
 }
 
-// A read works by sectors and may meet those of the next batch while they are written: a reader
-// can see the system's copy half done.
+// A read covers whole sectors, so it may meet a sector of the next batch that the system has copied
+// only in part.
 func TestReadBesideAWrite(t *testing.T) {
 	disk := newDisk()
 	var reader atomic.Pointer[Replica]

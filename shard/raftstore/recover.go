@@ -173,7 +173,7 @@ func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *
 		return eachItem(batch, at, func(it *item, _ []byte, address uint32) error {
 			first := address == batchHeadBytes
 			if first != (it.kind == itemBegin) || first && it.sectors*sectorBytes != uint64(len(raw)) {
-				return damage("it has %d bytes and does not begin so", len(raw))
+				return damage("its first item is not that of a segment of %d bytes", len(raw))
 			}
 			if it.kind == itemEntry || it.kind == itemMove {
 				s.entries++
@@ -210,7 +210,7 @@ func (f *fold) change(it *item, at position) error {
 		return f.add(it.id, it.first, at)
 	case itemMove:
 		if r := f.replicas[it.id]; r == nil || !r.has(it.first) {
-			return damage("entry %d of %s is moved, and is not there", it.first, it.id)
+			return damage("entry %d of %s is moved but not stored", it.first, it.id)
 		}
 		f.move(it.id, it.first, at)
 		return nil
@@ -224,7 +224,7 @@ func (f *fold) change(it *item, at position) error {
 		return f.drop(it.id)
 	case itemRemove:
 		if s := it.segments[0]; !f.listed[s] || s == at.segment {
-			return damage("segment %d is removed, and is not there", s)
+			return damage("segment %d is removed but not live", s)
 		}
 		delete(f.listed, it.segments[0])
 		return nil
@@ -264,7 +264,7 @@ func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, erro
 		ended := false
 		s, raw, found, err := l.readSegment(number, func(it *item, at position) error {
 			if ended {
-				return damage("it goes on behind its end")
+				return damage("it has items behind its end")
 			}
 			ended = it.kind == itemEnd
 			if it.kind == itemEntry || it.kind == itemMove {

@@ -134,7 +134,7 @@ func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 		data = append(data, sector[sectorHeadBytes:]...)
 	}
 	if skip > len(data) {
-		return nil, s.fail(damage("sector %d is not there", first))
+		return nil, s.fail(damage("sector %d is missing", first))
 	}
 	return data[skip:min(len(data), skip+bytes)], nil
 }

@@ -214,7 +214,7 @@ func (l *Log) check(r *request) error {
 		return nil
 	case itemRemove:
 		if s := x.segments[r.segment]; s == nil || s.live > 0 || r.segment == l.mu.active {
-			return fmt.Errorf("segment %d is needed, or not there", r.segment)
+			return fmt.Errorf("segment %d is needed or does not exist", r.segment)
 		}
 		return nil
 	}
