@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// batch is the decoded table ops of one entry. It reuses its memory.
+// batch holds the decoded table ops of one entry. It reuses its memory.
 type batch struct {
 	ops     []engine.Op
 	cells   []engine.Cell
-	ends    []int      // the end of each op's cells; link needs it once cells no longer moves
+	ends    []int      // where each op's cells end, for link: cells may move until all are decoded
 	outbox  []outboxOp // ops on outboxes, which are among ops too
 	members []memberOp // ops on sets, which are among ops too; ascending by op
 }
@@ -32,8 +32,7 @@ func (b *batch) link() {
 	}
 }
 
-// void replaces the last n ops by ones without cells, which change nothing and return
-// their row.
+// void removes the cells of the last n ops, so that they change nothing and return their row.
 func (b *batch) void(n int) {
 	first := len(b.ops) - n
 	cells := 0
@@ -75,7 +74,7 @@ func (b *batch) op(p []byte) ([]byte, error) {
 	return nil, errOp(p, codec.KindCounters)
 }
 
-// onTable returns the form that a table takes an op in.
+// onTable returns the kind that a table knows the op by.
 func (k OpKind) onTable() engine.OpKind {
 	switch k {
 	case opSet, opPlace:

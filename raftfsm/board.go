@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Board is the state machine of the one shard with what all users share: the notices of
-// channels, and the dots. It is small, and every node has a replica.
+// Board is the state machine of the only shard of the board: the notices of channels and the
+// dots, which all users share. It is small, and every node has a replica.
 type Board struct {
 	machine
 	current atomic.Pointer[board] // replaced whole by Restore
@@ -41,15 +41,15 @@ type board struct {
 	ops     []BoardOp     // of the entry
 }
 
-// boardAnswer is the answer to a request with an identity. A repeat gets the number of
-// its own notice, not that of a later one, or why it was refused (refusedValue).
+// boardAnswer is the answer to a request with an identity. A repeat of the request gets the number
+// of its own notice, not that of a later one, or the refusal (refusedValue).
 type boardAnswer struct {
 	ID    answerID `json:"id"`
 	Value int64    `json:"value"`
 }
 
-// answersMax bounds the remembered answers. A repeat behind as many others gets the
-// current value instead.
+// answersMax bounds the remembered answers. A repeat whose answer was dropped gets the current
+// value instead.
 const answersMax = 1024
 
 func newBoard() *board {
@@ -148,7 +148,7 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 		b.sum = 0
 	}
 	if op.forget {
-		b.answers = nil // as the requests
+		b.answers = nil // the request memory forgets their requests, too
 	}
 	if op.Kind == BoardPublish || op.Kind == BoardFire {
 		_, value := b.answer(op)
@@ -157,7 +157,7 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	return 0, true
 }
 
-// part returns what the op's channel or dot contributes to the digest.
+// part returns the digest of the op's channel or dot, 0 if there is none.
 func (v *BoardView) part(op *BoardOp) uint64 {
 	if c, ok := v.Channels[op.Name]; ok && op.onChannel() {
 		return c.digest(op.Name)
@@ -168,7 +168,7 @@ func (v *BoardView) part(op *BoardOp) uint64 {
 	return 0
 }
 
-// remember keeps the answer of an op whose request has an identity.
+// remember stores the answer of an op, unless its request has no identity.
 func (b *board) remember(op *BoardOp, value int64) {
 	if op.id == (answerID{}) {
 		return
@@ -245,7 +245,7 @@ func (b *board) stats() engine.Stats {
 	return engine.Stats{Rows: uint64(v.names()), Segments: 1, Bytes: bytes}
 }
 
-// boardSnapshot is the board in a snapshot: the view and the answers.
+// boardSnapshot is the board in a snapshot.
 type boardSnapshot struct {
 	inMemory
 	BoardView

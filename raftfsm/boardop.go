@@ -17,13 +17,12 @@ type Refusal = uint8
 
 // The refusals.
 const (
-	RefusedMissing Refusal = 0 // there is no such notice
-	RefusedFull    Refusal = 1 // there are CursorsMax channels and dots, or RetractedMax retracted notices
+	RefusedMissing Refusal = 0 // the notice does not exist
+	RefusedFull    Refusal = 1 // CursorsMax channels and dots exist, or RetractedMax retracted notices
 )
 
-// RepeatedRefusal returns why the first request of a repeated op was refused. value is
-// the one in the repeat's row. For a refusal that is no longer remembered, the current
-// notices decide.
+// RepeatedRefusal returns the refusal of the first request of a repeated op. value is that of the
+// repeat's row. If the board no longer remembers the refusal, the current notices decide.
 func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
 	switch {
 	case value < 0:
@@ -50,7 +49,7 @@ type BoardOp struct {
 	Dot      *Dot     // of BoardPutDot
 
 	void   bool
-	forget bool     // its request makes the shard forget the requests of clients
+	forget bool     // the shard forgets the requests of clients: the op's request restores it
 	id     answerID // zero for none
 }
 

@@ -15,8 +15,7 @@ import (
 const (
 	// BoardNameBytesMax bounds the name of a channel or dot.
 	BoardNameBytesMax = 63
-	// RetractedMax bounds the retracted notices of a channel behind one that is not
-	// retracted: the board keeps each of them.
+	// RetractedMax bounds Channel.Retracted: the board stores each of these notices.
 	RetractedMax = 10_000
 )
 
@@ -41,11 +40,11 @@ type Channel struct {
 type Dot struct {
 	Number   uint8 `json:"number"`    // of its cursors' column, 1 to CursorsMax
 	Fired    int64 `json:"fired"`     // how often
-	NewUsers bool  `json:"new_users"` // it is shown to a user who was never seen
+	NewUsers bool  `json:"new_users"` // users without cursors see it, too
 }
 
-// Unread returns how many notices behind a number are not retracted. It takes O(log n)
-// of the retracted ones.
+// Unread returns how many notices behind a number are not retracted. It searches the retracted
+// notices in logarithmic time.
 func (c *Channel) Unread(after int64) int64 {
 	after = max(after, c.Floor, 0)
 	if after >= c.Latest {

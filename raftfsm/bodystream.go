@@ -17,8 +17,8 @@ import (
 // The hash is that of spill.Hash; it orders all keys of the stream.
 const bodySectionBytes = 1 << 20
 
-// writeBodies writes the bodies of a view in sections of a kind; none if there are none. form
-// appends to dst what a section has of a body.
+// writeBodies writes the bodies of a view in sections of a kind, or nothing if there are none.
+// form appends the form of a body in a section to dst.
 func writeBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
 	for v.More() {
 		var failed error

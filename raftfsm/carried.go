@@ -11,27 +11,27 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Carried is a snapshot with the blocks of the cold rows, and with the sets of members, that
-// it names.
+// Carried is a snapshot of counters that carries the cold rows and the sets of members that it
+// names.
 type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
-	// release releases all generations, which the snapshot may outlive. It is nil after
-	// the call, or if there are none.
+	// release lets go of all generations of rows, which Carried keeps on disk. It is nil after
+	// Close, and for a shard without cold rows.
 	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // generation of part, whose blocks from next on follow; nil for none
+	blocks *cold.Generation // of part, whose blocks from next on follow; nil for none
 	next   int
 	ended  bool
 
-	peeked  bool // the section behind the head is read: kind and payload
+	peeked  bool // kind and payload are those of the section behind the head, which was read but not framed
 	kind    byte
 	payload []byte
-	sets    *members.ViewReader // that it names; nil for none, or once it is read
+	sets    *members.ViewReader // of the sets that it names; nil for none, or once they are read
 	block   []byte
 }
 

@@ -15,17 +15,18 @@ import (
 type SectionVisitor struct {
 	Op   func(table Table, key uint64, op *engine.Op) error // counters and unread
 	Feed func(key uint64, op *FeedOp) error
-	// Outbox receives the ops on outboxes of counters, behind all calls of Op. They are
-	// among those too, as ops that count.
+	// Outbox receives the ops on outboxes of counters, behind all calls of Op. Op has received them
+	// too, as ops that count.
 	Outbox func(key uint64, op *outbox.Op) error
-	// Member receives the pairs that join or leave sets of counters, likewise.
+	// Member receives the pairs that join or leave sets of counters, under the same rule.
 	Member func(p members.Pair) error
 }
 
-// CheckSection returns the number of ops in a request's section for a shard of a kind and a
-// route, and whether the leader's time must precede the section in an entry. It fails for a
-// section that no RequestWriter makes, because such a section in an entry would stop
-// every replica. It returns an ErrRoute for a section of another route, and the visitor's error.
+// CheckSection calls a visitor with the ops of a request's section for a shard of a kind and a
+// route. It returns the number of ops, and whether the leader's time must precede the section in an
+// entry. It refuses a section that no RequestWriter makes, because that section in an entry would
+// stop every replica. It returns an ErrRoute for a section of another route, and the visitor's
+// error.
 func CheckSection(kind codec.Kind, route codec.Route, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {
@@ -53,8 +54,8 @@ func CheckSection(kind codec.Kind, route codec.Route, section []byte, see Sectio
 	return ops, clocked || id.Exists() || of.clocked, err
 }
 
-// SourceOf returns what a request's section has a group do for a source. It returns nil for another request,
-// and for a section that CheckSection refuses.
+// SourceOf returns the section of a source in a request's section. It returns nil for any other
+// request, and for a section that CheckSection refuses.
 func SourceOf(section []byte) *dedup.SourceSection {
 	form, payload, _, err := codec.NextSection(section)
 	if err != nil || form != codec.SectionSource {
@@ -67,7 +68,7 @@ func SourceOf(section []byte) *dedup.SourceSection {
 	return id.SourceSection()
 }
 
-// The checks of sections by kind. They report whether an op needs the leader's time.
+// The checks of sections by kind. clocked reports whether an op needs the leader's time.
 
 func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	var b batch

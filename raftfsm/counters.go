@@ -17,8 +17,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Counters is the state machine of one shard of a counter keyspace. Table, Carried, Close
-// and the methods in tier.go are its own; the others implement Machine.
+// Counters is the state machine of one shard of a counter keyspace.
 type Counters struct {
 	machine
 	table atomic.Pointer[engine.Table] // Restore replaces the whole table
@@ -27,7 +26,7 @@ type Counters struct {
 	tiering  sync.Mutex
 	closed   bool // guarded by tiering
 	tiers    Tiers
-	carried  atomic.Uint64 // see Carried
+	carried  atomic.Uint64 // returned by Carried
 	outboxes *spill.Shard
 }
 
@@ -65,8 +64,7 @@ func (c *Counters) replace(table *engine.Table) {
 	}
 }
 
-// Close ends tiering and releases the cold rows of a replica whose raft has stopped.
-// Later reads of cold rows may fail.
+// Close implements Machine: it ends tiering and releases the cold rows.
 func (c *Counters) Close() {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -80,8 +78,8 @@ func (c *Counters) Close() {
 	}
 }
 
-// Carried returns how many rows and members the newest Restore has moved to disk, and then
-// resets that number. The snapshot carried them, so it is as large as they are.
+// Carried returns how many rows and members the newest Restore has moved to disk, and resets that
+// number to 0. The snapshot carried them, so it contained at least their bytes.
 func (c *Counters) Carried() uint64 { return c.carried.Swap(0) }
 
 // Table returns the current rows. Restore replaces the table, so a caller calls Table for
@@ -99,13 +97,13 @@ func (c *Counters) TableOf(t Table) *engine.Table {
 // Bytes implements Machine.
 func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Bytes() }
 
-// SnapshotBytes is Bytes with the outboxes on disk, which a snapshot includes.
+// SnapshotBytes returns Bytes plus the size of the outboxes on disk, which a snapshot includes.
 func (c *Counters) SnapshotBytes() uint64 { return c.Bytes() + c.outboxes.Stats().SpilledBytes }
 
 // Outboxes returns the outboxes as bodies that may leave memory, by author.
 func (c *Counters) Outboxes() *spill.Shard { return c.outboxes }
 
-// counts is the contents of a shard of a counter keyspace.
+// counts has the contents of a shard of a counter keyspace.
 type counts struct {
 	table   *engine.Table
 	tiers   Tiers

@@ -49,8 +49,8 @@ func (f *Feed) Followees(dst []Followee, key uint64) (_ []Followee, stamp uint64
 	return dst, stamp, true
 }
 
-// Fetch is Followees for a user whose feed may be on disk, which it reads as spill.Shard.Fetch
-// does.
+// Fetch is Followees for a user whose feed may be on disk. It waits for the disk until ctx ends, as
+// spill.Shard.Fetch does.
 func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
@@ -60,8 +60,8 @@ func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Follo
 	return dst, stamp, nil
 }
 
-// Groups returns the groups of a user, ascending by name, or false as Followees does;
-// FetchGroups reads them then.
+// Groups returns the groups of a user, ascending by name. If the feed is on disk, it returns false;
+// FetchGroups reads it then.
 func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	if body == nil || spill.IsMark(body) {
@@ -70,7 +70,7 @@ func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
 	return groupsOf(body), true
 }
 
-// FetchGroups is Groups for a user whose feed may be on disk, as Fetch is Followees.
+// FetchGroups is Groups for a user whose feed may be on disk. It waits as Fetch does.
 func (f *Feed) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
@@ -157,8 +157,8 @@ func (f *feed) apply(_ int64, r *Result) error {
 	return nil
 }
 
-// change sets now to what an op of the entry of an index makes of was, or to was if it refuses
-// the op.
+// change sets now to the feed after an op of the entry of an index, given the feed before it, was.
+// If it refuses the op, it sets now to was.
 func (f *feed) change(op *FeedOp, index uint64) (why uint8, refused bool) {
 	f.was, f.wasStamp, f.wasGroups = f.was[:0], 0, nil
 	if body := f.bodies.Get(op.User); body != nil {
@@ -189,8 +189,8 @@ func (f *feed) answer(op *FeedOp) int64 {
 	return int64(len(f.now))
 }
 
-// change appends to dst the followees of a user after the op. If merges is set, posts that are
-// there do not fall.
+// change appends to dst the followees of a user after the op. If merges is set, the seen posts of a
+// followee do not fall.
 func (op *FeedOp) change(dst, was []Followee, merges bool) []Followee {
 	if op.Kind == FeedReset {
 		first := len(dst)

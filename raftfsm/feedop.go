@@ -26,31 +26,31 @@ type FeedOp struct {
 	Kind      OpKind
 	User      uint64
 	Followees []Followee
-	Since     uint64 // see below; 0 for an op whose posts nobody just read
+	Since     uint64 // stamp of the feed before the posts were read, by the rule below; 0 for an op of a restore
 	Group     string // of FeedPutGroup and FeedDropGroup
 }
 
-// Posts are read before their op is proposed, so ops may be applied in another order than
-// that of their reads. The rule by which a user's seen posts never go back:
+// The proposer reads the numbers of posts before it proposes an op. So the log may order two ops
+// differently than their proposers read. This rule ensures that a user's seen posts never go back:
 //
-//  1. A feed has a stamp: the index of the last entry that set posts of it by an op with Since.
-//  2. Since is the stamp of the feed as somebody saw it before the posts were read, at least 1.
-//  3. If the stamp is not above Since, each op that set posts before this one had been applied
-//     before this one's posts were read. So this one's are newer, and replace the others, also
-//     where they are lower, because the followee deleted posts.
-//  4. If the stamp is above Since, nobody knows which posts were read later. The higher ones
-//     stay, which is right unless the followee deleted posts meanwhile. The op says so in its
-//     row (FeedMerged). The proposer reads the posts again and proposes a FeedRead with a newer
-//     Since, until rule 3 holds. Each round that fails was overtaken by another op of the user.
+//  1. A feed has a stamp: the index of the last entry that set its posts by an op with Since.
+//  2. The proposer reads the stamp, then the posts, and proposes the stamp as Since, at least 1.
+//  3. If the stamp is not above Since, every earlier op that set posts was applied before this op's
+//     posts were read. So this op's posts are newer. They replace the others, even by lower numbers:
+//     a followee may have deleted posts.
+//  4. If the stamp is above Since, the replica cannot tell which posts were read later. It keeps the
+//     higher ones, which is right unless the followee deleted posts meanwhile, and reports that in
+//     the row (FeedMerged). The proposer then reads the posts again and proposes a FeedRead with a
+//     newer Since, until rule 3 holds. A round fails only if another op of the user overtook it.
 //
-// Rule 3 needs that a stamp which somebody saw was applied: it is an index of this shard's log,
-// and replicas show what they applied. A lower Since is always safe. A feed that loses its last
-// followee loses its stamp too: no posts are left that could go back.
+// Rule 3 relies on one fact: a stamp that a proposer has read is the index of an applied entry. It
+// is, because replicas show only applied entries. A lower Since is always safe. A feed that loses
+// its last followee loses its stamp too: no posts are left that could go back.
 //
-// Ops of restores have no Since: they replace what is there, and leave no stamp.
+// Ops of restores have no Since: they replace the posts, and set no stamp.
 
-// FeedMerged is the column of a result row that is FeedOvertaken if rule 4 applied, and 0 if not.
-// The first column has the number of followees, which is never so.
+// FeedMerged is the column of a result row that has FeedOvertaken if rule 4 applied, and 0 if not.
+// The first column has the number of followees, which is never FeedOvertaken.
 const (
 	FeedMerged    = 1
 	FeedOvertaken = -1
@@ -67,7 +67,7 @@ func (op *FeedOp) overtaken(stamp uint64) bool {
 	return op.Since > 0 && stamp > op.Since && op.setsPosts() && op.Kind != FeedFollow
 }
 
-// merge returns the higher of posts that are there and those of an op.
+// merge returns the followee with the higher posts of the feed's and the op's.
 func merge(was, named Followee) Followee {
 	named.Posts = max(named.Posts, was.Posts)
 	return named
@@ -76,7 +76,7 @@ func merge(was, named Followee) Followee {
 // OfGroup reports whether an op names a group.
 func (k OpKind) OfGroup() bool { return k == FeedPutGroup || k == FeedDropGroup }
 
-// takes reports whether an op of the kind may have so many followees.
+// takes reports whether an op of the kind may have this number of followees.
 func (k OpKind) takes(followees int) bool {
 	if k == FeedClear || k == FeedDropGroup {
 		return followees == 0
@@ -134,7 +134,7 @@ func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 type feedBatch struct {
 	ops       []FeedOp
 	followees []Followee
-	ends      []int // followees of op i end here; set until they no longer move
+	ends      []int // where each op's followees end, for link: they may move until all are decoded
 }
 
 func (b *feedBatch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }

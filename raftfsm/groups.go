@@ -17,7 +17,7 @@ const (
 	GroupNameBytesMax = 63
 )
 
-// Group is a named list of some of a user's followees.
+// Group is a group of followees: a named list of some of a user's followees.
 type Group struct {
 	Name      string
 	Followees []uint64 // ascending
@@ -27,12 +27,12 @@ type Group struct {
 // JSON or in a path.
 func ValidGroupName[T string | []byte](name T) bool { return names.IsLabel(name, GroupNameBytesMax) }
 
-// The groups of one user, in memory behind the followees and in snapshots likewise:
+// The groups of followees of one user, behind the followees in memory and in snapshots:
 //
 //	groups (1) | length of name (1), name, followees (uvarint), position of each among the
 //	followees of the user, the first whole and the others less the one before (uvarint) …
 //
-// ascending by name. A user without groups has no such bytes.
+// ascending by name. In memory, a user without groups has no bytes behind the followees.
 func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
 	if len(groups) == 0 {
 		return dst
@@ -101,8 +101,8 @@ const (
 	RefusedGroups      = 2 // the user would have more than GroupsMax
 )
 
-// changeGroups returns the groups after the op, given those before it and the followees
-// after it, and why it refuses the op, if it does.
+// changeGroups returns the groups after the op, given the groups before it and the followees
+// after it. If it refuses the op, it returns the column of the Overflow.
 func (op *FeedOp) changeGroups(was []Group, now []Followee) (groups []Group, why uint8, refused bool) {
 	follows := func(id uint64) bool {
 		_, found := findFollowee(now, id)
@@ -141,8 +141,8 @@ func sameGroups(a, b []Group) bool {
 	})
 }
 
-// groupsDigest returns what the groups of a user add to the digest of the shard: for each a
-// hash of user and name, and of that and each followee.
+// groupsDigest returns the digest of the groups of a user: a sum over each group's hash of user and
+// name, and over hashes of that hash and each followee.
 func groupsDigest(key uint64, groups []Group) (sum uint64) {
 	for _, g := range groups {
 		h := splitmix.Next(^key)

@@ -8,14 +8,13 @@ import (
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
-// judge applies the ops on outboxes and sets of an entry while the table applies its own. The
-// table calls it right before each op, so it judges an op by what all ops before it left in
-// the table, the outboxes and the sets. If the count of an op overflows, it undoes the op
-// before the next.
+// judge applies the ops on outboxes and sets of an entry while the table applies its own ops. The
+// table calls it right before each op. So it judges an op by the table, the outboxes and the sets
+// as all earlier ops left them. If the count of an op overflows, it undoes the op before the next.
 type judge struct {
 	*counts
 	now  int64
-	sets *sets // nil for an entry that leaves them as they are
+	sets *sets // nil for an entry that does not change them
 
 	outboxes, members int // number of those of the batch that were judged
 
@@ -72,7 +71,7 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 	}
 }
 
-// set stores what change made.
+// set stores the outbox that change made.
 func (j *judge) set(key uint64) {
 	j.out.bodies.Set(key, j.change.Body)
 	j.out.sum += j.change.Digest

@@ -6,12 +6,12 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// kindForm is what this program knows about one kind of shard.
+// kindForm has the functions of one kind of shard.
 type kindForm struct {
 	kind codec.Kind
 	// fresh returns the state machine before its first entry.
 	fresh func() Machine
-	// clocked means that an entry needs the leader's time even if no request in it has an
+	// clocked means that every entry needs the leader's time, also without a request with an
 	// identity.
 	clocked bool
 	// check decodes the ops of a request and calls the visitor with each. It reports whether

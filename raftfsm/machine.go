@@ -21,7 +21,7 @@ import (
 type Machine interface {
 	raft.BatchingFSM
 
-	// Applied returns the index of the last entry whose effects reads see whole.
+	// Applied returns the index of the last entry whose effects are all visible to reads.
 	Applied() uint64
 	// WaitApplied waits until Applied reaches index. It returns false if that has not
 	// happened by the deadline.
@@ -39,17 +39,16 @@ type Machine interface {
 	Sources() []uint64
 	// Bytes returns how much memory the contents take.
 	Bytes() uint64
-	// TableOf returns a table as it is now, nil if shards of this kind have none such.
+	// TableOf returns the current table, nil if shards of this kind do not have the table t.
 	TableOf(t Table) *engine.Table
-	// Close releases what is on disk, after raft has stopped. Reads of it may fail from
-	// then on.
+	// Close releases data on disk, after raft has stopped. Reads of them may fail afterwards.
 	Close()
 	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
-	// SetRoute sets which shard of how many the machine is, before its first entry or snapshot.
-	// Before that it is the only one. Restore refuses a snapshot of another route.
+	// SetRoute sets the route of the shard, before its first entry or snapshot. Without a call,
+	// the shard is the only one of its keyspace. Restore refuses a snapshot of another route.
 	SetRoute(route codec.Route)
 	Route() codec.Route
 }
@@ -61,13 +60,13 @@ type State struct {
 	engine.Stats
 }
 
-// ErrStuck is returned by a replica that applies no more entries, because it needs cold
-// rows that cannot be read. Its contents stay as the last entry left them, or are empty
-// if its own snapshot names such rows. It takes no snapshots and answers no proposals
-// until Restore loads another replica's snapshot.
+// ErrStuck is returned by a replica that applies no more entries, because it cannot read cold rows,
+// bodies or sets that it needs. Its contents stay as the last entry left them, or are empty if it
+// could not load its own snapshot. It takes no snapshots and answers no proposals until Restore
+// loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// machine is what the state machines of all kinds share: the log's index and time, the
+// machine is the part that the state machines of all kinds share: the log's index and time, the
 // request memory, and the order of decoding, judging and applying.
 type machine struct {
 	kind  codec.Kind
@@ -86,15 +85,15 @@ type machine struct {
 		// moved is closed when applied moves. It is nil while nobody waits for that.
 		moved chan struct{}
 	}
-	// whole is held while an entry is applied, so that State sees contents and an index
-	// that belong together. Reads do not take it.
+	// whole is held while an entry is applied, so that State reads contents and an index
+	// that belong together. Reads of rows do not acquire it.
 	whole    sync.Mutex
 	contents contents // replaced under whole
 	marks    marks    // under whole
 	// positions is the digest of the positions of sources, as of applied. Under whole.
 	positions uint64
 
-	// sizes copies what other goroutines may ask of the request memory.
+	// sizes has copies of numbers of the request memory, for other goroutines.
 	sizes struct {
 		logTime, keys, producers atomic.Int64
 		sources                  atomic.Pointer[[]uint64]
@@ -282,7 +281,7 @@ func (m *machine) apply(entry *raft.Log) any {
 	return r
 }
 
-// Table is which table of a shard an op changes, and calls between nodes name it.
+// Table names the table of a shard that an op changes. Calls between nodes carry the value.
 type Table uint8
 
 // The tables of a shard of the keyspace of unread numbers. A shard of counters has
@@ -291,6 +290,6 @@ const (
 	TableCounts  Table = 0
 	TableCursors Table = 1
 
-	// tableSweep stands for a step of the sweep: sweep.go.
+	// tableSweep marks an op that is a step of the sweep: sweep.go.
 	tableSweep Table = 2
 )

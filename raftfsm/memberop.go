@@ -18,8 +18,8 @@ const (
 	PurgePairsMax = 4096
 )
 
-// memberOp is an op on sets. Its op in the batch has the change of the count as the last cell,
-// if it changes one.
+// memberOp is an op on sets. If it changes a count, the last cell of its op in the batch has the
+// change.
 type memberOp struct {
 	kind  OpKind
 	op    int // of the batch
@@ -80,7 +80,7 @@ func (b *batch) pairOp(o *memberOp, p []byte) (rest []byte, err error) {
 	return p, nil
 }
 
-// ofSet appends a join, copy or leave under key, whose op has so many cells.
+// ofSet appends a join, copy or leave under key. It panics unless the op has this number of cells.
 func (w *RequestWriter) ofSet(kind OpKind, cells int, key uint64, op *engine.Op) {
 	if len(op.Cells) != cells || op.Cells[0].Column >= engine.ColumnsMax {
 		panicOn(op)

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
-// Every op in a log entry begins with its kind. A number has one meaning for shards of all
-// kinds, is never used again, and has no flags. Integers are little-endian.
+// OpKind is the kind of an op, with which the op begins in a log entry. A number has one meaning
+// for shards of all kinds, is never used again, and has no flags. Integers are little-endian.
 //
 //	add, set, take, raise, begin, place:  kind (1) | key (8) | cell …
 //	delete, forget:                       kind (1) | key (8)
@@ -32,13 +32,13 @@ const (
 	opAdd    OpKind = 1
 	opSet    OpKind = 2
 	opDelete OpKind = 3
-	opTake   OpKind = 4 // unread only; takes away up to the values
+	opTake   OpKind = 4 // unread only; subtracts the values, but not below 0
 
 	// Ops on sets of members, of counters. They need the leader's time before them in the entry.
 	opJoin         OpKind = 8
 	opLeave        OpKind = 9
-	opCopy         OpKind = 10 // joins with the stamp that it had, 0 for now, and counts nothing: a restore
-	opPurge        OpKind = 11 // removes so many pairs of deleted rows
+	opCopy         OpKind = 10 // a restore: joins with the pair's stamp, 0 for now, and counts nothing
+	opPurge        OpKind = 11 // removes a number of pairs of deleted rows
 	opClearMembers OpKind = 12 // removes all pairs of the shard: a restore
 
 	// Ops on the outbox of an author, of counters.
@@ -50,7 +50,7 @@ const (
 	// Ops on cursors, of unread. They need the leader's time before them in the entry. A value
 	// is at least 1, and one more than the number of its notice or firing.
 	opRaise  OpKind = 24
-	opBegin  OpKind = 25 // sets what is not set
+	opBegin  OpKind = 25 // sets the cursors that are not set
 	opPlace  OpKind = 26 // sets, also the day and to 0: a restore
 	opForget OpKind = 27 // deletes the row: a restore
 	opSweep  OpKind = 28
@@ -72,7 +72,7 @@ const (
 	// refused op has a Refusal as the column of its engine.Overflow; RepeatedRefusal returns the
 	// refusal of a repeat.
 	BoardPublish    OpKind = 48 // one more notice; makes the channel
-	BoardRetract    OpKind = 49 // takes back the notice Seq
+	BoardRetract    OpKind = 49 // retracts the notice Seq
 	BoardFire       OpKind = 50 // makes the dot
 	BoardDot        OpKind = 51 // sets NewUsers; makes the dot
 	BoardPutChannel OpKind = 52 // this and the next two: a restore
@@ -114,7 +114,7 @@ func (k OpKind) String() string {
 	return fmt.Sprintf("op %d, which this program does not know,", uint8(k))
 }
 
-// errOp returns the refusal of an op whose kind shards of a kind do not have.
+// errOp returns the refusal of an op that shards of a kind do not have.
 func errOp(p []byte, of codec.Kind) error {
 	return fmt.Errorf("%w: %s in a shard of %s", codec.ErrEntry, OpKind(p[0]), of)
 }

@@ -15,8 +15,8 @@ import (
 // This file joins outboxes to a shard of counters: the outbox of an author is under the key
 // of the author's row, and a publish or a removal changes both or neither.
 //
-//   - The table calls a judge right before it applies an op, so an op is judged by what all ops
-//     before it left, in the table and in the outboxes.
+//   - The table calls a judge right before it applies an op. The judge sees the table and the
+//     outboxes as all earlier ops left them.
 //   - If the count of a publish overflows, the judge undoes the publish before the next op.
 //   - If rows of the entry cannot be read, the table fails before the first op.
 
@@ -24,9 +24,9 @@ const (
 	// PostsColumn is the column of the posts of an author.
 	PostsColumn = 0
 
-	// UnchangedColumn in a Cut stands for an op on an outbox that changed nothing.
+	// UnchangedColumn in a Cut marks an op on an outbox that changed nothing.
 	UnchangedColumn = engine.ColumnsMax - 1
-	// TooOldColumn in an Overflow stands for a publish that was refused as outbox.TooOld.
+	// TooOldColumn in an Overflow marks a publish that was refused as outbox.TooOld.
 	TooOldColumn = PostsColumn + 1
 
 	// outboxPageBytes is small, as a publish copies a page.
@@ -49,7 +49,7 @@ func newOutboxBodies(place spill.Place) *spill.Shard {
 	})
 }
 
-// none reports whether there has been no outbox.
+// none reports whether the shard has no outboxes.
 func (o *outboxes) none() bool { return o.bodies.Stats().Keys == 0 }
 
 func (o *outboxes) clear() {
@@ -78,8 +78,8 @@ func (b *batch) outboxKeys(yield func(author uint64)) {
 	}
 }
 
-// outboxOp decodes an op on an outbox. For the table it is one that adds 1 to the posts, or
-// takes 1 away; a judge corrects that.
+// outboxOp decodes an op on an outbox. Its op on the table adds 1 to the posts or subtracts 1; a
+// judge corrects that to 0 if the outbox does not change.
 func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	kind := outbox.Kind(p[0])
 	if len(p) < opSizeMin {
@@ -108,17 +108,17 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return r.Rest, nil
 }
 
-// NewestPosts asks for the newest Limit posts of some authors, with ids up to Last. Posts of the
-// first Below authors have ids below Last: the page before had those with the id Last.
+// NewestPosts selects the newest Limit posts of some authors, with ids up to Last. Posts of the
+// first Below authors have ids below Last: the previous page had their posts with the id Last.
 type NewestPosts struct {
 	Last  uint64
 	Below int
 	Limit int
 }
 
-// Newest adds the posts of the authors with some keys to into, where the author of keys[i] is i,
-// or at[i] if at is not nil. It does not read outboxes on disk: into.Missing returns those that
-// are needed, whose marks are of the bodies that Newest returns.
+// Newest adds the posts of the authors of keys to into. The author of keys[i] is i, or at[i] if at
+// is not nil. Newest reads no outbox on disk: into.Missing returns the outboxes that are needed,
+// and their marks belong to the bodies that Newest returns.
 func (c *Counters) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) *spill.Bodies {
 	bodies := c.outboxes.Current()
 	bodies.GetMany(keys, func(i int, body []byte) {

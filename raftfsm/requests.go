@@ -13,8 +13,8 @@ type requests struct {
 	all      []request
 	outcomes []dedup.Outcome // by request
 	met      []int64         // by request, see dedup.Memory.Met
-	// positions has the answers to sections of sources, by request; the others' are empty.
-	// It is nil if the entry has no such section, and not used again.
+	// positions has the answers to sections of sources, by request, and an empty answer for any
+	// other request. It is nil if the entry has no section of a source. The Result owns it.
 	positions []dedup.PositionAnswer
 }
 
@@ -66,8 +66,8 @@ func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory
 	return nil
 }
 
-// request decodes one request and judges it. It judges no request of another route, which so
-// leaves nothing in the request memory.
+// request decodes one request and judges it. It does not judge a request of another route, so that
+// one leaves nothing in the request memory.
 func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held contents, clocked bool) error {
 	b.all = append(b.all, request{})
 	r := &b.all[len(b.all)-1]

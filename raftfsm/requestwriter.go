@@ -28,8 +28,8 @@ func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID
 	w.floors, w.ofMembers = nil, false
 }
 
-// SetFloors sets the floors of the columns for the ops that follow; nil means none. A floor that
-// no delta can reach is left out.
+// SetFloors sets the floors of the columns for the ops that follow; nil means none. Only ops with a
+// delta below 0 carry a floor.
 func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
 
 // Op appends an op of counters under key, which replaces the op's id. It panics on an op that
@@ -58,7 +58,7 @@ func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 	}
 }
 
-// TableOp is Op for a shard of unread numbers, whose ops are on a table of two.
+// TableOp is Op for a shard of unread numbers, which has two tables.
 func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
 	if op.Kind == 0 || op.Kind > engine.OpTake || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
 		panicOn(op)
@@ -167,7 +167,7 @@ func (w *RequestWriter) Board(op *BoardOp) {
 	w.ops++
 }
 
-// SetUse completes a section whose identity RequestID.JudgedBy made.
+// SetUse completes a section with an identity of RequestID.JudgedBy.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.

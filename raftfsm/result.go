@@ -36,8 +36,8 @@ func (r *Result) Outcome(request int) dedup.Outcome {
 	return r.outcomes[request]
 }
 
-// Use returns the use of a key that the shard judged for one of the entry's requests, which
-// was applied then or before. It means nothing for other requests.
+// Use returns the use of the key of one of the entry's requests, if this shard judged the key and
+// applied the request, now or before. For other requests it has no meaning.
 func (r *Result) Use(request int) dedup.Use {
 	use := r.use
 	if r.Outcome(request) != dedup.Applied && r.met != nil {
@@ -46,11 +46,11 @@ func (r *Result) Use(request int) dedup.Use {
 	return use
 }
 
-// SetUse sets what Use returns for the request of a NewResult.
+// SetUse sets the value of Use for the request of a NewResult.
 func (r *Result) SetUse(use dedup.Use) { r.use = use }
 
-// Position returns where the partition of one of the entry's requests was right after it,
-// if the request is a section of a source.
+// Position returns the position of the partition of one of the entry's requests, as of right after
+// that request. It returns false unless the request is a section of a source.
 func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
 	if request >= len(r.positions) {
 		return answer, false
@@ -58,7 +58,7 @@ func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
 	return r.positions[request], true
 }
 
-// SetPosition sets what Position returns for the request of a NewResult.
+// SetPosition sets the value of Position for the request of a NewResult.
 func (r *Result) SetPosition(answer dedup.PositionAnswer) {
 	r.positions = []dedup.PositionAnswer{answer}
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/countd/countd/engine/members"
 )
 
-// sets is the sets of a shard of counters: on disk the newest ones, which may be ahead of the
-// counts while a restart replays the log, and in memory what they were after the entries
-// applied so far.
+// sets holds the sets of members of a shard of counters. The disk has the newest sets. They may be
+// ahead of the counts while a restart replays the log.
 //
-// Invariant: at is the state after the applied entries. The sets on disk are of at, or of a
-// later entry of the same log; then an outcome on disk tells of each entry in between what it
-// did. So the counts are the same whichever of the two an entry was judged by.
+// Invariant: at is the state of the sets after the applied entries. The sets on disk are of at, or of
+// a later entry of the same log. In the second case the disk has an outcome for each entry in
+// between. So an entry has the same effect on the counts, whether the sets or an outcome judge it.
 type sets struct {
 	group *members.Group // nil for a shard without a disk
 	at    members.State
@@ -29,8 +28,8 @@ type sets struct {
 // errNoSets is returned for ops on sets in a shard without a disk.
 var errNoSets = errors.New("this replica has no store of members")
 
-// begin reads what the ops of an entry need. It returns false if the entry leaves the sets as
-// they are.
+// begin reads the pairs that the ops of an entry need. It returns false if the entry does not change
+// the sets.
 func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error) {
 	s.batch, s.changed = nil, nil
 	deletes := s.at.Pairs > 0 && b.deletes()

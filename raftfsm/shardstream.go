@@ -34,8 +34,8 @@ func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	return rows.flush()
 }
 
-// readShard reads what writeShard wrote, with or without carried blocks, into empty
-// contents. On an error the caller disposes of them.
+// readShard reads a stream of writeShard, with or without carried blocks, into empty contents. On
+// an error the caller disposes of them.
 func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (index uint64, once *dedup.Memory, err error) {
 	s := codec.NewStreamReader(r)
 	if index, err = s.Head(kind, route); err != nil {
@@ -55,9 +55,8 @@ func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (
 	})
 }
 
-// readSections reads a stream behind its head to its end and calls take with each section
-// before the end. found returns the totals that the end must state, given those that it does
-// state.
+// readSections reads a stream behind its head to its end, and calls take with each section before
+// the end. found is that of StreamReader.End.
 func readSections(s *codec.StreamReader, take func(section byte, p []byte) error, found func(told codec.Totals) (codec.Totals, error)) error {
 	for {
 		section, p, err := s.Next()
@@ -73,8 +72,8 @@ func readSections(s *codec.StreamReader, take func(section byte, p []byte) error
 	}
 }
 
-// misplaced returns the error for a section that a shard of another kind has, or that no
-// section before announced.
+// misplaced returns the error for a section that shards of this kind do not have, and for a block
+// that no section announced.
 func misplaced(section byte) error {
 	return fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, section)
 }

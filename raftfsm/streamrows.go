@@ -16,8 +16,8 @@ import (
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 
 const (
-	// sectionRowsMax bounds the rows of a section, and so what a reader of rows
-	// allocates: 17 MB with ColumnsMax columns.
+	// sectionRowsMax bounds the rows of a section, and so the memory of its reader: 17 MB with
+	// ColumnsMax columns.
 	sectionRowsMax = 1 << 15
 
 	// sectionRows is the number of rows of a section, except for the last section and the
@@ -64,7 +64,7 @@ func (r *rowSections) flush() error {
 		return nil
 	}
 	err := r.s.Section(r.kind, func(b []byte) []byte {
-		width := max(4, (r.width+3)&^3) // whole words of four counts, as ever, for equal bytes
+		width := max(4, (r.width+3)&^3) // multiples of four: equal rows have equal bytes, whatever the width of their pages
 		b = binary.LittleEndian.AppendUint32(append(b, byte(width)), uint32(r.rows))
 		return append(b, r.buf...)
 	})

@@ -18,8 +18,8 @@ import (
 //
 //	state:           index (8) | digest (8) | pairs (8) | stamp (8)
 //
-// Carried sets may be of a later entry than the snapshot. They have then the outcomes of the
-// entries in between, as the disk of a replica has after a restart.
+// Carried sets may be of a later entry than the snapshot. Then the stream has the outcomes of the
+// entries in between, as the disk of a replica has them after a restart.
 const (
 	setsStateSize   = 32
 	setsNamedSize   = 4 + setsStateSize
@@ -143,9 +143,9 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 	return nil
 }
 
-// adopt makes the loaded sets those of the replica, durably. A snapshot without a section of
-// sets says that there were none: those on disk are of entries behind it, which make them
-// again.
+// adopt makes the loaded sets those of the replica, durably. If the snapshot has no section of sets,
+// the shard had none then. Entries behind the snapshot made the sets on disk. adopt removes these
+// sets, and the entries make them again.
 func (s *sets) adopt() error {
 	switch load := s.load; {
 	case load != nil:

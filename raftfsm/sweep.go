@@ -45,13 +45,13 @@ type SweepState struct {
 	Done bool   // the round is complete
 }
 
-// Due reports whether there may be rows to drop at a time of the log.
+// Due reports whether a step at a time of the log may drop rows.
 func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	day := sweepDay(now.UnixMilli(), idle.Milliseconds())
 	return day > s.Day || day == s.Day && !s.Done
 }
 
-// sweepDay returns the first day that is not idle for long enough.
+// sweepDay returns the first day of rows that are not idle for long enough.
 func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
 
 type sweepStep struct {
@@ -89,9 +89,8 @@ func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	return p[1+n+m:], nil
 }
 
-// skipSweeps turns the sweeps of an entry into ops without effect. While a shard is restored, its
-// cursors are those of the backup, also of users who are idle by now: the restore compares them
-// with it. The sweep drops them after that.
+// skipSweeps turns the sweeps of an entry into ops without effect. The restore of a shard compares
+// its cursors with the backup, so the cursors of users who are idle by now must stay until it ends.
 func (u *unread) skipSweeps() {
 	for i, table := range u.tables {
 		if table == tableSweep {

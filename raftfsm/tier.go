@@ -59,23 +59,23 @@ func (c *Counters) Aged(old func(first, last uint64) bool) int {
 	return table.Aged(above(table.Least(), old))
 }
 
-// above adapts old to a table whose first segment owns all keys from 0 on but has rows
-// from least on.
+// above adapts old to a table whose first segment owns all keys from 0 on, but has no row below
+// least.
 func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return old(max(first, least), last) }
 }
 
 // FreezeSome moves the rows of the first segments out of memory with one sync, or
 // rewrites them on disk. It removes them from idle, also on an error. It returns how
-// many rows it wrote. cold.ErrDamaged means that rows which are only on disk cannot be
-// read; segments without such rows have moved nevertheless.
+// many rows it wrote. cold.ErrDamaged means that it cannot read rows that are only on disk; it has
+// moved the segments without such rows.
 func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed { // it was restored: find idle segments again
+	if c.Table() != idle.table || c.closed { // Restore has replaced the table: the caller finds idle segments again
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)

@@ -13,9 +13,7 @@ import (
 // tables under the same keys, which are users. One has counters, like a shard of
 // counters. The other has cursors: column 0 is the day of the log on which the row was
 // last moved, and column n is the cursor of the channel or dot with number n. A stored
-// cursor is one higher than its value, because an absent one reads as 0.
-//
-// The methods below are its own; the others implement Machine.
+// cursor is one higher than its value, because an absent cursor reads as 0.
 type Unread struct {
 	machine
 	current atomic.Pointer[unread] // replaced whole by Restore
@@ -38,11 +36,10 @@ func NewUnread() *Unread {
 	return u
 }
 
-// Table returns the counters. Restore replaces them, so a caller asks again for each
-// request.
+// Table returns the counters. Restore replaces the table, so a caller calls Table for each request.
 func (u *Unread) Table() *engine.Table { return u.current.Load().counts }
 
-// Cursors returns the cursors, as Table does the counters.
+// Cursors returns the cursors. A caller calls it for each request, too.
 func (u *Unread) Cursors() *engine.Table { return u.current.Load().cursors }
 
 // TableOf implements Machine.
@@ -210,7 +207,7 @@ func (u *unread) move(op *engine.Op, now int64, dst []int64) error {
 // cursorsWeight makes a count and an equal cursor of one user differ in the digest.
 const cursorsWeight = 0x9e3779b97f4a7c15
 
-// CursorsDigest returns what a row of cursors contributes to the digest of its shard.
+// CursorsDigest returns the digest of a row of cursors, a term of the digest of its shard.
 func CursorsDigest(key uint64, row []int64) uint64 {
 	return unreadDigest(0, engine.RowDigest(key, row))
 }

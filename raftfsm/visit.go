@@ -11,18 +11,18 @@ import (
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
-// SnapshotFacts is what a snapshot of a shard states about itself.
+// SnapshotFacts are facts about a snapshot of a shard.
 type SnapshotFacts struct {
 	Index  uint64 // of the last entry that it includes
 	Rows   uint64
 	Digest uint64 // of its contents; a shard with equal contents has the same digest
-	// CursorsSetBack is, after a restore, how many cursors were beyond the board and
-	// were set to its end. Rows and Digest are then those of the shard.
+	// CursorsSetBack is set by a restore: how many cursors were beyond the board, so that it set
+	// them to the board's end. Rows and Digest are those of the restored shard then.
 	CursorsSetBack uint64
 	// MembersLater means that the sets of members are those of a later entry than Index.
 	MembersLater bool
-	// MembersGone is what members of deleted rows contribute to Digest. They are not removed
-	// yet, and not visited.
+	// MembersGone is the part of Digest of the members of deleted rows. These members wait to be
+	// removed, and the visitor does not receive them.
 	MembersGone uint64
 }
 
@@ -38,12 +38,12 @@ type SnapshotVisitor struct {
 	// Outbox receives the outboxes of counters, behind the rows.
 	Outbox func(author uint64, box *outbox.Outbox) error
 	Board  func(*BoardView) error
-	// Positions receives the positions of sources, ascending, and what they contribute to
-	// the digest. It is called last, and only if the snapshot has a section of them.
+	// Positions receives the positions of sources, ascending, and their part of the digest. It is
+	// called last, and only if the snapshot has a section of positions.
 	Positions func(all []dedup.PositionRecord, digest uint64) error
 }
 
-// SnapshotReader is a snapshot whose head was read.
+// SnapshotReader reads a snapshot behind its head.
 type SnapshotReader struct {
 	stream *codec.StreamReader
 	form   kindForm
@@ -71,10 +71,10 @@ func VisitSnapshot(r io.Reader, kind codec.Kind, route codec.Route, v SnapshotVi
 	return s.Visit(v)
 }
 
-// Visit reads the rest of the snapshot, which must not name cold rows but may carry them, and
-// calls the visitor with its contents. It verifies checksums and structure. It cannot verify
-// the digest: only a shard with the same contents can. It returns an error of the visitor as it
-// is; any other error refuses the stream.
+// Visit reads the rest of the snapshot and calls the visitor with its contents. The snapshot may
+// carry cold rows and sets, but must not name them. Visit verifies checksums and structure. Only a
+// shard with the same contents can verify the digest. It returns an error of the visitor as it is;
+// any other error refuses the stream.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 	facts := SnapshotFacts{Index: s.index}
 	walk := snapshotWalk{visitor: v, visit: s.form.section}
@@ -86,7 +86,7 @@ func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 	return facts, err
 }
 
-// snapshotWalk is the state of one VisitSnapshot.
+// snapshotWalk is the state of one Visit.
 type snapshotWalk struct {
 	visitor SnapshotVisitor
 	visit   func(w *snapshotWalk, s *codec.StreamReader, kind byte, p []byte) error // of the kind
