@@ -32,8 +32,8 @@ var ErrNoGroup = errors.New("no such group")
 // int64.
 var ErrOverflow = errors.New("the number of posts is not an integer of 64 bits")
 
-// Node is what this package needs of a node. *shard.Node implements it and documents the
-// methods.
+// Node has the methods of a node that this package calls. *shard.Node implements it and documents
+// them.
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error

@@ -10,7 +10,7 @@ func (n *Numbers) Fire(dot string, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: dot})
 }
 
-// SetDot sets whether users who were never seen see a dot. It creates a missing dot.
+// SetDot sets whether users without cursors see a dot. It creates a missing dot.
 func (n *Numbers) SetDot(dot string, newUsers bool, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardDot, Name: dot, NewUsers: newUsers})
 }

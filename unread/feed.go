@@ -16,8 +16,8 @@ const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax bounds the counts of posts that one read asks for. It is the bound of one call to another
-// node, in case one node holds them all.
+// postsPageMax bounds the counts of posts of one read. It is the bound of one call to another node, which
+// may hold them all.
 const postsPageMax = 8192
 
 // FolloweeUnread is the number of new posts of one followee.
@@ -251,8 +251,8 @@ func now(w *shard.Write) *shard.ReadOptions {
 	return &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
 }
 
-// feedAfter returns the user's feed after an applied write. If the read fails, the
-// error must not say that the write failed.
+// feedAfter returns the user's feed after an applied write. If the read fails, the error is
+// ErrOutcomeUnknown: the write did not fail.
 func (n *Numbers) feedAfter(user uint64, w *shard.Write) (Feed, error) {
 	behind := &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}
 	f, err := n.feed(user, behind, now(w))

@@ -9,7 +9,7 @@ import (
 // NameRule is the error for a name that catalog.ValidName refuses.
 const NameRule = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 
-// NameProblem returns why a request may not use this name for a channel or dot after the others of its kind,
+// NameProblem returns the reason why a request must not name this channel or dot behind the names before,
 // or "".
 func NameProblem(before []string, name []byte) string {
 	switch {

@@ -17,8 +17,8 @@ const PollUsersMax = 100
 // megabytes.
 const feedUsersMax = 16
 
-// Poll is what one poll asks for, and its answer. The caller owns it and may reuse it.
-// Rows are by user; within a row they follow the order of the request.
+// Poll is one poll and its answer. The caller owns it and may reuse it. The answer has a row for each
+// user; a row has the order of the request.
 type Poll struct {
 	Users    []uint64
 	Channels []string

@@ -1,6 +1,6 @@
-// Package unread computes what users have not seen: notices of channels, red dots, the
-// posts of their followees, and all of that in one poll. It joins what shards hold. It
-// keeps no state, and never writes to a user because something happened to all users.
+// Package unread computes the notices of channels, the red dots and the posts of followees that users
+// have not seen, and all of these in one poll, from the data of shards. It keeps no state, and never
+// writes to a user because something happened to all users.
 //
 // Invariant: it decides how a user moves before it proposes, from reads that see every
 // write acknowledged before. The proposal contains the whole decision, so that each replica
@@ -26,8 +26,8 @@ const NamesMax = raftfsm.CursorsMax
 // ErrNoNotice is returned by Retract for a notice that was never published.
 var ErrNoNotice = errors.New("no such notice")
 
-// Node is what this package needs of a node. *shard.Node implements it and documents
-// the methods.
+// Node has the methods of a node that this package calls. *shard.Node implements it and documents
+// them.
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
 	Holds(ks *shard.Keyspace) bool
@@ -152,7 +152,7 @@ func (n *Numbers) boardWith(makes raftfsm.OpKind, name string, of *shard.Write) 
 	return board, w.Token, err
 }
 
-// refusal returns why the board refused an op.
+// refusal returns the error for an op that the board refused.
 func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
 	switch {
 	case op.Kind == raftfsm.BoardRetract && why == raftfsm.RefusedMissing:
@@ -165,5 +165,5 @@ func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
 	return &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("there is no such dot yet, and there are %d channels and dots, the most there may be", NamesMax)}
 }
 
-// Board returns the channels and dots. It is not to be changed.
+// Board returns the channels and dots. The caller must not change them.
 func (n *Numbers) Board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) { return n.board(opt) }

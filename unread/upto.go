@@ -23,8 +23,8 @@ type tally struct {
 	ids          uint64 // hash of the newer ids
 }
 
-// postsUpTo returns how many posts each author, ascending, has without the posts in the outbox whose ids are
-// above upTo. It reads what is acknowledged: opt is linearizable.
+// postsUpTo returns the number of posts of each author, ascending, without the posts in the outbox whose ids
+// are above upTo. opt is linearizable, so it reads all acknowledged writes.
 //
 // It reads posts and outboxes separately, twice, and again for authors that changed in between: publishes by
 // some authors do not delay the others. Two reads that agree show one moment, with one exception. An author

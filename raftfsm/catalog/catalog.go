@@ -13,11 +13,10 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Catalog is the state machine of the group that holds what the cluster agrees on:
-// keyspaces, nodes, the placement of groups, users, and the cluster version.
+// Catalog is the state machine of the catalog's group.
 type Catalog struct {
-	// view is replaced whole by each command and by Restore, which raft calls one at a
-	// time. A reader's one load is a state between two commands.
+	// view is replaced by each command and by Restore, which raft calls one at a time. A reader
+	// that loads it once has a state between two commands.
 	view atomic.Pointer[View]
 }
 
@@ -131,8 +130,8 @@ func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-// replace publishes next and then wakes those who wait for a change: they read the view
-// after they wake.
+// replace publishes next and then wakes the readers that wait for a change: they read the view after
+// that.
 func (c *Catalog) replace(was, next *View) {
 	c.view.Store(next)
 	if next.changed != was.changed {

@@ -40,16 +40,16 @@ type Command struct {
 	RemoveToken *RemoveTokenEntry `json:"remove_token,omitempty"`
 }
 
-// Result is the answer of Apply. A command whose result has anything but Keyspace, Source or
-// User set changed nothing.
+// Result is the answer of Apply. If a field other than Keyspace, Source and User is set, the command
+// changed nothing.
 type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
 	User     User     // after the command of a user; DeleteUser: before it
-	Exists   bool     // Create, PutSource: there is one of this name; commands with the version of a source: it has another; AddToken: there was a token of this number; PutUser: the user is not as Was
-	Missing  bool     // there is no such keyspace, column, node, source, user or token
+	Exists   bool     // Create, PutSource: the name is taken; commands with the version of a source: it has another; AddToken: the number does not follow the last one; PutUser: the user's rights are not Was
+	Missing  bool     // the keyspace, column, node, source, user or token does not exist
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
-	Refused  string   // why the command does not fit the catalog, for people; "" if it fits
+	Refused  string   // the reason why the command does not fit the catalog, for people; "" if it fits
 	Bound    Bound    // Create, commands of sources and users: the bound that the command would exceed, with Refused set; "" for none
 }
 
@@ -101,8 +101,8 @@ func (c *Command) change() (only change, err error) {
 }
 
 // AppendEntry appends the log entry of a command to dst. It refuses a command without
-// exactly one change: no node could apply that. A command of a later program, decoded
-// here, has none.
+// exactly one change, because no node could apply it. A command of a later program decodes to one
+// without a change here.
 func AppendEntry(dst []byte, command *Command) ([]byte, error) {
 	body, err := json.Marshal(command)
 	if err == nil {

@@ -12,9 +12,8 @@ type DropEntry struct {
 	FirstGroup uint32 `json:"first_group"`
 }
 
-// DropColumnEntry drops a column. No other column gets its number, so a late write,
-// which carries the number, counts nowhere. It drops nothing unless the column of this
-// number has this name: a column added later has another number.
+// DropColumnEntry drops the column of a number if it has the name. No other column ever gets the
+// number, so a late write, which carries the number, never counts in a later column of the name.
 type DropColumnEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`

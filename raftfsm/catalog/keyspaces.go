@@ -13,9 +13,8 @@ const (
 	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
 	// each kind of thing that is counted.
 	KeyspacesMax = 64
-	// GroupsMax bounds the groups of a cluster, the catalog's aside. A node runs
-	// 16 to 64 replicas well, and there are at most NodesMax nodes with three
-	// replicas a group, so more could not be placed well.
+	// GroupsMax bounds the groups of a cluster without the catalog's. A node runs 16 to 64
+	// replicas well, a group has three, and a cluster has at most NodesMax nodes.
 	GroupsMax = 1024
 )
 
@@ -29,7 +28,7 @@ type Keyspace struct {
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
 	Sharding   string `json:"sharding,omitempty"`
 	FirstGroup uint32 `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
-	// Everywhere makes all nodes members of the keyspace's groups, not only the voters.
+	// Everywhere makes every node a member of the keyspace's groups: a voter or a nonvoter.
 	Everywhere bool `json:"everywhere,omitempty"`
 	// Floors has the floors of the columns that have one, by name.
 	Floors map[string]int64 `json:"floors,omitempty"`

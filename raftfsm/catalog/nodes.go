@@ -28,7 +28,7 @@ type Node struct {
 	State       NodeState `json:"state"`
 }
 
-// NodeState is what the cluster does with a node.
+// NodeState is the role of a node in the cluster.
 type NodeState string
 
 const (

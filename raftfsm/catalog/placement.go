@@ -12,8 +12,8 @@ const Group = 0
 // each more makes every write wait for more disks.
 const ReplicasMax = 5
 
-// Placement is where a group should be. The group's Raft configuration follows it, one
-// change at a time.
+// Placement names the nodes of a group. The group's Raft configuration follows it, one change at a
+// time.
 type Placement struct {
 	// Initial has the keys of the first voters, which bootstrap the group. It never
 	// changes, and may name removed nodes.

@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// A replica's Raft id names one lifetime: the time from when a node begins a
-// replica of a group without a log until the node deletes that replica's files. A
-// vote or an acknowledgement counts for a lifetime, so a replica that begins anew on
-// the same node must not be taken for the one that voted before.
+// A replica's Raft id names one lifetime of the replica: a node begins it without a log, and it ends
+// when the node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a
+// replica that begins anew on the same node needs another id than the one that voted before.
 //
-// The id is the key of the node, '#', and a number that the catalog gives to a
-// replica of the group once and never again. Number 0 is written as the bare key: it
-// names the replicas of the catalog's own group, whose nodes never begin a second one.
+// The id is the key of the node, '#', and a number that the catalog gives to one replica of the group
+// and never again. The id with number 0 is the bare key. Replicas of the catalog's own group have it,
+// because a node never begins a second one.
 
 // ReplicaID returns the Raft id of a node's replica of a group.
 func ReplicaID(node string, number uint64) string {
@@ -49,8 +48,8 @@ func (p *Placement) Number(node string) (uint64, bool) {
 	return number, has
 }
 
-// Retired reports whether a node's replica of this number can never be a member again.
-// A catalog that is behind does not know the number yet and reports false.
+// Retired reports whether a node's replica of this number can never be a member again. In a view that
+// is too old to know the number, it reports false.
 func (p *Placement) Retired(node string, number uint64) bool {
 	current, has := p.Replicas[node]
 	return number < p.NextReplica && (!has || current != number)
@@ -74,11 +73,10 @@ func (v *View) MayHold(group uint32, node string) bool {
 	return known && v.EveryNode(group)
 }
 
-// RetireEntry retires the number of a node's replica, which is no member of its group
-// any more, so that the node may delete it. The group's leader proposes it after it
-// has read Revision and, after that, has proved that no configuration of the group,
-// committed or not, contains the replica. It is refused if the placement has
-// changed since: the replica may be on its way back.
+// RetireEntry retires the number of a node's replica that has left its group, so that the node may
+// delete the replica. The group's leader first reads Revision. Then it proves that no configuration of
+// the group, committed or not, contains the replica, and proposes the entry. The catalog refuses the
+// entry if the placement has changed since, because the replica may become a member again.
 type RetireEntry struct {
 	Group    uint32 `json:"group"`
 	Node     string `json:"node"`
@@ -91,7 +89,7 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	number, has := p.Number(c.Node)
 	switch {
 	case !has || number != c.Number:
-		return Result{}, false // it was retired before
+		return Result{}, false // the number is retired already
 	case p.Revision != c.Revision:
 		return refused("the placement of group %d has changed since", c.Group)
 	case v.MayHold(c.Group, c.Node):
@@ -103,8 +101,8 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// numberReplicas numbers each wanted replica that has no number. Every command that
-// changed the view ends with it.
+// numberReplicas numbers each wanted replica without a number. After runs it behind every command that
+// changed the view.
 func (v *View) numberReplicas() {
 	for group, p := range v.Groups {
 		if !p.Numbered() {

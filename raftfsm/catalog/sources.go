@@ -26,44 +26,42 @@ const (
 
 // Source is a queue that the nodes read. Its configuration is for package source.
 type Source struct {
-	// Number is the hash of the cluster's id and, below it, a number that no other source
-	// of the cluster ever has. Positions in shards are kept under it.
+	// Number has the hash of the cluster's id in the upper half. The lower half is a number that no
+	// other source of the cluster ever has. Shards store positions under Number.
 	Number uint64 `json:"number"`
-	// Origin is the number of the source in the backup of another cluster that it was made from. Shards
-	// that are restored have positions under it.
+	// Origin is the source's number in the backup of another cluster, if it was made from one. Restored
+	// shards have positions under it.
 	Origin uint64 `json:"origin,omitempty"`
-	// Version is another after each change of the source, and no other source of the cluster ever
-	// has it. A command that names it changes the source as it was read, or not at all.
+	// Version changes with each change of the source, and no other source of the cluster ever has
+	// it. A command names the version that its sender has read, and fails for any other.
 	Version uint64          `json:"version"`
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"` // an object
 	Paused  bool            `json:"paused,omitempty"`
-	// Changing says that a change has paused the source, or made it paused, and resumes it when it is
-	// done. No operator has paused it.
+	// Changing means that a change of the source paused it, and not an operator. The change resumes
+	// the source when it is done.
 	Changing   bool                 `json:"changing,omitempty"`
-	Partitions map[uint32]Partition `json:"partitions,omitempty"` // those that were ever read or sought
+	Partitions map[uint32]Partition `json:"partitions,omitempty"` // the partitions that were ever read or sought
 	// LastRejected is nil while the partitions have rejected nothing.
 	LastRejected *Rejection `json:"last_rejected,omitempty"`
 }
 
-// Partition is where the reading of one partition of a source begins.
+// Partition is the state of one partition of a source.
 type Partition struct {
-	// Epoch counts the seeks and the pauses, from 1. Shards keep a position of one epoch, so
-	// no section from before is applied after it.
+	// Epoch counts the seeks and the pauses, from 1. A shard's position has one epoch, so the shard
+	// refuses sections of earlier epochs.
 	Epoch uint32 `json:"epoch"`
-	// Sought is the epoch that the last seek began, or 1; 0 if it is Epoch. Positions in
-	// shards from it on are carried over to Epoch.
+	// Sought is the epoch that the last seek began, or 1 without a seek; 0 stands for Epoch. Shards
+	// carry positions of this and later epochs over to Epoch.
 	Sought uint32 `json:"sought,omitempty"`
-	// Origin is, while the partition is not sought, the first epoch whose positions under the source's
-	// Origin are good.
+	// Origin is the first epoch whose positions under the source's Origin are valid. A seek resets it.
 	Origin uint32        `json:"origin,omitempty"`
 	Start  sink.Position `json:"start"`
-	// Identity names the queue that Start is a position of; "" from a seek until a reader
-	// has recorded it.
+	// Identity names the queue of Start; "" from a seek until a reader has recorded it.
 	Identity string `json:"identity,omitempty"`
-	// Changed is where messages got the meaning that they have: an earlier configuration has counted
-	// messages below it, in the queue of the identity ChangedIn, or in an unknown one if that is "".
-	// It is zero while there was no other meaning.
+	// Changed is the position from which on messages have their present meaning. An earlier
+	// configuration has counted the messages below it in the queue of the identity ChangedIn, or in
+	// an unknown queue if that is "". Changed is zero if the meaning never changed.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
 	// Rejected counts the messages below RejectedTo, and ops of messages, that could not be applied.
@@ -81,8 +79,8 @@ type Rejection struct {
 // ReasonBytesMax bounds the reason of a Rejection.
 const ReasonBytesMax = 256
 
-// MeantFrom returns the position from which on the source's configuration says what the partition's
-// messages have counted.
+// MeantFrom returns the position from which on the source's present configuration has counted the
+// partition's messages.
 func (p Partition) MeantFrom() sink.Position {
 	if p.ChangedIn != "" && p.ChangedIn != p.Identity {
 		return sink.Position{} // of another queue
@@ -90,17 +88,17 @@ func (p Partition) MeantFrom() sink.Position {
 	return p.Changed
 }
 
-// changedAt returns the partition under another number, where all shards are at a position.
+// changedAt returns the partition under the source's next number, given the position of all shards.
 func (p Partition) changedAt(at sink.Position) Partition {
 	next := Partition{Epoch: 1, Start: at, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
-	counted := p.Since() > 1 || p.Start != at // by the configuration before, perhaps
+	counted := p.Since() > 1 || p.Start != at // the earlier configuration may have counted messages
 	if counted && p.MeantFrom().Less(at) {
 		next.Changed, next.ChangedIn = at, p.Identity
 	}
 	return next
 }
 
-// Since returns the first epoch whose positions in shards are good.
+// Since returns the first epoch whose positions in shards are valid.
 func (p Partition) Since() uint32 { return cmp.Or(p.Sought, p.Epoch) }
 
 // Source returns the source of a number.
@@ -130,11 +128,10 @@ type PutSourceEntry struct {
 	// Paused makes a source that is paused, and Changing, or leaves one paused as it is. Without it
 	// the source runs.
 	Paused bool `json:"paused,omitempty"`
-	// NewMeaning says that messages mean something else from now on. The source must be paused.
-	// It gets a new number, because a reader that has yet to learn of the change has the old
-	// one.
+	// NewMeaning means that messages have another meaning from now on. The source must be paused.
+	// It gets a new number, because a reader that does not know of the change uses the old one.
 	NewMeaning bool `json:"new_meaning,omitempty"`
-	// Positions are for NewMeaning the positions that all shards have, by partition.
+	// Positions are the positions of all shards, by partition; only with NewMeaning.
 	Positions map[uint32]sink.Position `json:"positions,omitempty"`
 	// Origin makes a source from the backup of another cluster, which has these Partitions. It is paused,
 	// as by an operator.
@@ -142,7 +139,7 @@ type PutSourceEntry struct {
 	Partitions map[uint32]Partition `json:"partitions,omitempty"`
 }
 
-// PauseSourceEntry pauses or resumes the source of a version. A pause of one that runs raises the
+// PauseSourceEntry pauses or resumes the source of a version. To pause a running source raises the
 // epochs of its partitions.
 type PauseSourceEntry struct {
 	Name     string `json:"name"`
@@ -157,23 +154,24 @@ type DeleteSourceEntry struct {
 	Version uint64 `json:"version"`
 }
 
-// SeekSourceEntry sets where partitions of the paused source of a version continue. All shards were
-// fenced in these that had begun then. An operator has paused the source after it.
+// SeekSourceEntry sets the positions at which partitions of a paused source continue. The sender has
+// fenced all shards in these partitions. Afterwards the source counts as paused by an operator.
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
 	Version   uint64                   `json:"version"`
 	Positions map[uint32]sink.Position `json:"positions"`
 }
 
-// StartSourceEntry records where partitions of a queue begin and what queue it is, for those
-// of which that is not recorded. After a seek it records only the identity.
+// StartSourceEntry records the queue of partitions, and where they begin, unless that is recorded
+// already. After a seek it records only the identity of the queue.
 type StartSourceEntry struct {
 	Number   uint64                   `json:"number"`
 	Starts   map[uint32]sink.Position `json:"starts"`
 	Identity string                   `json:"identity"`
 }
 
-// sourceOf returns the source of a name, or why a command does not fit it that has read a version.
+// sourceOf returns the source of a name for a command whose sender has read a version. misfit is the
+// refusal if the source is missing or has another version.
 func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
 	s, exists := v.Sources[name]
 	switch {
@@ -196,9 +194,9 @@ func (v *View) putSource(s Source) (Result, bool) {
 	return Result{Source: s}, true
 }
 
-// RejectSourceEntry counts what a partition of a source has rejected at RejectedTo, Was, and above.
-// It applies only if RejectedTo is still Was, so that of two readers one counts a message. It leaves
-// the version: nothing is changed that a command was made for.
+// RejectSourceEntry counts the messages that a partition of a source has rejected from Was to To. It
+// fails unless RejectedTo is still Was, so that only one of two readers counts a message. It does not
+// change the version of the source, because no other command depends on these numbers.
 type RejectSourceEntry struct {
 	Number   uint64        `json:"number"`
 	Was      sink.Position `json:"was"`
@@ -283,12 +281,12 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	v.LastSource++
 	s.Origin = c.Origin
-	s.LastRejected = nil // of another meaning
+	s.LastRejected = nil // that message had another meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)
 }
 
-// begun returns the partitions of a new number, which begin where those of the old one are.
+// begun returns the partitions of a new number. They begin at the positions of the old ones.
 func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
 	if len(c.Positions) != len(old) {
 		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Positions))
@@ -359,7 +357,7 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 		p := s.Partitions[partition]
 		s.Partitions[partition] = Partition{
 			Epoch: p.Epoch + 1, Start: at, Changed: p.Changed, ChangedIn: p.ChangedIn,
-			Rejected: p.Rejected, RejectedTo: at, // what is read again is rejected again
+			Rejected: p.Rejected, RejectedTo: at, // messages that are read again count again
 		}
 	}
 	return v.putSource(s)

@@ -27,7 +27,7 @@ const (
 	UserNameBytesMax = 64
 )
 
-// AllKeyspaces among the keyspaces of a grant stands for all, later ones included.
+// AllKeyspaces, among the keyspaces of a grant, stands for all present and later keyspaces.
 const AllKeyspaces = "*"
 
 // Users are the users of a cluster. A Users is never changed: each command that changes a
@@ -38,7 +38,7 @@ type Users struct {
 	ByName    map[string]User `json:"by_name"`
 }
 
-// User may do what its grants allow. The roles of grants are for package auth.
+// User is a user of the cluster. Package auth interprets the roles of its grants.
 type User struct {
 	Name   string     `json:"name"`
 	Grants []Grant    `json:"grants"`
@@ -52,7 +52,7 @@ type Grant struct {
 	Keyspaces []string `json:"keyspaces"`
 }
 
-// UserLimits bound what a user may do on each node per second. 0 stands for no limit.
+// UserLimits bound the requests, ops and new connections of a user per second and node. 0 is no limit.
 type UserLimits struct {
 	Requests    int64 `json:"requests,omitempty"`
 	Ops         int64 `json:"ops,omitempty"`
@@ -80,10 +80,10 @@ func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10)
 // 0-9, ".", "_" and "-".
 func ValidUserName(name string) bool { return names.IsLabel(name, UserNameBytesMax) }
 
-// PutUserEntry makes a user, or replaces the grants and limits of one that exists. Tokens
-// stay. With Was it is refused as Exists or Missing unless the user has the rights Was, or
-// those of the entry already: its sender read the user, and must not undo a change that came
-// between. A repeated entry changes nothing.
+// PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay. Was
+// has the rights that the sender has read. If the user has neither these nor already those of the
+// entry, the catalog refuses the entry as Exists or Missing, so that it undoes no other change. A
+// repeated entry changes nothing.
 type PutUserEntry struct {
 	Name   string      `json:"name"`
 	Grants []Grant     `json:"grants"`
@@ -91,8 +91,8 @@ type PutUserEntry struct {
 	Was    *UserRights `json:"was,omitempty"`
 }
 
-// UserRights are what a user may do. Without grants they stand for no user: a user has at
-// least one.
+// UserRights are the grants and limits of a user. A user has at least one grant; UserRights without
+// grants stand for no user.
 type UserRights struct {
 	Grants []Grant    `json:"grants"`
 	Limits UserLimits `json:"limits,omitzero"`
@@ -110,9 +110,9 @@ type DeleteUserEntry struct {
 	Name string `json:"name"`
 }
 
-// AddTokenEntry adds a token to a user, and deletes those of its tokens that expired before
-// it was created. It is refused as Exists unless its number follows the last one: its
-// sender had to know the number to hash the token's text.
+// AddTokenEntry adds a token to a user, and deletes the user's tokens that expired before Created. The
+// sender needed the number to hash the token's text, so the catalog refuses the entry as Exists unless
+// the number follows the last one.
 type AddTokenEntry struct {
 	User  string `json:"user"`
 	Token Token  `json:"token"`

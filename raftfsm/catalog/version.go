@@ -4,13 +4,13 @@ import "math"
 
 // ClusterVersionMax is the highest cluster version that this program speaks.
 //
-// A command or format that older programs would fail at gets a constant here, versionOfX, the
-// first cluster version that has it, and a method of View that compares: nobody uses it before.
+// A command or format that older programs cannot read gets a constant here, versionOfX: the first
+// cluster version that has it. A method of View compares the versions, and callers ask it first.
 const ClusterVersionMax = 1
 
-// SetVersionEntry raises the cluster version, which decides what commands and formats
-// nodes may use. The version never falls, never exceeds what every node of the catalog
-// speaks, and does not change while it is held.
+// SetVersionEntry raises the cluster version, which determines the commands and formats that nodes may
+// use. The version never falls, never exceeds the VersionMax of any node, and does not change while it
+// is held.
 type SetVersionEntry struct {
 	Version int `json:"version"`
 }

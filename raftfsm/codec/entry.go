@@ -23,7 +23,7 @@ import (
 //	section:   kind (1) | length of payload (4) | payload
 //	catalog:   one JSON command
 //	clock:     leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
-//	           times in milliseconds; before the first request with an identity
+//	           times in milliseconds; stands before the first request with an identity
 //
 // All other sections are requests. Ops fill the rest of the section.
 //
@@ -32,13 +32,12 @@ import (
 //	producer:  length of name (1) | name | number (8)
 //	keyed:     key (16) | body (16) | made at (8)
 //	judged:    key (16) | body (16) | group of the judge (4) | met (8) | floor (8)
-//	           what another shard judged by its key: dedup.Use
+//	           for a key that another shard judged: dedup.Use
 //	restore:   number (8)                    the first write of a restore: forgets the requests of clients
 //	source, positions: dedup/positions.go
-//	op:        kind (1) | what the kind has: raftfsm/opkind.go
+//	op:        kind (1) | fields of the kind: raftfsm/opkind.go
 //
-// Unknown versions and kinds are refused: what they would mean is decided by the version
-// that introduces them.
+// A reader refuses unknown versions and kinds: a later program defines them.
 const (
 	entryVersion    = 1
 	entryHeadSize   = 3

@@ -2,15 +2,15 @@ package codec
 
 import "fmt"
 
-// Kind is what a shard holds. Log entries and snapshots carry the value.
+// Kind is the kind of a shard. Log entries and snapshots carry the value.
 type Kind uint8
 
 // The kinds of shards.
 const (
 	KindCounters Kind = 1
 	KindUnread   Kind = 3 // counters and cursors of users
-	KindFeed     Kind = 4 // what users saw of those that they follow
-	KindBoard    Kind = 5 // notices and dots that are everybody's
+	KindFeed     Kind = 4 // followees of users, and their posts that the users have seen
+	KindBoard    Kind = 5 // notices and dots that all users share
 
 	KindCatalog Kind = 2
 )

@@ -12,8 +12,8 @@ import (
 //
 //	route:  modulus (uvarint) | residue (uvarint)
 //
-// A replica of another route refuses such a section, read or snapshot whole, and changes
-// nothing: its keys name other ids there.
+// A replica of another route refuses the whole section, read or snapshot, and changes nothing: the
+// keys stand for other ids there.
 type Route struct {
 	Modulus uint32 // at least 1
 	Residue uint32 // below Modulus
@@ -24,7 +24,7 @@ var ErrRoute = errors.New("it is of another number of shards or of another shard
 
 func (r Route) String() string { return fmt.Sprintf("shard %d of %d", r.Residue, r.Modulus) }
 
-// AppendTo appends the route. It panics on one that names no shard.
+// AppendTo appends the route. It panics if the residue is not below the modulus.
 func (r Route) AppendTo(dst []byte) []byte {
 	if r.Residue >= r.Modulus {
 		panic(r.String() + " has no form in a log entry")

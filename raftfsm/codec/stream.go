@@ -30,12 +30,12 @@ import (
 //	positions: dedup/positions.go; at most once, behind the keys
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
-// The state kind is that of the entries. A reader takes nothing for granted: a
-// stream that is cut, or has anything behind its end, is refused.
+// The state kind is that of the entries. A reader refuses a stream that was cut, or that has
+// anything behind its end.
 const (
 	streamMagic      = "countd snapshot"
 	streamVersion    = 1
-	streamUnreleased = "countd" // began the heads of development, with a version from 1 to 3 behind it
+	streamUnreleased = "countd" // begins the heads of development versions, with a byte from 1 to 3 behind it
 	streamHeadSize   = len(streamMagic) + 3 + 8 + 8
 
 	coldNone    = 0
@@ -68,9 +68,8 @@ const (
 
 	StreamEnd = 255
 
-	// PayloadMax bounds what a reader allocates because a length field says so. The
-	// largest section of rows has 21.6 MB, 660 B a row; that of a catalog with as many
-	// keyspaces, shards and nodes as there may be has about 3 MB.
+	// PayloadMax bounds the memory that a reader allocates for a length that it has read. The
+	// largest section of rows has 21.6 MB, 660 B a row. The largest catalog has about 3 MB.
 	PayloadMax = 32 << 20
 
 	streamBufferSize = 1 << 20
@@ -101,15 +100,14 @@ func (s *StreamWriter) Section(kind byte, fill func([]byte) []byte) error {
 	return nil
 }
 
-// FinishSection completes a section that begins with its kind and four bytes for its
-// length.
+// FinishSection completes a section, which begins with its kind and four bytes for its length.
 func FinishSection(section []byte) []byte {
 	binary.LittleEndian.PutUint32(section[1:], uint32(len(section)-SectionHeadSize))
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
-// Head writes the head. blocks is how many bytes the stream grows by when it carries
-// its cold rows, -1 for a stream without cold rows.
+// Head writes the head. blocks is the number of bytes by which the stream grows if it carries its
+// cold rows, or -1 for a stream without cold rows.
 func (s *StreamWriter) Head(state Kind, route Route, index uint64, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
 		cold := byte(coldNamed)

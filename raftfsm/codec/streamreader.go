@@ -34,8 +34,8 @@ var places = [256]uint8{
 
 const severalAt = 1<<3 | 1<<5
 
-// follows reports whether a section may follow the previous one. The owner of a section that
-// blocks follow counts them.
+// follows reports whether a section may follow the previous one. It does not count blocks: the reader
+// of the section before them does.
 func (s *StreamReader) follows(kind byte) bool {
 	switch {
 	case kind == StreamBlock || kind == StreamMemberBlock:
@@ -96,9 +96,8 @@ func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
 	return h.index, nil
 }
 
-// CarriedHead reads the head of a snapshot and returns the head of the same snapshot
-// with its cold rows carried, and how many bytes they add. The head is valid until the
-// next call.
+// CarriedHead reads the head of a snapshot. It returns the head that the snapshot has if it carries
+// its cold rows, and how many bytes these add. The head is valid until the next call.
 func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, err error) {
 	h, payload, err := s.head(state)
 	if err != nil {
@@ -111,7 +110,7 @@ func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, er
 	return payload, 0, nil
 }
 
-// streamHead is what a head states of its stream.
+// streamHead has the fields of a head.
 type streamHead struct {
 	cold   byte
 	index  uint64
@@ -158,11 +157,11 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 	return h, nil
 }
 
-// Totals is what the end of a stream states of its contents.
+// Totals are the totals in the end of a stream.
 type Totals struct{ Rows, Digest uint64 }
 
 // End verifies the payload of the end section, and that nothing follows it. found returns the
-// totals of what was read, given those that the end states.
+// totals of the contents that were read, given the totals in the end.
 func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) error {
 	if len(p) != 20 {
 		return fmt.Errorf("%w: end of %d bytes", ErrSnapshot, len(p))
@@ -179,7 +178,7 @@ func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) er
 	return s.AtEnd()
 }
 
-// AtEnd returns an error if the stream goes on.
+// AtEnd returns an error if the stream has more bytes.
 func (s *StreamReader) AtEnd() error {
 	if _, err := s.r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: more behind its end", ErrSnapshot)

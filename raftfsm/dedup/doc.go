@@ -2,8 +2,8 @@
 // applied, by the client's key or by producer and number, and for how long it remembers
 // them. It also owns the identity of a request and its form in a log entry.
 //
-// It never sees what a request does, and never reads a clock: the log's own time, which a
-// leader stamps into entries, moves it.
+// It never sees the effect of a request, and never reads a clock: only the log's own time, which
+// a leader stamps into entries, advances it.
 //
 // Invariant: the memory is a function of the log. Replicas that applied the same entries
 // hold the same bytes of it. Judge returns Applied once for a request that the memory

@@ -9,8 +9,8 @@ import (
 // Limits.ProducersMax.
 const forgottenPerProducer = 8
 
-// forgottenProducer is what remains of a producer. A number above high was never
-// applied; for lower numbers the group no longer knows.
+// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied.
+// The group no longer knows which lower numbers were.
 type forgottenProducer struct {
 	hash uint64 // of its name
 	high uint64
@@ -19,7 +19,7 @@ type forgottenProducer struct {
 // forgottenProducers holds the most recently forgotten producers. A producer that
 // returned and was forgotten again has two records; the later one counts.
 type forgottenProducers struct {
-	order fifo[forgottenProducer] // by when they went
+	order fifo[forgottenProducer] // in the order in which they were forgotten
 	last  map[uint64]uint64       // by hash, the number of the later record
 }
 
@@ -34,8 +34,8 @@ func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
 	return g.order.at(n).high, true
 }
 
-// add remembers a producer. Two names with one hash share the higher number: that
-// refuses some requests of one, and applies none of the other twice.
+// add remembers a producer. Two names with one hash share the higher number. That may refuse
+// requests of one of them, but applies no request twice.
 func (g *forgottenProducers) add(p forgottenProducer) {
 	if high, known := g.high(p.hash); known {
 		p.high = max(p.high, high)
@@ -52,8 +52,8 @@ func (g *forgottenProducers) drop() {
 	g.order.pop()
 }
 
-// producerHash returns the first 8 bytes of SHA-256: equal on all replicas for ever,
-// and without collisions by chance.
+// producerHash returns the first 8 bytes of the SHA-256 of a name. All replicas compute the same
+// hash for ever, and two names hardly ever share one.
 func producerHash(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])

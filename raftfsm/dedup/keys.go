@@ -1,13 +1,12 @@
 package dedup
 
-// keyRecord is what the memory keeps of a use of a key until last is past the horizon
-// (DESIGN.md). From then on the shard that judges the key does not know it, even if the
-// record is still there. A record of a use that another shard judged counts until it is
-// dropped.
+// keyRecord is the record of a use of a key (DESIGN.md). When last is before the horizon, the shard
+// that judges the key ignores the record, and later drops it. The record of a use that another shard
+// judged counts until it is dropped.
 type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
-	last  int64   // when the key arrived here or was made, whichever is later
+	last  int64   // when the key arrived here or was created, whichever is later
 	met   int64   // of a use that another shard judged: Use.Met, by that shard's log; otherwise 0
 	judge uint32  // that shard's group; otherwise 0
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
@@ -25,8 +24,8 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil if there is none. It ignores a use judged here
-// that is older than floor. Only the entry that brought the key may change the record.
+// find returns the record of a key, or nil. It ignores a use that this shard judged before floor.
+// Only the entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {

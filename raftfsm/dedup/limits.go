@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Limits bounds what a group remembers of requests. The log carries them beside the
-// leader's time, so that all replicas forget the same records at the same index.
+// Limits bound the request memory of a group. The log carries them beside the leader's time, so that
+// all replicas forget the same records at the same index.
 type Limits struct {
-	// KeyHorizon is how long the group is sure to remember a key. From then on it
-	// refuses a key that contains its time (UUIDv7).
+	// KeyHorizon is how long the group remembers a key at least. It refuses an older key that
+	// contains its time (UUIDv7).
 	KeyHorizon time.Duration
 	// KeysMax bounds the keys. At the bound, the group refuses new keys.
 	KeysMax int

@@ -1,6 +1,6 @@
 package dedup
 
-// Outcome is what became of one request of an entry.
+// Outcome is the outcome of one request of an entry.
 type Outcome uint8
 
 const (
@@ -13,8 +13,8 @@ const (
 	// Expired: the request is too old for the group to know whether it was applied.
 	// Nothing was applied now.
 	Expired
-	// Full: the key cannot be remembered now. There is no room for another key, or the
-	// memory has a use of the key by another judge. Nothing was applied.
+	// Full: the memory cannot remember the key now. It has KeysMax keys, or a use of the key by
+	// another judge. Nothing was applied.
 	Full
 	// Refused: the request was judged before, and each of its ops overflowed. Its rows
 	// are the current ones. Nothing was applied, then or now.
@@ -33,10 +33,9 @@ const (
 	// seqWindow is how far behind a producer's highest number its requests may arrive
 	// in any order.
 	seqWindow = 64
-	// droppedPerEntryMax bounds how many records of each kind one entry drops. All
-	// records may expire at once, and an entry must not delay those behind it by a
-	// tenth of a second. An expired record counts as unknown whether or not it was
-	// dropped.
+	// droppedPerEntryMax bounds how many records of each kind one entry drops. All records may
+	// expire at once, and dropping them would delay the entries behind it by a tenth of a second.
+	// An expired record counts as unknown whether or not it was dropped.
 	droppedPerEntryMax = 4096
 )
 
@@ -47,21 +46,20 @@ type Memory struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
 
-	// keys holds the keys that were not made later than they arrived, in order of
-	// arrival. ahead holds the others: a client's fast clock then delays only the
-	// records of such clients.
+	// keys holds the keys that were created before they arrived, in order of arrival. ahead holds
+	// the keys that clients with a fast clock created, so that only these stay longer.
 	keys, ahead keyQueue
-	// keyFloor is the latest time that was one key horizon ago. It only rises, even
-	// when the horizon grows. The memory refuses a key made before it, and remembers
-	// every applied key that was made or arrived since.
+	// keyFloor is one key horizon before now. It only rises, even when the horizon grows. The
+	// memory refuses a key created before it, and remembers every applied key that was created
+	// or arrived since.
 	keyFloor int64
 	// dropped has, by the group of a judge, the highest Use.Met among the dropped records
 	// of uses that it judged. It only rises.
 	dropped map[uint32]int64
 
 	producers producers
-	// idleFloor is the latest time that was one producer idle time ago. Producers last
-	// used before it are forgotten.
+	// idleFloor is one producer idle time before now. It only rises. Producers last used before
+	// it are forgotten.
 	idleFloor int64
 
 	forgotten forgottenProducers
@@ -118,8 +116,8 @@ func (o *Memory) dropKey() bool {
 // Now returns the latest time that a leader stamped, in Unix milliseconds.
 func (o *Memory) Now() int64 { return o.now }
 
-// Sizes returns how many keys and producers the memory holds, including expired ones
-// that it has not dropped yet.
+// Sizes returns how many keys and producers the memory holds, with expired records that it has not
+// dropped yet.
 func (o *Memory) Sizes() (keys, producers int) { return o.keyRecords(), o.producers.len }
 
 // keyRecords returns the number of key records.
@@ -158,9 +156,8 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 	return Applied
 }
 
-// forgetClients forgets all requests except those of restores, because the restore
-// replaces what they did. Times and floors stay, so the memory still refuses a key that
-// was made too long ago.
+// forgetClients forgets all requests except those of restores, because a restore replaces their
+// effects. Times and floors stay, so the memory still refuses a key that was created too long ago.
 func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
@@ -182,7 +179,7 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
 		return Expired // its judge has accepted a later use
 	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
-		// Its judge has forgotten the use that is known here. The new one takes its place.
+		// Its judge has forgotten the use that is recorded here. The new use replaces it.
 	case known.body != id.body:
 		return Conflict
 	case known.judge != id.judge:
@@ -205,8 +202,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	return outcome
 }
 
-// isTooOld reports whether the memory cannot know if it applied a key of which it has no
-// record. It also reports a key that was made too far ahead.
+// isTooOld reports whether the memory may have forgotten that it applied a key. It also reports a key
+// that was created too far ahead.
 func (o *Memory) isTooOld(id *RequestID) bool {
 	if id.judge != 0 {
 		return id.use.Met <= o.dropped[id.judge]
@@ -274,14 +271,14 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore, byRestorePositions:
-		// By what followed in its entry it may be behind the window, or gone; or gone
-		// and back, with a window that it is not in.
+		// Later requests of the entry may have moved the window past the number. They may also
+		// have evicted the producer, and begun it again with a window without the number.
 		slot, ok := o.producers.slot[string(id.producer)]
 		if ok && o.producers.at(slot).judged(id.seq) {
 			o.producers.edit(slot).setAgain(id.seq, again)
 		}
 	case byKey:
-		// Another use may have taken its place since, by what followed in its entry.
+		// A later request of the entry may have replaced the record by another use.
 		if known := o.key(id.key); known != nil && known.judge == id.judge && known.met == id.use.Met {
 			known.again = again
 		}

@@ -51,7 +51,7 @@ type PositionRecord struct {
 	Checkpoint
 }
 
-// digest returns what a position contributes to the digest of its group.
+// digest returns the digest of a position, a term of the digest of its group.
 func (r PositionRecord) digest() uint64 {
 	sum := uint64(0x706f736974696f6e)
 	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo, r.Mark.Position.Hi, r.Mark.Position.Lo, r.Mark.Sum} {
@@ -60,8 +60,8 @@ func (r PositionRecord) digest() uint64 {
 	return sum
 }
 
-// mix is the finalizer of MurmurHash3 after a rotation, so that no zero maps to itself
-// twice in a row.
+// mix is the finalizer of MurmurHash3, behind a rotation and an addition, so that zeros change the
+// sum too.
 func mix(n uint64) uint64 {
 	n = bits.RotateLeft64(n, 29) + 0x9e3779b97f4a7c15
 	n = (n ^ n>>33) * 0xff51afd7ed558ccd
@@ -69,10 +69,10 @@ func mix(n uint64) uint64 {
 	return n ^ n>>33
 }
 
-// ClosedDigest is what closed positions contribute to the digest.
+// ClosedDigest is the term of closed positions in the digest.
 const ClosedDigest = 0x636c6f736564
 
-// SectionMode is what a section of a source does.
+// SectionMode is the effect of a section of a source.
 type SectionMode uint8
 
 // The modes of sections.
@@ -91,15 +91,15 @@ const (
 	SectionForget SectionMode = 4
 )
 
-// SourceSection identifies what a reader has a group do for one partition. Only
-// SectionAdvance has ops.
+// SourceSection is the identity of a section by which a reader applies messages of one partition, or
+// moves or reads its position. Only SectionAdvance has ops.
 type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
-	Since      uint32        // not of SectionAdvance: the epoch of the last seek; 0 for Epoch
-	Prev, Next sink.Position // Prev of SectionAdvance only
-	Mark       sink.Mark     // likewise, below Next
+	Since      uint32        // the epoch of the last seek, 0 for Epoch; not of SectionAdvance
+	Prev, Next sink.Position // Prev only of SectionAdvance
+	Mark       sink.Mark     // below Next; only of SectionAdvance
 }
 
 // PositionAnswer is a group's position of a partition right after a section.
@@ -111,11 +111,11 @@ type PositionAnswer struct {
 	Full    bool // there are PositionsMax positions
 }
 
-// BySource identifies a section of a source. Judge accepts it as its mode says, and
-// otherwise returns Moved. Memory.Position tells where the partition is then.
+// BySource identifies a section of a source. Judge applies it by the rule of its mode, or returns
+// Moved. Memory.Position returns the position of the partition afterwards.
 func BySource(s SourceSection) RequestID { return RequestID{kind: bySource, section: &s} }
 
-// RestoredPositions is what a restore sets the positions of a group to.
+// RestoredPositions are the positions that a restore sets in a group.
 type RestoredPositions struct {
 	// Closed has the group refuse all sections until another write of a restore opens it.
 	Closed bool
@@ -133,7 +133,7 @@ func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
 // IsSource reports whether the request is a section of a source.
 func (id *RequestID) IsSource() bool { return id.kind == bySource }
 
-// SourceSection returns what the request has a group do for a source, or nil for another request.
+// SourceSection returns the section of a source, or nil for another request.
 func (id *RequestID) SourceSection() *SourceSection { return id.section }
 
 // MovesPositions reports whether the request reads or writes positions of sources.
@@ -141,7 +141,7 @@ func (id *RequestID) MovesPositions() bool {
 	return id.kind == bySource || id.kind == byRestorePositions
 }
 
-// positions are the positions of sources in a group. They never expire.
+// positions holds the positions of sources in a group. They never expire.
 type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, the latest last
@@ -256,7 +256,7 @@ func (p *positions) restore(r *RestoredPositions) {
 	}
 }
 
-// Position returns where the partition of a section of a source is.
+// Position returns the position of the partition of a section of a source.
 func (o *Memory) Position(id *RequestID) PositionAnswer {
 	s, p := id.section, &o.positions
 	m, known := p.at[s.PositionKey]
@@ -289,9 +289,9 @@ func (p *positions) capture() positions {
 //	positions: number (8) | closed (1) | positions (4) | position … | as request, without ops
 //	position:  source (8) | partition (4) | epoch (4) | at (16) | mark (24)
 //
-// A position of a queue is hi (8) | lo (8), a mark is position (16) | sum (8), or all 0 for none.
-// Where a section does not advance, prev is 0 and since (8), and there is no mark. The section of a snapshot, which is there if any of
-// it is:
+// A position of a queue is hi (8) | lo (8). A mark is position (16) | sum (8), or all 0 for none. A
+// section that does not advance has 0 (8) and since (8) as prev, and no mark. The section of a
+// snapshot, which is left out if the shard is open and has neither positions nor deleted sources:
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
 const (
@@ -418,8 +418,8 @@ func (p *positions) records() []PositionRecord {
 	return all
 }
 
-// ParsePositions returns the positions in the section of a snapshot, ascending by key, and
-// what they contribute to the snapshot's digest.
+// ParsePositions returns the positions in the section of a snapshot, ascending by key, and their
+// part of the snapshot's digest.
 func ParsePositions(section []byte) (all []PositionRecord, digest uint64, err error) {
 	p := newPositions()
 	if err := p.load(section); err != nil {

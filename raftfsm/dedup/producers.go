@@ -8,11 +8,11 @@ import (
 // producer is the record of one remembered producer.
 type producer struct {
 	name       string
-	floor      uint64 // lowest number that the group can judge: it forgot the producer before
+	floor      uint64 // the group cannot judge lower numbers, because it had forgotten the producer
 	high       uint64 // highest number applied, at least floor
 	window     uint64 // bit i: number high-i was judged
-	refused    uint64 // bit i: and each of its ops overflowed
-	partly     uint64 // bit i: and some of its ops overflowed, not each
+	refused    uint64 // bit i: number high-i was judged, and all its ops overflowed
+	partly     uint64 // bit i: number high-i was judged, and some but not all of its ops overflowed
 	used       int64
 	next, prev uint32 // slots of the neighbours by last use; of a free slot, next is another or 0
 }

@@ -31,17 +31,17 @@ type RequestID struct {
 	producer []byte // 1…ProducerBytesMax bytes, owned by the caller
 	seq      uint64
 	key      [16]byte           // SHA-256 of the key, truncated
-	body     [16]byte           // SHA-256 of what the request asks for, truncated
-	born     int64              // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
-	judge    uint32             // group of the shard that judged the key; 0 if the reader judges it itself
-	use      Use                // as that shard judged it
+	body     [16]byte           // SHA-256 of the call and its meaning, truncated
+	born     int64              // when the key was created, in Unix milliseconds; 0 if the key does not contain a time
+	judge    uint32             // group of the shard that judged the key; 0 if the shard of the section judges it
+	use      Use                // of the key, as the judge stated it
 	section  *SourceSection     // of bySource
 	restored *RestoredPositions // of byRestorePositions
 }
 
-// Use identifies one use of a key that does not contain a time, as the shard that judges
-// the key answers it. Both times are of that shard's log, in Unix milliseconds. DESIGN.md
-// has how other shards tell uses apart by it.
+// Use identifies one use of a key that does not contain a time. The shard that judges the key states
+// it. Both times are of that shard's log, in Unix milliseconds. DESIGN.md explains how other shards
+// distinguish uses by it.
 type Use struct {
 	Met   int64 // when the shard accepted the use
 	Floor int64 // at most Met: the shard has forgotten all uses that it accepted before
@@ -80,8 +80,8 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. asked is what a repeat
-// must ask for again: the call and its meaning, which is equal for all spellings.
+// ByKey identifies a request by a key that the client chose. asked is the call and its meaning, which
+// is equal for all spellings of a body. A repeat must have the same.
 func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -105,11 +105,11 @@ func hashAsked(dst []byte, asked [][]byte) []byte {
 // Exists reports whether the request has an identity.
 func (id *RequestID) Exists() bool { return id.kind != byNothing }
 
-// Born returns when the key was made, and false if the key does not contain a time.
+// Born returns when the key was created, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the identity for a part of a request by key whose key the shard of
-// another group judges. SetUse writes a use that is not known yet into the section.
+// JudgedBy returns the identity of a part of a request whose key another shard judges: that of group.
+// If the use is not known yet, SetUse writes it into the section later.
 func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 	part := *id
 	part.judge, part.use = group, use
@@ -119,15 +119,15 @@ func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
 
-// IsJudged reports whether the identity is a key without a time: the shard that judges it
-// states which use of the key a request is.
+// IsJudged reports whether the identity is a key without a time. The shard that judges the key states
+// to which Use of it a request belongs.
 func (id *RequestID) IsJudged() bool { return id.kind == byKey && id.born == 0 }
 
 // Key returns the hash of the key, zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
 
-// Shard returns which of a keyspace's shards judges whether the key was used for
-// another body. It depends on the key alone.
+// Shard returns the number of the shard that judges the key, of shards shards. It depends on the key
+// alone.
 func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
@@ -186,8 +186,8 @@ func (id *RequestID) Hash() (sum [16]byte) {
 // clients.
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
-// SetUse writes a use into the head of a section, up to its ops, whose identity JudgedBy made.
-// Its length does not change.
+// SetUse writes a use into the head of a section, which ends before the ops and has an identity of
+// JudgedBy. The length of the head does not change.
 func SetUse(head []byte, use Use) {
 	at := head[len(head)-useSize:]
 	binary.LittleEndian.PutUint64(at, uint64(use.Met))
@@ -232,8 +232,8 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// AppendName appends what a request shares with its repeats: its kind and its key, or
-// its producer and number. A repeat by key may be spelled differently.
+// AppendName appends a name that a request shares only with its repeats: its kind and its key, or its
+// producer and number.
 func (id *RequestID) AppendName(dst []byte) []byte {
 	dst = append(dst, id.Section())
 	if id.kind == byKey {

@@ -10,34 +10,23 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The memory of requests in a snapshot, three sections behind the rows, and a fourth, drawn
-// in positions.go, if a source has ever written here:
+// The request memory in a snapshot: three sections behind the contents, and a fourth for positions,
+// which positions.go draws:
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
-//	gone:       hash of the name (8) | high (8) …                        in the order in which they were forgotten
+//	forgotten:  hash of the name (8) | high (8) …                        in the order in which they were forgotten
 //	keys:       judges (4) | by group of a judge, ascending: group (4), highest dropped met (8) |
 //	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
-//	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log,
+//	            flags: bit 0 every op overflowed, bit 1 it was created ahead of the log,
 //	            bit 2 some ops overflowed, not each, bit 3 another shard judged it: judge (4) | met (8) follow
 
+// The flags of a key.
 const (
-	forgottenSize = 16
-	keyRecordSize = 41
-	// producersHeadSize stands before the first producer.
-	producersHeadSize = 28
-	// producerFixedSize is a producer but for its name.
-	producerFixedSize = 49
-
-	keyRefused = 1 // flags of a key
+	keyRefused = 1
 	keyAhead   = 2
 	keyPartly  = 4
 	keyJudged  = 8
-
-	// judgedRecordSize is what a record of a use that another shard judged takes more.
-	judgedRecordSize = 12
-	// droppedSize is a judge with the highest dropped met.
-	droppedSize = 12
 )
 
 // View is the memory as it was at one moment. Any goroutine may read it while the
@@ -81,7 +70,6 @@ func IsSection(section byte) bool {
 }
 
 func (v *View) appendProducers(dst []byte) []byte {
-	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.now))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.keyFloor))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.idleFloor))
@@ -96,7 +84,6 @@ func (v *View) appendProducers(dst []byte) []byte {
 }
 
 func (v *View) appendForgotten(dst []byte) []byte {
-	dst = slices.Grow(dst, v.forgotten.len()*forgottenSize)
 	for p := range v.forgotten.all() {
 		dst = binary.LittleEndian.AppendUint64(dst, p.hash)
 		dst = binary.LittleEndian.AppendUint64(dst, p.high)
@@ -105,7 +92,6 @@ func (v *View) appendForgotten(dst []byte) []byte {
 }
 
 func (v *View) appendKeys(dst []byte) []byte {
-	dst = slices.Grow(dst, 4+len(v.dropped)*droppedSize+(v.keys.len()+v.ahead.len())*(keyRecordSize+judgedRecordSize))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(v.dropped)))
 	for _, judge := range slices.Sorted(maps.Keys(v.dropped)) {
 		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, judge), uint64(v.dropped[judge]))

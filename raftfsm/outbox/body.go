@@ -26,8 +26,8 @@ const (
 // Outbox is the decoded outbox of one author.
 type Outbox struct {
 	IDs []uint64 // of posts, descending
-	// Trimmed is the highest id that limits have ever removed, 0 if none. What lies at or
-	// below it may have been published and forgotten.
+	// Trimmed is the highest id that limits have ever removed, 0 if none. An id that is not above
+	// it may have been published and removed.
 	Trimmed uint64
 }
 
@@ -76,8 +76,8 @@ func DecodeBody(o *Outbox, body []byte) {
 	}
 }
 
-// AppendSummary appends what a reader learns of an outbox on disk without reading it: its
-// newest id (8). It has one, as a body without posts is too small to leave memory.
+// AppendSummary appends the summary of an outbox on disk, which stays in memory: its newest id (8).
+// An outbox without posts has no newest id, but is too small to leave memory.
 func AppendSummary(dst, body []byte) []byte {
 	id, _ := newest(body, math.MaxUint64)
 	return binary.LittleEndian.AppendUint64(dst, id)

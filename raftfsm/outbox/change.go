@@ -4,8 +4,8 @@
 // raftfsm does.
 //
 // Invariant: between two removals of an id, at most one publish of it is answered with
-// Changed. An id that limits have removed is refused for ever, because a second publish of
-// it could not be told from a first.
+// Changed. An id that limits have removed is refused for ever, because nothing distinguishes a second
+// publish of it from a first.
 package outbox
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/internal/splitmix"
 )
 
-// Outcome is what became of an op.
+// Outcome is the outcome of an op.
 type Outcome uint8
 
 // The outcomes of ops.
@@ -34,7 +34,7 @@ type Change struct {
 	// Body is the outbox after the change, nil if it is empty. It is valid if the outcome is
 	// Changed.
 	Body []byte
-	// Digest is what the digest of the shard changes by.
+	// Digest is the change of the shard's digest.
 	Digest uint64
 
 	was, now Outbox
@@ -94,8 +94,7 @@ func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
 	return Changed
 }
 
-// newest returns the newest of an id and others, which descend, that is not of the future; 0
-// if there is none.
+// newest returns the newest of id and of ids, which descend, that is not of the future, or 0.
 func (l *Limits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 	if l.Keep == 0 {
 		return 0
@@ -111,7 +110,7 @@ func (l *Limits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 	return newest
 }
 
-// trim removes from now what the limits do not allow.
+// trim removes the ids from now that the limits do not allow.
 func (c *Change) trim(key uint64, l *Limits, cut uint64) {
 	kept, trimmed := c.now.IDs[:0], c.now.Trimmed
 	for _, id := range c.now.IDs {
@@ -126,9 +125,9 @@ func (c *Change) trim(key uint64, l *Limits, cut uint64) {
 	c.now.IDs, c.now.Trimmed = kept, trimmed
 }
 
-// appendNewest is publish for nearly all posts: the newest of their author, with nothing to
-// trim. It copies the body and decodes only the oldest block. It returns false, and does
-// nothing, for any other post.
+// appendNewest publishes a post that is the newest of its author and makes no post expire, as nearly
+// all are. It copies the body and decodes only the oldest block. For any other post it does nothing
+// and returns false.
 func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
 	posts, trimmed, blocks := head(body)
 	if op.ID <= trimmed && trimmed > 0 {
@@ -143,8 +142,8 @@ func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
 	if op.ID <= newest || posts >= op.Limits.Posts {
 		return false
 	}
-	// All are kept if the oldest is and has a time. If it has none, a newer one may be
-	// expired.
+	// No post expires if the oldest has a time and does not expire. If the oldest has no time, a
+	// newer post may expire.
 	if l := &op.Limits; l.Keep > 0 {
 		if cut := l.cut(op.ID); l.future(op.ID, now) || cut > 0 && oldestOf(blocks) < max(cut, l.First) {
 			return false
@@ -192,8 +191,8 @@ func (c *Change) remove(id, key uint64, body []byte) Outcome {
 	return Changed
 }
 
-// Digest returns what the outbox of a key adds to the digest of its shard: a sum over its
-// ids, so that a change costs what it changes.
+// Digest returns the digest of the outbox of a key, a term of the digest of its shard. It is a sum
+// over the ids, so that a change hashes only the ids that it changes.
 func Digest(key uint64, o *Outbox) uint64 {
 	sum := trimmedDigest(key, o.Trimmed)
 	for _, id := range o.IDs {

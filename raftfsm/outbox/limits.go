@@ -8,8 +8,8 @@ const PostsMax = 20_000
 type Limits struct {
 	Posts int // at most; 1 to PostsMax
 
-	// Keep is for how many units of the time in ids an id is kept; 0 for ids without time.
-	// The fields below are used only if it is above 0.
+	// Keep is how long an id is kept, in units of the time in ids; 0 for ids without time. If it
+	// is 0, the fields below are not used.
 	Keep uint64
 	// An id shifted right by Shift is a number of units of UnitMicros microseconds since
 	// Epoch, in units from 1970 on.
@@ -42,9 +42,9 @@ func (l *Limits) future(id uint64, now int64) bool {
 	return last < 0 || id>>l.Shift > uint64(last)
 }
 
-// cut returns the id from which on ids that have a time are kept, given the newest id that is
-// not of the future. Their age counts from that one: an author who pauses keeps the last
-// posts, and a clock that is ahead trims nothing.
+// cut returns the lowest id with a time that is kept, given the newest id that is not of the future.
+// Ages count from that newest id, not from now. So an author who pauses keeps the last posts, and a
+// clock that is ahead trims nothing.
 func (l *Limits) cut(newest uint64) uint64 {
 	if l.Keep == 0 || newest < l.First || newest>>l.Shift <= l.Keep {
 		return 0

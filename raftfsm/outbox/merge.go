@@ -5,30 +5,29 @@ import (
 	"slices"
 )
 
-// Post is a post and which of the merged authors published it.
+// Post is a post of one of the merged authors.
 type Post struct {
 	ID     uint64
 	Author int // position among the authors of a merge
 }
 
-// before reports whether a post comes before another in a timeline: the newer first, and of
-// equal ids that of the author with the lower position.
+// before reports whether a post precedes another in a timeline. Newer posts precede older ones; of
+// equal ids, the author with the lower position is first.
 func (p Post) before(q Post) bool {
 	return p.ID > q.ID || p.ID == q.ID && p.Author < q.Author
 }
 
-// Newest collects the newest posts of many outboxes. It reads more than the newest post of an
-// outbox only if that one is among the newest of all: Add offers the newest of each author,
-// and Posts walks the outboxes of those that are left. So it needs few of the outboxes on
-// disk, whose newest posts are in memory: Missing returns them.
+// Newest collects the newest posts of many outboxes. Add offers the newest post of each author, and
+// Posts walks only the outboxes whose newest post is still among the newest of all. The newest post of
+// an outbox on disk is in memory, so few outboxes must be read from disk: Missing returns these.
 type Newest struct {
 	limit int
 	heap  []Post  // at most limit; the last of a timeline first
-	added []added // the outboxes whose newest post was among the newest at the time
+	added []added // the outboxes whose newest post was among the newest when it was added
 	below []Missing
 }
 
-// added is an outbox of which the newest post was added.
+// added is an outbox whose newest post was added.
 type added struct {
 	newest Post
 	body   []byte // nil for one on disk until Found
@@ -39,13 +38,13 @@ type added struct {
 type Missing struct {
 	Author int
 	Mark   []byte
-	Body   []byte // what the mark stands for, which the caller sets
+	Body   []byte // of the mark; the caller sets it
 
-	added int    // position in added; -1 for one of which no post was added
-	last  uint64 // that Posts may have of the latter
+	added int    // position in added; -1 if no post of the outbox was added
+	last  uint64 // the highest id that Posts may have of the outbox, if added is -1
 }
 
-// Reset begins with no posts. limit must be above 0.
+// Reset removes all posts. limit must be above 0.
 func (n *Newest) Reset(limit int) {
 	clear(n.added) // do not keep pages alive
 	clear(n.below)
@@ -61,8 +60,8 @@ func (n *Newest) Add(author int, body []byte, last uint64) {
 	}
 }
 
-// AddSummary adds the posts of an author whose outbox is on disk, up to the id last, by a
-// mark and its AppendSummary. Neither must change until Posts was called.
+// AddSummary adds the posts, up to the id last, of an author whose outbox is on disk. mark is the mark
+// of the outbox, and summary that of AppendSummary. Neither may change until Posts was called.
 func (n *Newest) AddSummary(author int, mark, summary []byte, last uint64) {
 	p := Post{ID: binary.LittleEndian.Uint64(summary), Author: author}
 	if p.ID > last {
@@ -72,8 +71,8 @@ func (n *Newest) AddSummary(author int, mark, summary []byte, last uint64) {
 	}
 }
 
-// Missing appends to dst the outboxes on disk that Posts needs, after all others were added. The
-// caller sets the body of each, and then calls Found with it.
+// Missing appends the outboxes on disk that Posts needs to dst. The caller has added all authors. It
+// sets the body of each missing outbox, and calls Found with it.
 func (n *Newest) Missing(dst []Missing) []Missing {
 	dst = append(dst, n.below...)
 	for i := range n.added {
@@ -93,8 +92,8 @@ func (n *Newest) Found(m *Missing) {
 	n.added[m.added].body = m.Body
 }
 
-// newest returns the newest id of a body that is at most last, or false. It decodes nothing
-// if that is the newest of all.
+// newest returns the newest id of a body that is at most last, or false. If that is the newest id of
+// the body, it decodes nothing.
 func newest(body []byte, last uint64) (id uint64, found bool) {
 	if _, _, blocks := head(body); len(blocks) > 0 {
 		if id = binary.LittleEndian.Uint64(blocks); id <= last {
@@ -121,8 +120,8 @@ func (n *Newest) AddPost(p Post) bool {
 	return true
 }
 
-// Posts returns the newest posts in the order of a timeline. They are valid until the next
-// Reset, and nothing may be added behind it.
+// Posts returns the newest posts in the order of a timeline. They are valid until the next Reset. The
+// caller must not add anything before that.
 func (n *Newest) Posts() []Post {
 	for i := range n.added {
 		n.walk(&n.added[i])
@@ -138,7 +137,7 @@ func (n *Newest) Posts() []Post {
 
 // walk adds the other posts of an author, until one is not among the newest.
 func (n *Newest) walk(a *added) {
-	if n.heap[0].before(a.newest) { // newer ones of others replaced it
+	if n.heap[0].before(a.newest) { // newer posts of others have replaced it
 		return
 	}
 	var c Cursor

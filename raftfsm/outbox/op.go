@@ -7,13 +7,13 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// Kind is what an op on an outbox does: its kind in log entries.
+// Kind is the kind of an op on an outbox, with the value of the op in log entries.
 type Kind uint8
 
 const (
 	// Publish adds a post and counts it.
 	Publish Kind = 16
-	// Remove removes a post and takes it from the count.
+	// Remove removes a post and subtracts it from the count.
 	Remove Kind = 17
 	// Put replaces an outbox and counts nothing: a restore.
 	Put Kind = 18
@@ -21,8 +21,8 @@ const (
 	Clear Kind = 19
 )
 
-// Op is one change of one outbox. The key of the author, which is that of the row that
-// counts the posts, is beside it.
+// Op is one change of one outbox. Its author is the row that counts the posts; callers pass the key of
+// that row beside the Op.
 //
 // In an entry, behind the kind and the key:
 //
@@ -64,7 +64,7 @@ func (o *Outbox) valid() bool {
 	return len(o.IDs) <= PostsMax
 }
 
-// AppendTo appends what follows kind and key.
+// AppendTo appends the fields behind kind and key.
 func (op *Op) AppendTo(dst []byte) []byte {
 	switch op.Kind {
 	case Publish:
@@ -87,7 +87,7 @@ func (op *Op) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse reads what AppendTo appended. It fails r for anything else.
+// Parse reads the fields that AppendTo appended. It fails r for anything else.
 func (op *Op) Parse(r *wire.Reader) {
 	switch op.Kind {
 	case Publish:
@@ -122,7 +122,8 @@ func AppendOutbox(dst []byte, o *Outbox) []byte {
 	return dst
 }
 
-// ParseOutbox reads what AppendOutbox appended, reusing o.IDs. It fails r for anything else.
+// ParseOutbox reads an outbox that AppendOutbox appended, and reuses o.IDs. It fails r for anything
+// else.
 func ParseOutbox(o *Outbox, r *wire.Reader) {
 	o.Trimmed, o.IDs = r.Fixed64(), o.IDs[:0]
 	n := int(r.Fixed32())

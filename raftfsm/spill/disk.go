@@ -77,8 +77,8 @@ func padded(body []byte) []byte {
 	return append(body, make([]byte, golomb.RicePadding)...)[:n]
 }
 
-// ErrMoved is returned for a mark that no longer stands for a record: the body was brought
-// back, written or removed.
+// ErrMoved is returned for a mark that is not in its page any more: the body has returned to memory,
+// or an op has changed or removed it.
 var ErrMoved = errors.New("the body has moved")
 
 // ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The
@@ -127,9 +127,9 @@ func (b *Bodies) fetch(ctx context.Context, key uint64, keep bool) ([]byte, erro
 	}
 }
 
-// FetchMark returns the body that a mark of these bodies stands for, whether or not it has
-// moved since. It returns ErrMoved if the body is lost because of that. Otherwise it is as
-// Shard.Fetch.
+// FetchMark returns the body of a mark of these bodies, also if the body has moved since, as long as
+// the record exists. It returns ErrMoved if the record was removed because the body has moved. In all
+// else it is like Shard.Fetch.
 func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte, error) {
 	body, err := b.read(ctx, key, mark, !b.shard.cfg.short())
 	if err != nil && b.shard.Current() != b {
@@ -138,7 +138,7 @@ func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte
 	return body, err
 }
 
-// read reads what a mark of a key stands for, and returns it to memory if keep.
+// read reads the body of a mark of a key, and returns it to memory if keep is set.
 func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) ([]byte, error) {
 	body, err := b.out.records.Read(ctx, Hash(key), versionOf(mark))
 	if err = b.ofMark(key, mark, err); err != nil {
@@ -161,7 +161,7 @@ func (c *Config) lost(verb string, key uint64, err error) error {
 	return err
 }
 
-// ofMark returns err, or ErrMoved if the mark is no longer in the page.
+// ofMark returns err, or ErrMoved if the page has no such mark any more.
 func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
 	if err != nil && string(b.Peek(key)) != string(mark) {
 		return ErrMoved

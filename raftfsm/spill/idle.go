@@ -49,9 +49,8 @@ func (a *Ages) Bytes() (total int64) {
 	return total
 }
 
-// Oldest returns an idle time such that the bodies that are idle for at least as long have
-// at least that many bytes. If there are not so many bytes, it returns the lowest idle
-// time.
+// Oldest returns an idle time. The bodies that are idle for at least that time have at least bytes
+// bytes in total. If all bodies have fewer, it returns 0.
 func (a *Ages) Oldest(bytes int64) (idle uint32) {
 	for n := len(a) - 1; n > 0; n-- {
 		if bytes -= a[n]; bytes <= 0 {
@@ -61,7 +60,7 @@ func (a *Ages) Oldest(bytes int64) (idle uint32) {
 	return 0
 }
 
-// mayLeave reports whether a body, or what is in its place, may leave memory.
+// mayLeave reports whether a body may leave memory. It is false for a mark.
 func (b *Bodies) mayLeave(body []byte) bool {
 	return !IsMark(body) && len(body) >= b.shard.cfg.BytesMin
 }
@@ -132,7 +131,7 @@ func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *rou
 	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
 }
 
-// over reports whether the bodies that the round began with were cleared or closed.
+// over reports whether the bodies were cleared or closed since the round began.
 func (r *round) over() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
 
 // from checks the keys whose hashes are first … last.
@@ -240,8 +239,8 @@ func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) boo
 	return records
 }
 
-// removeGone removes the records of keys without a mark. They get none before it is
-// done, because the caller holds the turn.
+// removeGone removes the records of keys without a mark. None of these keys gets a mark meanwhile,
+// because the caller holds the turn.
 func (r *round) removeGone() error {
 	r.pages.mu.Lock()
 	gone := r.out.gone

@@ -40,7 +40,7 @@ const (
 	lineBytes = 64
 )
 
-// newPage returns a page for so many keys and bytes of bodies, which the caller fills.
+// newPage returns a page for a number of keys and of bytes of bodies, which the caller fills.
 func newPage(sharedBits uint8, keys, bodies int) *page {
 	size := bodies + golomb.RicePadding
 	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // heads has a valid pointer without keys, too
@@ -99,8 +99,8 @@ func (p *page) find(key uint64) int {
 	return -1
 }
 
-// prefetch asks for the lines that have the heads of a page of small bodies. It does not wait
-// for the number of heads.
+// prefetch prefetches the cache lines of the heads of a page of small bodies. It does not wait for the
+// number of heads.
 func (p *page) prefetch() {
 	at := uintptr(unsafe.Pointer(p))
 	prefetch.Lines(at, at+lineBytes)
@@ -124,18 +124,18 @@ func (p *page) place(hash uint64) int {
 // if body is nil. The writer copies the bodies on both sides whole, because it holds up
 // all other writes of the shard.
 func (p *page) with(key uint64, body []byte, now uint32) *page {
-	there := 1 // 0 if the key is not in the copy
+	there := 1 // number of heads of the key in the copy
 	if body == nil {
 		there = 0
 	}
-	from := p.find(key) // keys from … to-1 go
+	from := p.find(key) // the copy has no key from … to-1
 	to := from + 1
 	if from < 0 {
 		from = p.place(Hash(key))
 		to = from
 	}
 	heads, bodies := p.heads(), p.bodies()
-	low, high := p.start(from), p.start(to) // the bodies that go
+	low, high := p.start(from), p.start(to) // of the bodies that the copy lacks
 	shift := low + len(body) - high         // of the bodies behind them
 	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-golomb.RicePadding+shift)
 
@@ -153,7 +153,7 @@ func (p *page) with(key uint64, body []byte, now uint32) *page {
 	return next
 }
 
-// copyHeads copies heads whose bodies move by shift.
+// copyHeads copies heads, and moves their bodies by shift.
 func copyHeads(dst, src []head, shift int) {
 	for i := range src {
 		from := &src[i]

@@ -85,8 +85,7 @@ func (p *pageTable) set(key uint64, body []byte) {
 	p.place(hash, next)
 }
 
-// place stores a page, one of whose hashes is given, as one page or as several if it is
-// too large.
+// place stores a page, as several pages if it is too large. hash is any hash of the page.
 func (p *pageTable) place(hash uint64, page *page) {
 	p.put(hash, page)
 	if page.bytes() <= p.bytesMax || page.keys() < 2 {
@@ -105,7 +104,7 @@ func (p *pageTable) place(hash uint64, page *page) {
 	p.place(first|1<<(63-page.bits), high)
 }
 
-// put stores a page, one of whose hashes is given, in the slots of all its hashes.
+// put stores a page in the slots of all its hashes. hash is any of them.
 func (p *pageTable) put(hash uint64, page *page) {
 	d := p.dir.Load()
 	n := 1 << (d.bits - page.bits)
@@ -124,9 +123,8 @@ func (p *pageTable) double(d *directory) {
 	p.dir.Store(next)
 }
 
-// merge merges the page of a hash with its neighbour, which differs in the last bit only, and
-// repeats that while the pages are so small that the next returning body does not split them
-// again.
+// merge merges the page of a hash with its neighbour, which differs in the last bit only, while both
+// together are small enough that the next returning body does not split them again.
 func (p *pageTable) merge(hash uint64) {
 	for {
 		page := p.page(hash)

@@ -1,9 +1,9 @@
-// Package spill owns the byte bodies of a shard, one per key: those in use in memory, those
-// of idle keys on disk. Feeds and outboxes are such bodies. It never interprets a body, and
-// never decides when one leaves memory: its owner calls Spill.
+// Package spill owns the bodies of a shard, one byte string per key: in memory, or on disk if the key
+// is idle. Feeds and outboxes are bodies. The package never interprets a body, and never decides when
+// one leaves memory: its owner calls Spill.
 //
 // Each replica moves bodies by itself, because reads, which make a key active, are not in the
-// log. What is on disk must therefore be invisible to Apply, digests and snapshots.
+// log. So Apply, digests and snapshots must not depend on which bodies are on disk.
 //
 // Invariant: a key has a body, whether in memory or on disk, if and only if the ops of the
 // log gave it one. Moving it changes neither the body nor the number of keys.
@@ -12,9 +12,9 @@
 //     them are then in memory, and stay there until it unlocks, so answers, refusals and
 //     digests are those of a replica that never moved anything. The leader reads them before
 //     it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that: the
-//     entry may be an old one, or another node's, and the body may have left again.
-//   - Apply gets no other body. So an entry neither waits for nor fails on a body that none of
-//     its ops is on, although the body shares its key with a row that the entry counts in.
+//     entry may be old, or another node's, and the body may have left again.
+//   - Apply reads no other body. So an entry neither waits for nor fails on a body that none of its
+//     ops needs, even if the entry counts in the row with the body's key.
 //   - A mark is stored in a page only after its record was written, and a record is removed
 //     only after no page has its mark. A reader that finds no record, but still finds the
 //     mark in the page, therefore knows that the record is lost: it returns ErrLost.
@@ -22,8 +22,8 @@
 //     therefore has either the body that the mark stood for, or an error.
 //   - If Apply cannot read a record, it changes nothing: the replica is stuck until it is
 //     opened again, from its own snapshot and log, or restores another replica's snapshot.
-//   - A View captures pages and records at one moment. A snapshot contains all bodies and
-//     never refers to this disk, so replicas need not agree on what is on disk.
+//   - A View captures pages and records at one moment. A snapshot contains all bodies and never
+//     refers to this disk, so replicas need not agree on which bodies are on disk.
 //   - Records live only as long as the process. A restart at any moment, also between the
 //     write of a record and its mark, begins with the snapshot, the log and no records.
 //   - Restore builds other Bodies, with records of their own, and removes the earlier records
@@ -56,31 +56,31 @@ func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
 // Config configures a Shard.
 type Config struct {
 	Place
-	// What names a body before its key, in errors.
+	// What is the name of a body in errors, which precedes its key.
 	What string
 	// PageBytes is the size at which a page of several keys is split in two. A write copies
 	// its page.
 	PageBytes int
 	// BytesMin is the size of the smallest body that leaves memory.
 	BytesMin int
-	// Summarise appends to a mark what Summary returns of it; nil for nothing.
+	// Summarise appends the summary of a body to its mark; nil for none.
 	Summarise func(mark, body []byte) []byte
 }
 
-// Shard is what a replica keeps of its bodies while Restore replaces them. Its methods are
-// safe for concurrent use.
+// Shard holds the current Bodies of a replica, which Restore replaces. Its methods are safe for
+// concurrent use.
 type Shard struct {
 	cfg     Config
 	clock   atomic.Uint32
 	moved   struct{ spilled, returned atomic.Uint64 } // since the process started
 	current atomic.Pointer[Bodies]
-	newest  atomic.Pointer[Bodies] // current, or what Restore is about to replace it with
+	newest  atomic.Pointer[Bodies] // current, or the bodies that Restore is loading
 }
 
 // NewShard returns a Shard, whose owner calls Show before anything else.
 func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
 
-// New returns empty bodies, which are not those of the shard before Show.
+// New returns empty bodies. Show makes them those of the shard.
 func (s *Shard) New() *Bodies {
 	b := &Bodies{shard: s, pages: newPageTable(&s.clock, s.cfg.PageBytes), out: newSpilled(&s.cfg.Place)}
 	s.newest.Store(b)
@@ -181,7 +181,7 @@ func (b *Bodies) Dispose() {
 // getAtOnce is how many keys GetMany looks up at once, so that their cache misses overlap.
 const getAtOnce = 32
 
-// bodyStartBytes is what a visit of GetMany certainly reads of a body.
+// bodyStartBytes is how many bytes of a body every visit of GetMany reads.
 const bodyStartBytes = 16
 
 // GetMany calls visit with the position of each key that has a body, and with the body or its
