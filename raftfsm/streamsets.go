@@ -12,7 +12,7 @@ import (
 // Sections of sets in a stream, right behind the head. The snapshots that a replica stores
 // only name its sets; a stream that a node sends carries them (see CarryBlocks):
 //
-//	members:         load (4) | state of the sets as of the snapshot
+//	members:         generation (4) | state of the sets as of the snapshot
 //	carried members: state as of the snapshot | state of the carried sets | blocks (4)
 //	member block:    a block of engine/members
 //
