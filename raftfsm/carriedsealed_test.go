@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// Rows that a stream carries go to the disk of who reads it, also where they stand behind
-// rows that are packed as they are read, to the last.
+// A reader moves the rows that a stream carries to its disk, also behind rows that it packs while it
+// loads them, and also if they are the last rows.
 func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	a, b := newColdReplica(t, "a"), newColdReplica(t, "b")
 	b.seals = true

@@ -26,9 +26,9 @@ var (
 	tierCounts = flag.String("tier-counts", "../../shared/data/weibo_counts.csv.gz", "counts of real posts for BenchmarkTiers")
 )
 
-// BenchmarkTiers fills four shards with rows of real counts, in order of ids at 800
-// posts a second, makes them cold, and tells what a row takes. Run it with
-// -benchtime 1x: memory is that of the whole process, less what it had before.
+// BenchmarkTiers fills four shards with rows of realistic counts, whose ids ascend at 800 posts a second.
+// It makes the rows cold and reports the memory and disk per row. Run it with -benchtime 1x: it measures
+// the memory of the whole process, less that before.
 func BenchmarkTiers(b *testing.B) {
 	counts := realCounts(b)
 	for b.Loop() {
@@ -161,8 +161,8 @@ func realCounts(b *testing.B) [][3]int64 {
 	return counts
 }
 
-// anonymousBytes is the process's memory that is no file's, once the collector has
-// given back what it can.
+// anonymousBytes returns the process's memory that no file backs, after the collector has returned what it
+// can.
 func anonymousBytes(b *testing.B) uint64 {
 	debug.FreeOSMemory()
 	debug.FreeOSMemory() // what was in pools goes with the second collection

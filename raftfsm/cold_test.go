@@ -133,9 +133,8 @@ func (r *coldReplica) watched() vfs.FS {
 	}))
 }
 
-// crashIn restarts the replica with what is on disk before the n-th operation of
-// what do does, or after the last. A snapshot that do takes may be finished or not
-// if the crash is in it, and here it is not.
+// crashIn runs do, and restarts the replica from the disk as it was before the n-th operation of do, or
+// after the last. If the crash is inside a snapshot that do takes, that snapshot is unfinished.
 func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
 	before, newest := maps.Clone(r.snapshots), r.newest
 	r.crashing.begin(n)
@@ -220,8 +219,7 @@ func (r *coldReplica) freeze() {
 	}
 }
 
-// sealAll seals what can be: going through the rows, it seals those that have rested
-// since it did before.
+// sealAll seals all rows that were idle since its last call.
 func (r *coldReplica) sealAll() {
 	for range 2 {
 		for from, more := uint64(0), true; more; {

@@ -100,9 +100,9 @@ func TestWaitApplied(t *testing.T) {
 	})
 }
 
-// A snapshot that is persisted while entries go on being applied is the state
-// of its moment: 1. its index and digest are those; 2. what comes after is not
-// in it; 3. the entries after it, applied to it, make the live state.
+// A snapshot is of one moment, even if entries are applied while it is persisted: 1. Its index and digest
+// are those of that moment. 2. It contains no later entry. 3. The later entries make the live state of
+// it.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	c := filledCounters(t, 30_000)
@@ -175,7 +175,7 @@ func TestPersistTellsOfABrokenSink(t *testing.T) {
 	codectest.MustReportABrokenSink(t, filledCounters(t, 20_000))
 }
 
-// closeTeller tells whether a restore closed what it was given.
+// closeTeller records whether a restore closed its input.
 type closeTeller struct {
 	io.Reader
 	closed bool

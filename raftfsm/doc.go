@@ -3,8 +3,8 @@
 // kinds. Package codec frames entries and snapshots, package dedup remembers requests, and
 // package catalog is the state machine of the cluster.
 //
-// A state machine reads only its log: no clock, no random number, and no file except the rows,
-// bodies and sets that it moved to disk itself. A replica that cannot read those is stuck: it
+// A state machine never reads anything but its log: no clock, no random number, and no file except
+// the rows, bodies and sets that it moved to disk itself. A replica that cannot read those is stuck: it
 // applies nothing more until it restores a snapshot of another replica.
 //
 // A committed entry that cannot be read means a damaged log, or a program version that

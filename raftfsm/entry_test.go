@@ -32,9 +32,9 @@ func TestEntryBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
-// What goes in as ops comes out of Apply as the naive model has it: 1. each op's
-// row right after it; 2. refusals by number, rising, with their column; 3. the
-// table; 4. the same from the engine without a log between.
+// Apply does with the ops of an entry what the naive model does: 1. Each row is the one right after its
+// op. 2. Refusals ascend by op and have the column. 3. The table is the model's. 4. The engine without a
+// log does the same.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, direct, want := NewCounters(Tiers{}), engine.New(), model{}
@@ -159,8 +159,8 @@ func TestApplyAllocates(t *testing.T) {
 	}
 }
 
-// FuzzEntry feeds sections of any bytes in a frame that is right. What is taken
-// is the ops that it is taken for.
+// FuzzEntry applies sections of any bytes in a valid frame. If the shard accepts them, they encode exactly
+// the ops that it has applied.
 func FuzzEntry(f *testing.F) {
 	for _, ops := range goldenOps() {
 		f.Add(uint8(4), appendRequest(nil, ops))
@@ -233,8 +233,8 @@ func FuzzOpenEntry(f *testing.F) {
 	})
 }
 
-// decoded returns the ops of an entry of counters, and what becomes of its requests
-// where none was before.
+// decoded returns the ops of an entry of counters, and the outcomes of its requests in an empty request
+// memory.
 func decoded(sections []byte) ([]engine.Op, []dedup.Outcome, error) {
 	var r requests
 	held := &counts{}

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// BenchmarkSpilledFeeds tells what a user takes whose feed is on disk, and what reading it
-// costs beside one in memory, and what moving it out does.
+// BenchmarkSpilledFeeds measures the memory of a user whose feed is on disk, reads of such feeds and of
+// feeds in memory, and moves of feeds to disk.
 func BenchmarkSpilledFeeds(b *testing.B) {
 	const users, each = 100_000, 90
 	dir := b.TempDir()

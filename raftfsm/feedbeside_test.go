@@ -12,9 +12,9 @@ import (
 )
 
 // While feeds are read, written and moved:
-//  1. who reads has one of the feeds that the user was given, whole,
-//  2. what was given last is there at the end,
-//  3. a snapshot has what was there when it was taken, whenever that was.
+//  1. A reader gets one whole feed that the user had.
+//  2. The last write is there at the end.
+//  3. A snapshot has the feeds of the moment at which it was taken.
 func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	const users, rounds = 400, 60
@@ -95,8 +95,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	r.check(want)
 }
 
-// While feeds are moved, all of them are taken away and given back as they were, and none
-// is lost.
+// While feeds are moved, each of them is removed and restored unchanged, and none is lost.
 func TestFeedsMoveBesideClear(t *testing.T) {
 	t.Parallel()
 	const users, rounds = 300, 300

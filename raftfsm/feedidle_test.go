@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Those leave memory for whom nobody has asked for so long, and nobody else; the others
-// do when they are idle too, and what is left of them in memory is little.
+// Only feeds that nobody has read for the idle time leave memory. The others leave when they are idle too,
+// and their marks take little memory.
 func TestIdleFeedsLeaveMemory(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
@@ -54,8 +54,7 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	}
 }
 
-// What leaves memory a part at a time is others each time, though the first have come
-// back.
+// Rounds that move a part of the feeds move other feeds each time, even if the first have returned.
 func TestSpillGoesOn(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

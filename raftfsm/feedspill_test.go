@@ -113,7 +113,7 @@ func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) 
 	checkSpilled(r.t, r.fsm)
 }
 
-// checkSpilled holds what is counted of feeds to what is there.
+// checkSpilled compares the counters of feeds with the feeds.
 func checkSpilled(t rapid.TB, fsm *Feed) {
 	t.Helper()
 	users, spilled := 0, 0
@@ -184,8 +184,8 @@ func TestFeedsOnAFullDisk(t *testing.T) {
 	r.close()
 }
 
-// A replica that cannot read a feed says so to who asks, writes no snapshot without it,
-// and stands still before an entry that needs it; with a snapshot it goes on.
+// A replica that cannot read a feed returns an error to readers, writes no snapshot, and is stuck before an
+// entry that needs the feed. A snapshot of another replica resumes it.
 func TestLostFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

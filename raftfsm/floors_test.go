@@ -33,8 +33,8 @@ func TestFlooredEntryBytesAreGolden(t *testing.T) {
 	}
 }
 
-// The floors of columns go into the ops that they can stop, and no others: those ops
-// have the bytes that every program takes.
+// Only ops with a delta below 0 carry the floors of their columns. Other ops have the same bytes with and
+// without floors.
 func TestFloorsOfColumns(t *testing.T) {
 	floors := FloorsOf([]string{"a", "b", "c"}, map[string]int64{"b": 0, "c": -5})
 	write := func(f *Floors, ops ...engine.Op) (section []byte) {

@@ -86,7 +86,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkFollowees tells what a followee takes in memory and in time.
+// BenchmarkFollowees measures the memory of a followee and the time to read it.
 func BenchmarkFollowees(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	f := NewFeed(spill.Place{})

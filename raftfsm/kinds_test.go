@@ -114,7 +114,8 @@ func TestKindsRefuseDamage(t *testing.T) {
 	}
 }
 
-// What a writer makes CheckSection takes; what it refuses would end a replica.
+// CheckSection accepts every section that a RequestWriter makes. A section that it refuses would stop a
+// replica.
 func TestCheckSectionOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		id := dedup.ByProducer([]byte("p"), 1)
@@ -284,9 +285,8 @@ func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	}
 }
 
-// A retract that is repeated is told why it was refused, also when the board has
-// changed since, and after a restart. One that is no longer remembered is told by
-// what is there.
+// A repeat of a refused retract gets the refusal of the first request, also if the board has changed since,
+// and after a restart. If the board no longer remembers it, the current notices decide.
 func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 	full := &Channel{Number: 1, Latest: 4*RetractedMax + 10}
 	for seq := int64(2); len(full.Retracted) < RetractedMax; seq += 2 {
@@ -412,8 +412,8 @@ func TestBoardIsBounded(t *testing.T) {
 	}
 }
 
-// A user follows at most FolloweesMax; what would be more changes nothing, and a
-// repeat is told so again.
+// A user follows at most FolloweesMax. An op above that changes nothing, and its repeat gets the same
+// refusal.
 func TestFolloweesAreBounded(t *testing.T) {
 	f := NewFeed(spill.Place{})
 	apply := func(id dedup.RequestID, kind OpKind, from, n int) *Result {

@@ -31,8 +31,8 @@ func TestMarksAreTheNewestByIndex(t *testing.T) {
 	}
 }
 
-// Two replicas that are given the same entries in other batches take the same
-// marks, and one that is restored begins anew.
+// Two replicas that apply the same entries in different batches take the same marks. A restored replica
+// begins without marks.
 func TestReplicasTakeTheSameMarks(t *testing.T) {
 	one, other := newCounters(t), newCounters(t)
 	for index := uint64(1); index <= 3*markEvery; index++ {

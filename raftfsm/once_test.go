@@ -250,8 +250,8 @@ func TestRefusedRepeat(t *testing.T) {
 	}
 }
 
-// A producer whose request overflowed is forgotten and comes back in the same entry:
-// what is remembered of it is that it is back.
+// A producer whose request overflowed is forgotten and returns in the same entry. The memory has only its
+// new record then.
 func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.ProducersMax = 2

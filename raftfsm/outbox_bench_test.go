@@ -37,8 +37,7 @@ func fillOutboxes() *Counters {
 	return c
 }
 
-// cpuTime is what this process has used, which a busy machine changes less than the time
-// that goes by.
+// cpuTime returns the CPU time of this process, which varies less on a busy machine than elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

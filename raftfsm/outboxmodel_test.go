@@ -177,8 +177,8 @@ func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint6
 	return spilled
 }
 
-// behind returns which of the outboxes on disk an entry leaves there: those that none of its
-// ops is on. Ops that only count are on none.
+// behind returns the outboxes on disk that an entry leaves there, because none of its ops changes them. An
+// op that only counts changes none.
 func behind(spilled []uint64, acts []outboxAct) []uint64 {
 	left := slices.Clone(spilled)
 	for i := range acts {
@@ -470,7 +470,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 	})
 }
 
-// checkOutboxesSpilled holds what is counted of outboxes to what is there.
+// checkOutboxesSpilled compares the counters of outboxes with the outboxes.
 func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 	t.Helper()
 	for _, r := range disks {

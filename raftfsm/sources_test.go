@@ -124,7 +124,7 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// naivePositions is what the positions of a shard should be, told as plainly as possible.
+// naivePositions is the plainest model of the positions of a shard.
 type naivePositions struct {
 	checkpoints map[dedup.PositionKey]dedup.Checkpoint
 	deleted     map[uint64]bool

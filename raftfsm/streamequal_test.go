@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// Two replicas that applied the same entries have other salts, so their hash arrays other
-// shapes, and one that was read from a snapshot has others again, or packed rows. All give
-// the same answers, digests and snapshots, to the byte.
+// Two replicas that applied the same entries have different salts, so their hash arrays differ. A replica
+// that read a snapshot has yet another array, or packed rows. All return the same answers and digests, and
+// snapshots of the same bytes.
 func TestEqualRowsMakeEqualStreams(t *testing.T) {
 	one, two := newCounters(t), newCounters(t)
 	r := rand.New(rand.NewPCG(1, 2))

@@ -53,8 +53,8 @@ func mustBeStuck(t *testing.T, c *Counters, applied uint64) {
 	}
 }
 
-// A replica that cannot read a row which an entry needs applies neither that entry nor
-// one behind it, until it has what another replica has; then it goes on as all others.
+// A replica that cannot read a row that an entry needs applies neither that entry nor any later one. Once
+// it has restored another replica's snapshot, it continues like all others.
 func TestUnreadRowsStopAReplica(t *testing.T) {
 	a, b := frozenReplica(t, "a"), frozenReplica(t, "b")
 	log := []*raft.Log{

@@ -103,8 +103,8 @@ func (f *fanOut) retract(channel string, seq int64) bool {
 	return true
 }
 
-// readTo gives a user who is new in a channel its notices, and takes away those up
-// to a number.
+// readTo begins a user in a channel with all its notices, if the user is new there, and marks the notices up
+// to a number as read.
 func (f *fanOut) readTo(u *inbox, channel string, seq int64) {
 	if u.notices[channel] == nil {
 		u.notices[channel] = map[int64]bool{}

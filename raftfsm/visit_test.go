@@ -55,9 +55,9 @@ func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	}
 }
 
-// FuzzVisitSnapshot holds VisitSnapshot to what restoring says, over two sections
-// of any bytes between head and memory of requests that are right: what can be
-// restored it takes, and tells the same of it.
+// FuzzVisitSnapshot compares VisitSnapshot with Restore for two sections of any bytes, between a valid head
+// and a valid request memory. VisitSnapshot accepts every stream that Restore accepts, and returns the same
+// facts.
 func FuzzVisitSnapshot(f *testing.F) {
 	c := goldenCounters(f)
 	rows := []byte(nil)

@@ -230,8 +230,8 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-// BenchmarkPollOf2000 polls the feeds of users with the most followees that
-// BenchmarkPoll has, and tells what each costs.
+// BenchmarkPollOf2000 polls the feeds of the users of BenchmarkPoll with the most followees, and reports the
+// cost of each.
 func BenchmarkPollOf2000(b *testing.B) {
 	const users, followees = 1000, 2000
 	n := openNode(b)

@@ -28,8 +28,8 @@ func (n *Numbers) mustStand(t *testing.T, when, channel string, user uint64, wan
 	}
 }
 
-// A user who reads a channel before its first notice stands before it, whatever the
-// read names, and two notices later has two unread.
+// A user who reads a channel before its first notice has a position before that notice, whatever number the
+// read names. After two notices, the user has two unread ones.
 func TestReadsBeforeTheFirstNotice(t *testing.T) {
 	node := openNode(t)
 	n := New(node)
@@ -65,8 +65,8 @@ func TestReadsBeforeTheFirstNotice(t *testing.T) {
 	}
 }
 
-// A retract that was refused because too many notices are retracted is told so again
-// when it is repeated, and not that there is no such notice.
+// A repeat of a retract that was refused for too many retracted notices gets that refusal again, not that of
+// a missing notice.
 func TestRepeatedRetractNamesItsReason(t *testing.T) {
 	node := openNode(t)
 	n := New(node)

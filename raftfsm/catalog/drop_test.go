@@ -112,10 +112,10 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// TestDropsOfAnyOrder holds, whatever commands come: 1. a group is dropped once its
-// keyspace is gone, in every later view, and no keyspace has its number again; 2. bounds
-// count what is there; 3. a number of a column has one name and then none, for ever;
-// 4. a view is what its snapshot restores.
+// TestDropsOfAnyOrder applies random commands and checks: 1. Once its keyspace is dropped, a group counts
+// as dropped in every later view, and no keyspace gets its number again. 2. Bounds count only existing
+// keyspaces and groups. 3. A column's number has one name, and none after a drop, for ever. 4. A snapshot
+// restores the same view.
 func TestDropsOfAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()

@@ -174,11 +174,11 @@ func TestUsersAreBounded(t *testing.T) {
 	}
 }
 
-// TestUsersModel holds random commands to what makes revocation final:
+// TestUsersModel applies random commands and checks that revocation is final:
 //
-//  1. a number that was given once, to whomever, is never given again;
-//  2. a token that was deleted, or whose user was, never comes back;
-//  3. a snapshot restores the same users.
+//  1. No user ever gets a token number that any user had before.
+//  2. A deleted token, or a token of a deleted user, never comes back.
+//  3. A snapshot restores the same users.
 func TestUsersModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := usersCatalog(t)

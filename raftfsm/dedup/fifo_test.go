@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A queue against a slice, and what was captured stays what it was.
+// A queue behaves like a slice, and a captured queue never changes.
 func TestFifoAgainstModel(t *testing.T) {
 	type captured struct {
 		fifo[int]

@@ -10,7 +10,7 @@ import (
 
 var testLimits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
 
-// history has requests judged at given log times, and counts those that are applied.
+// history judges requests at chosen log times, and counts how often each was applied.
 type history struct {
 	t      testing.TB
 	m      *Memory

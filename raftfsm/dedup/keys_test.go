@@ -25,9 +25,8 @@ func TestKeys(t *testing.T) {
 	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
 }
 
-// A key that was forgotten under a short horizon is not taken again under a
-// longer one, and one that outlives a shorter horizon is kept for as long as it
-// would be taken.
+// The memory does not accept a key again that it forgot under a shorter horizon. It keeps a key that
+// outlives a shorter horizon for as long as it would accept it.
 func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
@@ -113,8 +112,8 @@ func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Duplicate, 4)
 }
 
-// A use that takes the place of an earlier one needs room until that is dropped, and is
-// refused without it. What is refused is not remembered.
+// A use that replaces an earlier one needs a record of its own until the earlier one is dropped. Without
+// room for it, the memory refuses the use and does not remember it.
 func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax = 2
@@ -161,8 +160,8 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// As many keys as a memory may hold, less two, in each horizon are taken for
-// ever, also behind one that a clock ahead has made.
+// The memory accepts nearly KeysMax keys in each horizon, for ever, also behind a key that a fast clock
+// created.
 func TestKeysOfAHorizonFit(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)

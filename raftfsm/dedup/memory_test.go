@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What comes of age at once is dropped over several entries, and is unknown from
-// the first of them on.
+// Records that expire at once are dropped over several entries, but count as unknown from the first of
+// these entries on.
 func TestDroppingIsBoundedByEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax, h.limits.ProducersMax = 3*droppedPerEntryMax, 3*droppedPerEntryMax
@@ -85,10 +85,9 @@ func TestOnceAgainstModel(t *testing.T) {
 	})
 }
 
-// The first write of a restore makes the memory forget the requests of clients and
-// nothing else: 1. time and what is too old stay; 2. its number and those of earlier
-// restores are remembered, also when it comes late; 3. it forgets once; 4. a snapshot
-// holds what is left.
+// The first write of a restore makes the memory forget the requests of clients and nothing else: 1. Times
+// and floors stay. 2. The memory remembers the write's number and those of earlier restores, also if the
+// write is late. 3. It forgets once. 4. A snapshot restores the rest.
 func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	o := New()
 	o.Tick(10_000_000, testLimits)
@@ -157,8 +156,7 @@ func TestBoundsOfNumbers(t *testing.T) {
 	h.want(later, seq("a", 0), Expired, 7)
 }
 
-// What restores is what was written, byte by byte, and anything else is refused
-// without a panic.
+// The memory restores only the bytes of a snapshot of it, and refuses others without a panic.
 func FuzzRestoreOnce(f *testing.F) {
 	h := newHistory(f)
 	for i := range int64(40) {

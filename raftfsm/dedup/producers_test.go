@@ -41,9 +41,9 @@ func TestProducerExpiresByLogTime(t *testing.T) {
 	}
 }
 
-// A producer that one group forgot while it wrote to others goes on where it
-// was. Of its old numbers none is applied again, also inside the new window,
-// after it was forgotten twice, and behind a snapshot.
+// A producer that one group forgot, while it wrote to others, continues with its next number. The group
+// applies none of its old numbers again: not inside the new window, not after it forgot the producer
+// twice, and not after a restore of a snapshot.
 func TestForgottenProducerGoesOn(t *testing.T) {
 	h := newHistory(t)
 	h.want(minutes(0), seq("p", 5), Applied, 1)
@@ -95,8 +95,7 @@ func TestProducersAreBounded(t *testing.T) {
 	h.want(1000, seq("p999", 1), Duplicate, 1001)
 }
 
-// Producers against a list by last use, on several pages: what was captured at
-// any step stays what it was.
+// Producers, on several pages, behave like a list by last use, and a captured list never changes.
 func TestProducersAgainstModel(t *testing.T) {
 	type captured struct {
 		producers
@@ -146,8 +145,7 @@ func TestProducersAgainstModel(t *testing.T) {
 	})
 }
 
-// What a snapshot captured is encoded beside requests that are judged: its bytes
-// are those of its moment.
+// A captured memory is encoded while requests are judged. Its bytes are of the moment of the capture.
 func TestCaptureIsOfItsMoment(t *testing.T) {
 	o, l := New(), testLimits
 	l.KeysMax, l.ProducersMax = 3*fifoBlockLen, 3*producerPageLen

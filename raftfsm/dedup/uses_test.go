@@ -369,7 +369,7 @@ func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool 
 	return s.led && deliver() && m.r.IntN(10) > 0
 }
 
-// judgePart returns what a shard says of a part, and whether the node takes that for success.
+// judgePart returns a shard's outcome of a part, and whether the node counts that as success.
 func (m *usesModel) judgePart(s *usesShard, id RequestID, told judgment) (outcome Outcome, ok bool) {
 	switch {
 	case m.rules.today:

@@ -70,8 +70,8 @@ func mustHaveNoRecords(t *testing.T, b *Bodies) {
 	}
 }
 
-// What is counted of bodies is what is there, wherever they are, and records go once their
-// bodies came back.
+// The counters of bodies agree with the bodies, in memory and on disk. Records are removed once their bodies
+// have returned.
 func TestBodiesLeaveAndReturn(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)

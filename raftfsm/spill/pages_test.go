@@ -136,7 +136,7 @@ func TestPagesOfHashesAlike(t *testing.T) {
 	}
 }
 
-// A reader beside a writer sees a key's body as one of those that it was given.
+// A reader that runs beside a writer gets one of the bodies that the key had.
 func TestReadersSeeWholeBodies(t *testing.T) {
 	t.Parallel()
 	p := newPageTable(new(atomic.Uint32), testPageBytes)
