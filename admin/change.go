@@ -94,7 +94,7 @@ func (c NodeChange) make(ctx context.Context, o *operation) (*client.Changed, er
 	}, nil
 }
 
-// othersTake reports whether another node than but can hold replicas and lead.
+// othersTake reports whether a node other than but can hold replicas and lead.
 func (o *operation) othersTake(but string) bool {
 	for key, node := range o.catalog.Nodes {
 		if key != but && node.State == catalog.NodeActive && o.alive(key) {
@@ -104,7 +104,7 @@ func (o *operation) othersTake(but string) bool {
 	return false
 }
 
-// takes returns why a node cannot be given a replica or the lead of a group, or nil.
+// takes returns why a node can get no replica and cannot lead a group, or nil.
 func (o *operation) takes(node catalog.Node) error {
 	switch {
 	case node.State != catalog.NodeActive:
@@ -192,8 +192,8 @@ func (c MoveChange) make(ctx context.Context, o *operation) (*client.Changed, er
 	if err := o.takes(to); err != nil {
 		return nil, err
 	}
-	// A replica that is yet to join may go elsewhere: it has no vote, and its node may be
-	// dead.
+	// A replica that has not joined yet may move to another node: it has no vote, and its node
+	// may be dead.
 	joins := !slices.Contains(facts.Voters, from.Key)
 	if !joins && !slices.Equal(slices.Sorted(slices.Values(facts.Voters)), slices.Sorted(slices.Values(target))) {
 		return nil, refusedf("the members of group %d are being changed; wait until its voters are its target", c.Group)

@@ -20,8 +20,8 @@ import (
 // cluster to accept the last ones. The restore as a whole has no time limit.
 const restoreIdleMax = time.Minute
 
-// snapshotGroup answers with a snapshot of a shard, or with the address of the node that has
-// it. The request's deadline bounds the wait until the snapshot begins.
+// snapshotGroup answers with a snapshot of a shard, or redirects to the node that leads it. The
+// request's deadline bounds the wait until the snapshot begins.
 func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
@@ -48,9 +48,9 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// outgoing is an answer's body that gives the client WriteTimeout for each piece, not for
-// the whole, and ends early if the client's token is revoked. fasthttp reads and closes it on the goroutine of the connection, which stays
-// open until then.
+// outgoing is the body of an answer. It gives the client WriteTimeout for each piece, not for the
+// whole, and fails once the client's token is revoked. fasthttp reads and closes it on the
+// goroutine of the connection.
 type outgoing struct {
 	io.ReadCloser
 	conn       net.Conn
@@ -100,8 +100,8 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	}{group, facts.Rows, fmt.Sprintf("%016x", facts.Digest), facts.CursorsSetBack})
 }
 
-// incoming is a request's body that has ReadTimeout for each piece, not for the whole. It
-// fails once the client's token is revoked.
+// incoming is the body of a request. It gives the client ReadTimeout for each piece, not for the
+// whole, and fails once the client's token is revoked.
 type incoming struct {
 	io.Reader
 	conn       net.Conn

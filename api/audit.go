@@ -14,8 +14,8 @@ import (
 const auditBytesMax = 256
 
 // audit writes a call that only an admin may make into the audit log. If the call changes the
-// cluster or a keyspace, the node's log has it too. Refused calls changed nothing and may be
-// many, so their lines are limited.
+// cluster or a keyspace, audit writes it into the node's log too. Refused calls changed nothing
+// and may be many, so lograte limits their lines.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
@@ -71,7 +71,7 @@ func (s *Server) pathOf(ctx *fasthttp.RequestCtx) string {
 	return s.clipped(path)
 }
 
-// clipped returns the begin of what a client sent, without tokens, for a log.
+// clipped returns the beginning of a client's text for a log, with tokens masked.
 func (s *Server) clipped(text []byte) string {
 	masked := s.cfg.Auth.Mask(string(text[:min(len(text), 2*auditBytesMax)]))
 	if len(masked) > auditBytesMax {

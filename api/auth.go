@@ -27,8 +27,8 @@ var authFaults = map[auth.Refusal]*fault{
 	}),
 }
 
-// errAuthTwice is the answer to a request that gives several tokens. It is a refusal like others:
-// nobody may write the audit log full with it.
+// errAuthTwice answers a request with several tokens. It is a refusal like others, so that such
+// requests cannot flood the audit log.
 var errAuthTwice = encoded(invalid(headerAuthorization, givenTwice))
 
 func unauthenticated(message string) *fault {
@@ -40,8 +40,8 @@ func encoded(f *fault) *fault {
 	return f
 }
 
-// authorize finds the caller of a request, and returns an error for a call that it may not
-// make. e is routes.none if the path has no endpoint.
+// authorize finds the caller of a request. It returns an error if the caller may not make the
+// call. e is routes.none if the path has no endpoint.
 func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) error {
 	a := s.cfg.Auth
 	if a == nil || e.need.Access == auth.Public {
@@ -70,7 +70,7 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
 }
 
-// reauthorize refuses a call whose token was revoked while its body arrived.
+// reauthorize refuses a call if its token was revoked while its body arrived.
 func (r *request) reauthorize(e *endpoint, to target) error {
 	if r.caller == nil || r.excused {
 		return nil
@@ -113,8 +113,8 @@ func (r *request) permission() shard.Permission {
 	return &request{auth: r.auth, caller: r.caller, excused: r.excused, from: r.from, endpoint: r.endpoint}
 }
 
-// bearer returns the token of a request, or nil if there is none. A request that gives several
-// has none: which one counts must not depend on who reads them.
+// bearer returns the token of a request, or nil if there is none. A request with several has
+// none: a proxy and the server might choose different ones.
 func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 	text, err := header(h, headerAuthorization)
 	if err != nil || len(text) == 0 {
@@ -161,8 +161,7 @@ func (r *request) countOps() {
 	}
 }
 
-// may returns an error if the caller may not do what access stands for on a keyspace that its
-// request names.
+// may returns an error if the caller has no such access to a keyspace that its request names.
 func (r *request) may(access auth.Access, keyspace []byte) error {
 	if r.auth == nil || r.excused || r.caller.May(access, keyspace) {
 		return nil
@@ -170,7 +169,7 @@ func (r *request) may(access auth.Access, keyspace []byte) error {
 	return r.forbidden(access, keyspace, nil)
 }
 
-// forbidden refuses the caller a call on a keyspace, or on several.
+// forbidden refuses a call for lack of access to a keyspace, or to several.
 func (r *request) forbidden(access auth.Access, keyspace []byte, several []string) error {
 	target := string(keyspace)
 	if len(several) > 0 {

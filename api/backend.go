@@ -38,8 +38,7 @@ type Backend interface {
 	Ready() error
 }
 
-// gated is a Backend that refuses a write whose caller may not make it any more, before the
-// write costs the shards anything.
+// gated refuses a write whose caller has lost the right to it, before the write reaches a shard.
 type gated struct{ Backend }
 
 // Write implements Backend.
@@ -50,7 +49,7 @@ func (g gated) Write(ks *shard.Keyspace, w *shard.Write) error {
 	return g.Backend.Write(ks, w)
 }
 
-// node is a Backend with the unread numbers and timelines that it holds.
+// node is a Backend, with the unread numbers and timelines that are computed from it.
 type node struct {
 	Backend
 	unread    *unread.Numbers

@@ -24,41 +24,39 @@ type Config struct {
 	// (host:port, port 0 for any).
 	Listener net.Listener
 	Addr     string
-	// Scheme is the one of URLs of other nodes, https if the cluster's clients need TLS;
-	// "" for http.
+	// Scheme is that of redirects to other nodes: https if the cluster's clients need TLS; "" for
+	// http.
 	Scheme string
 
 	// AllowedHosts holds the names, with or without a port, that a request's Host may have
 	// in addition to IP literals and localhost; AnyHost allows all, and so does nil.
 	AllowedHosts []string
 
-	// ReadTimeout bounds the time in which a request arrives, from its first byte to the end
-	// of its headers and from there to the end of its body. The body of a request with a
-	// shorter timeout has only that.
+	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and from
+	// there to the end of its body. A shorter timeout of the request bounds the body instead.
 	ReadTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts an answer.
 	WriteTimeout time.Duration
 	// IdleTimeout is how long a connection without a request stays open.
 	IdleTimeout time.Duration
 
-	// BodyBytesMax bounds a request's body; more is answered with 413. The
-	// largest good one, 10,000 ops on four columns each, is under 2 MiB.
+	// BodyBytesMax bounds a request's body; a larger one gets 413. The largest useful body,
+	// 10,000 ops on four columns each, is under 2 MiB.
 	BodyBytesMax int
-	// BodiesBytesMax bounds the sum of the bodies that are being read or served. Bodies up
-	// to 8 KiB do not count; each connection may hold one. Requests beyond the bound get
-	// 429. The work of a request grows with its body.
+	// BodiesBytesMax bounds the sum of the bodies that are being read or served; a request beyond
+	// it gets 429. Bodies up to 8 KiB do not count: each connection may hold one. The work of a
+	// request grows with its body.
 	BodiesBytesMax int
 	// HeaderBytesMax bounds the request line with the headers, and is the size of each
 	// connection's read buffer.
 	HeaderBytesMax int
-	// ConnsMax bounds the open connections; one more is answered with 503 and
-	// closed.
+	// ConnsMax bounds the open connections. The server answers one more with 503 and closes it.
 	ConnsMax int
-	// InFlightMax bounds the requests under /v1 that are being served; one more
-	// is answered with 429. A request in flight holds its body, rows and answer.
+	// InFlightMax bounds the requests under /v1 that are being served; one more gets 429. A
+	// request in flight holds its body, rows and answer.
 	InFlightMax int
 
-	// Auth tells who callers are and what they may do; nil lets everybody do everything.
+	// Auth identifies callers and checks their rights; nil lets everybody do everything.
 	Auth *auth.Authorizer
 	// Audit receives admin actions; nil for none.
 	Audit *audit.Log

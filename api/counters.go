@@ -164,9 +164,8 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	return nil
 }
 
-// withOps adds the ops that an error of the whole write concerns: the first that does not
-// fit, or all if the outcome is unknown, so that each 504 of a write names its ids in one
-// form.
+// withOps adds to an error of a write the ops that it concerns: the first that does not fit, or
+// all if the outcome is unknown. So every 504 of a write names its ids in one form.
 func (r *request) withOps(err error) error {
 	w := &r.write
 	var newRow *shard.NewRowError

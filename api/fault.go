@@ -130,8 +130,8 @@ const nothingApplied = "; nothing was applied"
 // milliseconds and an election takes about a second. In seconds.
 const retryAfter = 1
 
-// ofWrite makes the fault of a write of rows report the outcome of its ops where the caller
-// would send them again. Without other information nothing was applied.
+// ofWrite adds the outcome of the ops to a fault after which the caller repeats the write. Unless
+// the fault names ops, none was applied.
 func (f *fault) ofWrite(byNumber bool) {
 	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
 	if f.outcomes && byNumber {
@@ -143,8 +143,8 @@ func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
 }
 
-// overloads holds the api's own refusals because of load. They are encoded once: they come
-// in bursts and must cost little.
+// overloads holds the api's own refusals because of load. They are encoded in advance, because
+// they come in bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
 func newOverloads(m *metric.Metrics) overloads {
@@ -196,8 +196,8 @@ func appendError(dst []byte, code, message, field string) []byte {
 	return append(dst, '}')
 }
 
-// shown is a client's own text as an error may repeat it. An empty name is shown
-// by its quotes: a field cannot be without a name.
+// shown returns a client's own text as an error repeats it: at most 64 bytes, and quotes for an
+// empty name.
 func shown(text []byte) string {
 	const shownMax = 64
 	if len(text) == 0 {
@@ -225,7 +225,7 @@ const (
 	notCursor  = "not a cursor of this call"
 )
 
-// bodyOfOps tells how a batch is written to who sent one op.
+// bodyOfOps reminds a client that sent one op of the form of a batch.
 const bodyOfOps = `; the body is {"ops":[…]}`
 
 // noField returns the problem of a field that is none of those that an object may have.
@@ -253,7 +253,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ") + more
 }
 
-// withKeyspaces returns the fault of an unknown keyspace with the keyspaces that there are.
+// withKeyspaces returns the fault of an unknown keyspace, with the names of those that exist.
 func (f *fault) withKeyspaces(all []*shard.Keyspace) *fault {
 	var names []string
 	for _, ks := range all {
@@ -294,5 +294,5 @@ func opPath(i int, member string) string {
 	return fmt.Sprintf("ops[%d].%s", i, member)
 }
 
-// bodyOp takes the place of the number of an op if the op is the whole body, as in a PUT.
+// bodyOp stands for the number of an op if the op is the whole body, as in a PUT.
 const bodyOp = -1

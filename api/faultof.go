@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// faultOf returns the fault for an error of a handler. It reports false for an unexpected
-// error, which is a failure of the server.
+// faultOf returns the fault for an error of a handler. It returns false for an unexpected error,
+// which is a failure of the server.
 func faultOf(err error) (*fault, bool) {
 	if partial, ok := errors.AsType[*shard.PartialError](err); ok { // does not allocate, as below
 		return faultOfPartial(partial)

@@ -29,7 +29,7 @@ func (s *Server) refusal(in *arrival) error {
 	return s.crowded(in)
 }
 
-// crowded is refusal for a request whose body has its memory.
+// crowded is refusal for a request whose body is in memory already.
 func (s *Server) crowded(in *arrival) error {
 	switch {
 	case in.endpoint.takes&exempt != 0:
@@ -51,8 +51,8 @@ func (s *Server) holdBack(r *request) {
 	}
 }
 
-// wasTried reports whether a write spent time in the backend, up to its deadline. A write
-// that found a queue full did not.
+// wasTried reports whether a write spent time in the backend, up to its deadline. A write that a
+// full queue refused did not.
 func wasTried(err error) bool {
 	return err == nil || errors.Is(err, shard.ErrOutcomeUnknown) || errors.Is(err, shard.ErrTooLate)
 }

@@ -25,8 +25,8 @@ const (
 	maxStalenessMax = time.Hour
 )
 
-// readHead parses path, headers and parameters. It comes after the body, because a key
-// covers a hash of it.
+// readHead parses path, headers and parameters. It runs after the body has arrived, because an
+// idempotency key covers a hash of the body.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
 	r.backend, r.name, r.column, r.takes = b, to.keyspace, to.column, e.takes
 	r.deadline = r.received.Add(r.timeout)
@@ -116,8 +116,8 @@ func (r *request) catchUp() error {
 	return err
 }
 
-// checkFraming refuses a request that something before the server may have cut
-// off from the next one at another byte than the server does.
+// checkFraming refuses a request that a proxy in front of the server may have ended at another
+// byte than the server does.
 func checkFraming(ctx *fasthttp.RequestCtx) error {
 	h := &ctx.Request.Header
 	problem := ""
@@ -193,9 +193,9 @@ func parseShortDuration(text []byte) (time.Duration, bool) {
 	return 0, false
 }
 
-// readIdentity parses the headers that identify a write. A key is for one call with one
-// body. Its hash covers the endpoint, the names in the path and the body, however a client
-// spells its path; a second hash covers the meaning of the body.
+// readIdentity parses the headers that identify a write. A key is for one call with one body: its
+// hash covers the endpoint, the names in the path and the meaning of the body, however the client
+// spells them.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
 	key, err := header(h, headerKey)
@@ -300,8 +300,8 @@ func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error)
 	return value, nil
 }
 
-// readFreshness parses how fresh a read must be; nil stands for a missing value. A read that
-// is not bounded ignores max_staleness, which a client may set for all.
+// readFreshness parses how fresh a read must be; nil stands for a missing value. Only a bounded
+// read uses max_staleness: a client may set the parameter for all its reads.
 func (r *request) readFreshness(level, staleness []byte) error {
 	r.leveled = level != nil
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/api/listen"
 )
 
-// receive reads the body into r's memory, where ctx.Request.Body finds it until r is
-// released. r.held is the memory that it reserved.
+// receive reads the body into r's memory. ctx.Request.Body returns it until r is released. r.held
+// is the memory that receive reserved.
 func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
@@ -78,20 +78,20 @@ func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	}
 }
 
-// hold reserves memory in r for a body of n bytes, and reports whether there was room.
+// hold reserves memory in r for a body of n bytes, and reports whether there was enough.
 func (s *Server) hold(r *request, n int) bool {
 	if n <= r.held {
 		return true
 	}
-	if !s.bodies.take(n - r.held) {
+	if !s.bodies.acquire(n - r.held) {
 		return false
 	}
 	r.held = n
 	return true
 }
 
-// discard prepares the connection for the next request after a body that was not read to its
-// end, or makes it close.
+// discard reads the rest of a body so that the connection can serve the next request, or makes
+// the connection close.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	stream := ctx.RequestBodyStream()
 	if stream == nil || ctx.Response.ConnectionClose() {
@@ -115,7 +115,7 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 // the small part that it reads before it calls serve.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
-	if n == 0 || n == lengthUntold {
+	if n == 0 || n == lengthOfNone {
 		return fasthttp.RequestConfig{}
 	}
 	if n > s.cfg.BodyBytesMax {

@@ -104,7 +104,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
 	l := startFakeServer(t, func(c *Config) { c.BodiesBytesMax = room })
 	const incr = "/v1/counters/posts/incr"
-	if !l.server.bodies.take(room - 1<<10) {
+	if !l.server.bodies.acquire(room - 1<<10) {
 		t.Fatal("the room is taken")
 	}
 	d := l.dial(t)
@@ -125,7 +125,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, `countd_http_overloaded_total{reason="bodies"} 3`) {
 		t.Error("3 refusals are not counted")
 	}
-	l.server.bodies.give(room - 1<<10)
+	l.server.bodies.release(room - 1<<10)
 	if got := l.do("POST", incr, manyOps(10_000)); got.status != 200 {
 		t.Errorf("a large body is answered %d %s", got.status, got.body)
 	}

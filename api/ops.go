@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// judgeKeyspace judges the keys of writes over several keyspaces: every cluster has it,
-// and it is never dropped, so it is the same whatever the ops are.
+// judgeKeyspace is the keyspace whose shards check the keys of writes over several keyspaces.
+// Every cluster has it and none drops it, so it is the same whatever the ops are.
 const judgeKeyspace = "posts"
 
 // ops serves a batch of ops on any keyspaces.
@@ -67,8 +67,8 @@ type mixedOp struct {
 	column int           // of that, by number
 }
 
-// decodeMixedOp parses the ith op. The columns can only be parsed once the keyspace is
-// known, which may come after them.
+// decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace,
+// whose name may follow them.
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
 	if !c.Begin('{') {
@@ -136,7 +136,7 @@ func (r *request) decodeMixedOp(i int) {
 	}
 }
 
-// finishMixedOp settles the keyspace of the ith op, and refuses an op that is not whole.
+// finishMixedOp determines the keyspace of the ith op, and refuses an incomplete op.
 func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	c := &r.cursor
 	if c.Err != nil {
@@ -178,8 +178,8 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	}
 }
 
-// finishMixedMember looks up the column of the ith op, which has a member, and refuses an op
-// that is not whole.
+// finishMixedMember looks up the column of the ith op, which has a member, and refuses an
+// incomplete op.
 func (r *request) finishMixedMember(i int, o *mixedOp, s seen) {
 	c := &r.cursor
 	switch lacks := o.of.Missing(true); {

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// parameters are those of the query that only some calls have.
+// parameters lists the parameters of the query that only some calls accept.
 var parameters = [...]struct {
 	name string
 	of   takes // the calls
@@ -71,8 +71,8 @@ var parameters = [...]struct {
 	}},
 }
 
-// readParameter reads a parameter of the query that only some calls have. The lower bits of s are
-// those of the parameters of all reads.
+// readParameter parses a parameter of the query that only some calls accept. The two lower bits
+// of s belong to the parameters of all reads.
 func (r *request) readParameter(name, value []byte, s *seen) error {
 	for i := range parameters {
 		p := &parameters[i]
@@ -88,7 +88,7 @@ func (r *request) readParameter(name, value []byte, s *seen) error {
 	return invalid(shown(name), "no such parameter of the query")
 }
 
-// readLimit reads how many lines a page has at most.
+// readLimit parses the largest number of lines of a page.
 func readLimit(limit *int, value []byte, most uint64) error {
 	v, ok := strictjson.ParseUint64(value)
 	if !ok || v < 1 || v > most {

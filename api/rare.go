@@ -15,15 +15,15 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// This file serves calls that are rare. Bodies and answers of the others are parsed and written
-// byte by byte, without allocation.
+// This file serves rare calls. The other calls parse bodies and append answers byte by byte,
+// without allocation.
 
 // nothing is the body of a call that needs none: {}, or no body at all.
 type nothing struct{}
 
 // rare returns the handler of a call whose body is a B and whose answer is an A, both in JSON. It
-// refuses a body without one of the members need. The context of run ends at the request's
-// deadline; it is not fasthttp's, which run must not keep.
+// refuses a body that lacks one of the members need. The context of run ends at the request's
+// deadline. It is not fasthttp's, which nothing may keep.
 func rare[B, A any](run func(until context.Context, s *Server, r *request, body *B) (A, error), need ...string) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		var body B
@@ -73,7 +73,7 @@ type memberError struct {
 
 func (e *memberError) Error() string { return e.problem }
 
-// problemOf returns why a value is refused that a type does not have.
+// problemOf returns the problem of a value that does not fit a type.
 func problemOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

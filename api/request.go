@@ -51,8 +51,8 @@ type request struct {
 	endpoint *endpoint
 }
 
-// Larger buffers are left to the collector, so that a few huge requests do not occupy memory
-// on every processor: 10,000 ops on four columns fit.
+// release drops larger buffers, so that a few huge requests do not occupy memory on every
+// processor. 10,000 ops on four columns fit.
 const (
 	pooledCellsMax = 1 << 16 // 1 MiB
 	pooledRowsMax  = 1 << 16 // 512 KiB
@@ -125,7 +125,7 @@ type asked struct {
 	in     string // columns in whose sets the user may be, by comma; "" for none
 }
 
-// keyspaceOf returns the keyspace of an op of a write to ks, or, if that is nil, to
+// keyspaceOf returns the keyspace of an op of a write to ks. If ks is nil, the write is to
 // several.
 func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 	if ks != nil {

@@ -26,7 +26,7 @@ type endpoint struct {
 	observers *metric.Observers
 }
 
-// writesRows reports whether the endpoint writes counts of rows or of several users, not the
+// writesRows reports whether the endpoint writes counts of rows or of several users, and not the
 // catalog.
 func (e *endpoint) writesRows() bool {
 	ofUsers := e.takes&(takesWrite|takesUnread|takesID|takesName) == takesWrite|takesUnread
@@ -129,7 +129,7 @@ func (t *routes) match(path []byte) (to target) {
 	return target{}
 }
 
-// pathNode is what templates have in common up to one of their names.
+// pathNode is one name of templates that begin alike.
 type pathNode struct {
 	named    []*pathNode // by the next name
 	name     string      // of a node in named
@@ -180,8 +180,8 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match finds the resource of the rest of a path and sets to. A name of its own wins over one in
-// braces, unless its templates are other ones.
+// match finds the resource for the rest of a path and fills to. A literal name wins over one in
+// braces, unless no template continues behind it.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {
@@ -219,9 +219,8 @@ func (n *pathNode) match(rest []byte, to *target) bool {
 	return next.resource != nil
 }
 
-// unescaped undoes a path's percent-encoding. It reports false for a bad one.
-// An encoded slash becomes a byte that no name has, because as a slash it would
-// move the borders of the names.
+// unescaped undoes a path's percent-encoding. It returns false for a bad one. An encoded slash
+// becomes a byte that no name has, because a slash would split the name.
 func unescaped(path []byte) ([]byte, bool) {
 	if bytes.IndexByte(path, '%') < 0 {
 		return path, true

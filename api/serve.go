@@ -59,13 +59,12 @@ func New(cfg Config) (*Server, error) {
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
 		IdleTimeout:  cfg.IdleTimeout,
-		// The handler reads a body that is larger than the small ones, and
-		// holds it to its bounds.
+		// The handler reads a body that is larger than the small ones, and checks its bounds.
 		StreamRequestBody:  true,
 		MaxRequestBodySize: max(cfg.BodyBytesMax, smallBodyBytesMax),
 		ReadBufferSize:     cfg.HeaderBytesMax,
-		// The listener holds the cap. A worker is free again a moment after its
-		// connection has left the cap, so there are spare ones.
+		// The listener bounds the connections. A worker becomes free a moment after its
+		// connection left the listener, so there are spare ones.
 		Concurrency: 2 * cfg.ConnsMax,
 
 		CloseOnShutdown:              true,
@@ -102,8 +101,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Retire has each further answer close its connection, so that clients and proxies open their
-// next one to another node. The server accepts connections until Shutdown.
+// Retire makes each further answer close its connection, so that clients and proxies connect to
+// another node. The server accepts connections until Shutdown.
 func (s *Server) Retire() { s.retiring.Store(true) }
 
 // Shutdown stops accepting connections, closes them as their requests end, and waits for
@@ -157,7 +156,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's
-	s.bodies.give(r.held)
+	s.bodies.release(r.held)
 	if !errors.Is(err, errPanicked) {
 		s.requests.release(r)
 	}
@@ -171,9 +170,8 @@ func answerBytes(ctx *fasthttp.RequestCtx) int {
 	return len(ctx.Response.Body())
 }
 
-// call parses the request of an endpoint and runs it. It logs a panic with its stack and
-// returns it as an error. The request is then left out of the pool, because its state is
-// unknown.
+// call parses the request of an endpoint and runs it. It logs a panic with its stack and returns
+// errPanicked. The caller then leaves the request out of the pool, because its state is unknown.
 func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -71,8 +71,8 @@ func saveSources(until context.Context, s *Server, _ *request, _ *nothing) (any,
 	return map[string]any{"sources": all}, err
 }
 
-// The calls below serve those who compare counts with a truth of their own: what a source has
-// counted, rows with where their shards were, and corrections.
+// The calls below serve callers that compare counts with a source of truth: what a source has
+// counted, rows with the positions of their shards, and corrections.
 
 func pastOfSource(until context.Context, s *Server, r *request, body *struct {
 	Keyspace  string   `json:"keyspace"`
@@ -82,8 +82,8 @@ func pastOfSource(until context.Context, s *Server, r *request, body *struct {
 	return s.cfg.Sources.Past(until, string(r.name), body.Keyspace, body.Partition, string(body.From))
 }
 
-// sourceIDsMax bounds the ids of one rowsOfSource: it costs two log entries in each shard, however
-// many rows it reads.
+// sourceIDsMax bounds the ids of one call of rowsOfSource, which costs two log entries in each
+// shard, however many rows it reads.
 const sourceIDsMax = 10_000
 
 func rowsOfSource(until context.Context, s *Server, r *request, body *struct {

@@ -31,8 +31,8 @@ func removePost(_ context.Context, s *Server, r *request, _ *nothing) (client.Po
 	return r.posted(id, s.node().timelines.Remove)
 }
 
-// posted changes an outbox. From then on the request is about the post, which the answer names if
-// the outcome is unknown.
+// posted changes an outbox. From then on r.id is the post, so that a fault of unknown outcome
+// names it.
 func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (timeline.Published, error)) (client.PostResult, error) {
 	author := r.id
 	r.id = id
@@ -85,8 +85,8 @@ func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// readMemberOf sets the columns that the parameter member names, of the keyspace of counts or
-// else of posts.
+// readMemberOf sets the columns that the parameter member names. They belong to the keyspace of
+// counts, or else to posts.
 func (r *request) readMemberOf(q *timeline.Query) error {
 	a := &r.asked
 	if a.in == "" {

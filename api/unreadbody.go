@@ -103,7 +103,7 @@ func (r *request) decodeFollowees(body []byte) error {
 }
 
 // decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, nil for none. told
-// reports whether there are followees.
+// reports whether the body has followees.
 func (r *request) decodeFeedReset(body []byte) (told bool, upTo *uint64, err error) {
 	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
 		if member == 0 {

@@ -89,8 +89,8 @@ const (
 	proveAgain = time.Second
 )
 
-// proof is when a proof of the users began, by two clocks: the monotonic one stands still while a
-// machine is suspended, and the wall clock may be set back.
+// proof is the time at which a proof of the users began, by two clocks. The monotonic clock stops
+// while a machine is suspended, and the wall clock may be set back.
 type proof struct {
 	at   time.Time
 	wall time.Time // at without its monotonic reading
@@ -105,7 +105,7 @@ type Config struct {
 	Logger    *slog.Logger         // required
 }
 
-// Authorizer tells who a caller is and what it may do. It is safe for concurrent use.
+// Authorizer identifies callers and checks their rights. It is safe for concurrent use.
 type Authorizer struct {
 	cfg     Config
 	limited *slog.Logger
@@ -123,7 +123,7 @@ type Authorizer struct {
 	}
 }
 
-// New returns an Authorizer that knows nobody but the holder of the root token.
+// New returns an Authorizer that knows only the holder of the root token.
 func New(cfg Config) (*Authorizer, error) {
 	if cfg.Mode != Permissive && cfg.Mode != Enforce {
 		return nil, fmt.Errorf("config: mode %q", cfg.Mode)
@@ -164,7 +164,7 @@ type Caller struct {
 	limiter *limiter // nil for none
 }
 
-// callers are the tokens of one view of the users, by id. It never changes.
+// callers holds the callers of one view of the users, by id of the token. It never changes.
 type callers struct {
 	users *catalog.Users
 	byID  map[string]*Caller
@@ -227,9 +227,9 @@ func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
 	return is, Granted
 }
 
-// Keeps returns why a call that a caller was allowed may go on no more, or Granted. It refuses
-// a caller that lost any of its rights, also one that the call does not need: nothing of the
-// call is served, so the caller can just make it again.
+// Keeps returns why a call may not continue that the caller was allowed to make, or Granted. It
+// refuses a caller that lost any of its rights, even one that the call does not need: nothing of
+// the call is served, so the caller can make it again.
 func (a *Authorizer) Keeps(c *Caller, now time.Time) Refusal {
 	is, why := a.Still(c, now)
 	if why == Granted && is != c && !is.rights.cover(c.rights) {
@@ -284,12 +284,12 @@ func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
 	return all
 }
 
-// May reports whether the caller may do what access stands for on a keyspace.
+// May reports whether the caller has access to a keyspace.
 func (c *Caller) May(access Access, keyspace []byte) bool {
 	return c.rights.all.has(access) || c.rights.on[string(keyspace)].has(access)
 }
 
-// MayOnAny reports whether the caller may do what access stands for on any keyspace.
+// MayOnAny reports whether the caller has access to any keyspace.
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
 
 // Allows reports whether the caller, or nobody if c is nil, may make a call that needs need.

@@ -47,7 +47,7 @@ func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	}
 }
 
-// prove proves that the users are as current as the catalog's leader's were at a time.
+// prove waits until the users are as current as the catalog's leader's were at a time.
 func (a *Authorizer) prove(ctx context.Context, cluster Cluster, at time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveEvery)
 	defer cancel()
@@ -58,7 +58,7 @@ func (a *Authorizer) prove(ctx context.Context, cluster Cluster, at time.Time) e
 	return nil
 }
 
-// warnOfNobody warns of a node that serves nobody.
+// warnOfNobody warns that the node serves nobody.
 func (a *Authorizer) warnOfNobody(view *catalog.View) {
 	if a.root.caller.Load() == nil && len(view.UsersByName()) == 0 {
 		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz and /readyz is refused until another node creates a user")

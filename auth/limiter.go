@@ -42,8 +42,8 @@ func newLimiter(of catalog.UserLimits, before *limiter) *limiter {
 	return l
 }
 
-// bucket holds up to a second's worth of tokens. What is taken beyond that is owed: a batch
-// larger than the bucket is admitted whole, and the next one waits until it is paid.
+// bucket holds up to a second's worth of tokens. A batch that needs more is admitted whole and
+// owes the rest. The next call waits until that is paid.
 type bucket struct {
 	perSec int64 // 0 for no limit
 	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty from a
@@ -51,7 +51,7 @@ type bucket struct {
 	full atomic.Int64
 }
 
-// take takes n tokens, or returns how long the bucket stays empty.
+// take removes n tokens, or returns how long the bucket stays empty.
 func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	if b.perSec == 0 {
 		return 0
@@ -74,11 +74,11 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	}
 }
 
-// owedMax bounds what is owed. It is more than any batch owes: 10,000 ops at one a second.
+// owedMax bounds the debt. It is more than any batch owes: 10,000 ops at one a second.
 const owedMax = 4 * time.Hour
 
-// Take counts n against a limit of the caller. It returns 0 if the limit allows that, or how
-// long to wait. No limit holds for the root token.
+// Take counts n against a limit of the caller. It returns 0 if the limit allows that, or how long
+// to wait. The root token has no limit.
 func (c *Caller) Take(l Limit, n int, now time.Time) (wait time.Duration) {
 	if c.limiter == nil {
 		return 0
@@ -89,8 +89,7 @@ func (c *Caller) Take(l Limit, n int, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// Owe counts n more against a limit that Take has allowed. The caller pays before its next
-// call.
+// Owe counts n more against a limit that Take has allowed. The caller pays before its next call.
 func (c *Caller) Owe(l Limit, n int, now time.Time) {
 	if c.limiter == nil || n <= 0 {
 		return

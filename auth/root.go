@@ -29,8 +29,8 @@ type rootToken struct {
 	text atomic.Pointer[string]
 }
 
-// load reads the file. A file that is gone means that there is no root token any more; one that
-// cannot be used leaves the token as it was.
+// load reads the file. If the file is gone, there is no root token any more. If the file is
+// unusable, the token stays as it was.
 func (r *rootToken) load(logger *slog.Logger) error {
 	if r.path == "" {
 		return nil

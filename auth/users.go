@@ -85,8 +85,8 @@ func DeleteUser(ctx context.Context, cluster Cluster, name string) (u catalog.Us
 	return r.User, behind, err
 }
 
-// AddToken adds a token to a user, and returns it with its text, which is nowhere else.
-// expiresIn 0 makes one that does not expire.
+// AddToken adds a token to a user. It returns the token with its text, which nobody stores.
+// expiresIn 0 makes a token that does not expire.
 func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.Duration) (t catalog.Token, text string, behind []string, err error) {
 	if expiresIn < 0 || expiresIn > ExpiresInMax {
 		return t, "", nil, &FieldError{"expires_in", ExpiresInRule}
@@ -111,8 +111,8 @@ func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.
 		case !r.Exists:
 			return t, text, behind, nil
 		}
-		// Another token took the number. The change returned after this node had applied the
-		// catalog's log up to it, so the next number is above that one.
+		// Another token has the number. When change returns, this node has applied the catalog's
+		// log up to that token, so the next number is higher.
 		if err := ctx.Err(); err != nil {
 			return t, "", nil, err
 		}
@@ -142,8 +142,8 @@ func RemoveToken(ctx context.Context, cluster Cluster, name, id string) (behind 
 	return behind, err
 }
 
-// change changes the catalog. A result of a command that another took the place of has Exists
-// or Missing set, and no error.
+// change changes the catalog. If another command came first, the result has Exists or Missing
+// set, and there is no error.
 func change(ctx context.Context, cluster Cluster, command *catalog.Command) (catalog.Result, []string, error) {
 	view := cluster.Catalog()
 	if view == nil {
@@ -205,8 +205,8 @@ func checkRights(path string, rights catalog.UserRights) error {
 // DefaultName is the user of Redis clients that name none.
 const DefaultName = "default"
 
-// checkGrant refuses a grant without sense. A grant on the cluster is one on all keyspaces,
-// also if it names none.
+// checkGrant refuses a meaningless grant. A grant of a role for the cluster is one on all
+// keyspaces, even if it names none.
 func checkGrant(field string, g *catalog.Grant) error {
 	if _, known := roles[g.Role]; !known {
 		return &FieldError{field + ".role", "not one of " + strings.Join(Roles(), ", ")}

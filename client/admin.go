@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// ClusterNode is one node of a cluster as reported by the cluster.
+// ClusterNode is one node of a cluster as the cluster reports it.
 type ClusterNode struct {
-	ID           string   `json:"id"`  // its name; its key if another node has that
+	ID           string   `json:"id"`  // its name, or its key if another node has the name
 	Key          string   `json:"key"` // unique to this node; another node may have had the name
 	Zone         string   `json:"zone"`
 	State        string   `json:"state"`     // active, draining or leaving
 	Alive        bool     `json:"alive"`     // according to gossip
-	Answers      bool     `json:"answers"`   // it answered just now
+	Answers      bool     `json:"answers"`   // it answered the request for this report
 	NotReady     string   `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
-	Life         string   `json:"life"`      // another after each restart; "" when it does not answer
+	Life         string   `json:"life"`      // a new text after each restart; "" when it does not answer
 	Version      string   `json:"version"`
 	VersionMax   int      `json:"version_max"` // the highest cluster version that its program supports
 	Leads        int      `json:"leads"`       // groups
@@ -130,7 +130,7 @@ type ClusterVersion struct {
 	Held    bool `json:"held"`
 }
 
-// Changed is the state after a change: of the node, the group or the version that it named.
+// Changed is the state after a change, of the node, group or version that the change named.
 type Changed struct {
 	Changed bool            `json:"changed"` // false when it was so before
 	Node    *ChangedNode    `json:"node,omitempty"`
@@ -184,7 +184,7 @@ func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 	return ask[ClusterVersion](ctx, a.c, get("/v1/admin/version"))
 }
 
-// Every change of a cluster may be repeated. The call returns once the change has begun.
+// changeCluster makes a change, which may be repeated. It returns once the change has begun.
 func (a Admin) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
 	return ask[Changed](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/" + what, request: request})
 }

@@ -50,7 +50,7 @@ func ask[T any](ctx context.Context, c *Client, req call) (T, error) {
 	return answer, err
 }
 
-// member makes the call and returns one member of the answer.
+// member makes the call and returns one member of the answer's object, or zero if it has none.
 func member[T any](ctx context.Context, c *Client, req call, name string) (of T, err error) {
 	answer, err := ask[map[string]json.RawMessage](ctx, c, req)
 	if text := answer[name]; err == nil && text != nil {
@@ -86,17 +86,16 @@ func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) erro
 	return err
 }
 
-// overflowed reports whether every op of a write was refused for its sum. The
-// server remembers that under the write's key or number, so it holds for the
-// earlier tries too, answered or not.
+// overflowed reports whether the server refused every op of a write for its sum. The server
+// remembers that under the write's key or number, so it holds for the earlier tries too, answered
+// or not.
 func overflowed(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
-// round tries the address in use and then, while it is the server that fails,
-// each of the others. It sets maybe after a try of a write whose outcome is not
-// known, and never clears it.
+// round tries the address in use. While the server fails, it tries each of the other addresses.
+// It sets maybe after a try of a write whose outcome is not known, and never clears it.
 func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()

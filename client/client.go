@@ -45,9 +45,8 @@ const (
 
 // Config configures a Client.
 type Config struct {
-	// Addrs are the servers of one cluster: http://host:port or https://host:port; the scheme
-	// is optional. Calls
-	// use one of them until it fails, then the next.
+	// Addrs are the servers of one cluster: http://host:port or https://host:port; the scheme is
+	// optional. Calls use one of them until it fails, then the next.
 	Addrs   []string
 	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // of each call
@@ -58,7 +57,7 @@ type Config struct {
 	// Token authenticates each call; "" for none. A server without --auth ignores it. If one of
 	// Addrs has TLS, the token goes without TLS only to those of Addrs that have none.
 	Token string
-	// TokenToAddrs has the token go without TLS only to Addrs, also if none of them has TLS.
+	// With TokenToAddrs, the token goes without TLS only to Addrs, even if none of them has TLS.
 	TokenToAddrs bool
 }
 
@@ -115,9 +114,8 @@ func New(cfg Config) (*Client, error) {
 // portDefault is countd's own port for HTTP.
 const portDefault = "7400"
 
-// ParseAddr reads a server's address: http://host:port or https://host:port, where a missing
-// port is that of the scheme, 80 or 443; or host:port or host, which is of http, with port
-// 7400 for a missing one.
+// ParseAddr parses a server's address: http://host:port or https://host:port, where a missing
+// port is 80 or 443; or host:port or host, which means http, with port 7400 if it is missing.
 func ParseAddr(addr string) (*url.URL, error) {
 	bare := !strings.Contains(addr, "://")
 	if bare {

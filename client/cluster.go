@@ -191,10 +191,10 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return member[string](ctx, c, get("/v1/version"), "version")
 }
 
-// Ready reports whether the node can serve. If it cannot, why is its reason and the error is
-// nil. A node that is drained or stopping, to which new requests should not be sent, still can:
-// then why says so. Ready asks one node, once; if that is not ready, the next call uses the next
-// address.
+// Ready reports whether the node can serve. If it cannot, why is its reason and the error is nil.
+// A node that is drained or stopping still can, but new requests should not go there; then why
+// says so. Ready sends one request to one node. If that node is not ready, the next call uses the
+// next address.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error

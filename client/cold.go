@@ -10,14 +10,14 @@ import (
 type ColdNode struct {
 	Node         string         `json:"node"`
 	Answers      bool           `json:"answers"`            // if false, the other fields are zero
-	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not go for their age
+	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not leave memory because of their age
 	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
 	Reads        uint64         `json:"reads"` // of blocks that were not in the cache
 	ReadP50      float64        `json:"read_p50_seconds"`
 	ReadP99      float64        `json:"read_p99_seconds"`
-	Refused      uint64         `json:"reads_refused"`  // too many waited
+	Refused      uint64         `json:"reads_refused"`  // because too many waited
 	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`
@@ -73,7 +73,7 @@ type ColdOrderedNode struct {
 	Answers bool   `json:"answers"`           // without an answer the node begins nothing, unless it answered too late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
 	Refused string `json:"refused,omitempty"` // why the node begins nothing
-	Never   bool   `json:"never,omitempty"`   // rows never go there for their age
+	Never   bool   `json:"never,omitempty"`   // under the node's settings no row ever becomes old
 }
 
 // ColdMigration selects the rows that leave memory. Before and OlderThan exclude each other.

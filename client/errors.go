@@ -15,9 +15,8 @@ import (
 // broke, or stayed silent past the deadline.
 var ErrNoAnswer = errors.New("no answer")
 
-// ErrUnknown is returned, around the error of the last try, when a write may
-// have happened or not: a try before it, or it, was sent and not answered. The
-// same key or number, sent again, still counts once.
+// ErrUnknown is returned, around the error of the last try, for a write that may have happened or
+// not: a try was sent and not answered. The same key or number, sent again, still counts once.
 var ErrUnknown = errors.New("it is not known whether the write happened")
 
 // Error is a refusal that the server answered with.
@@ -73,8 +72,8 @@ func (e *Error) needsTLS() bool {
 // errorMessageBytesMax cuts the text of an answer that is not countd's own.
 const errorMessageBytesMax = 200
 
-// decodeError parses the body of an answer whose status is not 2xx. The body of another
-// server, such as a proxy, becomes the message, shortened.
+// decodeError parses the body of an answer whose status is not 2xx. The body of another server,
+// such as a proxy, becomes the message, shortened.
 func decodeError(status int, header http.Header, body []byte) *Error {
 	e := &Error{Status: status, RetryAfter: retryAfter(header, time.Now())}
 	var answer struct {
@@ -102,7 +101,7 @@ func decodeError(status int, header http.Header, body []byte) *Error {
 	return e
 }
 
-// oneLine keeps a foreign text from breaking the one line of an error.
+// oneLine returns a text as one short line: an error is one line.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > errorMessageBytesMax {

@@ -12,8 +12,8 @@ import (
 // MembersPageMax bounds a page of Members.List and Members.Of.
 const MembersPageMax = 1000
 
-// Members are the sets of one column: who liked each post. A set has each member once, and
-// its row's count changes together with it.
+// Members are the sets of one column, such as the users who liked each post. A set has each
+// member once. The count of its row changes together with it.
 type Members struct {
 	c    *Client
 	path string
@@ -34,7 +34,7 @@ type MemberOp struct {
 // MemberOutcome is the part of an OpResult that only an op with a member has.
 type MemberOutcome struct {
 	Member  ID    `json:"member"`
-	Changed bool  `json:"changed"` // false if the member was there, or absent, before; of a repeat always
+	Changed bool  `json:"changed"` // false if the set was so before; of a repeat always
 	Count   int64 `json:"count"`   // right after the op; of a repeat as of now
 }
 
@@ -201,8 +201,8 @@ func pages[T any](read func(cursor string) (lines []T, next string, err error)) 
 	}
 }
 
-// GetManyOf is GetMany of rows for a member: each has Member, which says of each column
-// whether the member is in its set.
+// GetManyOf is GetMany for a member: each row has Member, which reports by column whether the
+// member is in the set.
 func (c *Client) GetManyOf(ctx context.Context, keyspace string, member ID, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
 	return c.getMany(ctx, keyspace, &member, ids, columns, o)
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Channel is a list of notices for everybody, by number.
+// Channel is a numbered list of notices for all users.
 type Channel struct {
 	Name      string `json:"name"`
 	Latest    int64  `json:"latest"`
@@ -22,7 +22,7 @@ type Published struct {
 // Notices is a user's position in a channel.
 type Notices struct {
 	Unread   int64  `json:"unread"`
-	LastRead *int64 `json:"last_read"` // nil for a user never seen in it
+	LastRead *int64 `json:"last_read"` // nil for a user that the channel does not know
 	Latest   int64  `json:"latest"`
 }
 
@@ -72,11 +72,11 @@ func (c *Client) moveNotices(ctx context.Context, channel string, user ID, how s
 	return writeAt[NoticesRead](ctx, c, http.MethodPost, userPath("notices", channel, user)+"/read", body, o)
 }
 
-// Dot is a red dot for everybody.
+// Dot is a red dot for all users.
 type Dot struct {
 	Name     string `json:"name"`
 	Fired    int64  `json:"fired"`
-	NewUsers bool   `json:"new_users"` // it is shown to users never seen
+	NewUsers bool   `json:"new_users"` // users that the dot does not know see it
 }
 
 // Fired is how often a dot was fired.

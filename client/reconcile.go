@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// PastEvent is what one op of a message of a source does to a row.
+// PastEvent is one op of a message of a source.
 type PastEvent struct {
 	Position SourcePosition `json:"position"`
 	ID       ID             `json:"id"`
@@ -20,8 +20,8 @@ type Past struct {
 	Next   SourcePosition `json:"next"`   // where the next ones begin
 }
 
-// Past reads what messages of a source do to rows of a keyspace, from a position on. If there
-// are none yet, Next is the position.
+// Past reads the ops that messages of a source do to rows of a keyspace, from a position on. If
+// there are none yet, Next is the position.
 func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
@@ -58,7 +58,7 @@ func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []
 	return answer, err
 }
 
-// CorrectMany is IncrMany for corrections, which the server counts apart.
+// CorrectMany is IncrMany for corrections, which the server counts in a metric of their own.
 func (c *Client) CorrectMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/correct", AppendOps(nil, "add", ops, !o.Quiet), o)
 }

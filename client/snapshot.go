@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Snapshot is one shard's rows at a moment, on their way from the server.
+// Snapshot streams one shard's rows as of a moment from the server.
 type Snapshot struct {
 	io.ReadCloser        // to be read to its end, which is an error if bytes are missing, and closed
 	Bytes         int64  // length of the snapshot
@@ -36,8 +36,8 @@ func (a Admin) SavedSources(ctx context.Context) ([]SavedSource, error) {
 	return member[[]SavedSource](ctx, a.c, get("/v1/admin/sources"), "sources")
 }
 
-// RestoreSource creates a source from the backup of another cluster, paused. Shards that are restored
-// after that continue it where they were. It may be repeated.
+// RestoreSource creates a source from the backup of another cluster, paused. Shards that are
+// restored later continue it at their positions. The call may be repeated.
 func (a Admin) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
 	return ask[Source](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/sources", request: s})
 }

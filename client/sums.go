@@ -46,8 +46,8 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before later is sent: they have a row in common
-// with deltas of both signs, whose order a floor can tell.
+// InOrder reports whether s must be applied before later is sent: they have a row in common with
+// deltas of both signs, so a floor makes their order matter.
 func (s *Sums) InOrder(later *Sums) bool {
 	if s.has|later.has != bothSigns {
 		return false
@@ -71,8 +71,8 @@ func (s *Sums) Add(id ID, deltas Counts) {
 // Len returns the number of ops.
 func (s *Sums) Len() int { return len(s.ops) }
 
-// Ops returns the ops in the order in which their rows first came. They are
-// s's own until it is dropped.
+// Ops returns the ops in the order in which Add first got their rows. The caller must not change
+// them.
 func (s *Sums) Ops() []Op { return s.ops }
 
 // merge adds deltas to the existing op of a row, all of them or none.

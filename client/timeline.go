@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// PostResult is what became of a post.
+// PostResult is the result of a write of one post.
 type PostResult struct {
 	// Changed is false if the post was there already, or was not there to remove, and for a
 	// repeat of the request.
@@ -31,8 +31,8 @@ func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions
 type Post struct {
 	ID     ID               `json:"id"`
 	Author ID               `json:"author"`
-	Counts map[string]int64 `json:"counts,omitempty"` // if asked for
-	Member map[string]bool  `json:"member,omitempty"` // likewise, by column
+	Counts map[string]int64 `json:"counts,omitempty"` // if the query names a keyspace
+	Member map[string]bool  `json:"member,omitempty"` // if the query names columns, by column
 }
 
 // PostPage is a page of posts, newest first.
@@ -47,11 +47,11 @@ type PostPage struct {
 type PostQuery struct {
 	Limit  int    // 0 lets the server choose
 	Cursor string // the previous page's; "" for the first page
-	// Of a timeline: only followees of this group, and the keyspace of counts of posts; ""
-	// for neither.
+	// Group and Counts are for a timeline: the followees of this group only, and the keyspace of
+	// the posts' counts; "" for neither.
 	Group, Counts string
-	// Member has the columns in whose sets of members the user may be, of the keyspace of
-	// Counts or else of posts.
+	// Member names columns for whose sets of members the answer reports whether the user is in
+	// them. They belong to the keyspace of Counts, or else to posts.
 	Member []string
 }
 

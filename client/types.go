@@ -18,8 +18,7 @@ type ID uint64
 // decimal digits, without a sign and leading zeros.
 var ErrBadID = errors.New("not an unsigned 64-bit integer")
 
-// ParseID reads an id's decimal form, which is one for each id: the server
-// refuses 007 too.
+// ParseID parses an id's decimal form. Each id has one form: the server refuses 007 too.
 func ParseID(text string) (ID, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

@@ -60,7 +60,7 @@ func (c *Client) resetUnread(ctx context.Context, user ID, body any, o WriteOpti
 	return writeAt[ResetResult](ctx, c, http.MethodPost, "/v1/unread/"+user.String()+"/reset", body, o)
 }
 
-// Poll is all that one user polls for.
+// Poll is everything that one user polls for.
 type Poll struct {
 	User    ID               `json:"user"`
 	Unread  Counts           `json:"unread"`
@@ -69,7 +69,7 @@ type Poll struct {
 	Feed    int64            `json:"feed"`    // unread posts
 }
 
-// Poll reads all that a user polls for, of these channels and dots.
+// Poll reads everything that a user polls for, of these channels and dots.
 func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o ReadOptions) (Poll, error) {
 	query := url.Values{}
 	if len(channels) > 0 {
@@ -83,7 +83,7 @@ func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o R
 	return answer, err
 }
 
-// PollMany is Poll for up to PollUsersMax users, in the order asked, doubles kept.
+// PollMany is Poll for up to PollUsersMax users, in their order, duplicates included.
 func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []string, o ReadOptions) ([]Poll, error) {
 	request := struct {
 		Users    []ID     `json:"users"`

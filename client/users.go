@@ -17,7 +17,7 @@ type User struct {
 	Grants []Grant     `json:"grants"`
 	Limits *UserLimits `json:"limits,omitempty"` // nil for none
 	Tokens []UserToken `json:"tokens"`
-	// NodesBehind names the nodes that did not confirm the change that answered the user.
+	// NodesBehind names the nodes that did not confirm the change before the call returned.
 	NodesBehind []string `json:"nodes_behind,omitempty"`
 }
 
@@ -64,8 +64,8 @@ func (a Admin) CreateUser(ctx context.Context, name string, grants []Grant, limi
 	return a.putUser(ctx, name, UserRights{grants, limits}, &UserRights{Grants: []Grant{}})
 }
 
-// ChangeUser has change change the grants and limits of a user. If somebody else changes the
-// user at the same time, it calls change again, with that user.
+// ChangeUser calls change to change the grants and limits of a user. If somebody else changes the
+// user at the same time, it calls change again with the new user.
 func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) (User, error) {
 	for try := 1; ; try++ {
 		u, err := a.User(ctx, name)
@@ -125,8 +125,8 @@ func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Dura
 	return ask[UserToken](ctx, a.c, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", request: request, write: true, once: true})
 }
 
-// RevokeToken deletes a token of a user. The nodes that it returns did not confirm that. It is
-// sent once.
+// RevokeToken deletes a token of a user. It returns the nodes that did not confirm the deletion.
+// It is sent once.
 func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
 	answer, err := ask[UserToken](ctx, a.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
 	return answer.NodesBehind, err
@@ -153,14 +153,14 @@ func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
 	return member[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
 }
 
-// bearer adds a token to each request, redirects included: a node redirects to others of its
-// cluster.
+// bearer adds a token to each request, redirects included, because a node redirects to others of
+// its cluster.
 type bearer struct {
 	next  http.RoundTripper
 	token string
 	bases []string // addresses of the client, as http://host:port
-	// toBases keeps the token from any address without TLS that is not in bases. Some bases may
-	// have no TLS, while a cluster turns it on.
+	// With toBases, an address without TLS gets the token only if it is in bases. Some bases may
+	// have no TLS while a cluster turns it on.
 	toBases bool
 }
 

@@ -15,8 +15,8 @@ import (
 type Op struct {
 	ID    ID
 	Cells Counts
-	// Floor, if not nil, is a bound below which no sum of an IncrMany drops. A column that
-	// is already below it keeps its count.
+	// Floor, if not nil, is a bound below which an IncrMany lowers no count. A column that is
+	// already below it keeps its count.
 	Floor *int64
 }
 

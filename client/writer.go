@@ -35,8 +35,8 @@ type WriterConfig struct {
 	WaitingOpsMax int           // rows in the queue, without those in flight; default 100,000
 	FailWhenFull  bool          // Add returns ErrFull where it would wait
 	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
-	// OnFailure, if not nil, is called for each row whose sum was not counted, or perhaps
-	// not. The goroutines that send call it; it must not call the Writer.
+	// OnFailure, if not nil, is called for each row whose sum was not counted, or may not have
+	// been. The goroutines that send call it; it must not call the Writer.
 	OnFailure func(Failure)
 }
 
@@ -48,17 +48,17 @@ type Failure struct {
 	Err error
 }
 
-// Writer counts streams of increments, each exactly once. It sums the queued increments by
-// row and sends them in batches, without a timer, as fast as earlier batches are answered. A
-// batch whose answer is lost is sent again under its first number. Queued increments are
-// lost if the process dies.
+// Writer counts streams of increments, each exactly once. It sums the queued increments by row
+// and sends them in batches, without a timer, as fast as the server answers earlier batches. If
+// an answer is lost, the writer sends the batch again under its first number. Queued increments
+// are lost if the process dies.
 //
-// The increments of a row are applied so that the row ends as by one after the other in the
-// order of Add, also at a floor: a batch with deltas of both signs of a row waits for an
-// earlier one in flight that has the row. A batch that failed keeps nothing waiting.
+// A row ends as if its increments were applied one by one in the order of Add, even at a floor.
+// So a batch with deltas of both signs of a row waits for an earlier batch in flight that has the
+// row. A batch that failed blocks no other.
 //
-// Goroutines: NewWriter starts one for each request in flight; Close stops them and waits
-// for them.
+// Goroutines: NewWriter starts one for each request in flight; Close stops them and waits for
+// them.
 type Writer struct {
 	client *Client
 	cfg    WriterConfig
@@ -145,8 +145,8 @@ func (w *Writer) Add(ctx context.Context, keyspace string, id ID, deltas ...Coun
 		return err
 	}
 	for {
-		taken, room, err := w.take(rowAt{keyspace, id}, deltas)
-		if taken || err != nil {
+		queued, room, err := w.queueDeltas(rowAt{keyspace, id}, deltas)
+		if queued || err != nil {
 			return err
 		}
 		if w.cfg.FailWhenFull {
@@ -172,8 +172,8 @@ func checkDeltas(deltas Counts) error {
 	return nil
 }
 
-// take queues deltas if they fit. If not, room is closed when another try may succeed.
-func (w *Writer) take(row rowAt, deltas Counts) (taken bool, room <-chan struct{}, err error) {
+// queueDeltas queues deltas if they fit. If not, room is closed when another try may succeed.
+func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.closed {

@@ -57,7 +57,7 @@ func (w *Writer) waitsLocked(b *batch) bool {
 	return slices.ContainsFunc(w.mu.flying, func(f *batch) bool { return f.keyspace == b.keyspace && f.sums.InOrder(&b.sums) })
 }
 
-// settle ends a batch. Its number will not be sent again.
+// settle ends a batch. The writer does not send its number again.
 func (w *Writer) settle(b *batch) {
 	w.mu.Lock()
 	b.session.settle(b.seq)
@@ -136,8 +136,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the single ops that the server refused, and the ops that an
-// unanswered try may have refused.
+// failRefused reports the single ops that the server refused, and the ops that an unanswered try
+// may have applied or refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {

@@ -50,8 +50,8 @@ type Config struct {
 	Logger       *slog.Logger
 }
 
-// Listener returns at most ConnsMax open connections and answers the others with a refusal.
-// It survives failed accepts, which would stop a server.
+// Listener accepts at most ConnsMax open connections and answers others with a refusal. It
+// survives failed accepts, which would stop a server.
 type Listener struct {
 	net.Listener
 	cfg Config

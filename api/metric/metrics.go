@@ -135,8 +135,7 @@ func buildInfo(version string) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// registerRuntime adds the collectors of Go and of the process, unless the owner
-// of the registry has.
+// registerRuntime adds the collectors of Go and of the process, unless the registry has them.
 func registerRuntime(registry *prometheus.Registry) error {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(),
@@ -150,7 +149,7 @@ func registerRuntime(registry *prometheus.Registry) error {
 	return nil
 }
 
-// ObserversOf resolves the series of an endpoint that has none yet.
+// ObserversOf returns the observers of an endpoint that has none yet.
 func (m *Metrics) ObserversOf(endpoint string) *Observers {
 	return &Observers{metrics: m, endpoint: endpoint}
 }

@@ -30,9 +30,9 @@ func readErrorOf(err error, id uint64) error {
 	return err
 }
 
-// judgeKeyspace judges the keys of all commands on counts, so that another command under a key
-// is refused whichever keyspaces the two are about. It is never dropped. A new cluster may have
-// another keyspace before it.
+// judgeKeyspace is the keyspace whose shards check the keys of all commands on counts. So another
+// command under a key is refused, whichever keyspaces the two are about. None drops it, but a new
+// cluster may have another keyspace before it.
 const judgeKeyspace = shard.KeyspacePosts
 
 // applyAcross writes the ops of all tables, which are of one command with a key, as one
@@ -204,7 +204,7 @@ func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
 	}
 }
 
-// wrote has later reads of the keyspace see a write.
+// wrote makes later reads of the keyspace see a write.
 func (t *table) wrote(w *shard.Write) {
 	token := w.Token
 	if len(w.Spaces) > 0 {
@@ -215,7 +215,7 @@ func (t *table) wrote(w *shard.Write) {
 	t.written.add(&token)
 }
 
-// zeroTakes zeroes what a repeated request reports as taken: this request took nothing.
+// zeroTakes clears what a repeated request reports as taken: this request took nothing.
 func zeroTakes(w *shard.Write) {
 	for i := range w.Ops {
 		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
@@ -233,9 +233,9 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// applyWithoutNewRows retries units that were refused for lack of memory, without those
-// that create rows. A shard refuses all ops of a request if one of them needs a new row.
-// Shards that did not refuse have applied their ops already.
+// applyWithoutNewRows retries units that were refused for lack of memory, without those that
+// create rows. A shard refuses all ops of a request if one of them needs a new row. Shards that
+// did not refuse have applied their ops already.
 func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	units, err := t.refusedForMemory(c, from, to, deadline)
 	if err == nil {
@@ -307,12 +307,12 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	return units, nil
 }
 
-// readInstead serves reads that were planned among the ops and failed with them: a full
-// disk is no reason not to answer a GET.
+// readInstead serves reads that were planned among the ops and failed with them. A node with a
+// full disk must still answer a GET.
 func (t *table) readInstead(c *conn, deadline time.Time) {
 	var ids []uint64
 	var ops []int32
-	for _, op := range t.looks {
+	for _, op := range t.fetched {
 		if t.failed != nil && t.failed[op] != nil {
 			ids, ops = append(ids, t.ops[op].ID), append(ops, op)
 		}

@@ -14,8 +14,8 @@ const (
 	errUnproven    = "LEADERLESS this node cannot prove that the users that it knows are current"
 )
 
-// renewLogin makes the login what it is now: the token may have been revoked, or may have expired.
-// It executes first what is planned, which was allowed to the caller of before.
+// renewLogin updates the login: the token may have been revoked, or may have expired. It first
+// executes what is planned, which the former login was allowed.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -29,7 +29,7 @@ func (c *conn) renewLogin(now time.Time) {
 }
 
 // Still implements shard.Permission: it refuses what is planned if the client lost its token or
-// rights since. Nothing changes the login while a batch runs.
+// rights since. No other goroutine changes the login while a batch runs.
 func (c *conn) Still() error {
 	a := c.server.cfg.Auth
 	if a == nil || !a.Enforces() || c.login.caller == nil {
@@ -50,8 +50,8 @@ func (c *conn) Still() error {
 	return codedError(errNoAuth)
 }
 
-// refusal returns why the client may not make a command, whatever its limits are, and the
-// reply. Any user may send an unknown command.
+// refusal returns why the client may not run a command, its limits aside, and the reply. Any user
+// may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	if cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""
@@ -122,7 +122,7 @@ func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) 
 		last = len(args) - 1
 	}
 	for i := keys.first; i <= last; i += keys.step {
-		// What has no keyspace is no key, and is refused as such.
+		// A text without a keyspace is no key. The command refuses it.
 		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
 			return false
 		}
@@ -185,7 +185,7 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 	return errWrongPass
 }
 
-// authToken is AUTH of a server that knows its callers.
+// authToken serves AUTH if the server checks its callers.
 func (c *conn) authToken(args [][]byte) {
 	fault := string(errSyntax)
 	switch len(args) {
@@ -201,7 +201,8 @@ func (c *conn) authToken(args [][]byte) {
 	c.ok()
 }
 
-// needLogin returns the reply to a HELLO of nobody, or "" if that is served.
+// needLogin returns the reply to a HELLO of a client without a login, or "" if the server accepts
+// it.
 func (c *conn) needLogin() string {
 	a := c.server.cfg.Auth
 	if a == nil {

@@ -27,8 +27,7 @@ type Backend interface {
 	Status() shard.Status
 }
 
-// gated is a Backend that refuses a write whose caller may not make it any more, before the
-// write costs the shards anything.
+// gated refuses a write whose caller has lost the right to it, before the write reaches a shard.
 type gated struct{ Backend }
 
 // Write implements Backend.

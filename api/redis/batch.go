@@ -99,7 +99,8 @@ func (b *batch) newTable(name, kind string) *table {
 	return t
 }
 
-// refresh updates an empty batch: keyspaces may have new columns, or may be gone.
+// refresh updates the tables of an empty batch: a keyspace may have new columns, or may have been
+// dropped.
 func (b *batch) refresh() {
 	if len(b.tables) > tablesKept {
 		b.tables = nil

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// boardCommands are the commands about notices and dots, which are shared by all users,
-// and about users' positions in them.
+// boardCommands are the commands about notices and dots, which all users share, and about users'
+// positions in them.
 func boardCommands() []spec {
 	const group = "countd"
 	return []spec{

@@ -14,9 +14,9 @@ const (
 	pollsKept = 8
 )
 
-// calls is the part of a batch that package unread answers because it joins several
-// keyspaces, and the reads of sets of members. Its reads run with the batch's reads, its writes last. If a command must see
-// what is planned, the batch is executed first.
+// calls is the part of a batch that package unread answers, because it joins several keyspaces,
+// and the reads of sets of members. Its reads run with the batch's reads, its writes last. plan
+// executes the batch first if a command must see what is planned.
 type calls struct {
 	polls  []pollCall
 	polled []polled // users of the polls, one for each in a reply

@@ -17,7 +17,7 @@ const (
 	writes    traits = 1 << iota // may change counts
 	keyed                        // its keys name rows: it is planned, and allowed in a transaction
 	joins                        // answered by package unread: it is planned as a call
-	looksIn                      // reads sets of members: it is planned as a call
+	readsSets                    // reads sets of members: it is planned as a call
 	plain                        // has no keys, and is allowed in a transaction
 	unplanned                    // replies at once, so earlier commands are executed first
 	atOnce                       // not queued by MULTI

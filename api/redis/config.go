@@ -49,7 +49,7 @@ type Config struct {
 	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
 	DescriptorsMax int
 
-	// Auth tells who callers are and what they may do; nil lets everybody do everything.
+	// Auth identifies callers and checks their rights; nil lets everybody do everything.
 	Auth *auth.Authorizer
 
 	Version  string               // for INFO
@@ -119,7 +119,7 @@ const (
 	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
 	// connections than they use, and a buffer counts against all others.
 	largeIdleMax = time.Second
-	// deadlineSlack is the divisor of a timeout by which a deadline may expire early:
-	// setting it for every read would cost as much as a lookup of a key.
+	// deadlineSlack is the divisor of a timeout by which a deadline may expire early. To set it
+	// for every read would cost as much as a lookup of a key.
 	deadlineSlack = 8
 )

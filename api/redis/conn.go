@@ -45,8 +45,8 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// commandBytesMax bounds the read buffer. That of a client that has to authenticate is not
-// counted: those whom nobody knows must not take the memory of the others.
+// commandBytesMax bounds the read buffer. A client that has not authenticated gets only what
+// needs no reservation, so that it cannot use up the memory of the others.
 func (c *conn) commandBytesMax() int {
 	most := c.server.cfg.CommandBytesMax
 	if c.unknown() {
@@ -71,10 +71,10 @@ func (c *conn) refuse(text string) {
 	c.out.buf = resp.AppendError(c.out.buf, text)
 }
 
-// login is who the client of a connection is. The zero login is nobody's.
+// login is the identity of a connection's client. The zero login is nobody's.
 type login struct {
 	caller *auth.Caller
-	why    auth.Refusal // why caller is nil, once the client was somebody
+	why    auth.Refusal // why the login ended; Granted while it is valid
 }
 
 // current returns the caller, or nil and why there is none.
@@ -94,7 +94,7 @@ type transaction struct {
 	open     bool
 	broken   bool // one of its commands was refused
 	queued   []queuedCommand
-	caller   *auth.Caller // whose commands were allowed
+	caller   *auth.Caller // who was allowed to queue the commands
 	bytes    int          // memory of the queued commands
 	reserved int          // the part of bytes that is reserved from the connections' memory
 }
@@ -116,8 +116,8 @@ type session struct {
 	stream []byte // of the current block; each block allocates a new one
 	seq    uint64
 	writes uint64
-	// unsure is set after an unknown command. Another node's program may know the command
-	// and number it, so the numbers of later writes could differ between nodes.
+	// unsure is set after an unknown command. Another node's program may know the command and
+	// number it, so the numbers of later writes could differ between nodes.
 	unsure bool
 }
 

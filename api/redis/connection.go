@@ -62,8 +62,8 @@ func (c *conn) selectDB(args [][]byte) {
 	}
 }
 
-// auth logs the client in. A server that does not know its callers behaves like a Redis
-// server whose default user has no password.
+// auth logs the client in. Without --auth, the server behaves like a Redis server whose default
+// user has no password.
 func (c *conn) auth(args [][]byte) {
 	switch {
 	case c.server.cfg.Auth != nil:
@@ -120,7 +120,7 @@ type helloOptions struct {
 	user, token []byte // nil without AUTH
 }
 
-// parseHello parses the options. A fault in one leaves the client who it is.
+// parseHello parses the options. After a fault, the client keeps its login.
 func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
 	o.name = c.name
 	for i := 2; i < len(args); {

@@ -13,14 +13,14 @@ func hashCommands() []spec {
 	const group = "hash"
 	read, write := auth.Read.InBody(), auth.Write.InBody()
 	return []spec{
-		{"hget", 3, keyed, oneKey, read, group, "a column of a row, null for 0", lookFields(replyString)},
-		{"hmget", -3, keyed, oneKey, read, group, "columns of a row, null for 0", lookFields(replyArray)},
-		{"hgetall", 2, keyed, oneKey, read, group, "the columns of a row that are not 0", looks(replyHash, (*batch).row)},
+		{"hget", 3, keyed, oneKey, read, group, "a column of a row, null for 0", fetchFields(replyString)},
+		{"hmget", -3, keyed, oneKey, read, group, "columns of a row, null for 0", fetchFields(replyArray)},
+		{"hgetall", 2, keyed, oneKey, read, group, "the columns of a row that are not 0", fetches(replyHash, (*batch).row)},
 		{"hset", -4, keyed | writes, oneKey, write, group, "sets columns of a row", (*conn).hset},
 		{"hincrby", 4, keyed | writes, oneKey, auth.Ingest.InBody(), group, "adds a number to a column", (*conn).hincrby},
 		{"hdel", -3, keyed | writes, oneKey, write, group, "sets columns of a row to 0", (*conn).hdel},
-		{"hlen", 2, keyed, oneKey, read, group, "number of columns of a row that are not 0", looks(replyFields, (*batch).row)},
-		{"hexists", 3, keyed, oneKey, read, group, "whether a column of a row is not 0", lookFields(replyThere)},
+		{"hlen", 2, keyed, oneKey, read, group, "number of columns of a row that are not 0", fetches(replyFields, (*batch).row)},
+		{"hexists", 3, keyed, oneKey, read, group, "whether a column of a row is not 0", fetchFields(replyThere)},
 		{"hscan", -3, keyed, oneKey, read, group, "the columns of a row that are not 0, in one page", (*conn).hscan},
 	}
 }
@@ -38,8 +38,8 @@ func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error
 	return k, keys, err
 }
 
-// lookFields returns a command that reads columns of one row.
-func lookFields(kind replyKind) func(*conn, [][]byte) {
+// fetchFields returns a command that reads columns of one row.
+func fetchFields(kind replyKind) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) {
 		b := c.batch
 		_, keys, err := b.fields(args[1], args[2:], 1)
@@ -48,16 +48,16 @@ func lookFields(kind replyKind) func(*conn, [][]byte) {
 		}
 		from := len(b.cells)
 		for _, k := range keys {
-			b.lookSame(k, from)
+			b.fetchSame(k, from)
 		}
 		b.answer(kind, from)
 	}
 }
 
-// lookSame is look for a key of the same row as the cells from index from on.
-func (b *batch) lookSame(k key, from int) {
+// fetchSame is fetch for a key of the same row as the cells from index from on.
+func (b *batch) fetchSame(k key, from int) {
 	if len(b.cells) == from {
-		b.look(k)
+		b.fetch(k)
 		return
 	}
 	same := b.cells[from]
@@ -76,7 +76,7 @@ func (c *conn) hscan(args [][]byte) {
 		a.err = errInvalidCursor
 	}
 	if !c.batch.failed(a.err) {
-		c.batch.lookKeys(replyScan, args[1:2], (*batch).row)
+		c.batch.fetchKeys(replyScan, args[1:2], (*batch).row)
 	}
 }
 

@@ -27,8 +27,8 @@ func serverCommands() []spec {
 // replicasMax is the number of replicas of each shard in a cluster with enough nodes.
 const replicasMax = 3
 
-// wait replies at once: an acknowledged write is on a majority of the voters of its shard,
-// which may include this node.
+// wait replies at once: an acknowledged write is on a majority of the voters of its shard, and
+// this node may be one of them.
 func (c *conn) wait(args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
 		c.refuse(string(errNotInteger))
@@ -206,7 +206,7 @@ func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
 	switch {
 	case cmd.traits&writes != 0:
 		flag = "write"
-	case cmd.traits&(keyed|joins|looksIn) == 0:
+	case cmd.traits&(keyed|joins|readsSets) == 0:
 		flag = "fast"
 	}
 	dst = resp.AppendWord(resp.AppendSet(dst, 1, resp3), flag)

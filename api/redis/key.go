@@ -25,8 +25,8 @@ type key struct {
 	set    bool // the column's members
 }
 
-// membersSuffix ends the key of a set of members. It does so behind a column only: a column may
-// have the name members itself.
+// membersSuffix ends the key of a set of members. It counts only behind a column, because a
+// column may have the name members.
 const membersSuffix = ":members"
 
 // argumentError describes the fault of an argument, most often a key.

@@ -19,9 +19,9 @@ func keyCommands() []spec {
 	read := auth.Read.InBody()
 	return []spec{
 		{"del", -2, keyed | writes, manyKeys, auth.Write.InBody(), group, "sets counts, or whole rows, to 0", (*conn).del},
-		{"exists", -2, keyed, manyKeys, read, group, "number of the keys that are not 0", looks(replyThere, (*batch).key)},
-		{"type", 2, keyed, oneKey, read, group, "string for a count, hash for a row, set for members, none for 0", looks(replyType, (*batch).key)},
-		{"ttl", 2, keyed, oneKey, read, group, "-1, or -2 for 0: nothing expires", looks(replyTTL, (*batch).key)},
+		{"exists", -2, keyed, manyKeys, read, group, "number of the keys that are not 0", fetches(replyThere, (*batch).key)},
+		{"type", 2, keyed, oneKey, read, group, "string for a count, hash for a row, set for members, none for 0", fetches(replyType, (*batch).key)},
+		{"ttl", 2, keyed, oneKey, read, group, "-1, or -2 for 0: nothing expires", fetches(replyTTL, (*batch).key)},
 		{"scan", -2, unplanned, noKeys, read, group, "keys in the order of their ids", (*conn).scan},
 		{"dbsize", 1, unplanned, noKeys, read, "server", "number of rows in the shards of this node", (*conn).dbsize},
 	}
@@ -45,8 +45,8 @@ func (c *conn) del(args [][]byte) {
 	b.answer(replyThere, from)
 }
 
-// keyToDelete parses a key of DEL. The members of one column cannot be deleted at once:
-// deleting a row deletes those of all its columns.
+// keyToDelete parses a key of DEL. DEL cannot delete the members of one column: it deletes a row
+// with the members of all its columns.
 func (b *batch) keyToDelete(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.set {
@@ -72,9 +72,9 @@ const (
 	scanCountsMax = 4 * rowsMax
 )
 
-// A cursor of SCAN states the lowest id of the next page, without state on the server: an
-// element that is there all the time is returned by one page, and a scan ends. Clients keep
-// cursors in doubles and in signed integers, so that a cursor has 53 bits:
+// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. One page
+// returns an element that exists all the time, and a scan ends. Clients keep cursors in doubles
+// and in signed integers, so a cursor has 53 bits:
 //
 //	an id up to scanExact is itself
 //	a higher id is scanExact + id/scanBlock: such a page begins and ends where a block of ids does
@@ -184,8 +184,8 @@ type scanPage struct {
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace, and cuts all pages where the next one begins, which
-// is the id next; 0 stands for the end.
+// scanPages reads a page of each keyspace, and cuts all pages at the id next, where the next page
+// begins; 0 stands for the end.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
 	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
@@ -205,8 +205,8 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	return next, pages, err
 }
 
-// readPages reads up to q.count rows of each keyspace, or as many as a block has. Pages have all
-// rows below the id next; 0 stands for the end.
+// readPages reads up to q.count rows of each keyspace, or as many as a block has. The pages have
+// all rows below the id next; 0 stands for the end.
 func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {

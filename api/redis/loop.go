@@ -126,8 +126,8 @@ func (c *conn) tooLarge() string {
 	return resp.ProtocolError("a command is larger than " + sizeText(most)).Error()
 }
 
-// makeRoom ensures that the buffer has room for at least one byte, or returns false. It
-// grows a buffer that the last read filled, as more is likely to come.
+// makeRoom makes the buffer fit at least one more byte, or returns false. It grows a buffer that
+// the last read filled, because more bytes are likely to come.
 func (c *conn) makeRoom() bool {
 	full := c.to == len(c.in)
 	if c.from == c.to {

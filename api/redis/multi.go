@@ -10,7 +10,7 @@ import (
 const (
 	// queuedBytesOf is the memory of a queued argument in addition to its bytes.
 	queuedBytesOf = 64
-	// queuedBytesFree is the memory that a transaction has in any case: some twenty
+	// queuedBytesFree is the memory that a transaction needs no reservation for: about twenty
 	// increments. Clients that do not read must not block all transactions.
 	queuedBytesFree = 4 << 10
 )

@@ -88,8 +88,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. With KEY they are one write, which counts once. Otherwise
-// the counts of each keyspace are one.
+// countdIncr adds to several counts. With KEY they are one write, which counts once. Without it,
+// the counts of each keyspace are one write.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)

@@ -136,7 +136,7 @@ func numberOption(name string, into *int64) option {
 	})
 }
 
-// countOption is COUNT and the number of elements that a page of a scan has, about.
+// countOption is COUNT and the approximate number of elements of a page of a scan.
 func countOption(count *int) option {
 	return textOption("count", func(text []byte) error {
 		n, ok := resp.ParseInt(text)
@@ -182,8 +182,8 @@ func (a *arguments) keyOption() option {
 	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }
 
-// countOnce gives the planned command an identity, so that it counts once: the
-// idempotency key, which follows the word at index at, and all other arguments.
+// countOnce gives the planned command an identity, so that it counts once. The identity covers
+// the idempotency key, which follows the word at index at, and all other arguments.
 func (b *batch) countOnce(args [][]byte, at int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")

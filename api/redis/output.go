@@ -14,9 +14,9 @@ const (
 	sendBytes = 64 << 10
 	// keepBytesMax bounds the output buffer that is kept for the next pipeline.
 	keepBytesMax = 256 << 10
-	// stallTimeout is how long a client that does not read delays its own commands. A
-	// client may write a long pipeline before it reads: if the server waited for it, both
-	// would wait for each other.
+	// stallTimeout is how long a client that does not read delays its own commands. A client may
+	// write a long pipeline before it reads. If the server waited for the client, each would wait
+	// for the other.
 	stallTimeout = time.Second
 )
 
@@ -41,7 +41,7 @@ type output struct {
 	}
 }
 
-// send sends or queues all replies. It returns an error if the client cannot get them.
+// send sends or queues all replies. It returns an error if the client cannot receive them.
 func (o *output) send() error {
 	if len(o.buf) == 0 {
 		return nil
@@ -55,8 +55,8 @@ func (o *output) send() error {
 	if sending, err := o.enqueue(o.buf); sending || err != nil {
 		return err
 	}
-	// The deadline is between a half and the whole of stallTimeout away, so it is set
-	// rarely.
+	// The deadline is always between a half and the whole of stallTimeout away, so that send sets
+	// it rarely.
 	if now := time.Now(); o.until.Sub(now) < stallTimeout/2 {
 		o.until = now.Add(stallTimeout)
 		if err := o.conn.SetWriteDeadline(o.until); err != nil {

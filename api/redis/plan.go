@@ -39,8 +39,8 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// isHTTP reports whether a line begins an HTTP request. A web page may make a browser
-// send commands in the body of such a request. Redis closes the connection too.
+// isHTTP reports whether a line begins an HTTP request, in whose body a web page may make a
+// browser send commands. Redis closes the connection too.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
@@ -87,12 +87,12 @@ func unknownCommand(args [][]byte) string {
 	return text.String()
 }
 
-// unknownName stands for an unknown command in the audit log. The name that the client wrote
-// may be anything, also a token.
+// unknownName stands for an unknown command in the audit log. The client's own text may be a
+// token.
 const unknownName = "unknown command"
 
-// refused replies to a command that the client may not make, and reports whether it did. cmd is
-// nil for an unknown command. It renews the login for each command, because a long pipeline
+// refused replies to a command that the client may not run, and reports whether it did. cmd is
+// nil for an unknown command. refused renews the login for each command, because a long pipeline
 // may outlive the token.
 func (c *conn) refused(cmd *command, args [][]byte) bool {
 	now := time.Now()
@@ -127,11 +127,11 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 	return true
 }
 
-// mustWait reports whether the planned commands must be executed before the next command is
-// planned: otherwise the order would change, or the command would not see their result.
+// mustWait reports whether plan must execute the planned commands before the next command:
+// otherwise their order would change, or the command would not see their result.
 func (b *batch) mustWait(cmd *command) bool {
 	switch {
-	case cmd.traits&looksIn != 0:
+	case cmd.traits&readsSets != 0:
 		return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 })
 	case cmd.traits&joins == 0:
 		return len(b.calls.writes) > 0 && cmd.traits&(keyed|atOnce) != 0

@@ -19,8 +19,8 @@ func pollCommands() []spec {
 	}
 }
 
-// until returns the deadline of a poll. A poll of several users gets half of the time; the
-// other half is for the polls of single users if it fails.
+// until returns the deadline of a poll. A poll of several users gets half of the time. If it
+// fails, the polls of single users get the other half.
 func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline
@@ -59,7 +59,7 @@ func mpoll(c *conn, args [][]byte) {
 	c.poll(args, max(users, 1), replyPolls)
 }
 
-// poll plans a poll of users, whom the first arguments name.
+// poll plans a poll of the users that the first arguments name.
 func (c *conn) poll(args [][]byte, users int, kind replyKind) {
 	a, q := c.arguments(args), &c.batch.calls
 	p := &q.nextPoll().poll
@@ -87,8 +87,8 @@ func (c *conn) poll(args [][]byte, users int, kind replyKind) {
 	c.batch.pending += feedRows * users
 }
 
-// namesInto appends names to none, which is empty. It reuses the strings in none's spare
-// capacity that are equal, because clients repeat their polls.
+// namesInto appends names to the empty list none. It reuses equal strings in the list's spare
+// capacity, because clients repeat their polls.
 func namesInto(none []string, field string, names [][]byte) ([]string, error) {
 	before := none[:cap(none)]
 	for i, name := range names {

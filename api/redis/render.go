@@ -189,8 +189,8 @@ func (b *batch) appendFailure(dst []byte, err error) []byte {
 	return resp.AppendError(dst, text)
 }
 
-// backendErrors maps the Backend's errors to what a client sees. The first word is the
-// code, which is part of the public contract.
+// backendErrors maps the Backend's errors to the texts of replies. The first word is the code,
+// which is part of the public contract.
 var backendErrors = []struct {
 	err  error
 	text string

@@ -10,8 +10,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// flush executes the planned commands and appends their replies to the connection's
-// output.
+// flush executes the planned commands and appends their replies to the connection's output.
 func (b *batch) flush() {
 	if len(b.replies) == 0 {
 		b.until = time.Time{}
@@ -41,9 +40,8 @@ func (b *batch) flush() {
 	}
 }
 
-// run executes the planned reads and writes. If there are writes, reads get half of the
-// remaining time: a shard that cannot be read must not make writes to other shards time
-// out.
+// run executes the planned reads and writes. If there are writes, reads get half of the remaining
+// time: a shard that nobody can read must not make writes to other shards time out.
 func (b *batch) run(deadline time.Time) {
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
@@ -72,8 +70,8 @@ func (b *batch) run(deadline time.Time) {
 	b.runWrites(deadline)
 }
 
-// runReads executes polls and reads concurrently: one that waits for a shard without a
-// leader must not delay the others.
+// runReads executes polls and reads concurrently, so that one that waits for a shard without a
+// leader does not delay the others.
 func (b *batch) runReads(deadline time.Time) {
 	q := &b.calls
 	if len(q.polls)+len(q.reads) == 0 {
@@ -93,7 +91,7 @@ func (b *batch) runReads(deadline time.Time) {
 		}
 		r := &q.reads[i-len(polls)]
 		if r.of != nil {
-			r.err = r.of.look(c, r.read, deadline)
+			r.err = r.of.readSets(c, r.read, deadline)
 			return
 		}
 		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
@@ -187,15 +185,14 @@ func (b *batch) render(dst []byte, r *reply) []byte {
 	return appendRow(dst, r.kind, &cells[0], resp3)
 }
 
-// lookEvery bounds how often a connection makes the node look up unknown names. The next
-// command of a client waits that long at most, and a flood of bad names, one a command, is
-// slowed down to it. Concurrent lookups of several connections are one call to the catalog's
-// leader.
+// lookEvery bounds how often a connection makes the node look up unknown names. The next command
+// of the client waits that long at most. Lookups of several connections at the same time are one
+// call to the catalog's leader.
 const lookEvery = 10 * time.Millisecond
 
 // lookUp brings the node's keyspaces and columns up to date, once for all commands that have
-// arrived together. It first executes and answers the planned commands, because a lookup may
-// take half of the time until the deadline.
+// arrived together. It first executes and answers the planned commands, because a lookup may take
+// half of the time until the deadline.
 func (b *batch) lookUp() {
 	b.flush()
 	c := b.conn

@@ -21,10 +21,10 @@ func setCommands() []spec {
 	return []spec{
 		{"sadd", -3, keyed | writes, oneKey, add, group, "adds members and counts those that were absent", changeSet(engine.OpJoin)},
 		{"srem", -3, keyed | writes, oneKey, add, group, "removes members and counts down those that were there", changeSet(engine.OpLeave)},
-		{"scard", 2, keyed, oneKey, read, group, "the count, which has also what was added without members", looks(replyCount, (*batch).set)},
-		{"sismember", 3, looksIn, oneKey, read, group, "whether a member is in the set", checkSet(false)},
-		{"smismember", -3, looksIn, oneKey, read, group, "whether each member is in the set", checkSet(true)},
-		{"sscan", -3, looksIn, oneKey, read, group, "members, newest first", (*conn).sscan},
+		{"scard", 2, keyed, oneKey, read, group, "the count, which has also what was added without members", fetches(replyCount, (*batch).set)},
+		{"sismember", 3, readsSets, oneKey, read, group, "whether a member is in the set", checkSet(false)},
+		{"smismember", -3, readsSets, oneKey, read, group, "whether each member is in the set", checkSet(true)},
+		{"sscan", -3, readsSets, oneKey, read, group, "members, newest first", (*conn).sscan},
 	}
 }
 

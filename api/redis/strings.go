@@ -15,8 +15,8 @@ func stringCommands() []spec {
 	const group = "string"
 	read, add, write := auth.Read.InBody(), auth.Ingest.InBody(), auth.Write.InBody()
 	return []spec{
-		{"get", 2, keyed, oneKey, read, group, "the count, null for 0", looks(replyString, (*batch).count)},
-		{"mget", -2, keyed, manyKeys, read, group, "the counts of keys, null for 0", looks(replyArray, (*batch).count)},
+		{"get", 2, keyed, oneKey, read, group, "the count, null for 0", fetches(replyString, (*batch).count)},
+		{"mget", -2, keyed, manyKeys, read, group, "the counts of keys, null for 0", fetches(replyArray, (*batch).count)},
 		{"set", -3, keyed | writes, oneKey, write, group, "sets the count", (*conn).set},
 		{"mset", -3, keyed | writes, pairs, write, group, "sets counts, atomically for each shard", (*conn).mset},
 		{"getset", 3, keyed | writes, oneKey, write, group, "sets the count and returns the old one", func(c *conn, args [][]byte) { c.batch.replace(args[1], args[2], true) }},
@@ -28,20 +28,20 @@ func stringCommands() []spec {
 	}
 }
 
-// looks returns a command that reads what its keys name.
-func looks(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn, [][]byte) {
-	return func(c *conn, args [][]byte) { c.batch.lookKeys(kind, args[1:], read) }
+// fetches returns a command that reads what its keys name.
+func fetches(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn, [][]byte) {
+	return func(c *conn, args [][]byte) { c.batch.fetchKeys(kind, args[1:], read) }
 }
 
-// lookKeys plans a reply of what keys name.
-func (b *batch) lookKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
+// fetchKeys plans a reply of what keys name.
+func (b *batch) fetchKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
 	from := len(b.cells)
 	if len(texts) == 1 { // of GET
 		k, err := read(b, texts[0])
 		if b.failed(err) {
 			return
 		}
-		b.look(k)
+		b.fetch(k)
 		b.answer(kind, from)
 		return
 	}
@@ -50,7 +50,7 @@ func (b *batch) lookKeys(kind replyKind, texts [][]byte, read func(*batch, []byt
 		return
 	}
 	for _, k := range keys {
-		b.look(k)
+		b.fetch(k)
 	}
 	b.answer(kind, from)
 }

@@ -16,13 +16,13 @@ type table struct {
 	rows   []int64  // the rows of ids
 	unread []error  // errors by index of ids; nil if all were read
 
-	ops    []engine.Op
-	counts []int64       // the row of each op, right after it
-	failed []error       // errors by op; nil if none failed
-	joined []bool        // ops that changed a set of members; nil if none did
-	units  []unit        // of the ops, in ascending order
-	looks  []int32       // ops that only read, which a plain read can replace
-	cells  []engine.Cell // memory of the ops' cells; a planned op keeps its part
+	ops     []engine.Op
+	counts  []int64       // the row of each op, right after it
+	failed  []error       // errors by op; nil if none failed
+	joined  []bool        // ops that changed a set of members; nil if none did
+	units   []unit        // of the ops, in ascending order
+	fetched []int32       // ops that only read; readInstead can read their rows as well
+	cells   []engine.Cell // memory of the ops' cells; a planned op keeps its part
 
 	written *written
 	write   shard.Write // reused by plain writes
@@ -40,8 +40,8 @@ type unit struct {
 var (
 	// errOverflow is returned for an op whose sum does not fit an int64.
 	errOverflow = errors.New("the sum does not fit")
-	// errForgotten is returned for an op of a repeated request that the shard applied or
-	// refused before, if it no longer remembers which.
+	// errForgotten is returned for an op of a repeated request that the shard applied or refused
+	// before, if the shard no longer remembers which.
 	errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")
 )
 
@@ -51,7 +51,7 @@ func (t *table) width() int { return len(t.ks.Columns) }
 func (t *table) reset() {
 	clear(t.units) // they refer to the names of producers
 	t.ids, t.unread, t.failed, t.joined, t.ops = t.ids[:0], nil, nil, nil, t.ops[:0]
-	t.cells, t.units, t.looks = t.cells[:0], t.units[:0], t.looks[:0]
+	t.cells, t.units, t.fetched = t.cells[:0], t.units[:0], t.fetched[:0]
 	if cap(t.rows) > keepRowsMax {
 		t.rows, t.ids = nil, nil
 	}
@@ -72,14 +72,14 @@ func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell
 	return int32(len(t.ops) - 1)
 }
 
-// before plans an op that reads a row in the order of the ops.
+// before plans an op that reads a row at its place among the ops.
 func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.OpAdd, engine.Cell{}) }
 
-// look plans the read of a row, or of the count of a key, as the next cell of the reply.
-func (b *batch) look(k key) {
+// fetch plans the read of a row, or of the count of a key, as the next cell of the reply.
+func (b *batch) fetch(k key) {
 	t := k.table
 	if len(t.ops) == 0 && !b.atomic {
-		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // keys of one row, one after the other, share a read
+		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // consecutive keys of one row share a read
 			t.ids = append(t.ids, k.id)
 			b.pending++
 		}
@@ -88,7 +88,7 @@ func (b *batch) look(k key) {
 	}
 	op := b.before(t, k.id)
 	if !b.atomic {
-		t.looks = append(t.looks, op)
+		t.fetched = append(t.fetched, op)
 	}
 	b.wrote(k, op)
 }

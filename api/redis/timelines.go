@@ -22,7 +22,7 @@ func timelineCommands() []spec {
 		{"countd.outbox.add", -3, joins | writes, noKeys, adds, group, "publishes a post of an author and counts it", changeOutbox((*timeline.Timelines).Publish)},
 		{"countd.outbox.rem", -3, joins | writes, noKeys, adds, group, "removes a post of an author and takes it from the count", changeOutbox((*timeline.Timelines).Remove)},
 		{"countd.outbox.list", -2, joins, noKeys, reads, group, "posts of an author, newest first", listOutbox},
-		// What is planned before may be counts that the page has.
+		// The page may have counts that planned commands change, so they are executed first.
 		{"countd.timeline", -2, joins | unplanned, noKeys, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), group, "posts of a user's followees, newest first", readTimeline},
 	}
 }
@@ -119,8 +119,8 @@ func readTimeline(c *conn, args [][]byte) {
 	}, func(dst []byte, p *timeline.Page, resp3 bool) []byte { return appendTimeline(dst, &q, p, resp3) })
 }
 
-// memberOption reads the columns of MEMBER, separated by commas: of the keyspace of COUNTS, or
-// else of posts.
+// memberOption parses the columns of MEMBER, separated by commas. They belong to the keyspace of
+// COUNTS, or else to posts.
 func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 	if q.Sets = q.Counts; q.Sets == nil {
 		if !c.mayRead(shard.KeyspacePosts) {
@@ -146,8 +146,8 @@ func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 	return nil
 }
 
-// writtenToTimeline returns what the server wrote to the keyspaces of COUNTS and MEMBER, none
-// on a connection that reads stale rows.
+// writtenToTimeline returns the tokens of the keyspaces of COUNTS and MEMBER, and none for a
+// connection that reads stale rows.
 func (c *conn) writtenToTimeline(q *timeline.Query) (of []*written) {
 	if c.stale {
 		return nil
@@ -173,8 +173,8 @@ func parsePostCursor(q *timeline.Query, text []byte) error {
 	return nil
 }
 
-// appendTimeline appends a map of posts and cursor, which is null for the last page. A post
-// is a map of id, author and, if asked for, counts and member.
+// appendTimeline appends a map of posts and cursor, which is null for the last page. A post is a
+// map of id, author and, if the command asks for them, counts and member.
 func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool) []byte {
 	members, postMembers := 2, 2
 	if len(p.Unreadable) > 0 {

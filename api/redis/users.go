@@ -14,7 +14,7 @@ import (
 func userCommands() []spec {
 	const group = "countd"
 	return []spec{
-		{"countd.unread.get", 2, keyed, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "counts that a user has not seen, by column", looks(replyRow, (*batch).unreadRow)},
+		{"countd.unread.get", 2, keyed, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "counts that a user has not seen, by column", fetches(replyRow, (*batch).unreadRow)},
 		{"countd.unread.incr", -4, keyed | writes, noKeys, auth.Ingest.On(shard.KeyspaceUnread), group, "adds to the unseen counts of users", unreadIncr},
 		{"countd.unread.reset", -5, keyed | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "subtracts the counts that a user has seen", unreadReset},
 	}

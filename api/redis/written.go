@@ -19,8 +19,8 @@ type written struct {
 	mu    sync.Mutex                  // held to replace token
 }
 
-// add adds a write. All requests of a log entry bring the same token, and only the first of
-// them replaces the sum.
+// add adds the token of a write. All requests of one log entry bring the same token, and only the
+// first of them replaces the sum.
 func (w *written) add(token *shard.Token) {
 	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
 		return
@@ -61,8 +61,8 @@ func (s *Server) writtenTo(keyspace string) *written {
 	return w.(*written)
 }
 
-// freshness sets opt for a connection's reads: they must see what was written through
-// this node to the given keyspaces. It reuses opt's memory.
+// freshness sets opt so that a connection's reads see what was written through this node to the
+// given keyspaces. It reuses opt's memory.
 func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*written) {
 	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
 	if c.stale {
@@ -77,7 +77,7 @@ func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*writ
 	}
 }
 
-// seeing reads with opt. If the cluster was restored to a state before some writes, it
+// seeing reads with opt. If the cluster was restored to a state before some writes, seeing
 // forgets their tokens and reads without.
 func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	err := read()
@@ -91,8 +91,8 @@ func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	return err
 }
 
-// look reads sets of members of the keyspace.
-func (t *table) look(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
+// readSets reads sets of members of the keyspace.
+func (t *table) readSets(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, t.written)
 	return seeing(&opt, func() error { return read(&opt) }, t.written)

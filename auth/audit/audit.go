@@ -54,7 +54,7 @@ type Log struct {
 	}
 }
 
-// budget is what is left of a rate.
+// budget is the rest of a rate.
 type budget struct {
 	left       float64
 	at         time.Time
@@ -131,7 +131,7 @@ func (l *Log) writeLocked(e *client.AuditEvent) {
 	}
 }
 
-// Close writes how many refusals have no line, and closes the file.
+// Close writes the number of refusals without a line, and closes the file.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil

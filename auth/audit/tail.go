@@ -20,9 +20,9 @@ import (
 // audit-2026-11-23T12-00-00.000.log.
 const rotatedFormat = "2006-01-02T15-04-05.000"
 
-// Tail returns the last events, at most n of them, the oldest first. It reads the files before
-// the one being written too, as that may have been begun just now. It skips lines that are no
-// events, such as one that a crash cut off.
+// Tail returns the last events, at most n, the oldest first. It reads the rotated files too,
+// because a rotation may have just emptied the current one. It skips lines that are no events,
+// such as one that a crash cut off.
 func (l *Log) Tail(n int) ([]client.AuditEvent, error) {
 	if l == nil {
 		return nil, ErrNone
@@ -48,7 +48,7 @@ func (l *Log) Tail(n int) ([]client.AuditEvent, error) {
 	return events[max(len(events)-n, 0):], nil
 }
 
-// open opens the files, the newest first. A rotation renames them, so none may come between.
+// open opens the files, the newest first. It holds the lock because a rotation renames them.
 func (l *Log) open() (files []*os.File, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *Log) open() (files []*os.File, err error) {
 	return files, nil
 }
 
-// rotated returns the files that were written before the one at path, the oldest first.
+// rotated returns the rotated files of the log at path, the oldest first.
 func rotated(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path)) // sorted by name
 	if err != nil {

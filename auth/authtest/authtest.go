@@ -1,5 +1,5 @@
-// Package authtest is for tests of servers that know their callers: a cluster in memory, and
-// the written matrix.
+// Package authtest is for tests of servers that check their callers: a cluster in memory, and the
+// matrix of docs/SECURITY.md.
 package authtest
 
 import (
@@ -77,7 +77,7 @@ func (c *Cluster) Token(t testing.TB, user string, grants ...catalog.Grant) stri
 	return text
 }
 
-// Roles are the columns of a written matrix; the first stands for a caller without a token.
+// Roles are the columns of the matrix; the first stands for a caller without a token.
 var Roles = []string{"nobody", "reader", "writer", "ingest", "metrics", "admin"}
 
 // Row is a row of a written matrix.

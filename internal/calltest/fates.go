@@ -1,7 +1,7 @@
-// Package calltest holds the helpers that tests of calls between nodes share: the addresses of
-// the nodes, and many callers of one method. It owns the callers, and compares the answers
-// that they got with the calls that the handlers served. It never interprets an error: its
-// user names the two errors that matter. Invariant: once Fates.End has returned, no caller is left.
+// Package calltest holds helpers for tests of calls between nodes: the addresses of the nodes,
+// and many callers of one method. It owns the callers, and compares the answers that they got
+// with the calls that the handlers served. It never interprets an error: its user names the two
+// errors that matter. Invariant: once Fates.End has returned, no caller is left.
 package calltest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Fates is many callers of one method of node "b", and what they were told.
+// Fates is many callers of one method of node "b", with the result of each call.
 type Fates struct {
 	Answered, NotSent, Lost atomic.Uint64
 
@@ -39,8 +39,8 @@ const callers = 16
 // Call is rpc.Calls.Call, or the same by another way.
 type Call = func(ctx context.Context, node, method string, request []byte) ([]byte, error)
 
-// NewFates returns fates that tell a call that was not sent, and one that was lost, by these
-// errors.
+// NewFates returns fates. A call that was not sent fails with notSent, and one whose answer was
+// lost with lost.
 func NewFates(notSent, lost error) *Fates {
 	return &Fates{notSent: notSent, lost: lost, stop: make(chan struct{}), handled: make(map[uint64]int)}
 }
@@ -90,7 +90,7 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 		f.Answered.Add(1)
 	case errors.Is(err, f.notSent):
 		f.NotSent.Add(1)
-		time.Sleep(time.Millisecond) // a peer that is down is not asked as fast as can be
+		time.Sleep(time.Millisecond) // do not call a peer that is down in a tight loop
 	case errors.Is(err, f.lost):
 		f.Lost.Add(1)
 	default:
@@ -98,17 +98,17 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 	}
 }
 
-// GoOn waits until all callers have been answered again.
+// GoOn waits until as many calls as there are callers, and one more, have been answered.
 func (f *Fates) GoOn(t *testing.T) {
 	t.Helper()
 	before := f.Answered.Load()
 	must.Become(t, "calls are answered", func() bool { return f.Answered.Load() > before+callers })
 }
 
-// OutliveCuts starts the callers and cuts their line again and again: 1. no request is
+// OutliveCuts starts the callers and cuts their line repeatedly. It checks that 1. no request is
 // handled twice; 2. an answered request was handled; 3. a request reported as not sent was never
-// handled; 4. calls succeed again once the line holds. closeNode ends the requests that may
-// still be in progress.
+// handled; 4. calls succeed again once the line holds. closeNode ends the requests that may still
+// be in progress.
 func (f *Fates) OutliveCuts(t *testing.T, call Call, line *cable.Proxy, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
@@ -128,9 +128,9 @@ func (f *Fates) OutliveCuts(t *testing.T, call Call, line *cable.Proxy, closeNod
 	f.MustBeTrue(t)
 }
 
-// OutliveRestarts starts the callers, and closes the node and starts it elsewhere again and
-// again: 1 to 4 of OutliveCuts hold, and 5. no call is lost: it is answered before the node
-// is gone or not sent.
+// OutliveRestarts starts the callers, and restarts the node at other addresses. It checks 1 to 4
+// of OutliveCuts, and that 5. no call is lost: the node answers it before it closes, or the call
+// is not sent.
 func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
@@ -147,8 +147,8 @@ func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func
 	}
 }
 
-// MustBeTrue compares what they were told with what the
-// handlers, which must have ended, have seen.
+// MustBeTrue compares the results of the calls with the calls that the handlers have served. The
+// handlers must have ended.
 func (f *Fates) MustBeTrue(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()

@@ -47,8 +47,8 @@ func Within10s(t testing.TB) context.Context {
 	return ctx
 }
 
-// MustLeaveNothing checks that no goroutine of calls, batchers or gRPC runs any more once
-// what the test opens after it is closed.
+// MustLeaveNothing checks that no goroutine of calls, batchers or gRPC is left once everything
+// that the test opens later is closed.
 func MustLeaveNothing(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -1,5 +1,5 @@
-// Package strictjson parses JSON that others wrote, strictly (RFC 8259) and without a tree.
-// It knows nothing of what a text means.
+// Package strictjson parses JSON of other programs, strictly (RFC 8259) and without a tree. It
+// never interprets a text.
 //
 // Invariant: work and memory are linear in the bytes read, whatever they are.
 package strictjson

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// ProtocolError is an error that ends the connection, as the start of the next command is
-// unknown.
+// ProtocolError is an error that ends the connection, because the parser no longer knows where
+// the next command begins.
 type ProtocolError string
 
 func (e ProtocolError) Error() string { return "ERR Protocol error: " + string(e) }
