@@ -2,14 +2,14 @@ package shard
 
 import "github.com/countd/countd/raftfsm"
 
-// Feeds is the feeds of several users, in their order. It is used again.
+// Feeds holds the feeds of several users, in their order. Node.Feeds reuses its memory.
 type Feeds struct {
 	Followees []raftfsm.Followee
-	Ends      []int    // followees of user i end here
+	Ends      []int    // by user: where its followees end
 	Stamps    []uint64 // by user; see raftfsm.FeedOp
 }
 
-// Of returns the followees of the user of a number, ascending by id.
+// Of returns the followees of user i, ascending by id.
 func (f *Feeds) Of(i int) []raftfsm.Followee {
 	if i == 0 {
 		return f.Followees[:f.Ends[0]]
@@ -17,7 +17,7 @@ func (f *Feeds) Of(i int) []raftfsm.Followee {
 	return f.Followees[f.Ends[i-1]:f.Ends[i]]
 }
 
-// StampOf returns the stamp of the feed of the user of a number, or 0.
+// StampOf returns the stamp of the feed of user i, or 0.
 func (f *Feeds) StampOf(i int) uint64 {
 	if i < len(f.Stamps) {
 		return f.Stamps[i]
@@ -25,7 +25,7 @@ func (f *Feeds) StampOf(i int) uint64 {
 	return 0
 }
 
-// appendRow appends the feed that a row holds, and returns the rows behind it.
+// appendRow appends the feed of the first row of appendFeedRow, and returns the rows after it.
 func (f *Feeds) appendRow(rows []int64) []int64 {
 	stamp, followees, rows := uint64(rows[1]), rows[2:2+2*rows[0]], rows[2+2*rows[0]:]
 	for ; len(followees) > 0; followees = followees[2:] {
@@ -35,8 +35,8 @@ func (f *Feeds) appendRow(rows []int64) []int64 {
 	return rows
 }
 
-// appendFeedRow appends a feed as a row: the number of followees, the stamp, then of each
-// followee the id and the posts.
+// appendFeedRow appends a feed as a row: the number of followees, the stamp, then the id and the posts
+// of each followee.
 func appendFeedRow(rows []int64, feed []raftfsm.Followee, stamp uint64) []int64 {
 	rows = append(rows, int64(len(feed)), int64(stamp))
 	for _, f := range feed {

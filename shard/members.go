@@ -8,10 +8,10 @@ import (
 	"github.com/countd/countd/engine/members"
 )
 
-// MemberReads reads the sets of members of counter keyspaces. Ids, members and columns
-// are as in a Write.
+// MemberReads reads the sets of members of counter keyspaces. Ids, members and columns are those of a
+// Write.
 type MemberReads interface {
-	// Check fills in, len(ids) values: whether the member is in the set of each id.
+	// Check sets in[i] to whether the member is in the set of ids[i].
 	Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error
 	// List returns a page of the members of a row, newest first.
 	List(ks *Keyspace, column int, id uint64, page members.Page, opt *ReadOptions) (members.List, error)
@@ -56,7 +56,7 @@ func (rd *reader) List(ks *Keyspace, column int, id uint64, page members.Page, o
 	return listOf(pg.byShard[s].rows), nil
 }
 
-// Of implements MemberReads. It merges a page of each shard.
+// Of implements MemberReads. It merges a page from each shard.
 func (rd *reader) Of(ks *Keyspace, column int, member uint64, page members.Page, opt *ReadOptions) (members.List, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
@@ -71,7 +71,7 @@ func (rd *reader) Of(ks *Keyspace, column int, member uint64, page members.Page,
 		p.keys, p.after = append(p.keys, member), members.Entry{}
 		if page.Continues {
 			key, above := route.FirstAbove(page.After.ID, s)
-			if p.after = (members.Entry{ID: key, At: page.After.At}); !above { // no row of the shard is behind it, of the same stamp
+			if p.after = (members.Entry{ID: key, At: page.After.At}); !above { // no row of the shard with the same stamp follows
 				p.after = members.Entry{At: page.After.At - 1}
 			}
 		}

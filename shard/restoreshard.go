@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/shard/restore"
 )
 
-// The errors of RestoreShard, and how it is to be done; see package restore.
+// The errors of RestoreShard; see package restore.
 var (
 	ErrNotEmpty      = restore.ErrNotEmpty
 	ErrBadSnapshot   = restore.ErrBadSnapshot
@@ -20,10 +20,10 @@ var (
 	ErrOtherRestore  = restore.ErrOtherRestore
 )
 
-// RestoreOptions says how a shard is restored.
+// RestoreOptions are the options of RestoreShard.
 type RestoreOptions = restore.Options
 
-// restoreScanRows is how many rows a restore looks at together, of all their columns: some
+// restoreScanRows is the number of rows that a restore reads at once, with all columns: some
 // megabytes.
 const restoreScanRows = 4096
 
@@ -38,7 +38,7 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 		return raftfsm.SnapshotFacts{}, orDropped(n.catalog.View(), number, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace))
 	}
 	if number-ks.FirstGroup >= uint32(ks.Shards) {
-		return raftfsm.SnapshotFacts{}, ErrUnknownKeyspace // of the group; that of its name came later
+		return raftfsm.SnapshotFacts{}, ErrUnknownKeyspace // the keyspace of the group was dropped, and another got its name
 	}
 	return restore.Shard(ctx, restore.Config{
 		Keyspace: ks, Shard: g.shard, Kind: g.kind, Node: restoring{n, ks, g},
@@ -46,7 +46,7 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	}, stream, o)
 }
 
-// restoring is the node of a restore.
+// restoring implements restore.Node.
 type restoring struct {
 	node     *Node
 	keyspace *Keyspace

@@ -18,9 +18,9 @@ import (
 
 // Timelines reads the posts of authors and the groups of followees.
 type Timelines interface {
-	// Newest appends the posts that q asks for to dst. If only some shards of the authors
-	// could be read, it returns the posts of those and the others, ascending. Each author's
-	// posts are as of one moment.
+	// Newest appends the posts of q to dst. If only some shards of the authors could be read, it
+	// returns their posts, and the numbers of the other shards, ascending. Each author's posts are of
+	// one moment.
 	Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) (posts []Post, unreadable []int, err error)
 	// Groups returns the groups of a user, ascending by name.
 	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error)
@@ -29,20 +29,19 @@ type Timelines interface {
 const (
 	// PostsMax bounds the posts of one read.
 	PostsMax = 1_001
-	// postBytes is the most that a post takes in an answer.
+	// postBytes bounds the bytes of a post in an answer.
 	postBytes = 2 * binary.MaxVarintLen64
 )
 
 // Post is a post in a timeline.
 type Post struct{ ID, Author uint64 }
 
-// NewestPosts asks for the newest posts of authors: by descending id, equal ids by ascending
-// author.
+// NewestPosts is a query for the newest posts of authors, ordered by descending id. Posts of equal ids
+// are ordered by ascending author.
 type NewestPosts struct {
 	Authors []uint64 // ascending, without duplicates
 	Limit   int      // up to PostsMax
-	// After is the last post of the page before, if HasAfter: only posts behind it are
-	// returned.
+	// If HasAfter, After is the last post of the page before, and the result begins after it.
 	After    Post
 	HasAfter bool
 }
@@ -73,10 +72,10 @@ func (rd *reader) Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []P
 	}
 }
 
-// mergePosts merges the newest posts of all shards, but of outboxes that are on disk here.
+// mergePosts merges the newest posts of all shards, except those in outboxes on this node's disk.
 func (rd *reader) mergePosts(pg *page, groups []*shardReplica, limit int, opt *ReadOptions) (unreadable []int, err error) {
 	pg.newest.Reset(limit)
-	for s := range pg.byShard { // of an earlier merge: another node may answer a shard now
+	for s := range pg.byShard { // after an earlier merge, another node may answer a shard
 		pg.byShard[s].here, pg.byShard[s].outboxes = nil, nil
 	}
 	failed := rd.readShards(pg, groups, opt, time.Now())
@@ -91,10 +90,10 @@ func (rd *reader) mergePosts(pg *page, groups []*shardReplica, limit int, opt *R
 	return unreadable, nil
 }
 
-// readOutboxes reads the outboxes on disk without which the posts of the page are not known.
-// If it returns false, one could not be read or has moved, and the page is to be merged again:
-// each shard of them is read apart then, by localReplica.postsRow, which repeats until none
-// has moved, or from another node.
+// readOutboxes reads the outboxes on disk that the page needs. If one could not be read or has moved,
+// it returns false, and the caller must merge the page again. That merge reads the shards of these
+// outboxes separately, with localReplica.postsRow, which repeats until none has moved, or from
+// another node.
 func (pg *page) readOutboxes(route keyspace.Route, authors []uint64, deadline time.Time) (all bool) {
 	missing := pg.newest.Missing(nil)
 	if len(missing) == 0 {
@@ -115,7 +114,7 @@ func (pg *page) readOutboxes(route keyspace.Route, authors []uint64, deadline ti
 	return err == nil
 }
 
-// appendPosts appends the posts of a page. Their outboxes are in use.
+// appendPosts appends the posts of a page, and marks their outboxes as used.
 func (pg *page) appendPosts(dst []Post, route keyspace.Route, authors []uint64) []Post {
 	for _, p := range pg.newest.Posts() {
 		author := authors[p.Author]
@@ -127,8 +126,8 @@ func (pg *page) appendPosts(dst []Post, route keyspace.Route, authors []uint64) 
 	return dst
 }
 
-// unreadable returns the shards that failed, ascending, or an error if all that the page
-// reads failed, or if one failed with an error of the request itself.
+// unreadable returns the shards that failed, ascending. It returns an error if all shards of the page
+// failed, or if one failed because of the request itself.
 func (e *ReadError) unreadable(pg *page) (shards []int, err error) {
 	if e == nil {
 		return nil, nil
@@ -153,8 +152,8 @@ func (e *ReadError) unreadable(pg *page) (shards []int, err error) {
 	return shards, err
 }
 
-// postsRow returns the posts that a read asks for as outbox.AppendRow has them. Unless cold, it
-// returns errs.ErrColdRows if it needs outboxes that memory does not hold.
+// postsRow returns the posts of a read in a row of outbox.AppendRow. Unless cold is set, it returns
+// errs.ErrColdRows if it needs outboxes that are not in memory.
 func (r *localReplica) postsRow(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
 	if r.counters == nil {
 		return nil, fmt.Errorf("%w: a read of posts in group %d", wire.ErrBadMessage, q.group)
@@ -169,7 +168,7 @@ func (r *localReplica) postsRow(q *remoteRead, cold bool, deadline time.Time) ([
 		}
 		err := tiering.ReadOutboxes(missing, deadline, func(author int) (*spill.Bodies, uint64) { return bodies, q.keys[author] })
 		if errors.Is(err, spill.ErrMoved) && time.Now().Before(deadline) {
-			continue // and begin with the outboxes of now
+			continue // with the present outboxes
 		}
 		if err != nil {
 			return nil, r.bodyFailure(err)
@@ -185,7 +184,7 @@ func (r *localReplica) postsRow(q *remoteRead, cold bool, deadline time.Time) ([
 	}
 }
 
-// addPosts adds the posts of a part that another node read, in a row of outbox.AppendRow.
+// addPosts adds the posts of a part that another node read.
 func (p *pagePart) addPosts(into *outbox.Newest) {
 	for row := p.rows[1:]; len(row) > 0; row = row[2:] {
 		if !into.AddPost(outbox.Post{ID: uint64(row[0]), Author: p.at[row[1]]}) {
@@ -194,7 +193,7 @@ func (p *pagePart) addPosts(into *outbox.Newest) {
 	}
 }
 
-// parsePostsRow reads an answer with a row of outbox.AppendRow.
+// parsePostsRow parses an answer with a row of outbox.AppendRow.
 func parsePostsRow(r *wire.Reader, q *remoteRead) []int64 {
 	row := parseCounted(r, nil, q.posts.Limit, func(n int) int { return 2 * n })
 	for i := 2; i < len(row); i += 2 {
