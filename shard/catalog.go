@@ -15,23 +15,21 @@ import (
 	"github.com/countd/countd/shard/retry"
 )
 
-// Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
+// Keyspaces returns all keyspaces, ascending by name. The caller must not change the slice.
 func (n *Node) Keyspaces() []*Keyspace { return n.registry.keyspaces.Load().sorted }
 
-// Keyspace returns a keyspace, or nil when there is none of that name.
+// Keyspace returns the keyspace of a name, or nil.
 func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Load().byName[name] }
 
-// CreateKeyspace makes a counter keyspace of k's name, columns and shards, and
-// returns it when this node can serve it. One that is there and has the same
-// columns, shards and sharding is returned as it is. Shards 0 asks for ShardsDefault
-// and Sharding "" for ShardingModulo, and both for any of one that is there.
+// CreateKeyspace creates a keyspace of counters with the name, columns, floors, shards and sharding of
+// k, and returns it once this node can serve it. If the keyspace exists with the same values, it
+// returns that one. Shards 0 means ShardsDefault, and Sharding "" means ShardingModulo; for an
+// existing keyspace, both match any value.
 //
-// It waits until the cluster has begun: the groups of a keyspace begin with the nodes that are there.
+// It waits until the cluster has begun, because the catalog places the groups on the nodes of that
+// moment.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := k.Check(); err != nil {
-		return nil, err
-	}
-	if err := checkFloors(&k); err != nil {
 		return nil, err
 	}
 	anyShards := k.Shards == 0
@@ -70,7 +68,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	return &warned, nil
 }
 
-// SkewWarning says that ids of a keyspace will crowd in some of its shards, or "".
+// SkewWarning returns a warning if the ids of a keyspace will crowd in some of its shards, or "".
 func (n *Node) SkewWarning(k *Keyspace) string {
 	layout := n.cfg.Cold.Layouts[k.Name]
 	if k.Kind != KindCounters || k.Sharding == ShardingHash || k.Shards%2 != 0 || layout.Shift == 0 {
@@ -80,10 +78,9 @@ func (n *Node) SkewWarning(k *Keyspace) string {
 		"an odd number, or sharding %s, spreads them evenly", k.Shards, layout, ShardingHash)
 }
 
-// AddColumns appends the columns that the keyspace lacks and returns the keyspace. Counts of a
-// new column are 0. floors sets the floors of new and old columns by name, nil removes one, and
-// columns that it does not name keep theirs. A new column of unread numbers has the floor 0
-// unless floors names it.
+// AddColumns appends the columns that the keyspace lacks, and returns the keyspace. Counts of a new
+// column are 0. floors sets the floors of new and old columns by name: nil removes a floor, and other
+// columns keep theirs. A new column of unread numbers has the floor 0 unless floors names it.
 func (n *Node) AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*Keyspace, error) {
 	if err := keyspace.CheckColumns(columns); err != nil {
 		return nil, err
@@ -109,8 +106,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	return n.served(ctx, name, index)
 }
 
-// withDefaultFloors returns floors with 0 for the columns that are new to a keyspace and
-// of which it says nothing.
+// withDefaultFloors returns floors, with 0 for the new columns that it does not name.
 func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) map[string]*int64 {
 	all := make(map[string]*int64, len(columns))
 	for _, column := range columns {
@@ -122,19 +118,9 @@ func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) 
 	return all
 }
 
-// checkFloors refuses floors of a keyspace that is to be made.
-func checkFloors(k *Keyspace) error {
-	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
-		if !slices.Contains(k.Columns, column) {
-			return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("a floor of column %q, which is not there", column)}
-		}
-	}
-	return nil
-}
-
-// SetEverywhere has every node hold a replica of each shard of a keyspace, or only
-// those that are to vote, and returns it. It returns before they do: each copies its
-// replicas first, which is done when all nodes are members that have caught up.
+// SetEverywhere makes every node hold a replica of each shard of a keyspace, or only the voters, and
+// returns the keyspace. It does not wait for the copies: those are complete once all nodes are
+// members that have caught up.
 func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
 		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
@@ -151,9 +137,9 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	return n.served(ctx, name, index)
 }
 
-// served returns the keyspace once this node knows it and, if it holds shards of
-// it, they can serve, and the other nodes know it. The catalog has changed by then:
-// that they cannot in time must not read as if nothing had been done.
+// served returns the keyspace of a name once this node knows it, this node's replicas of it can serve,
+// and the other nodes know it. The catalog has already changed. So an error must not read as if
+// nothing had happened.
 func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace, error) {
 	err := n.follow()
 	if errors.Is(err, ErrDraining) || scarce.Is(err) {
@@ -164,7 +150,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	}
 	k := n.Keyspace(name)
 	if k == nil {
-		return nil, ErrUnknownKeyspace // it was dropped meanwhile
+		return nil, ErrUnknownKeyspace // dropped meanwhile
 	}
 	err = retry.WaitFor(ctx, func() error {
 		groups, err := n.router.groupsOf(k)

@@ -9,9 +9,9 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// DropKeyspace drops a keyspace, with all its rows, and returns what it was. Its name is
-// free when DropKeyspace returns, and the nodes that answer know it. Each node deletes its
-// replicas after that.
+// DropKeyspace drops a keyspace with all its rows, and returns it as it was. Once DropKeyspace
+// returns, the name is free, and the nodes that answered know of the drop. Each node deletes its
+// replicas afterwards.
 func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error) {
 	if name == catalogName || IsBuiltin(name) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("keyspace %s is built in", name)}
@@ -37,8 +37,8 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	return k, nil
 }
 
-// DropColumn drops a column of a keyspace and returns the keyspace without it. The counts
-// of the column are not shown any more, and no other column gets its number.
+// DropColumn drops a column of a keyspace and returns the keyspace without it. Reads no longer show
+// the counts of the column, and no other column ever gets its number.
 func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
 	if keyspace.HasBuiltin(name, column) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
@@ -68,8 +68,8 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	return n.served(ctx, name, index)
 }
 
-// toDrop returns a keyspace of which something is to be dropped, as it is now: another
-// node may have made it, or dropped and made it again.
+// toDrop returns the present keyspace of a name. It catches up first: another node may have created
+// the keyspace, or dropped and created it again.
 func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, err

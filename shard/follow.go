@@ -20,8 +20,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// follow makes the node's keyspaces and groups those of the catalog: it knows
-// every shard, and holds a replica of those that are to be here.
+// follow makes the node's keyspaces and groups those of the catalog. The node then knows every shard,
+// and has opened the replicas that it should hold.
 func (n *Node) follow() error {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
@@ -50,21 +50,21 @@ func (n *Node) follow() error {
 			groups.dropped = append(groups.dropped, g)
 		}
 	}
-	n.registry.groups.Store(groups) // first: a keyspace that is seen has its groups
+	n.registry.groups.Store(groups) // before keyspaces: a reader that sees a keyspace finds its groups
 	err := n.hold(groups.all, view)
 	n.registry.keyspaces.Store(keyspaces)
 	return err
 }
 
 func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
-	kind, _ := codec.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
+	kind, _ := codec.KindOf(k.Kind) // the cluster version gates kinds that this program does not know
 	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: keyspace.NewRoute(k.Shards, k.Sharding)}
 	g.forward = n.writer.newForwardBatcher(g)
 	return g
 }
 
-// hold opens the replicas that are to be here and are not open, all at once:
-// each waits for its disk.
+// hold opens the replicas that should be here and are not open. It opens them concurrently, because
+// each waits for the disk.
 func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 	var opening errgroup.Group
 	for _, g := range all {
@@ -78,15 +78,13 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 	return opening.Wait()
 }
 
-// replicaToHold returns the number of the replica of a group that this node is to
-// have open, and false for none. That is the replica whose files are here until it is
-// deleted: its vote may be needed. If there is none, it is the one that the catalog
-// wants here, or one of the group's first voters that is not retired: the others may
-// need its vote to move it elsewhere.
+// replicaToHold returns the number of the replica of a group that this node should have open, and
+// false for none. A replica whose files are here stays open until it is deleted, because the group
+// may need its vote. Otherwise it is the replica that the catalog wants here, or one of the group's
+// first voters that is not retired: the other voters may need its vote to move it elsewhere.
 //
-// A replica of this number that was deleted is not begun again: it would have
-// forgotten how it voted. The catalog here is behind then, and the node waits until it
-// gives the node a new number.
+// The node never begins a number that it deleted: the replica would have forgotten its votes. In
+// that case the local catalog is behind, and the node waits until the catalog assigns a new number.
 func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
 	if number, here := n.registry.dirs.Number(group); here {
 		return number, true
@@ -112,8 +110,8 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	return number, mayBegin
 }
 
-// newReplica returns a replica before its first entry, and the store of its cold rows: nil but
-// for counters. Feeds and outboxes leave memory for a place of their own.
+// newReplica returns a replica before its first entry, and the store of its cold rows, which only
+// counters have. Idle feeds and outboxes go to a store of their own (tiering.Spill).
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger
@@ -151,9 +149,9 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	return r, rows, nil
 }
 
-// openReplica opens this node's replica of a group. A new one begins with the group's
-// first voters if it is among them, and otherwise waits until the leader adds it.
-// Another replica that was here before may have been among them: this one is not.
+// openReplica opens this node's replica of a group. A new replica that is one of the group's first
+// voters begins with their configuration. Any other waits until the leader adds it: an earlier
+// replica on this node may have been a first voter, but a later one is not.
 func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
@@ -200,8 +198,7 @@ func (n *Node) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
 	}
 }
 
-// initialMembers returns the voters that a group begins with if a replica is one of
-// them, nil otherwise.
+// initialMembers returns the first voters of a group if the replica of id is one of them, or nil.
 func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replica.Member {
 	placement := view.Groups[group]
 	var members []replica.Member
@@ -218,7 +215,7 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 // leader has it as a member after all, or no leader answers, dropReplica opens the replica
 // again: until it was closed, it may have acknowledged writes.
 func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
-	leader := g.leader() // the hint that is left may be older
+	leader := g.leader() // without the replica, g knows only an older hint
 	if closed, err := n.closeReplica(g, r); !closed || err != nil {
 		return err
 	}
@@ -234,7 +231,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	if err := n.registry.dirs.MoveAside(g.number, number); err != nil {
 		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
 	}
-	n.wakeReconcile() // which finishes the deletion
+	n.wakeReconcile() // to finish the deletion
 	return nil
 }
 
@@ -280,7 +277,7 @@ func (n *Node) openAgain(g *shardReplica, number uint64) error {
 	return n.openReplica(g, number, n.catalog.View())
 }
 
-// close answers what waits, then stops the replica. A second call waits for the first.
+// close answers the waiting requests, then stops the replica. A second call waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
 	r.group.EndWaits() // which proposals may wait for
@@ -297,10 +294,9 @@ func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	return nil
 }
 
-// addrOf returns where a node listens for other nodes, "" for one that another
-// has taken the place of: who listens there now must not be taken for it. What the
-// living say comes before the catalog: that has a new address only once its node
-// has been reached there.
+// addrOf returns the cluster address of a node, and whether the node is known. It returns "" if
+// another node has taken the address. Gossip wins over the catalog, which learns of a new address
+// only after somebody has reached the node there.
 func (n *Node) addrOf(node string) (string, bool) {
 	view := n.catalog.View()
 	found, ok := view.Nodes[node]

@@ -15,11 +15,11 @@ var builtin = []catalog.Keyspace{
 	{Name: Board, Kind: KindBoard, Columns: []string{}, Shards: BoardShards},
 }
 
-// BoardShards is how many shards the board has: what it counts is everybody's.
+// BoardShards is the number of shards of the board, which all users share.
 const BoardShards = 1
 
-// Builtin returns the keyspaces that a new cluster begins with, with these numbers of shards
-// by name in place of the defaults.
+// Builtin returns the keyspaces that a new cluster begins with. shards replaces the default number of
+// shards, by name.
 func Builtin(shards map[string]int) []catalog.Keyspace {
 	all := slices.Clone(builtin)
 	for i := range all {
@@ -30,12 +30,12 @@ func Builtin(shards map[string]int) []catalog.Keyspace {
 	return all
 }
 
-// HasBuiltin reports whether every cluster begins with a column of a keyspace.
+// HasBuiltin reports whether a column of a keyspace is built in.
 func HasBuiltin(name, column string) bool {
 	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name && slices.Contains(k.Columns, column) })
 }
 
-// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+// IsBuiltin reports whether the keyspace of a name is built in.
 func IsBuiltin(name string) bool {
 	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name })
 }

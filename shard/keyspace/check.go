@@ -2,6 +2,7 @@ package keyspace
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/engine"
@@ -9,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Check refuses what no keyspace is made with. The name of the catalog's
-// group would stand twice in a status, with two meanings.
+// Check returns an ArgumentError for a keyspace that cannot be created. It refuses the name of the
+// catalog's group, which would be ambiguous in a status.
 func (k *Keyspace) Check() error {
 	if k.Name == CatalogName {
 		return &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
@@ -27,17 +28,24 @@ func (k *Keyspace) Check() error {
 	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
 		return &errs.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
 	}
-	return CheckColumns(k.Columns)
+	if err := CheckColumns(k.Columns); err != nil {
+		return err
+	}
+	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
+		if !slices.Contains(k.Columns, column) {
+			return &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("a floor of column %q, which is not there", column)}
+		}
+	}
+	return nil
 }
 
-// reservedNames are of keyspaces that are built in, with rows of other kinds, once
-// the cluster version has them.
+// reservedNames are the names of built-in keyspaces of kinds other than counters.
 var reservedNames = [...]string{Unread, Feed, Board}
 
-// idColumn is no name of a column: files of rows have the row's id under it.
+// idColumn cannot be the name of a column: files of rows have the row's id under it.
 const idColumn = "id"
 
-// CheckColumns refuses columns that no keyspace is made with or given.
+// CheckColumns returns an ArgumentError for columns that no keyspace can have.
 func CheckColumns(columns []string) error {
 	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
 		return &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}

@@ -19,8 +19,8 @@ import (
 const (
 	KindCounters = "counters" // plain counters
 	KindUnread   = "unread"   // counters and cursors of users
-	KindFeed     = "feed"     // what users saw of those that they follow
-	KindBoard    = "board"    // notices and dots that are everybody's
+	KindFeed     = "feed"     // the followees of users, and how many posts of each the user has seen
+	KindBoard    = "board"    // notices and dots that all users share
 )
 
 // The names of the keyspaces that every cluster begins with.
@@ -33,42 +33,40 @@ const (
 )
 
 const (
-	// ShardsDefault is the number of shards of a keyspace that does not say. It is odd,
-	// as ids that carry a time often end in zeros: of 4 shards one would have them all.
+	// ShardsDefault is the number of shards of a keyspace that sets none. It is odd, because ids that
+	// carry a time often end in zeros: one of 4 shards would get all of them.
 	ShardsDefault = 7
-	// ShardsMax bounds the shards of a keyspace. All of them may be on one node,
-	// and 16 to 64 Raft groups are what a node carries well.
+	// ShardsMax bounds the shards of a keyspace. One node may hold all of them, and a node carries 16
+	// to 64 Raft groups well.
 	ShardsMax = 64
 	// CatalogName is the keyspace name of the catalog's group in a status.
 	CatalogName = "meta"
 )
 
-// Keyspace describes one named table. A value handed out is never changed:
-// AddColumns, DropColumn and SetEverywhere make a new one.
+// Keyspace describes a keyspace. A value never changes once it is published: AddColumns, DropColumn and
+// SetEverywhere make a new one.
 type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
-	Columns []string `json:"columns"` // position is the column's number for ever; "" was dropped, and is not in the JSON
+	Columns []string `json:"columns"` // by number, which is fixed for ever; "" for a dropped column, which the JSON omits
 	Shards  int      `json:"shards"`  // fixed when the keyspace is created
 	// Dropped are the numbers of the columns that were dropped, ascending.
 	Dropped []int `json:"dropped_columns,omitempty"`
-	// Sharding is ShardingHash, or "" for ShardingModulo; fixed likewise.
+	// Sharding is ShardingHash, or "" for ShardingModulo. It is fixed when the keyspace is created.
 	Sharding string `json:"sharding,omitempty"`
-	// Everywhere says that every node holds a replica of each shard, those that are
-	// not to vote without a vote.
+	// Everywhere means that every node holds a replica of each shard. Those beyond the wanted voters
+	// have no vote.
 	Everywhere bool `json:"everywhere,omitempty"`
-	// Floors holds the floors of those columns that have one, by name: no increment
-	// takes such a count below its floor.
+	// Floors has the floors by column name. No increment takes a count below the floor of its column.
 	Floors map[string]int64 `json:"floors,omitempty"`
-	// Warning is of CreateKeyspace alone: what its caller should know of the shape that
-	// it chose.
+	// Warning is set only by CreateKeyspace: a problem of the chosen number of shards.
 	Warning string `json:"warning,omitempty"`
 
 	FloorsByNumber *raftfsm.Floors `json:"-"`
 	FirstGroup     uint32          `json:"-"` // groups FirstGroup … FirstGroup+Shards-1 hold its shards
 }
 
-// Of returns a keyspace of the catalog.
+// Of returns the Keyspace of an entry of the catalog.
 func Of(k *catalog.Keyspace) *Keyspace {
 	known := &Keyspace{
 		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Sharding: k.Sharding, FirstGroup: k.FirstGroup,
@@ -90,13 +88,13 @@ func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
-// Same reports whether other is this keyspace, and no other that was made under its name
-// after this one was dropped. Either may have columns that the other has not.
+// Same reports whether other is this keyspace, and not a later one of the same name. Their columns may
+// differ.
 func (k *Keyspace) Same(other *Keyspace) bool {
 	return other != nil && k.Name == other.Name && k.FirstGroup == other.FirstGroup
 }
 
-// MarshalJSON shows the columns that were not dropped.
+// MarshalJSON omits the dropped columns.
 func (k *Keyspace) MarshalJSON() ([]byte, error) {
 	type plain Keyspace
 	shown := plain(*k)

@@ -1,6 +1,6 @@
 package keyspace
 
-// The ways in which a keyspace spreads its ids over its shards, chosen once, when it is
+// The ways in which a keyspace spreads its ids over its shards. It is fixed when the keyspace is
 // created.
 const (
 	// ShardingModulo: the shard of an id is id mod shards.
@@ -9,12 +9,11 @@ const (
 	ShardingHash = "hash"
 )
 
-// Route maps the ids of one keyspace to shards and to keys in them. Every call that
-// needs the shard of an id uses it.
+// Route maps the ids of a keyspace to shards and to keys in them. Nothing else does.
 //
-// By modulo a row stands under id div shards: what all ids of a shard share is not
-// stored. By hash it stands under the whole id. In both, ids in order stay in order
-// within a shard, so a scan merges shards and an age is a range of keys.
+// By modulo, the key of a row is id div shards: the part that all ids of a shard share is not stored.
+// By hash, the key is the whole id. Both keep the order of ids within a shard, so a scan merges
+// shards, and an age is a range of keys.
 type Route struct {
 	Shards uint64
 	Hash   bool
@@ -25,7 +24,7 @@ func NewRoute(shards int, sharding string) Route {
 	return Route{uint64(shards), sharding == ShardingHash}
 }
 
-// KeyOf returns the shard of an id and the key under which its row stands there.
+// KeyOf returns the shard of an id, and the key of its row there.
 func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 	if r.Hash {
 		return int(mixID(id) % r.Shards), id
@@ -33,7 +32,7 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 	return int(id % r.Shards), id / r.Shards
 }
 
-// IDOf returns the id whose row stands under a key of a shard. No other id does.
+// IDOf returns the only id whose row has a key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	if r.Hash {
 		return key
@@ -44,13 +43,12 @@ func (r Route) IDOf(shard int, key uint64) uint64 {
 // LeastID returns the least id of a shard.
 func (r Route) LeastID(shard int) (id uint64) {
 	for s, _ := r.KeyOf(id); s != shard; s, _ = r.KeyOf(id) {
-		id++ // some shards times, as all are alike likely
+		id++ // each shard is as likely, so this takes about as many steps as there are shards
 	}
 	return id
 }
 
-// PerKey returns how many ids share a key over all shards: id div PerKey is the key of
-// every id, in the shard that it has.
+// PerKey returns how many ids share a key over all shards: the key of every id is id div PerKey.
 func (r Route) PerKey() uint64 {
 	if r.Hash {
 		return 1
@@ -58,8 +56,8 @@ func (r Route) PerKey() uint64 {
 	return r.Shards
 }
 
-// FirstAbove returns the least key of a shard whose id may lie above after, and false
-// when there is none.
+// FirstAbove returns the least key of a shard whose id may be greater than after, and false if there is
+// none.
 func (r Route) FirstAbove(after uint64, shard int) (uint64, bool) {
 	if r.Hash {
 		return after + 1, after+1 > after
@@ -71,9 +69,8 @@ func (r Route) FirstAbove(after uint64, shard int) (uint64, bool) {
 	return key, r.IDOf(shard, key) > after // false past 2^64-1
 }
 
-// mixID is a bijection of 64 bits in which every bit of the id moves every bit of the
-// result: the finalizer of MurmurHash3. It is fixed for ever, as rows lie where it says
-// (docs/FORMAT.md).
+// mixID is the finalizer of MurmurHash3: a bijection in which every bit of the id affects every bit of
+// the result. It is fixed for ever, because it decides where rows are stored (docs/FORMAT.md).
 func mixID(id uint64) uint64 {
 	id = (id ^ id>>33) * 0xff51afd7ed558ccd
 	id = (id ^ id>>33) * 0xc4ceb9fe1a85ec53
