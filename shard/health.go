@@ -6,25 +6,25 @@ import (
 	"github.com/countd/countd/shard/headroom"
 )
 
-// Health is what an operator should hear of when it changes.
+// Health is the state whose changes an operator should hear of.
 type Health struct {
-	// Leaders has the groups of which this node has, and is to have, a replica, by number:
-	// the key of the node whose replica may serve as far as this node knows, "" for none.
+	// Leaders has, by group, the key of the leader that may serve as far as this node knows, or "". It
+	// has the groups of which this node holds, and should hold, a replica.
 	Leaders map[uint32]string
 	Disk    headroom.Usage // a full one stops writes
 	Memory  headroom.Usage // full memory stops new rows
-	// VotersFull are the groups led here that take no writes because too few of their
-	// voters have room on their disks, ascending.
+	// VotersFull are the groups led here that take no writes because too few of their voters have free
+	// disk, ascending.
 	VotersFull []uint32
 }
 
-// Health returns what this node knows now. It asks no other node.
+// Health returns the present state. It asks no other node.
 func (n *Node) Health() Health {
 	view := n.catalog.View()
 	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.Disk(), Memory: n.headroom.Memory()}
 	for _, g := range n.registry.Replicas() {
 		switch {
-		case g != n.registry.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
+		case g != n.registry.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may never hear of a leader again
 		case g.Follows() != nil:
 			h.Leaders[g.Group()] = ""
 		default:

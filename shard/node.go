@@ -24,18 +24,17 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// startTimeout bounds the first election and the making of the built-in
-// keyspaces when a node that is a cluster by itself is opened.
+// startTimeout bounds the first election, and the creation of the built-in keyspaces, when the only
+// node of a cluster opens.
 const startTimeout = 30 * time.Second
 
-// Node is all groups of one process: the catalog, and this node's replicas of
-// the shards of every keyspace. It answers for all shards, wherever they are.
+// Node owns the replicas of one process: that of the catalog's group, and those of the shards of every
+// keyspace. It answers requests for all shards, on whichever node they are.
 //
-// Its goroutines: runReconcile, RunRemoved of membership, run of maintenance, tiering, Spill,
-// votersRoom, replica.FailureDetector and scrub, and those of upkeep, which Open starts and
-// Close stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
-// stops; removals of replicas that were dropped, which runReconcile starts and Close waits
-// for; those of asking, which end at the deadline of what they ask.
+// Its goroutines:
+//   - those that start begins: Open starts them; Close stops them and waits.
+//   - repairs, deletions and closings of replicas: runReconcile starts them; Close waits for them.
+//   - the questions that asking counts: they end at their deadline; Close waits for them.
 type Node struct {
 	registry registry
 	router   router
@@ -43,7 +42,7 @@ type Node struct {
 	writer   writer
 
 	cfg           Config
-	life          string // tells this life of the node from others
+	life          string // identifies this run of the process
 	mux           *rpc.Mux
 	calls         *rpc.Calls
 	streams       *stream.Streams
@@ -56,35 +55,35 @@ type Node struct {
 	membership    *membership.Membership
 	metrics       *propose.Metrics
 
-	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
+	log *raftstore.Log // shared by all groups; nil if each group has its own log
 
 	cold                *cold.Store
 	sets                *members.Store
 	tiering             *tiering.Tiering
 	spill               *tiering.Spill
 	sources             *sourcesink.Sink
-	*sourcesink.Changes // of the sources
+	*sourcesink.Changes // changes of sources
 
 	headroom headroom.Headroom
 	space    headroom.SnapshotSpace // free disk, divided among running snapshots
 
-	reconcileNow chan struct{} // one token
+	reconcileNow chan struct{} // holds a token while runReconcile should run at once
 	stopping     chan struct{}
-	running      sync.WaitGroup // the loops that start begins, repairs, removals
-	asking       rpc.Questions  // to other nodes
-	repairing    atomic.Bool    // a replica is being repaired
-	finishing    atomic.Bool    // what was moved aside is being deleted
+	running      sync.WaitGroup // the goroutines of start and runReconcile
+	asking       rpc.Questions  // running questions to other nodes
+	repairing    atomic.Bool    // a repair of a replica runs
+	finishing    atomic.Bool    // a deletion of replicas that were moved aside runs
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }
 
-// cut closes the stream to a node that answers no pings.
+// cut closes the stream to a node that does not answer pings.
 func (n *Node) cut(node string) { n.streams.Cut(node) }
 
 func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 
-// Ready returns nil when clients should send requests to this node: it serves, and it is
-// neither stopping nor drained. Otherwise it returns the reason.
+// Ready returns nil if clients should send requests to this node: it serves, and is neither stopping
+// nor drained. Otherwise it returns the reason.
 func (n *Node) Ready() error {
 	if n.membership.HandingOver.Load() {
 		return ErrDraining
@@ -95,8 +94,8 @@ func (n *Node) Ready() error {
 	return n.serves()
 }
 
-// serves returns nil when this node knows its cluster and each of its groups has a leader.
-// Otherwise it returns the reason.
+// serves returns nil if this node knows its cluster and each of its groups has a leader. Otherwise it
+// returns the reason.
 func (n *Node) serves() error {
 	if n.draining.Load() {
 		return ErrDraining
@@ -119,7 +118,7 @@ func (n *Node) serves() error {
 	}
 	for _, g := range n.registry.groups.Load().all {
 		if !view.MayHold(g.number, n.cfg.NodeKey) {
-			continue // a replica that is to be deleted may hear of no leader any more
+			continue // a replica that will be deleted may never hear of a leader again
 		}
 		if r := g.replica.Load(); r != nil {
 			if err := r.group.Follows(); err != nil {
@@ -130,7 +129,7 @@ func (n *Node) serves() error {
 	return nil
 }
 
-// waitsToBegin says why there are no keyspaces, of which every cluster has some.
+// waitsToBegin returns why this node knows no keyspaces, although every cluster has some.
 func (n *Node) waitsToBegin(nodes int) string {
 	if nodes < n.cfg.NodesWanted {
 		return fmt.Sprintf("the cluster waits for %d nodes to begin, there are %d", n.cfg.NodesWanted, nodes)
@@ -146,9 +145,9 @@ func (n *Node) waitsToBegin(nodes int) string {
 // WaitReady returns nil once this node serves, drained or not, or the context's error.
 func (n *Node) WaitReady(ctx context.Context) error { return retry.WaitFor(ctx, n.serves) }
 
-// HandOver has other nodes lead what this one leads, and returns when it leads
-// nothing that another would, or with ctx's error. From then on Ready returns ErrDraining,
-// and no other node hands over to this one.
+// HandOver hands the groups that this node leads to other nodes. It returns once this node leads only
+// groups without a successor, or with ctx's error. From its call on, Ready returns ErrDraining, and no
+// other node hands a group to this one.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()

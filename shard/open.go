@@ -29,9 +29,9 @@ import (
 	"github.com/countd/countd/shard/upkeep"
 )
 
-// Open opens the node's groups. A cluster of this node alone, new or not, can
-// read its catalog when Open returns; a member of a larger one when it has found
-// the others. The groups may not be ready to serve: see WaitReady.
+// Open opens the node's groups. The only node of a cluster knows its catalog when Open returns; the
+// member of a larger one, once it has found the others. The groups may not be ready yet: see
+// WaitReady.
 func Open(cfg Config) (*Node, error) {
 	cfg, id, err := cfg.withDefaults()
 	if err != nil {
@@ -131,8 +131,7 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// start opens the catalog and the groups that it names, as far as it is known
-// here, and starts what follows it from then on.
+// start opens the catalog and the groups of the local catalog, and starts the goroutines of the node.
 func (n *Node) start() error {
 	n.registry.dirs.Log, n.registry.dirs.Cold, n.registry.dirs.Members = n.log, n.cold, n.sets
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
@@ -146,7 +145,7 @@ func (n *Node) start() error {
 	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // by the catalog's snapshot on disk
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
@@ -185,7 +184,7 @@ func (n *Node) start() error {
 	return nil
 }
 
-// record returns this node as the catalog should know it, but for its state.
+// record returns this node's entry for the catalog, without its state.
 func (n *Node) record() catalog.Node {
 	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
@@ -194,10 +193,9 @@ func (n *Node) record() catalog.Node {
 	}
 }
 
-// Close refuses further requests, answers those that wait, writes the snapshots
-// that are worth it and closes everything. It does not wait past ctx: then it
-// returns ctx's error, with the rest stopping behind it. Closing again does
-// nothing, and does not wait for the first.
+// Close refuses further requests, answers the waiting ones, writes the snapshots that are worth it,
+// and closes everything. If ctx ends first, Close returns its error, and the closing continues. A
+// second Close does nothing, and does not wait for the first.
 func (n *Node) Close(ctx context.Context) error {
 	if n.draining.Swap(true) {
 		return nil
@@ -229,7 +227,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.calls.Close()
 	n.asking.Close()
 	n.streams.Close()
-	if err == nil { // else a group may not have ended, and what it applies needs them
+	if err == nil { // else a group may still apply entries, which needs the stores
 		err = errors.Join(n.cold.Close(), n.sets.Close(), n.closeLog())
 	}
 	return errors.Join(err, n.mux.Close())
@@ -251,7 +249,7 @@ func (n *Node) closePeers() {
 	}
 }
 
-// serveCalls sets what other nodes may ask of this one.
+// serveCalls registers the handlers for calls of other nodes, and begins to answer.
 func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.Handle(method, handle)

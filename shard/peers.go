@@ -12,11 +12,11 @@ const (
 )
 
 const (
-	// askInFlightMax lets one question travel while the answer before it is
-	// made; what comes meanwhile shares the next.
+	// askInFlightMax lets one call travel while the other node still answers the previous one. Reads
+	// that arrive meanwhile share the next call.
 	askInFlightMax = 2
-	// Bounds of what waits for one peer: an idle one answers thousands of times
-	// a second, so this many waiting will not be answered in time.
+	// These bound the reads that wait for one peer. Even an idle peer, which answers thousands a
+	// second, would not answer more in time.
 	askQueueMax      = 16_384
 	readsQueueBytes  = 16 << 20
 	readsInCallMax   = 1024

@@ -20,15 +20,14 @@ const (
 	catalogName  = keyspace.CatalogName
 )
 
-// registry holds the shards that this node knows and its replicas of their groups, the
-// catalog's included. The parts of Node read it. What changes it after Open holds
-// changing.
+// registry holds the shards that this node knows, and this node's replicas, the catalog's included. The
+// other parts of Node read it. After Open, only the holder of changing changes it.
 type registry struct {
 	meta      *replica.Replica // of the catalog's group
 	metaFresh prover.Freshness // of meta
 	dirs      dirs.Dirs
 
-	// keyspaces and groups are replaced whole, under changing.
+	// keyspaces and groups are replaced whole, by the holder of changing.
 	keyspaces atomic.Pointer[keyspaceTable]
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex
@@ -45,7 +44,7 @@ func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
 	}
 }
 
-// counters returns this node's replicas of shards of counters, as tiering sees them.
+// counters returns this node's replicas of shards of counters for package tiering.
 func (s *registry) counters() (all []*tiering.Shard) {
 	for _, r := range s.local() {
 		if r.tier != nil {
@@ -55,8 +54,8 @@ func (s *registry) counters() (all []*tiering.Shard) {
 	return all
 }
 
-// withSets returns the groups of the replicas here that may have sets of members. It includes a
-// group of unknown kind: this node's catalog may be behind.
+// withSets returns the groups of local replicas that may have sets of members. It includes groups of
+// unknown kind, because the local catalog may be behind.
 func (s *registry) withSets() (numbers []uint32) {
 	for _, r := range s.dirs.Replicas(func(group uint32) bool {
 		g := s.shardOf(group)
@@ -77,19 +76,18 @@ func (s *registry) bodies() (all []*tiering.Bodies) {
 	return all
 }
 
-// keyspaceTable is the catalog as requests see it.
+// keyspaceTable holds the keyspaces as requests see them.
 type keyspaceTable struct {
 	byName map[string]*Keyspace
 	sorted []*Keyspace
 }
 
-// groupTable is the shards of all keyspaces.
+// groupTable holds the shards of all keyspaces.
 type groupTable struct {
 	all      []*shardReplica
 	byNumber map[uint32]*shardReplica
-	byFirst  map[uint32][]*shardReplica // of one keyspace, by its first group; position is the shard
-	// dropped are shards of keyspaces that were dropped, until removeDropped has removed
-	// what is here of them.
+	byFirst  map[uint32][]*shardReplica // the shards of a keyspace, in order, by its first group
+	// dropped holds the shards of dropped keyspaces until removeDropped has removed their replicas.
 	dropped []*shardReplica
 }
 
@@ -104,8 +102,7 @@ func (s *registry) localOf(number uint32) *localReplica {
 	return nil
 }
 
-// Replica returns this node's member of a group, the catalog's included, nil
-// for none.
+// Replica returns this node's replica of a group, the catalog's included, or nil.
 func (s *registry) Replica(number uint32) *replica.Replica {
 	if number == catalogGroup {
 		return s.meta
@@ -116,7 +113,7 @@ func (s *registry) Replica(number uint32) *replica.Replica {
 	return nil
 }
 
-// provable returns this node's replica of a group as the prover sees it, false for none.
+// provable returns this node's replica of a group for package prover, and false for none.
 func (s *registry) provable(number uint32) (prover.Local, bool) {
 	if number == catalogGroup {
 		return prover.Local{Group: s.meta, Fresh: &s.metaFresh}, true
@@ -127,7 +124,7 @@ func (s *registry) provable(number uint32) (prover.Local, bool) {
 	return prover.Local{}, false
 }
 
-// Replicas returns all groups of this node, the catalog's included.
+// Replicas returns all replicas of this node, the catalog's included.
 func (s *registry) Replicas() []*replica.Replica {
 	all := []*replica.Replica{s.meta}
 	for _, r := range s.local() {
@@ -136,14 +133,13 @@ func (s *registry) Replicas() []*replica.Replica {
 	return all
 }
 
-// Damaged reports whether this node has a replica of a shard some of whose cold rows
-// it cannot read.
+// Damaged reports whether this node has a replica of a group with cold rows that cannot be read.
 func (s *registry) Damaged(number uint32) bool {
 	r := s.localOf(number)
 	return r != nil && r.damage.Found()
 }
 
-// kept yields the replicas here in the form of package upkeep.
+// kept yields the local replicas for package upkeep.
 func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
 	for g, r := range s.local() {
 		if !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
@@ -163,8 +159,7 @@ func (s *registry) LedBy(node string) int {
 	return led
 }
 
-// tableBytes is the memory of all tables of this node, those that are being read from
-// disk too.
+// tableBytes returns the memory of all tables of this node, including those that are being loaded.
 func (s *registry) tableBytes() uint64 {
 	total := uint64(0)
 	for _, g := range s.groups.Load().all {
@@ -179,8 +174,8 @@ func (s *registry) tableBytes() uint64 {
 	return total
 }
 
-// snapshotBytes is what the next snapshot of each group of this node may take,
-// all at once. The catalog's takes next to nothing.
+// snapshotBytes returns the summed size of the next snapshots of all groups. The catalog's snapshot is
+// too small to count.
 func (s *registry) snapshotBytes() uint64 {
 	total := uint64(0)
 	for _, r := range s.local() {

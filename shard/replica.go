@@ -17,25 +17,24 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// shardReplica is one shard of a keyspace as this node knows it, whether or not it
-// holds a replica.
+// shardReplica is one shard of a keyspace, whether or not this node holds a replica of it.
 type shardReplica struct {
 	number   uint32
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    keyspace.Route                                 // of its keyspace
-	forward  *rpc.Batcher[*forward.Part, *propose.Proposal] // to whichever node leads it
+	route    keyspace.Route                                 // of the keyspace
+	forward  *rpc.Batcher[*forward.Part, *propose.Proposal] // sends parts of writes to the group's leader
 
-	replica atomic.Pointer[localReplica] // this node's; nil for none
-	opening atomic.Pointer[localReplica] // this node's while it is opened
+	replica atomic.Pointer[localReplica] // this node's replica; nil for none
+	opening atomic.Pointer[localReplica] // this node's replica while it opens
 	// closing is this node's replica from when it leaves replica until it is closed. Until it is
 	// nil, no other is opened. It changes under registry.changing.
 	closing atomic.Pointer[localReplica]
-	// hint is the key of the node that was last said to lead the group, for when
-	// there is no replica here that would know.
+	// hint is the key of the node that led the group according to the last call; used while the
+	// replica here does not know the leader.
 	hint    atomic.Pointer[string]
-	guesses atomic.Uint32 // counts them
+	guesses atomic.Uint32 // counts the calls of nextHolder, so that holders take turns
 
 	ends    atomic.Bool // its keyspace was dropped, and endDropped has begun
 	removed atomic.Bool // its keyspace was dropped, and no replica is open here
@@ -45,32 +44,31 @@ type shardReplica struct {
 type localReplica struct {
 	group *replica.Replica
 	fsm   raftfsm.Machine
-	// proposer is set before others see the replica. Tests put another in its place while
-	// upkeep reads it.
+	// proposer is set before others see the replica. Tests replace it while upkeep reads it.
 	proposer atomic.Pointer[propose.Proposer]
 	fresh    prover.Freshness
-	// The fsm by its kind, for what only that kind can do: at most one is set.
+	// fsm by its kind: at most one of these is set.
 	counters *raftfsm.Counters
 	unread   *raftfsm.Unread
 	feed     *raftfsm.Feed
 	board    *raftfsm.Board
-	// VotersFull is set while this node leads the group and too few voters have
-	// room on their disks for writes.
+	// votersFull is set while this node leads the group and too few voters have free disk for writes.
 	votersFull atomic.Bool
 	damage     tiering.Damage
-	tier       *tiering.Shard  // counters as tiering sees them; nil for other kinds
-	spill      *tiering.Bodies // feeds and outboxes likewise
+	tier       *tiering.Shard  // of counters; nil for other kinds
+	spill      *tiering.Bodies // feeds or outboxes; nil for other kinds
 	closeFSM   sync.Once
-	mustReopen atomic.Bool // it is opened again: runReconcile's to do
-	repairAt   time.Time   // no repair begins earlier: runReconcile's
+	mustReopen atomic.Bool // runReconcile must open the replica again
+	repairAt   time.Time   // no repair begins earlier; only runReconcile uses it
 }
 
-// of returns the route of the shard, as sections, reads and snapshots name it.
+// of returns the shard's route in the form of sections, reads and snapshots.
 func (g *shardReplica) of() codec.Route {
 	return codec.Route{Modulus: uint32(g.route.Shards), Residue: uint32(g.shard)}
 }
 
-// led returns the replica if this node leads the group and may serve.
+// led returns this node's replica of the group. Its error is nil only if that replica leads the group
+// and may serve.
 func (g *shardReplica) led() (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
@@ -79,8 +77,7 @@ func (g *shardReplica) led() (*localReplica, error) {
 	return r, r.group.Ready()
 }
 
-// leader returns the key of the node that leads the group, as far as this node
-// knows, or "".
+// leader returns the key of the node that leads the group, as far as this node knows, or "".
 func (g *shardReplica) leader() string {
 	if r := g.replica.Load(); r != nil {
 		if leader := r.group.Leader(); leader != "" || r.group.InTouch() {
@@ -93,10 +90,9 @@ func (g *shardReplica) leader() string {
 	return ""
 }
 
-// neverWas reports whether no write was answered with an index of this group that
-// is past what this replica, which leads it, has in its log. Another leader may
-// have been elected since, so it has the others confirm that none was. A token
-// that the client has was there before it asked.
+// neverWas reports whether no write of the group was ever acknowledged at index. This replica must lead
+// the group, and its log must end before index. Another leader may have been elected meanwhile, so
+// neverWas makes the voters confirm this one. The client had its token before it asked.
 func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false
