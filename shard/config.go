@@ -22,79 +22,77 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Config configures Open. Every field but those that say otherwise must be set.
+// Config configures Open. Every field must be set unless its comment says otherwise.
 type Config struct {
-	Dir         string // of this node's groups alone
-	NodeKey     string // this node's for ever, never used by another; Raft counts votes by it
+	Dir         string // directory for the groups of this node only
+	NodeKey     string // belongs to this node for ever; Raft counts votes by it
 	NodeName    string // for people
 	Zone        string // may be ""
 	ClusterID   string // 32 hex digits
-	ClusterName string // told in Status and to other nodes, which refuse another one; "" for none
+	ClusterName string // in Status; nodes of another name are refused; "" for none
 	Version     string
-	ClusterAddr string // where groups listen for each other
-	// Listener listens on ClusterAddr; if it is nil, Open listens there. Close closes it. If
-	// Open fails, the caller closes it.
+	ClusterAddr string // the address at which other nodes reach this one
+	// Listener listens on ClusterAddr. If it is nil, Open listens there. Close closes it; if Open fails,
+	// the caller must close it.
 	Listener   net.Listener
-	HTTPAddr   string // these two are told in Status
+	HTTPAddr   string // only for Status, as is GossipAddr
 	GossipAddr string
-	Insecure   bool // told to operators: others than this machine reach a port that is open to anybody
-	// CertProblems returns what operators should mend about this node's certificates; nil for
-	// a node without any.
+	Insecure   bool // only reported: other machines reach a port that is open to anybody
+	// CertProblems returns problems of this node's certificates for operators; nil for a node without
+	// certificates.
 	CertProblems func() []string
-	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
-	// empty node waits until one that it has asked adds it.
+	// Bootstrap begins a new cluster with this node if Dir is empty. Without it, an empty node waits until
+	// the node that it asked adds it.
 	Bootstrap bool
-	// NodesWanted is how many nodes a new cluster waits for until it makes the
-	// built-in keyspaces; 0 for 1.
+	// NodesWanted is the number of nodes that a new cluster waits for before it creates the built-in
+	// keyspaces; 0 for 1.
 	NodesWanted int
-	// VotersWanted is how many voters of the catalog it waits for besides; 0 for 1. They are added
-	// by whoever places groups. So no node is ready while the loss of another can stop the catalog.
+	// VotersWanted is the number of voters of the catalog that it also waits for; 0 for 1. Package
+	// cluster adds them. So no node is ready while the loss of one other node can stop the catalog.
 	VotersWanted int
-	Shards       map[string]int   // of built-in keyspaces, read when they are first made; may be nil
-	LogStore     storage.LogStore // "" for that which the node was made with, LogStoreDefault for a new one
+	Shards       map[string]int   // of built-in keyspaces, by name, used when they are created; may be nil
+	LogStore     storage.LogStore // "" for the node's present one, or LogStoreDefault for a new node
 	Limits       dedup.Limits     // zero for LimitsDefault
-	CursorIdle   time.Duration    // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
-	MemoryLimit  uint64           // bytes past which no new rows are taken; 0 for none
-	// CollectorPercent is what the process brings the collector's goal down to before
-	// memory is short, whatever it is now; 0 where it stays as it is set.
+	CursorIdle   time.Duration    // how long cursors of unread numbers stay without a move; 0 for CursorIdleDefault
+	MemoryLimit  uint64           // bytes, beyond which the node refuses new rows; 0 for none
+	// CollectorPercent is the collector's goal that the process sets before memory is short; 0 if it never
+	// changes the goal.
 	CollectorPercent uint64
-	DiskReserve      uint64             // bytes of disk that writes leave free; 0 for none
+	DiskReserve      uint64             // bytes of disk that writes must leave free; 0 for none
 	Cold             tiering.ColdConfig // zero for rows that stay in memory
-	FeedIdle         time.Duration      // for how long nobody asks for a feed until it leaves memory; 0 for never
-	// OutboxKeep is for how long an outbox keeps a post, by the time in its id, and OutboxMax
-	// how many posts; 0 for OutboxKeepDefault and OutboxMaxDefault.
+	FeedIdle         time.Duration      // idle time after which a feed leaves memory; 0 for never
+	// OutboxKeep is how long an outbox keeps a post, by the time in the post's id, and OutboxMax how many
+	// posts it keeps; 0 for OutboxKeepDefault and OutboxMaxDefault.
 	OutboxKeep time.Duration
 	OutboxMax  int
-	// MembersDir is where sets of members are; "" for a place beside Dir. MembersMemory bounds
-	// the memory for them; 0 for MembersMemoryDefault.
+	// MembersDir is the directory of sets of members; "" for Dir with the suffix -members. MembersMemory
+	// bounds the memory for them in bytes; 0 for the default of package members.
 	MembersDir    string
 	MembersMemory uint64
-	// Opened records the groups that this node has a replica of, so that one whose
-	// files are lost is refused. nil for no record: it begins anew.
+	// Opened records the groups of which this node has a replica, so that Open refuses to begin again if
+	// a replica's files are lost. Without a record (nil), the replica begins again.
 	Opened dirs.Opened
-	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
+	// Place chooses the nodes of a new keyspace's shards; nil for this node alone.
 	Place func(view *catalog.View, shards int) [][]string
-	// Handlers answer further calls of other nodes, by name. nil for none.
+	// Handlers answer further calls of other nodes, by method; nil for none.
 	Handlers map[string]Handler
-	// Alive tells whether a node seems to be there, as a hint. nil for all.
+	// Alive reports whether gossip sees a node, as a hint; nil for all nodes.
 	Alive func(nodeKey string) bool
-	// LiveAddr tells where a living node of this cluster says, by other ways than
-	// the catalog, that it listens for others; "" for one that is not heard of. A
-	// node that was started at another address is reached there before it can put
-	// that into the catalog. It must not wait. nil for none.
+	// LiveAddr returns the cluster address that a living node gossips, or "". A node that restarted at
+	// another address is reached there before it can put the address into the catalog. It must not wait.
+	// nil for no gossip.
 	LiveAddr func(nodeKey string) string
-	// DialPeer connects to other nodes; see rpc.MuxConfig. nil for TCP.
+	// DialPeer connects to other nodes; see rpc.MuxConfig; nil for TCP.
 	DialPeer rpc.DialPeer
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
-	// Fatal receives, once, the reason why the node must stop serving. The goroutine that
-	// failed calls it. It must not call Close, and should end the process.
+	// Fatal is called once, with the reason why the node must stop, by the goroutine that failed. It must
+	// not call Close, and should end the process.
 	Fatal func(error)
 }
 
-// LimitsDefault remembers a key for ten minutes, and a producer until it has
-// been idle for a day. A key takes some 90 B and a producer some 160 B, for each
-// shard that saw it, and a producer that went 50 B.
+// LimitsDefault remembers a key for ten minutes, and a producer until it has been idle for a day. In each
+// shard that saw it, a key takes about 90 B, a producer 160 B, and a forgotten producer 50 B.
 var LimitsDefault = dedup.Limits{
 	KeyHorizon:   10 * time.Minute,
 	KeysMax:      dedup.KeysMaxMax,
@@ -102,17 +100,17 @@ var LimitsDefault = dedup.Limits{
 	ProducersMax: 100_000,
 }
 
-// KeyHorizonMin is the shortest horizon of a key under which the tries of one write count
-// once. A node makes tries for up to a minute. The log's time may run at twice the speed
-// meanwhile, and continue under a leader whose clock is a minute ahead.
+// KeyHorizonMin is the least horizon of a key with which all tries of one write count once. A node tries
+// for up to a minute. Meanwhile the log's time may run at twice the speed, and continue under a
+// leader whose clock is a minute ahead.
 const KeyHorizonMin = 3 * time.Minute
 
-// CursorIdleDefault is how long cursors are kept for a user who moves none: a user
-// who returns later reads as new.
+// CursorIdleDefault is how long the cursors of a user stay without a move. A user who returns later is
+// like a new user.
 const CursorIdleDefault = 30 * 24 * time.Hour
 
-// withDefaults returns the config with its zero values filled in and the cluster's id,
-// or what is wrong with it.
+// withDefaults returns the config with defaults in place of zero values, and the cluster's id. It
+// returns an error for a value out of bounds.
 func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	decoded, err := hex.DecodeString(c.ClusterID)
 	if err != nil || len(decoded) != len(id) {
@@ -163,7 +161,7 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	return c, id, nil
 }
 
-// Handler answers one kind of call of other nodes; see rpc.Handler.
+// Handler answers a method of Config.Handlers; see rpc.Handler.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // The defaults and bounds of Config.OutboxKeep and Config.OutboxMax.
@@ -174,8 +172,7 @@ const (
 	OutboxMaxDefault  = 10_000
 )
 
-// CheckOutbox returns an error for values of Config.OutboxKeep and Config.OutboxMax out of
-// their bounds.
+// CheckOutbox returns an error if a value of Config.OutboxKeep or Config.OutboxMax is out of bounds.
 func CheckOutbox(keep time.Duration, posts int) error {
 	switch {
 	case keep < OutboxKeepMin || keep > OutboxKeepMax:

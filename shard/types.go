@@ -17,22 +17,21 @@ import (
 	"github.com/countd/countd/shard/sourcesink"
 )
 
-// The errors of this package that a caller may tell apart. All but
-// ErrOutcomeUnknown promise that this call applied nothing, or inside a
-// PartialError nothing but what it names. An earlier call of the same identity
-// may have: a repeat too is refused, as one that comes first would be, with
-// ErrMemoryFull or ErrDiskFull for one.
+// The errors of this package that a caller may distinguish. All but ErrOutcomeUnknown promise that this
+// call applied nothing, or inside a PartialError only the ops that it names. An earlier call of the
+// same identity may have applied something: ErrMemoryFull and ErrDiskFull, for example, refuse a
+// repeat like a first call.
 var (
-	// ErrUnreadable is returned, as an UnreadableError, for rows that are damaged on the
-	// disk of the only node that has them. It is beside ErrNoQuorum.
+	// ErrUnreadable is returned, as an UnreadableError and together with ErrNoQuorum, for rows that are
+	// damaged on the disk of the only node that has them.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
-	// ErrKeyAhead is returned, beside ErrExpired, when a key's own time lies so
-	// far ahead that it could not be remembered until then.
+	// ErrKeyAhead is returned, together with ErrExpired, for a key whose time is so far ahead that the
+	// shard could not remember the key until then.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrNotCounters is returned for an op with a member on a keyspace of another kind.
 	ErrNotCounters = errors.New("only keyspaces of counters have members")
 
-	// Package errs says when these are returned. ErrMemoryFull comes as a NewRowError.
+	// Package errs documents these. ErrMemoryFull is returned as a NewRowError.
 	ErrOverloaded      = errs.ErrOverloaded
 	ErrTooLate         = errs.ErrTooLate
 	ErrNoLeader        = errs.ErrNoLeader
@@ -50,33 +49,31 @@ var (
 	ErrBadToken        = errs.ErrBadToken
 )
 
-// LeaderView is what the leader of a group knows of its members.
+// LeaderView is the leader's view of a group's members.
 type LeaderView = membership.LeaderView
 
-// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad
-// name or bound.
+// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad name or value.
 type ArgumentError = errs.ArgumentError
 
-// PartialError is returned by Write when a request's shards did not fare alike.
-// Applied and Unknown hold the ids of ops in the order of the request, doubles
-// kept. What is in neither was not applied: its shard refused it, or its sum
-// overflowed. A repeat's Applied are those that an earlier call applied too, and
-// its Unknown those of Write.Unknown too. The Write holds the answer of the ops
-// for which Of returns nil.
+// PartialError is returned by Write if the outcomes of the shards differ. Applied and Unknown hold the
+// ids of ops in the order of the request, with duplicates. An op in neither was not applied: its
+// shard refused it, or its sum overflowed. For a repeat, Applied includes ops that an earlier call
+// applied, and Unknown includes Write.Unknown. The Write holds the answers of the ops for which Of
+// returns nil.
 type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64
 	Unknown []uint64
-	// AppliedOps and UnknownOps are the same ops by number: over several keyspaces an id
-	// does not name one.
+	// AppliedOps and UnknownOps are the same ops by number: over several keyspaces, an id may name
+	// several ops.
 	AppliedOps, UnknownOps []int
-	ByShard                []error // nil for those that answered or had no op
+	ByShard                []error // nil for shards that answered or had no op
 
-	hash bool // of the keyspace's route
+	hash bool // keyspace.Route.Hash
 }
 
-// Of returns the error of the shard of an id that the write, to one keyspace, had an op
-// for, or nil where that shard answered.
+// Of returns the error of an id's shard, or nil if that shard answered. The write must be to one
+// keyspace and have an op for the id.
 func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
@@ -91,12 +88,12 @@ func (e *PartialError) Error() string {
 
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// ReadError is returned by Get when some of the shards could not be read. Rows of
-// ids for which Of returns nil were.
+// ReadError is returned by Get if some of the shards could not be read. The rows of ids for which Of
+// returns nil were read.
 type ReadError struct {
-	ByShard []error // nil for those that were read or not asked
+	ByShard []error // nil for shards that were read or not needed
 
-	hash bool // of the keyspace's route
+	hash bool // keyspace.Route.Hash
 }
 
 func (e *ReadError) Error() string { return errors.Join(e.ByShard...).Error() }
@@ -105,8 +102,7 @@ func (e *ReadError) Unwrap() []error {
 	return slices.DeleteFunc(slices.Clone(e.ByShard), func(err error) bool { return err == nil })
 }
 
-// Of returns the error of the shard of an id that was asked for, or nil where
-// that shard was read.
+// Of returns the error of the shard of a requested id, or nil if that shard was read.
 func (e *ReadError) Of(id uint64) error {
 	s, _ := keyspace.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
 	return e.ByShard[s]
@@ -116,7 +112,7 @@ func (e *ReadError) Of(id uint64) error {
 type UnreadableError struct {
 	Keyspace string
 	Shard    int
-	Err      error // the ErrNoQuorum that it is, with what the disk said
+	Err      error // an ErrNoQuorum with the error of the disk
 }
 
 func (e *UnreadableError) Error() string {
@@ -125,11 +121,11 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// NewRowError is returned for a write that needs a new row, or wider rows, while there is
-// no memory for them. None of the write is applied. It is an ErrMemoryFull.
+// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full. The
+// node applies nothing of the write. It wraps ErrMemoryFull.
 type NewRowError struct {
-	Op    int  // the first op that does, by number
-	Wider bool // it makes no row, but counts in a column that no row near its has
+	Op    int  // the number of the first such op
+	Wider bool // the op makes no row, but widens the rows near its own
 }
 
 func (e *NewRowError) Error() string {
@@ -141,14 +137,14 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
-// DiskFullError is returned for a write to a node whose disk has too little free. It is
-// an ErrDiskFull.
+// DiskFullError is returned for a write to a node whose disk has too little free space. It wraps
+// ErrDiskFull.
 type DiskFullError = headroom.DiskFullError
 
-// Keyspace describes one named table.
+// Keyspace describes a keyspace.
 type Keyspace = keyspace.Keyspace
 
-// The kinds of keyspaces, and the names of those that every cluster begins with.
+// The kinds of keyspaces, and the names of the built-in ones.
 const (
 	KindCounters = keyspace.KindCounters
 	KindUnread   = keyspace.KindUnread
@@ -162,7 +158,7 @@ const (
 	KeyspaceBoard  = keyspace.Board
 )
 
-// The bounds of keyspaces, and the ways in which one spreads its ids over its shards.
+// The bounds of keyspaces, and the ways in which a keyspace spreads its ids over its shards.
 const (
 	ShardsDefault  = keyspace.ShardsDefault
 	ShardsMax      = keyspace.ShardsMax
@@ -170,109 +166,104 @@ const (
 	ShardingHash   = keyspace.ShardingHash
 )
 
-// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+// IsBuiltin reports whether the keyspace of a name is built in.
 func IsBuiltin(name string) bool { return keyspace.IsBuiltin(name) }
 
 // Consistency is how fresh a read must be.
 type Consistency uint8
 
 const (
-	// Bounded answers from a replica that has proved itself fresh within
-	// ReadOptions.MaxStaleness. The default.
+	// Bounded reads a replica that was proved to be fresh within ReadOptions.MaxStaleness. It is the
+	// default.
 	Bounded Consistency = iota
-	// Stale answers from this node's replica as it is.
+	// Stale reads any replica as it is, this node's if there is one.
 	Stale
-	// Linearizable sees every write acknowledged before the read began.
+	// Linearizable sees every write that was acknowledged before the read began.
 	Linearizable
 )
 
-// MaxStalenessDefault is used for Bounded reads that do not say.
+// MaxStalenessDefault is the MaxStaleness of Bounded reads that set none.
 const MaxStalenessDefault = time.Second
 
-// ReadOptions says how fresh a read must be and until when it may wait.
+// ReadOptions are the freshness and the deadline of a read.
 type ReadOptions struct {
 	Consistency  Consistency
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
-	Token        Token         // writes that the read must see; zero for none
-	Deadline     time.Time     // always set
-	// SkipUnreadable has a Stale Scan leave out shards of which no living node has a
-	// replica, and name them.
+	Token        Token         // names writes that the read must see; zero for none
+	Deadline     time.Time     // must be set
+	// SkipUnreadable makes a Stale Scan leave out, and name, shards that no living node can read.
 	SkipUnreadable bool
 }
 
-// RequestID tells a request from all others of its keyspace. It holds the
-// caller's bytes until Node.Write has returned.
+// RequestID identifies a request in its keyspace. It refers to the caller's bytes until Node.Write
+// returns.
 type RequestID = dedup.RequestID
 
-// ByProducer names the request of number seq, any number, of the stream of a
-// producer, 1…ProducerBytesMax bytes.
+// ByProducer identifies request number seq of a producer, whose name has 1 to ProducerBytesMax bytes.
 func ByProducer(producer []byte, seq uint64) RequestID { return dedup.ByProducer(producer, seq) }
 
-// ByKey names a request by a key that the client chose, 1…KeyBytesMax bytes.
-// asked is what a repeat must ask for again.
+// ByKey identifies a request by a key of the client, of 1 to KeyBytesMax bytes. asked is the meaning of
+// the request: a repeat must have the same.
 func ByKey(key []byte, asked ...[]byte) RequestID { return dedup.ByKey(key, asked...) }
 
-// The bounds of what tells requests apart.
+// The bounds of identities of requests.
 const (
 	ProducerBytesMax = dedup.ProducerBytesMax
 	KeyBytesMax      = dedup.KeyBytesMax
 )
 
-// Write is one write request and, after Node.Write returned nil or, in parts, a
-// PartialError, its answer.
-// The caller owns it and everything in it again once Write has returned; with
-// ErrOutcomeUnknown too, because the node keeps no reference to it.
+// Write is a write request. It is also the answer once Node.Write has returned nil or, for some shards,
+// a PartialError. The caller owns it and everything in it again once Node.Write has returned, even
+// with ErrOutcomeUnknown: the node keeps no reference to it.
 type Write struct {
 	Ops   []engine.Op      // ids as the client knows them
-	Table raftfsm.Table    // of an unread keyspace: which one all ops are for
-	Feeds []raftfsm.FeedOp // of a feed keyspace: in place of the ops, of which only the ids are looked at
-	Board *raftfsm.BoardOp // of a board keyspace: in place of the one op, likewise; its id is 0
-	// Outbox holds ops on outboxes of a counter keyspace, in place of the ops, likewise: the
-	// ids of those are the authors. Rows are those of the authors. One that changed nothing
-	// has a cut of raftfsm.UnchangedColumn, unless Repeated; one that was refused as too old
-	// has an overflow of raftfsm.TooOldColumn. Node.Write sets the limits of a publish.
+	Table raftfsm.Table    // for an unread keyspace: the table of all ops
+	Feeds []raftfsm.FeedOp // for a feed keyspace: by op; only the ids of Ops are used
+	Board *raftfsm.BoardOp // for the board: its only op; the id of Ops[0] is 0
+	// Outbox has ops on outboxes of a counter keyspace, by op. The ids of Ops are the authors, and Rows
+	// are their rows. Unless Repeated, an op that changed nothing has a cut of raftfsm.UnchangedColumn.
+	// An op that was refused as too old has an overflow of raftfsm.TooOldColumn. Node.Write sets the
+	// limits of a publish.
 	Outbox []outbox.Op
-	ID     RequestID // applies the request once; zero for no such promise
-	// Spaces are the keyspaces of a write over several, of counters and of unread
-	// counts, each once, and In the number there of each op's. The first is the one that
-	// Write is called with, and judges keys: it must be the same whatever the ops are.
-	// Both are empty for a write to one keyspace.
+	ID     RequestID // the request is applied once for each ID; zero promises nothing
+	// Spaces are the keyspaces of a write to several keyspaces, of counters and of unread counts. In has
+	// the index in Spaces for each op. Spaces[0] is the keyspace of the call of Write, and its shards
+	// judge keys, so it must not depend on the ops. Both are empty for a write to one keyspace.
 	Spaces   []*Keyspace
 	In       []uint8
 	Width    int       // columns of each result row; 0 for no results
-	Deadline time.Time // always set
-	// Permission is asked right before each proposal; nil for a write of the node itself. A
-	// write may wait long before that: for reads, or for a leader.
+	Deadline time.Time // must be set
+	// Permission is checked right before each proposal, because a write may wait long for reads or for a
+	// leader. It is nil for a write of the node itself.
 	Permission Permission
 
-	Rows      []int64           // len(Ops)*Width: each row right after its own op
-	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
-	Cuts      []engine.Cut      // deltas that floors cut short, by index of the op, rising; a repeat has none
-	Changed   []int             // member ops that changed their set, by index, rising; a repeat has none
-	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
-	// Duplicate reports that the request came before. For a key the shard that judges the
-	// key decides: of copies sent at once one gets false, and a retry that completes the
-	// rest gets true. For a producer it is true if every shard had applied its part. For
-	// both it is also true if a shard had applied its part, its answer was lost, and the
-	// node asked it again. Rows then hold the present counts.
+	Rows      []int64           // len(Ops)*Width: each row as it was right after its own op
+	Overflows []engine.Overflow // refused ops, ascending by index; their rows are unchanged
+	Cuts      []engine.Cut      // deltas that floors cut short, ascending by index of the op; none for a repeat
+	Changed   []int             // indexes of the member ops that changed their set, ascending; none for a repeat
+	Unknown   []int             // for a repeat: indexes of ops that were applied or refused, which is no longer known; ascending
+	// Duplicate reports that the request came before. For a key, the shard that judges the key decides:
+	// one of several concurrent copies gets false, and a retry that completes the rest gets true. For a
+	// producer, it is true if every shard had applied its part. In both cases it is also true if a
+	// shard's answer was lost and the node proposed the part again. Rows then hold the present counts.
 	Duplicate bool
-	// Repeated reports that this call applied no op, because each op had been applied or
-	// refused before. For a write to one row it tells more than Duplicate.
+	// Repeated reports that this call applied no op, because each had been applied or refused before. For
+	// a write to one row it is more precise than Duplicate.
 	Repeated bool
 	Token    Token
 
-	// sections are the identities of the parts of a write for a source, by shard over all
-	// Spaces, or of a restore; nil for a shard without a part. A part needs no ops. answers
-	// tells what became of each: the error of the write does not.
+	// sections has the identity of each part of a write of a source or a restore, by shard over all
+	// Spaces; nil for a shard without a part. A part may have no ops. answers has the outcome of each
+	// part; the error of the write does not cover them.
 	sections []*RequestID
 	answers  []sourcesink.Answer
 
-	first []int // by keyspace of Spaces: the place of its first shard among all
+	first []int // by keyspace of Spaces: the index of its first shard among all shards
 }
 
-// Permission tells whether the caller of a write may still make it.
+// Permission checks whether the caller of a write may still make it.
 type Permission interface {
-	// Still returns nil, or the error that the write ends with.
+	// Still returns nil, or the error of the write.
 	Still() error
 }
 
@@ -284,20 +275,20 @@ func (w *Write) Permitted() error {
 	return w.Permission.Still()
 }
 
-// ScanResult is one page of Node.Scan in ascending id order.
+// ScanResult is a page of Node.Scan, ascending by id.
 type ScanResult struct {
 	IDs  []uint64
 	Rows []int64 // len(IDs)*width
 	More bool    // there may be rows after the last id
-	// Unreadable are the shards that were left out, ascending: ReadOptions asked for it.
+	// Unreadable are the shards that ReadOptions.SkipUnreadable left out, ascending.
 	Unreadable []int
 }
 
-// Status is what a node knows of itself and its groups.
+// Status describes a node, its groups, and the cluster as this node knows it.
 type Status struct {
 	ClusterID   string        `json:"cluster_id"`
 	ClusterName string        `json:"cluster_name,omitempty"` // "" for none
-	Node        string        `json:"node"`                   // which of the nodes answers
+	Node        string        `json:"node"`                   // the name of the node that answers
 	Nodes       []NodeStatus  `json:"nodes"`
 	Groups      []GroupStatus `json:"groups"`
 }
@@ -305,7 +296,7 @@ type Status struct {
 // NodeStatus describes one node of the cluster.
 type NodeStatus struct {
 	ID          string `json:"id"`  // its name
-	Key         string `json:"key"` // tells it from others that had the name
+	Key         string `json:"key"` // unique, unlike the name, which another node may have had
 	Zone        string `json:"zone"`
 	State       string `json:"state"` // alive, stopping, dead, draining or leaving
 	Version     string `json:"version"`
@@ -314,34 +305,34 @@ type NodeStatus struct {
 	GossipAddr  string `json:"gossip_addr"`
 }
 
-// GroupStatus describes this node's replica of one Raft group. Digest is taken
-// at AppliedIndex: two replicas of equal AppliedIndex have equal digests.
+// GroupStatus describes this node's replica of one Raft group. Digest is that of the state at
+// AppliedIndex: two replicas of equal AppliedIndex have equal digests.
 type GroupStatus struct {
 	ID            uint32         `json:"id"`
 	Replica       string         `json:"replica"`  // the Raft id of this node's replica
 	Keyspace      string         `json:"keyspace"` // "meta" for the group of the catalog
 	Shard         int            `json:"shard"`
 	Role          string         `json:"role"`   // leader, follower, candidate
-	Leader        string         `json:"leader"` // node id, "" when not known
+	Leader        string         `json:"leader"` // name of the node; "" if unknown
 	Term          uint64         `json:"term"`
 	AppliedIndex  uint64         `json:"applied_index"`
 	CommitIndex   uint64         `json:"commit_index"`
 	SnapshotIndex uint64         `json:"snapshot_index"`
 	Digest        string         `json:"digest"` // 16 hex digits
 	Rows          uint64         `json:"rows"`
-	Bytes         uint64         `json:"bytes"` // memory of the tables, overflow and directory included
+	Bytes         uint64         `json:"bytes"` // memory of the tables, including overflow and directory
 	ColdRows      uint64         `json:"cold_rows"`
-	ColdBytes     uint64         `json:"cold_bytes"`   // of disk
+	ColdBytes     uint64         `json:"cold_bytes"`   // on disk
 	ColdDamaged   bool           `json:"cold_damaged"` // cold rows here cannot be read
 	SealedRows    uint64         `json:"sealed_rows"`
-	SealedBytes   uint64         `json:"sealed_bytes"` // of memory, among Bytes
+	SealedBytes   uint64         `json:"sealed_bytes"` // of memory, included in Bytes
 	Members       []MemberStatus `json:"members"`
 }
 
-// MemberStatus is one member of a group's latest configuration.
+// MemberStatus describes a member of a group's latest configuration.
 type MemberStatus struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
-	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group had
+	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group ever had
 	Voter   bool   `json:"voter"`
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
-// This file is what a restore does for shards that are no tables of rows.
+// This file restores everything except rows of counts and positions.
 
-// clear sees to it that a shard of feeds, or the board, is empty, and begins.
+// clear is empty for a shard of feeds or of the board.
 func (r *restore) clear(force bool) error {
 	led, err := r.leader()
 	if err != nil {
@@ -28,10 +28,10 @@ func (r *restore) clear(force bool) error {
 	return r.begin(batch{Write: Write{Ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedClear}}}})
 }
 
-// cursors adds rows of cursors to the next writes. One that is beyond the board is set
-// back to its end: a backup that took the board first, as countctl did, has such, and
-// they would hide the notices and firings to come. One of a channel or dot that the
-// board does not have is left out, as another may get its number.
+// cursors adds rows of cursors to the next writes. It sets a cursor beyond the board back to the board's
+// end: a backup that took the board first has such cursors, and they would hide later notices and
+// firings. It leaves out the cursor of a channel or dot that the board lacks, because another one
+// may get its number.
 func (r *restore) cursors(p *engine.Page) error {
 	if r.end == nil {
 		end, err := r.cfg.Node.BoardEnd(time.Now().Add(restoreReadTimeout))
@@ -46,7 +46,7 @@ func (r *restore) cursors(p *engine.Page) error {
 	return r.page(raftfsm.TableCursors, p)
 }
 
-// setBack bounds a row of cursors by the board, and what the shard is to hold then.
+// setBack bounds a row of cursors by the board, and updates the expected state of the shard.
 func (r *restore) setBack(key uint64, row []int64) {
 	was, moved := raftfsm.CursorsDigest(key, row), uint64(0)
 	for column, at := range row {
@@ -97,7 +97,7 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	if err != nil {
 		return err
 	}
-	if len(r.next.Ops) > len(r.next.Outbox) { // rows, which are another write
+	if len(r.next.Ops) > len(r.next.Outbox) { // rows need a write of their own
 		if err := r.send(); err != nil {
 			return err
 		}
@@ -111,8 +111,8 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	return r.send()
 }
 
-// member adds a member of the snapshot to the next writes, with the time that it joined. The
-// count is in the row.
+// member adds a member of the snapshot, with the time at which it joined, to the next writes. The row has
+// the count.
 func (r *restore) member(p members.Pair, at members.Stamp) error {
 	var was, is members.State
 	was.Add(p, at)
@@ -135,7 +135,7 @@ func (r *restore) member(p members.Pair, at members.Stamp) error {
 	return r.add(raftfsm.TableCounts, engine.Copy(id, p.Column, p.Member, uint64(at)))
 }
 
-// board writes all channels and dots, one after the other: there are few.
+// board writes all channels and dots one after another, because they are few.
 func (r *restore) board(view *raftfsm.BoardView) error {
 	for name, c := range view.Channels {
 		if err := r.putBoard(&raftfsm.BoardOp{Kind: raftfsm.BoardPutChannel, Name: name, Channel: &c}); err != nil {

@@ -12,37 +12,36 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// takesPositions reports whether the shard can have positions of sources.
+// takesPositions reports whether the shard can have positions of sources. Its rows are in tables then.
 func (r *restore) takesPositions() bool {
 	return r.cfg.Kind == codec.KindCounters || r.cfg.Kind == codec.KindUnread
 }
 
-// closePositions has the shard refuse all sections of sources until openPositions: one
-// that is applied between two rows of the restore would be in some rows and not in others.
-// A restore that fails leaves the shard closed.
+// closePositions makes the shard refuse all sections of sources until openPositions. A section that is
+// applied between two writes of the restore would be in some rows and not in others. A restore that
+// fails leaves the shard closed.
 func (r *restore) closePositions() error {
 	r.closed = true
 	return r.setPositions(dedup.RestoredPositions{Closed: true})
 }
 
-// openPositions sets the positions to those of the snapshot. A source that the snapshot does
-// not know, or whose partition was sought since, begins at its recorded start, and one that
-// is deleted has none.
+// openPositions sets the positions to those of PositionsAfter, which opens the shard for sources.
 func (r *restore) openPositions() error {
 	if !r.closed {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
-	// A source that had begun here before the shard was closed is in the catalog by now.
+	// The catalog now has every source that began here before the shard was closed.
 	if err := r.cfg.CatchUp(ctx); err != nil {
 		return fmt.Errorf("cannot read which sources there are: %w", err)
 	}
 	return r.setPositions(dedup.RestoredPositions{All: PositionsAfter(r.cfg.Catalog.View(), r.positions)})
 }
 
-// PositionsAfter returns the positions of a shard whose rows are those of a snapshot
-// with these positions, ascending.
+// PositionsAfter returns the positions of a shard, ascending, after a restore of a snapshot with these
+// positions. A partition that the snapshot lacks, or that was sought since, begins at its recorded
+// start. A deleted source has no positions.
 func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {
@@ -63,9 +62,8 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 	return all
 }
 
-// originOf returns the position that a partition of a source has in a shard whose snapshot has none for
-// it: the one that the source's backup has, if the source was made from one and not sought since, or the
-// recorded start.
+// originOf returns the position of a partition that the snapshot lacks. If the source was made from a
+// backup and not sought since, that is the position of the backup; otherwise the recorded start.
 func originOf(source catalog.Source, partition uint32, known map[dedup.PositionKey]dedup.Checkpoint) dedup.Checkpoint {
 	p := source.Partitions[partition]
 	at, there := known[dedup.PositionKey{Source: source.Origin, Partition: partition}]
@@ -75,7 +73,7 @@ func originOf(source catalog.Source, partition uint32, known map[dedup.PositionK
 	return dedup.Checkpoint{At: p.Start}
 }
 
-// setPositions writes the shard's positions, after all writes of the restore so far.
+// setPositions writes the shard's positions. All writes so far must have ended.
 func (r *restore) setPositions(p dedup.RestoredPositions) error {
 	r.seq++
 	id := dedup.ByRestorePositions(r.seq, p)

@@ -30,75 +30,71 @@ import (
 )
 
 const (
-	// restoreOpsMax is the rows of one write of a restore: as much as a client may
-	// send at once.
+	// restoreOpsMax bounds the rows of one write of a restore: as many as a client may send at once.
 	restoreOpsMax = 10_000
-	// restoreInFlightMax keeps the group's log busy while the next rows are read,
-	// and leaves most of the queue to others.
+	// restoreInFlightMax keeps the group's log busy while the restore reads the next rows, and leaves
+	// most of the queue to others.
 	restoreInFlightMax = 4
-	// restoreTryTimeout bounds one try of a write of a restore. Its repeats have its
-	// number, so it may be repeated whatever became of it.
+	// restoreTryTimeout bounds one try of a write. Its repeats have its number, so the restore may
+	// repeat it whatever its outcome.
 	restoreTryTimeout = 10 * time.Second
-	// restoreWindow is how many numbers may be in flight: as many as the window in
-	// which a shard remembers the requests of a producer. Behind a window of them the
-	// next one waits for all.
+	// restoreWindow bounds the numbers in flight to the window in which a shard remembers the requests
+	// of a producer. After each window, the restore waits for all its writes.
 	restoreWindow = 64
-	// restoreAheadMax bounds how far the clock of the node of an earlier restore can
-	// have been ahead.
+	// restoreAheadMax bounds how far ahead the clock of an earlier restore's node can have been.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
 	// restoreFolloweesMax bounds the followees of one write.
 	restoreFolloweesMax = 20_000
 	// restorePostsMax bounds the posts in the outboxes of one write.
 	restorePostsMax = 50_000
-	// restoreReadTimeout bounds the reads that look at what is there.
+	// restoreReadTimeout bounds a read of the shard's present state.
 	restoreReadTimeout = 30 * time.Second
 )
 
 // ErrNotEmpty is returned by Shard for a shard that has rows, outboxes or members.
 var ErrNotEmpty = errors.New("the shard has rows, outboxes or members")
 
-// ErrBadSnapshot is returned by Shard for a stream that is no whole
-// snapshot of a shard of that keyspace. Rows before the fault may have been
-// written.
+// ErrBadSnapshot is returned by Shard for a stream that is not a whole snapshot of a shard of that
+// keyspace. Rows before the fault may have been written.
 var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 
-// ErrRestoredOther is returned by Shard when the shard's digest is not the
-// snapshot's: something else wrote to it meanwhile.
+// ErrRestoredOther is returned by Shard if the shard's digest is not the snapshot's, because something
+// else wrote to the shard meanwhile.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 
-// ErrOtherRestore is returned by Shard when another restore of the shard began
-// later: from then on the shard takes none of this one's writes.
+// ErrOtherRestore is returned by Shard if another restore of the shard began later. From then on, the
+// shard refuses the writes of this one.
 var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
-// Options says how a shard is restored.
+// Options are the options of Shard.
 type Options struct {
-	Force bool // deletes the rows, outboxes and members that are there first
-	// Columns has the names of the snapshot's columns at their numbers, "" for a column that
-	// was dropped, whose counts are left out. Counts go to the columns of these names. nil
-	// says that the columns of the snapshot are those of the keyspace.
+	Force bool // first delete the shard's rows, outboxes and members
+	// Columns has the names of the snapshot's columns by number, or "" for a dropped column, whose counts
+	// are left out. Counts go to the keyspace's columns of these names. nil means that the snapshot has
+	// the keyspace's columns.
 	Columns []string
 }
 
-// Node is what a restore needs of the node that runs it.
+// Node gives a restore access to the shard, through the node that runs it.
 type Node interface {
-	// Write applies w to the shard, on whatever node leads it, or returns why not.
+	// Write applies w on the node that leads the shard, or returns an error.
 	Write(w *Write) error
-	// WritePositions sets the positions of sources of the shard, likewise.
+	// WritePositions sets the shard's positions of sources, likewise.
 	WritePositions(id dedup.RequestID, deadline time.Time) error
-	// Rows returns the ids of some rows of a table of the shard, in order from a key on:
-	// none if there are no more.
+	// Rows returns the ids of the next rows of a table of the shard, in order from a key on, or none if
+	// there are no more.
 	Rows(ctx context.Context, table raftfsm.Table, from uint64) ([]uint64, error)
-	// Leader describes the replica that leads the shard. ErrNoLeader is returned if none does.
+	// Leader describes the replica that leads the shard, or returns errs.ErrNoLeader.
 	Leader(ctx context.Context) (State, error)
-	// BoardEnd returns the most that cursors can be.
+	// BoardEnd returns the greatest valid cursors.
 	BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, error)
 }
 
-// State is what a replica holds.
+// State summarizes the state of a replica.
 type State struct {
 	Rows     uint64
 	Outboxes uint64 // authors with an outbox
-	Members  uint64 // of all rows, also of those without counts, which are no rows
+	Members  uint64 // of all sets, including those of ids without counts
 	Digest   string // 16 hex digits
 }
 
@@ -112,7 +108,7 @@ type Write struct {
 	Outbox   []outbox.Op
 	Deadline time.Time
 
-	Refused bool // the answer: an op was refused
+	Refused bool // set by Node.Write: the shard refused an op
 }
 
 // Config configures Shard. Every field must be set.
@@ -126,22 +122,20 @@ type Config struct {
 	Draining *atomic.Bool                // the node is stopping
 }
 
-// Shard sets the rows of a shard to those of a snapshot that OpenSnapshot
-// gave, through the log, as any write: replicas and crashes need nothing of their
-// own, and a second run, with force, ends what a first one left. The shard must
-// be empty, or force deletes its rows first. It waits for leaders until ctx ends.
-// What the shard remembered of requests is forgotten first and not restored: the rows
-// know nothing of them. The board is restored before
-// the shards of unread numbers, whose cursors are bounded by it.
+// Shard sets the rows of a shard to those of a snapshot of OpenSnapshot. It writes them through the log
+// like any write, so replicas and crashes need no special care, and a second run, with Force,
+// completes a first one. The shard must be empty, unless Force deletes its rows first. Shard waits for
+// leaders until ctx ends. The shard first forgets the requests that it remembers, and the restore
+// brings none back: the restored rows do not reflect them. Restore the board before the shards of
+// unread numbers, because it bounds their cursors.
 //
-// Each write has a number (raftfsm.ByRestore) that its repeats share, so a copy that
-// comes late, from this restore or one before it, changes nothing. The numbers are the
-// time in nanoseconds when the restore began and what follows it: a restore has higher
-// ones than all before it.
+// Each write has a number (dedup.ByRestore) that its repeats share. So a late copy, from this restore or
+// an earlier one, changes nothing. The numbers count up from the time in nanoseconds at which the
+// restore began, so those of a later restore are greater.
 //
-// raft's own Restore is not used: it gives the leader the new state before any
-// other has agreed. A leader that dies then comes back with entries that the
-// others do not have and that raft does not take from it.
+// Shard does not use raft's own Restore, which gives the leader the new state before any other voter has
+// agreed. If that leader dies, it returns with entries that the others lack and that raft does not
+// take from it.
 func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
 	r := &restore{
 		cfg: cfg, ctx: ctx, route: cfg.Keyspace.Route(),
@@ -186,42 +180,42 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	return facts, r.openPositions()
 }
 
-// restore is one shard's restore under way. page and flush are one goroutine's;
-// each write has one of its own, which ends with ctx and is waited for by flush.
+// restore is a running restore of one shard. The goroutine of Shard owns it, except cfg, ctx and mu. Each
+// write in flight has a goroutine of its own, which ends with ctx; flush waits for it.
 type restore struct {
 	cfg   Config
 	ctx   context.Context
 	route keyspace.Route
 
-	places    []int                     // of each column of the snapshot: its number here, or leftOut
-	end       *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
+	places    []int                     // by column of the snapshot: its number here, or leftOut
+	end       *[engine.ColumnsMax]int64 // bounds the cursors; nil before the first row of them
 	positions []dedup.PositionRecord    // of the snapshot
-	// positionsDigest is what positions contribute to the snapshot's digest.
+	// positionsDigest is the part of positions in the snapshot's digest.
 	positionsDigest uint64
 	closed          bool                  // the shard applies no section of a source
-	changed         raftfsm.SnapshotFacts // what the shard is to hold less what the snapshot does
+	changed         raftfsm.SnapshotFacts // the expected state of the shard minus that of the snapshot
 
-	seq     uint64 // of the last write
-	sent    int    // writes
+	seq     uint64 // number of the last write
+	sent    int    // number of writes sent
 	next    batch
 	slots   chan struct{} // a token for each write in flight
 	writing sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
-		failed error // the first write's that did
+		failed error // of the first write that failed
 	}
 }
 
 // batch is the next write of a restore.
 type batch struct {
-	Write                   // the cells of its ops are in one array
-	cells     []engine.Cell // that array
-	followees int           // of Feeds
-	posts     int           // of Outbox
+	Write                   // its ops share the memory of cells
+	cells     []engine.Cell // of all ops
+	followees int           // number in Feeds
+	posts     int           // number in Outbox
 }
 
-// add adds an op, and writes once there are enough.
+// add adds an op to the next write, and sends the write once it is full.
 func (r *restore) add(table raftfsm.Table, op engine.Op) error {
 	if table != r.next.Table && len(r.next.Ops) > 0 {
 		if err := r.send(); err != nil {
@@ -236,7 +230,7 @@ func (r *restore) add(table raftfsm.Table, op engine.Op) error {
 	return r.send()
 }
 
-// send begins to write what was added. It returns why an earlier write failed.
+// send starts the next write. It returns the error of an earlier write.
 func (r *restore) send() error {
 	select {
 	case r.slots <- struct{}{}:
@@ -249,7 +243,7 @@ func (r *restore) send() error {
 	r.seq++
 	r.next.ID = dedup.ByRestore(r.seq, false)
 	next := r.next
-	r.next = batch{} // it is the write's, from now on
+	r.next = batch{} // the goroutine owns the old one now
 	r.writing.Go(func() {
 		defer func() { <-r.slots }()
 		if err := r.write(next); err != nil {
@@ -269,9 +263,9 @@ func (r *restore) failed() error {
 	return r.mu.failed
 }
 
-// begin has the shard forget the requests of clients, and refuse the writes of all
-// restores before this one. op changes nothing of a shard that is empty. If its number
-// is not above theirs, the clock of a node was ahead, and it begins further ahead.
+// begin makes the shard forget the requests of clients, and refuse the writes of all earlier restores. op
+// must not change an empty shard. If the number of op is not greater than theirs, the clock of an
+// earlier node was ahead; begin then tries greater numbers.
 func (r *restore) begin(op batch) error {
 	for step := time.Minute; ; step *= 2 {
 		op.ID = dedup.ByRestore(r.seq, true)
@@ -283,7 +277,7 @@ func (r *restore) begin(op batch) error {
 	}
 }
 
-// write repeats a write, under its number, until it is done.
+// write repeats a write, with the same number, until it succeeds or fails for good.
 func (r *restore) write(next batch) error {
 	return r.repeat(func(deadline time.Time) error {
 		w := next.Write
@@ -310,8 +304,8 @@ func (r *restore) repeat(try func(deadline time.Time) error) (err error) {
 	return err
 }
 
-// mayTryAgain reports whether a write that failed so may be repeated: it was not applied, or
-// its repeat will not be.
+// mayTryAgain reports whether a write that failed with err may be repeated: the shard did not apply it, or
+// will not apply its repeat.
 func mayTryAgain(err error) bool {
 	for _, passing := range []error{errs.ErrOutcomeUnknown, errs.ErrNoLeader, errs.ErrDraining, errs.ErrOverloaded} {
 		if errors.Is(err, passing) {
@@ -321,7 +315,7 @@ func mayTryAgain(err error) bool {
 	return false
 }
 
-// flush writes what is left, waits for all writes, and returns why one failed.
+// flush sends the next write, waits for all writes, and returns the error of one.
 func (r *restore) flush() error {
 	var err error
 	if len(r.next.Ops) > 0 {
@@ -331,7 +325,8 @@ func (r *restore) flush() error {
 	return errors.Join(r.failed(), err)
 }
 
-// empty sees to it that the shard has no rows and that sources add none, and begins.
+// empty begins the restore: it empties the shard, and stops the sources from adding rows. Without force
+// it returns ErrNotEmpty for a shard that is not empty.
 func (r *restore) empty(force bool) error {
 	if !r.takesPositions() {
 		return r.clear(force)
@@ -401,15 +396,14 @@ func (r *restore) emptyTable(table raftfsm.Table) error {
 	}
 }
 
-// rowsFrom returns the ids of the next rows from a key on.
+// rowsFrom is Node.Rows with a timeout.
 func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
 	return r.cfg.Node.Rows(ctx, table, key)
 }
 
-// check holds the shard's digest against the snapshot's, where it is led, before a source
-// changes it.
+// check compares the leader's digest and rows with the snapshot's, before a source may change them.
 func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	led, err := r.leader()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/countd/countd/shard/keyspace"
 )
 
-// leftOut is the place of a column of a snapshot that was dropped before it was taken.
+// leftOut is the place of a column that was dropped before the snapshot.
 const leftOut = -1
 
-// placesOf returns the numbers that columns of a snapshot, by number, have in a keyspace.
+// placesOf returns the number in the keyspace of each column of a snapshot.
 func placesOf(k *keyspace.Keyspace, names []string) ([]int, error) {
 	if len(names) > engine.ColumnsMax {
 		return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
@@ -21,7 +21,7 @@ func placesOf(k *keyspace.Keyspace, names []string) ([]int, error) {
 	if names == nil {
 		names = k.Columns
 		if i := slices.Index(names, ""); i >= 0 {
-			names = names[:i] // what a snapshot has from there on may be of another meaning
+			names = names[:i] // later columns of the snapshot may have another meaning
 		}
 	}
 	places := make([]int, len(names))
@@ -84,7 +84,7 @@ func (r *restore) counts(p *engine.Page) error {
 	return nil
 }
 
-// cellsOf returns the counts of a row that are not 0, in memory of the next write.
+// cellsOf returns the counts of a row that are not 0, in the memory of the next write.
 func (r *restore) cellsOf(row []int64) []engine.Cell {
 	first := len(r.next.cells)
 	for column, count := range row {
@@ -95,13 +95,12 @@ func (r *restore) cellsOf(row []int64) []engine.Cell {
 	return r.next.cells[first:len(r.next.cells):len(r.next.cells)]
 }
 
-// hasColumn is the error of a row with a column that has no place.
+// hasColumn returns the error of a row with a column that has no place.
 func (r *restore) hasColumn(key uint64, column int) error {
 	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.cfg.Shard, key), column, len(r.places), r.cfg.Keyspace.Name)
 }
 
-// page adds rows to the next writes, each count to the column of its number. The page is
-// read only until it returns.
+// page adds rows to the next writes, each count in the column of its number. It does not keep the page.
 func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
 	if table == raftfsm.TableCounts {
@@ -120,7 +119,7 @@ func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 		}
 		cells := r.cellsOf(row)
 		if len(cells) == 0 {
-			continue // its cursors were all left out
+			continue // all its cursors were left out
 		}
 		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
 			return err
