@@ -66,7 +66,7 @@ type Config struct {
 	OutboxKeep time.Duration
 	OutboxMax  int
 	// MembersDir is the directory of sets of members; "" for Dir with the suffix -members. MembersMemory
-	// bounds the memory for them in bytes; 0 for the default of package members.
+	// bounds the memory for them in bytes; 0 for members.MemoryBytesDefault.
 	MembersDir    string
 	MembersMemory uint64
 	// Opened records the groups of which this node has a replica, so that Open refuses to begin again if
