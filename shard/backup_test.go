@@ -102,8 +102,8 @@ func TestCloseBesideABackup(t *testing.T) {
 	mustDo(t, s.Close())
 }
 
-// What is backed up from one cluster is, restored through any node of another,
-// the same on all its replicas: also over rows that are there, with force alone.
+// A backup of one cluster, restored through any node of another, is the same on all replicas there.
+// Only with Force does it replace existing rows.
 func TestBackupIsRestoredElsewhere(t *testing.T) {
 	t.Parallel()
 	from := openMembers(t, 1)
@@ -200,7 +200,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// Every node hears what all of them say; the marks of replicas agree.
+// Every node gets the reports of all nodes, and the marks of replicas agree.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

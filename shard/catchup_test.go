@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// What is made through one node is known, at once, at the others, unless it was
-// answered late because they did not say so in time.
+// The other nodes know a new keyspace once the creation is answered, unless the answer came late
+// because they did not confirm in time.
 func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -234,8 +234,8 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	}
 }
 
-// A shard moves from one node to another while it is written to: nothing is
-// lost, the old replica is deleted and the new one has what the others have.
+// A shard moves from one node to another during writes. Nothing is lost, the old replica is deleted,
+// and the new one has the state of the others.
 func TestReplicaMoves(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// What a scrape of each node says of its groups and of the others.
+// A scrape of each node reports its groups and the other nodes.
 func TestMetricsOfTheCluster(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -119,7 +119,7 @@ func TestMetricsOfRoom(t *testing.T) {
 	}
 }
 
-// awaitMetrics waits until the metrics say what they should.
+// awaitMetrics waits until holds accepts the metrics.
 func awaitMetrics(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	end := time.Now().Add(eventuallyMax)

@@ -83,7 +83,7 @@ func TestMisfitIsReported(t *testing.T) {
 	}
 }
 
-// What is advised is never worse than the layout as it is.
+// The advised layout never fits fewer ids than the present one.
 func TestMisfitsAreCounted(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -470,8 +470,8 @@ func TestDamagedColdRows(t *testing.T) {
 	}
 }
 
-// Near the memory limit rows leave memory whatever their age, of all shards alike and
-// the least ids first, and stop when there is room.
+// Near the memory limit, rows of any age leave memory, from all shards alike and the least ids first,
+// until memory suffices.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {
 	t.Parallel()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)

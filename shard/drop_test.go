@@ -215,8 +215,8 @@ func TestDropUnderLoad(t *testing.T) {
 	}
 }
 
-// A node that was down while a keyspace was dropped opens what its own, older catalog
-// names, and deletes it once it has heard. It forgets at its next start that there was one.
+// A node that was down during a drop opens the replicas that its older catalog names, and deletes them
+// once it learns of the drop. At its next start it forgets that they existed.
 func TestDropWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -323,8 +323,7 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	checkDisk("those that were just asked for stay", spilled, spilled)
 }
 
-// What is too much in memory leaves it at once, also of feeds for which nobody has asked
-// since the node was started.
+// Feeds leave memory at once if it is too full, even feeds that nobody has read since the start.
 func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

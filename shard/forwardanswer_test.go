@@ -86,8 +86,8 @@ func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 	}
 }
 
-// What became of a part that was not sent is known, also if its deadline comes before the
-// try or in the midst of it.
+// The outcome of a part that was not sent is known, even if its deadline passes before or during the
+// try.
 func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2)

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// A shard that was asked again, as its answer was lost, and had applied its part makes
-// the request a repeat: its rows are those of now. What another copy applied does not.
+// If a shard's answer is lost and the node proposes the part again, the request is a repeat, and its
+// rows are the present ones. A part that another copy applied does not make it a repeat.
 func TestLostAnswersMakeARepeat(t *testing.T) {
 	t.Parallel()
 	const shards = 4

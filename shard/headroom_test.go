@@ -18,13 +18,12 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// holdHeadroom stops a node's own checks of its room: the test decides from here on what
-// is full.
+// holdHeadroom stops a node's own checks of memory and disk. From then on the test decides what is full.
 func holdHeadroom(n *Node) {
 	n.headroom.Close()
 }
 
-// A new node without room is not added to its catalog, and the error names what it lacks.
+// A new node with a full disk is not added to its catalog, and the error names what it lacks.
 func TestOpenOnAFullDisk(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.DiskReserve = 1 << 60
@@ -49,8 +48,7 @@ func TestLeastMemoryLimit(t *testing.T) {
 	}
 }
 
-// What is reserved for a snapshot covers it, and a group without as much room
-// puts it off and goes on.
+// The reserved space covers a snapshot. A group without that space postpones the snapshot and goes on.
 func TestSnapshotWithoutRoom(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -90,8 +88,8 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1))
 }
 
-// What a full node still does: it counts on rows that are there, deletes, and
-// answers reads; and nothing that it refuses is applied.
+// A full node still counts in existing rows, deletes rows, and answers reads. It applies nothing that it
+// refuses.
 func TestFullNode(t *testing.T) {
 	n, err := Open(Config{
 		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",

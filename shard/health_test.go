@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Health has the leader of each local group and what is full. Without a majority it has
-// no leaders.
+// Health has the leader of each local group, and which resources are full. Without a majority it has no
+// leaders.
 func TestHealth(t *testing.T) {
 	all := openMembers(t, 3)
 	n := all[0]

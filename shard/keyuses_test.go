@@ -128,8 +128,8 @@ func TestKeyOnShardsWhoseLogsAreFarApart(t *testing.T) {
 	}
 }
 
-// Uses of a key whose ops are on other keyspaces than its judge are told apart by the judge's
-// log, also where the logs of the ops stand still, and another body applies nothing anywhere.
+// The judge's log distinguishes uses of a key, even if the ops are on other keyspaces whose logs stand
+// still. A second body under the key applies nothing anywhere.
 func TestKeyThatAnotherKeyspaceJudges(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// What the shards remember of requests, summed, and what they had no room for.
+// The metrics sum the requests that the shards remember, and those that exceeded the limit.
 func TestMetricsOfTheMemory(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})

@@ -1,8 +1,7 @@
 //go:build !race
 
-// Not with the race detector: raft takes a peer's new address under a lock, beside
-// a reader without it (v1.8.0, replication.go, updateLastAppended). What that reads
-// is the peer's id, which stays the same.
+// Not with the race detector: raft changes a peer's address under a lock, but reads the peer without it
+// (v1.8.0, replication.go, updateLastAppended). That reader uses only the id, which never changes.
 
 package shard
 
@@ -15,9 +14,9 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// A node that is started at another address is found there by what the living say,
-// though the catalog names the old one: it serves again, the catalog learns the new
-// address, and so do the configurations of its groups. Also when all nodes move.
+// Gossip finds a node that starts at another address, although the catalog has the old one. The node
+// serves again, and the catalog and the configurations of its groups learn the new address. This holds
+// even if all nodes move.
 func TestMovedNodesAreFound(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -32,9 +32,8 @@ func BenchmarkNodeWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkNodeWriteOnce measures what it costs that a request is applied once
-// however often it comes: the same requests without an identity, numbered by
-// their producer, and under a key.
+// BenchmarkNodeWriteOnce measures the cost of applying a request once: the same requests without an
+// identity, by a producer's numbers, and under a key.
 func BenchmarkNodeWriteOnce(b *testing.B) {
 	for _, c := range []struct{ callers, ops int }{{64, 1}, {64, 100}} {
 		for _, id := range []string{"none", "producer", "key"} {
@@ -73,8 +72,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 	b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 }
 
-// cpuTime is what this process has used, which a busy machine changes less than
-// the time that goes by.
+// cpuTime returns the CPU time of this process. A busy machine changes it less than the elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

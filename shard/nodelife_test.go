@@ -138,9 +138,9 @@ func TestOpenUndoesWhatItStarted(t *testing.T) {
 	}
 }
 
-// Close: 1. refuses requests first; 2. waits for the node's loops, then closes the shards'
-// groups, the catalog's, what serves other nodes, what asks them, then log and port; 3.
-// leaves no goroutine and no lock.
+// Close: 1. refuses requests first; 2. waits for the node's loops, then closes the shards' groups, the
+// catalog's group, the server of calls, the calls to other nodes, then log and port; 3. leaves no
+// goroutine and no lock.
 func TestNodeClosesInOrder(t *testing.T) {
 	before := goroutinesOf()
 	dir := t.TempDir()

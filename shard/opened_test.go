@@ -176,7 +176,7 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 	}
 }
 
-// What a crash leaves of a log that was being made has promised nothing.
+// A log that a crash left half made has promised nothing, so the replica begins again.
 func TestUnrecordedLogBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]func(log string) error{
@@ -210,7 +210,7 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 	}
 }
 
-// dropFromLog deletes what the log of a closed node has of a replica.
+// dropFromLog deletes a replica's entries from the log of a closed node.
 func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
 	t.Helper()
 	l, err := raftstore.Open(filepath.Join(dir, storage.NodeLogDir), raftstore.Options{})

@@ -23,8 +23,8 @@ func (a *asks) Still() error {
 	return nil
 }
 
-// TestPermissionIsAskedAtEachTry checks that a write which waits for a leader is not proposed
-// once its permission is refused, and that the shards which applied their part before are told.
+// TestPermissionIsAskedAtEachTry checks that a write that waits for a leader is not proposed once its
+// permission is refused, and that the error names the shards that had applied their part.
 func TestPermissionIsAskedAtEachTry(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})

@@ -29,9 +29,9 @@ func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 	return leader, r
 }
 
-// TestLeaderWhoseStateLagsSaysWhatIsCommitted has a leader confirm its place while
-// its state machine is behind its log, as that of a follower need not be. Who has
-// read there must find the same everywhere from then on.
+// TestLeaderWhoseStateLagsSaysWhatIsCommitted makes a leader confirm its index while its state machine is
+// behind its log and that of a follower is not. After a read on the follower, every later read must
+// find the same.
 func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -50,8 +50,8 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	}
 }
 
-// A leader proves its place together with the one that asks it, if that is another
-// voter in no later term and two are a majority; and says nothing otherwise.
+// A leader and the asker together prove the leader's index if the asker is another voter in no later
+// term and two are a majority. Otherwise the leader returns no index.
 func TestStandingIsProvedWithTheAsker(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

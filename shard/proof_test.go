@@ -88,8 +88,7 @@ func TestProveTerm(t *testing.T) {
 	}
 }
 
-// A leader that was replaced without knowing it tells nobody that it is not a member, and
-// sends no backup.
+// A leader that was replaced without knowing it tells no replica that it is gone, and sends no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))

@@ -78,8 +78,8 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 	}
 }
 
-// What a reader has given up is still on its way, and has ids of its own: the
-// reader's are those of another request by then.
+// A call that a read gave up may still run. It must have its own copy of the ids, because another request
+// reuses those of the read.
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

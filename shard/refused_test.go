@@ -42,8 +42,8 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	}
 }
 
-// A repeat of a write in which some ops overflowed reports, for each shard, what that
-// still remembers: nothing if only some of its ops overflowed.
+// A repeat of a write with overflows reports, for each shard, what the shard still remembers: nothing if
+// only some of its ops overflowed.
 func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
@@ -118,8 +118,8 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 	}
 }
 
-// An error that names what was applied does not name ops that overflowed, the
-// first time and when the write is repeated.
+// A PartialError does not name ops that overflowed as applied, neither for the first write nor for its
+// repeat.
 func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)

@@ -12,8 +12,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// openCuttable opens three nodes. The function that it returns ends what two of them, by
-// their number, say to each other.
+// openCuttable opens three nodes. cut cuts the connections between two of them, by number.
 func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	t.Helper()
 	var configs []Config
@@ -79,7 +78,7 @@ func TestWritesGoThroughAThirdNode(t *testing.T) {
 	}
 }
 
-// What became of a relayed call reads for its caller as if it had called itself.
+// The error of a relayed call means the same to its caller as that of a direct call.
 func TestRelayedCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -63,7 +63,7 @@ func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 	}
 }
 
-// What a node without keyspaces waits for is never 0 nodes, nor fewer than there are.
+// A node without keyspaces never reports that it waits for 0 nodes, or for fewer than there are.
 func TestWaitsToBeginNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -61,8 +61,8 @@ func (m *coldMember) mustNameCold() {
 	})
 }
 
-// coldCluster returns three nodes with replicas of a shard, most rows of which are cold
-// on all of them. The first node leads it.
+// coldCluster returns three nodes with replicas of a shard. Most of its rows are cold on all of them. The
+// first node leads it.
 func coldCluster(t *testing.T) []*coldMember {
 	t.Helper()
 	all := make([]*coldMember, 3)
@@ -91,8 +91,8 @@ func coldCluster(t *testing.T) []*coldMember {
 	return all
 }
 
-// mustBeRepaired waits until a member has another replica than the one that was damaged,
-// and holds it to what the others have, on disk too.
+// mustBeRepaired waits until a member has replaced its damaged replica, and compares the new one with the
+// others, on disk too.
 func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *localReplica) {
 	t.Helper()
 	eventually(t, "another replica is there", func() bool {
@@ -217,8 +217,8 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	checkCold(t, m.Node, ks, 1)
 }
 
-// A leader that cannot read the sets of the snapshot that a follower needs hands over and is
-// repaired. The follower gets what it needs from another.
+// A leader that cannot read the sets of a snapshot for a follower hands the group over and is repaired.
+// The follower gets a snapshot of another replica.
 func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -278,8 +278,8 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
 
-// If all replicas have lost the same rows, no repair happens: readable rows are served,
-// nothing is answered wrong, and each replica keeps what it has.
+// If all replicas have lost the same rows, nothing is repaired. The nodes serve the readable rows, answer
+// nothing wrong, and keep their replicas.
 func TestNothingToRepairFrom(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -328,9 +328,8 @@ func TestNothingToRepairFrom(t *testing.T) {
 	mustWrite(t, all[1].Node, all[1].Keyspace("posts"), addTo(coldID(coldTestRows-1), 0, 1))
 }
 
-// A repair that is cut short leaves what there was; one that ends with the process
-// between the snapshot and opening it is whole at the next start, and loses nothing of
-// the log that the replica has acknowledged.
+// An interrupted repair leaves the replica as it was. If the process ends between the snapshot and its
+// opening, the repair is complete at the next start, and loses no acknowledged entry of the log.
 func TestRepairOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -367,8 +366,8 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
 
-// A node without a replica reads and writes cold rows of others. What needs none is
-// answered without waiting for what does.
+// A node without a replica reads and writes cold rows of other nodes. Requests that need no cold row do
+// not wait for those that do.
 func TestColdRowsOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)

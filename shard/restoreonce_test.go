@@ -100,7 +100,7 @@ func givenUp(t *testing.T, n *Node, number uint32, restore func(context.Context)
 	}
 }
 
-// filledNode has shards of all kinds, each with what some clients wrote.
+// filledNode returns a node with shards of all kinds, each with writes of some clients.
 func filledNode(t *testing.T) *Node {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

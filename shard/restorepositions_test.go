@@ -39,8 +39,8 @@ func (w watched) Write(write *restore.Write) error {
 	return w.restoring.Write(write)
 }
 
-// From before a restore empties a shard until the shard is found to hold what was restored, it
-// applies no section of a source. What comes after the backup is then read again, once.
+// A shard applies no section of a source from before the restore empties it until the restore has checked
+// it. The source then reads the messages after the backup again, once.
 func TestRestoreClosesPositions(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]

@@ -18,8 +18,8 @@ func (m *memoryRecord) fail(err error) {
 	m.err = err
 }
 
-// A keyspace is created, a replica opened again, and a keyspace dropped, while the disk is full or
-// no file descriptor is left. The node goes on, and does each once it has what it lacked.
+// While the disk is full or no file descriptor is left, a keyspace is created, a replica reopened, and a
+// keyspace dropped. The node goes on, and completes each step once it has the resource again.
 func TestReplicasOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"disk": syscall.ENOSPC, "descriptors": syscall.EMFILE} {

@@ -16,8 +16,8 @@ import (
 
 func noPause(int) error { return nil }
 
-// A flipped bit in a block that nobody reads is found by a pass, told, and the replica is
-// made whole from another. A pass over what is whole finds nothing.
+// A pass finds and reports a flipped bit in a block that nobody reads, and the node repairs the replica
+// from another. A pass over intact rows finds nothing.
 func TestScrubFindsDamage(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -118,7 +118,7 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 	}
 }
 
-// What another node is told of a damaged row is why, and nothing behind that.
+// The answer for a damaged row is its error, with no rows after it.
 func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 	t.Parallel()
 	n := openDamagedNode(t)

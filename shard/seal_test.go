@@ -81,9 +81,9 @@ func TestRowsAreSealed(t *testing.T) {
 	check(n, 2)
 }
 
-// What is packed: old rows of keyspaces whose ids have a time, once they rest, but for
-// those that are to leave memory; near the memory limit young ones too, also as a snapshot is
-// read: the node that took it had them packed for the same reason.
+// The node packs old, idle rows of keyspaces whose ids carry a time, except rows that will leave memory.
+// Near the memory limit it packs young rows too, even while it loads a snapshot: the node that took
+// the snapshot had packed them for the same reason.
 func TestWhatIsSealed(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}
@@ -145,7 +145,7 @@ func TestWhatIsSealed(t *testing.T) {
 	}
 }
 
-// The metrics of tiers tell each keyspace of counters apart.
+// The metrics of tiers have a value for each keyspace of counters.
 func TestTierMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

@@ -211,9 +211,9 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all[:2]) })
 }
 
-// What messages mean changes in a paused source whose shards are at one position. Then nothing
-// from before the change is applied: no section on its way, and no batch of a reader that has
-// the old configuration.
+// The meaning of messages changes while the source is paused and its shards are at one position. After
+// that, the shards apply nothing from before the change: no section in flight, and no batch of a reader
+// with the old configuration.
 func TestMeaningIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()
@@ -367,7 +367,7 @@ func TestPositionsBeforeKeyspaces(t *testing.T) {
 	early.Forget(t.Context(), s.Number)
 }
 
-// What a node does not know, it asks for before it refuses an op.
+// Before it refuses an op because of an unknown name, a node catches up with the catalog.
 func TestCheckAsksForTheCatalog(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
@@ -397,7 +397,7 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 	}
 }
 
-// Check tells a refused op that its shard has passed from one that it has not.
+// Check distinguishes a refused op that its shard has passed from one that it has not.
 func TestCheckOfPassedOps(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
@@ -433,8 +433,8 @@ func TestCheckOfPassedOps(t *testing.T) {
 	}
 }
 
-// No section of a deleted source is applied once the leader of the shard knows of the deletion, though
-// the shard was not told: it had no leader then, and a reader may know less.
+// Once the leader of a shard knows that a source was deleted, the shard applies none of its sections, even
+// if the deletion did not reach the shard: it had no leader then, and a reader may know less.
 func TestDeletedIsFenced(t *testing.T) {
 	t.Parallel()
 	all, ctx := openMembers(t, 3), t.Context()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// TestCallToASupersededLeaderEnds has a node that holds no replica call one that
-// does not answer. The call goes on while that node leads, and ends once another
-// says that it does.
+// TestCallToASupersededLeaderEnds makes a node without a replica call a node that does not answer. The call
+// goes on while that node leads, and ends once another node says that it leads.
 func TestCallToASupersededLeaderEnds(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

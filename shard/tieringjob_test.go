@@ -103,7 +103,7 @@ func TestColdOrders(t *testing.T) {
 	t.Error("no metric tells how long reads took")
 }
 
-// What cannot be meant, or done, begins nothing and says why.
+// An invalid or impossible order starts nothing and returns the reason.
 func TestColdOrdersThatAreRefused(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	fillHot(t, n, n.Keyspace("posts"))
@@ -151,8 +151,8 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	}
 }
 
-// What a deadline cuts off before all nodes were asked begins on none, and what is
-// stopped is stopped however little is left.
+// An order whose deadline passes before all nodes have answered begins on none. A stop takes effect however
+// little work is left.
 func TestColdOrderDeadline(t *testing.T) {
 	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)

@@ -141,9 +141,8 @@ func TestRestoreOfKinds(t *testing.T) {
 	}
 }
 
-// A restore sets cursors that are beyond the board back to its end, and leaves out those
-// of channels and dots that the board does not have: what is published and fired next
-// is new to everybody.
+// A restore sets cursors beyond the board back to its end, and leaves out those of channels and dots that
+// the board lacks. So later notices and firings are new to everybody.
 func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}

@@ -34,8 +34,8 @@ func TestTooFewDisks(t *testing.T) {
 	}
 }
 
-// A leader whose own disk has room takes writes while one follower's has none, and
-// refuses them while both have none.
+// A leader with free disk takes writes while the disk of one follower is full, and refuses them while both
+// are full.
 func TestMostVotersFull(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
@@ -64,8 +64,8 @@ func TestMostVotersFull(t *testing.T) {
 	eventually(t, "a write is taken", func() bool { return write() == nil })
 }
 
-// A node whose disk is full or hangs hands over what it leads to nodes with room, is given
-// nothing back, and passes on the writes of its clients meanwhile.
+// A node whose disk is full or hangs hands its groups over to nodes with free disk, gets none back, and
+// forwards the writes of its clients meanwhile.
 func TestUnfitDiskLeadsNothing(t *testing.T) {
 	all := openMembers(t, 3)
 	for _, n := range all {

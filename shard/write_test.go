@@ -352,9 +352,8 @@ func TestFateOfTries(t *testing.T) {
 	}
 }
 
-// Shards that do not fare alike: 1. the error is the worst of them; 2. applied
-// and unknown ids are in the order of the request, doubles kept; 3. that is
-// what the rows say.
+// If the outcomes of shards differ: 1. the error is the worst of them; 2. applied and unknown ids are in the
+// order of the request, with duplicates; 3. the rows agree with them.
 func TestShardsThatDoNotFareAlike(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
@@ -445,8 +444,8 @@ func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
 	}
 }
 
-// A write that is given up is the caller's again, with everything in it: what
-// the caller does with the memory must not reach the entry that is in flight.
+// The caller owns a write that was given up, and everything in it. A change of that memory must not reach the
+// entry in flight.
 func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
@@ -503,9 +502,8 @@ func TestWriteWithoutOps(t *testing.T) {
 	}
 }
 
-// A request that finds one of its groups full is refused as a whole: 1. no
-// PartialError; 2. no row changed; 3. no room stays taken in the other groups;
-// 4. with the same identity it is applied once there is room.
+// A full queue of one group refuses the whole request: 1. no PartialError; 2. no row changed; 3. no space
+// stays reserved in the other groups; 4. with the same identity it is applied once the queue has space.
 func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
