@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // Proxy stands between a node and its peers.
@@ -30,9 +32,7 @@ type Proxy struct {
 func New(t *testing.T, to string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	p := &Proxy{listener: listener, to: to}
 	p.mu.conns = make(map[net.Conn]struct{})
 	p.wg.Go(p.serve)

@@ -145,15 +145,15 @@ const rule = `
 	internal/days:
 
 	# What tests use: the built programs; no package beneath them.
-	internal/proctest: client
+	internal/proctest: client internal/must
 	# A server of Kafka's protocol that tests kill.
 	internal/testbroker/kafka:
 	# Clusters of them.
 	internal/clustertest: client internal/proctest
 	# A whole node in the process of a test.
-	internal/nodetest: admin api engine shard source sources
+	internal/nodetest: internal/must admin api engine shard source sources
 	# A cable between two nodes, to cut.
-	internal/cable:
+	internal/cable: internal/must
 	# Authorities of a test.
 	internal/pki/pkitest: internal/pki internal/must
 	# What every test demands.
@@ -168,7 +168,7 @@ const rule = `
 	engine/members/memberstest: engine/members
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
-	source/brokertest: source source/sink source/sink/sinktest internal/pki internal/pki/pkitest
+	source/brokertest: source source/sink source/sink/sinktest internal/must internal/pki internal/pki/pkitest
 	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.

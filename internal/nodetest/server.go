@@ -31,6 +31,7 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/sources"
@@ -87,9 +88,7 @@ func (s *Server) Renew() {
 		change(&cfg)
 	}
 	node, err := shard.Open(cfg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, err)
 	s.t.Cleanup(func() { s.within(node.Close) })
 	s.within(node.WaitReady)
 
@@ -102,9 +101,7 @@ func (s *Server) Renew() {
 			return nil, errors.New("a node of a test has no brokers")
 		}}),
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, err)
 	go func() { _ = server.Serve() }() // ends with Shutdown
 	s.t.Cleanup(func() { s.within(server.Shutdown) })
 

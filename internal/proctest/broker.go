@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // Server is a program of others that a test runs. It ends with the test.
@@ -34,9 +36,7 @@ func StartKafka(t testing.TB) *Server {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kafka")
 	sources, err := build(path, "internal/testbroker/kafka")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	note(t, sources)
 	addr := FreePorts(t, 1)[0]
 	_, port, _ := net.SplitHostPort(addr)

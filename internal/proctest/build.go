@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // logStoreEnv sets the log store of nodes whose test sets none (make e2e-boltdb).
@@ -87,9 +89,7 @@ func note(t testing.TB, sources []string) {
 	_ = os.Getenv(logStoreEnv)
 	for _, source := range sources {
 		f, err := os.Open(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		f.Close()
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 const (
@@ -262,15 +264,11 @@ func FreePorts(t testing.TB, count int) []string {
 func takePorts(t testing.TB) {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("countd-test-ports-%d", os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(dir, 0o700))
 	const blocks = (portsHigh - portsLow) / portsInBlock
 	for _, block := range rand.Perm(blocks) {
 		lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(block)), os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 			lock.Close()
 			continue

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // StartPostgres runs PostgreSQL with logical replication over a new cluster, whose superuser
@@ -21,16 +23,12 @@ func StartPostgres(t testing.TB) *Server {
 	}
 	bin := filepath.Dir(found[len(found)-1])
 	dir, err := os.MkdirTemp("", "countd-postgres-") // not below the test's own, which root alone may enter
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	as := &syscall.SysProcAttr{}
 	if os.Getuid() == 0 { // as which PostgreSQL refuses to run
 		as.Credential = userOf(t, "postgres")
-		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)))
 	}
 	data := filepath.Join(dir, "data")
 	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync")
@@ -54,16 +52,10 @@ func StartPostgres(t testing.TB) *Server {
 func userOf(t testing.TB, name string) *syscall.Credential {
 	t.Helper()
 	u, err := user.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }

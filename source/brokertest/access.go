@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
 	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/source"
@@ -79,7 +80,7 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 		if reason != "" {
 			r.Stalls(t, reason)
 		}
-		Eventually(t, "it does not go on", func() bool { return r.Status().Reason != "" })
+		must.Become(t, "it does not go on", func() bool { return r.Status().Reason != "" })
 		if reason := r.Status().Reason; strings.Contains(reason, Password) || strings.Contains(reason, wrong) {
 			t.Errorf("the reason has a password: %s", reason)
 		}
@@ -117,9 +118,7 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 func Documented(t *testing.T, expression string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/SOURCES.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	found := regexp.MustCompile(expression).FindSubmatch(text)
 	if found == nil {
 		t.Fatalf("docs/SOURCES.md has no %s", expression)

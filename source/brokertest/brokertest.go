@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -44,32 +45,29 @@ type Reader struct {
 func BrokerOf[B source.Broker](t testing.TB, config string, access source.Access, open func(*source.Config, source.Access) (B, error)) B {
 	t.Helper()
 	cfg, err := source.ParseConfig([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	b, err := open(cfg, access)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
+}
+
+// open returns the broker of a configuration. The caller closes it.
+func (q *Queue) open(t testing.TB, config string) (*source.Config, source.Broker) {
+	t.Helper()
+	cfg, err := source.ParseConfig([]byte(config))
+	must.Do(t, err)
+	access, err := q.Secrets.Access(cfg)
+	must.Do(t, err)
+	broker, err := q.Open(cfg, access)
+	must.Do(t, err)
+	return cfg, broker
 }
 
 // Start runs a runner of partition 0 until Stop or the end of the test.
 func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	t.Helper()
-	cfg, err := source.ParseConfig([]byte(q.Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	access, err := q.Secrets.Access(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	broker, err := q.Open(cfg, access)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg, broker := q.open(t, q.Config)
 	r := &Reader{Runner: source.NewRunner(source.RunnerConfig{Number: 1, Source: cfg, Broker: broker, Sink: c.Node()}), Broker: broker}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -83,20 +81,10 @@ func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	return r
 }
 
-// Eventually waits until a condition holds.
-func Eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never came to be that %s", what)
-		}
-	}
-}
-
 // Stalls waits until a reader is stalled for a reason.
 func (r *Reader) Stalls(t *testing.T, reason string) {
 	t.Helper()
-	Eventually(t, "it stalls: "+reason, func() bool {
+	must.Become(t, "it stalls: "+reason, func() bool {
 		s := r.Status()
 		return s.State == source.StateStalled && strings.Contains(s.Reason, reason)
 	})
@@ -105,7 +93,7 @@ func (r *Reader) Stalls(t *testing.T, reason string) {
 // Counts waits until row 1 has a sum and the reader is at the end.
 func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("row 1 is %d: %v, %+v", want, c.Sums(), r.Status()), func() bool {
+	must.Become(t, fmt.Sprintf("row 1 is %d: %v, %+v", want, c.Sums(), r.Status()), func() bool {
 		return c.Sums()[1] >= want
 	})
 	if got := c.Sums()[1]; got != want {
@@ -126,13 +114,9 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	}
 	b := BrokerOf(t, q.Config, source.Access{}, q.Open)
 	first, _, err := b.Bounds(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	r, err := b.Read(t.Context(), 0, first, source.Mark{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer r.Close()
 	for n := 0; n < messages; {
 		time.Sleep(50 * time.Millisecond) // the reader receives as much as it may
@@ -140,9 +124,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 			t.Fatalf("it holds %d MiB", held>>20)
 		}
 		got, err := r.Next(t.Context(), 10_000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if n += len(got.Messages); got.Bytes() > 2*source.FetchBytesMax {
 			t.Fatalf("a fetch has %d messages of %d MiB", len(got.Messages), got.Bytes()>>20)
 		}
@@ -151,9 +133,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	for i := range letters {
 		letters[i] = source.Letter{Source: "likes", Position: first, Reason: "a column was dropped", Op: fmt.Sprint(i), Value: []byte(large)}
 	}
-	if err := b.DeadLetter(t.Context(), letters); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.DeadLetter(t.Context(), letters))
 	written := 0
 	for _, letter := range q.Letters(t) {
 		if letter == large {
@@ -200,7 +180,7 @@ func Once(t *testing.T, q *Queue) {
 			t.Logf("the last reader: %+v", s)
 		}
 	})
-	Eventually(t, "the last message is counted", func() bool { return c.Sums()[1000] == 1 })
+	must.Become(t, "the last message is counted", func() bool { return c.Sums()[1000] == 1 })
 	for id, want := range total {
 		if got := c.Sums()[id]; got != want {
 			t.Errorf("row %d is %d, want %d", id, got, want)
@@ -210,7 +190,7 @@ func Once(t *testing.T, q *Queue) {
 	if !slices.Equal(letters, []string{"poison 1", "poison 2"}) {
 		t.Errorf("dead letters %q", letters)
 	}
-	Eventually(t, fmt.Sprintf("there is no lag: %+v", third.Status()), func() bool {
+	must.Become(t, fmt.Sprintf("there is no lag: %+v", third.Status()), func() bool {
 		s := third.Status()
 		lag, known := s.Lag()
 		return known && lag == 0 && s.State == source.StateRunning

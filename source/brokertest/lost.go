@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/source/sink"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -20,7 +21,7 @@ func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 		r := q.Start(t, c)
 		q.Write(t, slices.Repeat([]string{like}, messages)...)
 		r.Counts(t, c, want)
-		Eventually(t, "all shards have moved", func() bool { return c.At(c.Positions()[0]) })
+		must.Become(t, "all shards have moved", func() bool { return c.At(c.Positions()[0]) })
 		r.Stop()
 	}
 	count(3, 3)
@@ -37,7 +38,7 @@ func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	to := slices.MaxFunc(c.Positions(), sink.Position.Compare)
 	c.Seek(to)
 	r = q.Start(t, c)
-	Eventually(t, "it goes on after a seek", func() bool { return r.Status().State == "running" && c.Sums()[1] > 5 })
+	must.Become(t, "it goes on after a seek", func() bool { return r.Status().State == "running" && c.Sums()[1] > 5 })
 	r.Stop()
 }
 

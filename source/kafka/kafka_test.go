@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -125,7 +126,7 @@ func TestTransactions(t *testing.T) {
 	shards := sinktest.New(2, nil)
 	r := c.queue().Start(t, shards)
 	r.Counts(t, shards, 22)
-	brokertest.Eventually(t, "the position is the end", func() bool {
+	must.Become(t, "the position is the end", func() bool {
 		s := r.Status()
 		return s.Position == s.End && s.End.Lo == 8
 	})
@@ -167,7 +168,7 @@ func TestLostData(t *testing.T) {
 				q.Write(t, like, like)
 				r := q.Start(t, shards)
 				r.Counts(t, shards, 2)
-				brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 2}) })
+				must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 2}) })
 				if !running {
 					r.Stop()
 				}
@@ -275,7 +276,7 @@ func TestLargeLetters(t *testing.T) {
 		large = append(large, noise(i, 400_000))
 	}
 	r := start("large", "600000", large...)
-	brokertest.Eventually(t, "they are dead letters", func() bool { return shards.At(source.Position{Lo: 5}) })
+	must.Become(t, "they are dead letters", func() bool { return shards.At(source.Position{Lo: 5}) })
 	if got := c.PartitionInfo("large", 0).HighWatermark; got != 5 {
 		t.Errorf("%d dead letters", got)
 	}
@@ -413,7 +414,7 @@ func TestOpenTransaction(t *testing.T) {
 	}
 	shards := sinktest.New(1, nil)
 	r := c.queue().Start(t, shards)
-	brokertest.Eventually(t, "a message waits", func() bool {
+	must.Become(t, "a message waits", func() bool {
 		s := r.Status()
 		lag, known := s.Lag()
 		return known && lag == 1 && s.LagSeconds > 0
@@ -423,7 +424,7 @@ func TestOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Counts(t, shards, 5)
-	brokertest.Eventually(t, "it runs", func() bool {
+	must.Become(t, "it runs", func() bool {
 		s := r.Status()
 		lag, known := s.Lag()
 		return known && lag == 0 && s.LagSeconds == 0 && s.State == source.StateRunning
@@ -476,7 +477,7 @@ func TestRemovedMark(t *testing.T) {
 		r := q.Start(t, shards)
 		q.Write(t, like, like)
 		r.Counts(t, shards, 2*i+2)
-		brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 2)}) })
+		must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 2)}) })
 		r.Stop()
 		if err := c.DeleteRecords("likes", 0, 2*i+2); err != nil {
 			t.Fatal(err)

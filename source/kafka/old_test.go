@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -134,7 +135,7 @@ func (c *oldCluster) restart(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	brokertest.Eventually(t, what, holds)
+	must.Become(t, what, holds)
 }
 
 // TestOldKafka: messages of Apache Kafka 0.9 count once, though it is killed with SIGKILL.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
@@ -106,7 +107,7 @@ func TestOldDenial(t *testing.T) {
 	if err := b.mu.conn.Publish("forbidden", nil); err != nil {
 		t.Fatal(err)
 	}
-	brokertest.Eventually(t, "the server drops a request", func() bool {
+	must.Become(t, "the server drops a request", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.mu.denied != nil

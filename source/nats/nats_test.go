@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -47,7 +48,7 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 			for _, v := range values {
 				written++
 				id := strconv.Itoa(written) // one that is sent again is one
-				brokertest.Eventually(t, "a message is written", func() bool {
+				must.Become(t, "a message is written", func() bool {
 					_, err := js.Publish(t.Context(), "likes", []byte(v), jetstream.WithMsgID(id))
 					return err == nil
 				})
@@ -73,7 +74,7 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 
 func makeStream(t testing.TB, js jetstream.JetStream, name string, subjects ...string) {
 	t.Helper()
-	brokertest.Eventually(t, "there is a stream", func() bool {
+	must.Become(t, "there is a stream", func() bool {
 		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects, Duplicates: time.Minute})
 		return err == nil
 	})
@@ -125,7 +126,7 @@ func TestLostMessages(t *testing.T) {
 			q.Write(t, like, like)
 			r := q.Start(t, shards)
 			r.Counts(t, shards, 2)
-			brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 3}) })
+			must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 3}) })
 			r.Stop()
 			c.harm(t, js, q.Write)
 			r = q.Start(t, shards)
@@ -189,7 +190,7 @@ func TestRemovedMark(t *testing.T) {
 		r := q.Start(t, shards)
 		q.Write(t, like, like)
 		r.Counts(t, shards, int64(2*i+2))
-		brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 3)}) })
+		must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: uint64(2*i + 3)}) })
 		r.Stop()
 		stream, err := js.Stream(t.Context(), "LIKES")
 		if err == nil {
@@ -219,7 +220,7 @@ func TestServerThatLostMessages(t *testing.T) {
 	r.Stalls(t, "position 6 is beyond")
 	q.Write(t, like, like, like, like)
 	tries := r.Status().Errors["stalled"]
-	brokertest.Eventually(t, "it tries again", func() bool { return r.Status().Errors["stalled"] > tries+1 || shards.Sums()[1] != 5 })
+	must.Become(t, "it tries again", func() bool { return r.Status().Errors["stalled"] > tries+1 || shards.Sums()[1] != 5 })
 	if got := shards.Sums()[1]; got != 5 {
 		t.Errorf("row 1 is %d after messages were lost", got)
 	}
@@ -288,7 +289,7 @@ func TestClosedConnection(t *testing.T) {
 	if _, _, err := b.Bounds(t.Context(), 0); err != nil {
 		t.Fatalf("no other connection: %v", err)
 	}
-	brokertest.Eventually(t, "it fails", func() bool {
+	must.Become(t, "it fails", func() bool {
 		_, err := r.Next(t.Context(), 10)
 		return err != nil
 	})

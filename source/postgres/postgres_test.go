@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -67,7 +68,7 @@ func (db *database) exec(t *testing.T, sql string, args ...any) {
 // awaitFree waits until no connection reads a slot: the server releases it after a reader has closed.
 func (db *database) awaitFree(t *testing.T, slot string) {
 	t.Helper()
-	brokertest.Eventually(t, "the slot is free", func() bool {
+	must.Become(t, "the slot is free", func() bool {
 		free := false
 		db.do(t, func(c *pgx.Conn) error {
 			return c.QueryRow(t.Context(), "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&free)
@@ -163,7 +164,7 @@ func testTable(t *testing.T, db *database) {
 	db.exec(t, "UPDATE likes SET post_id = 1 WHERE id % 4 = 0")
 	db.exec(t, "DELETE FROM likes WHERE id % 7 = 0")
 	db.exec(t, "INSERT INTO likes (post_id, weight) VALUES (77, 1)") // the last one
-	brokertest.Eventually(t, "all is counted", func() bool { return c.Sums()[77] == 1 })
+	must.Become(t, "all is counted", func() bool { return c.Sums()[77] == 1 })
 	for id := range 5 {
 		var want int64
 		db.do(t, func(conn *pgx.Conn) error {
@@ -215,7 +216,7 @@ func testValues(t *testing.T, db *database) {
 	}{
 		{visible, r1, "sum(n) FILTER (WHERE visible)"}, {shown, r2, "sum(more) FILTER (WHERE NOT hidden)"}, {truths, r3, "count(*) FILTER (WHERE visible)"},
 	} {
-		brokertest.Eventually(t, "all is counted", func() bool { return of.c.Sums()[9] == 1 })
+		must.Become(t, "all is counted", func() bool { return of.c.Sums()[9] == 1 })
 		for id := range uint64(10) {
 			var want int64
 			db.do(t, func(conn *pgx.Conn) error {
@@ -336,7 +337,7 @@ func testLag(t *testing.T, db *database) {
 	}()
 	defer func() { cancel(); <-ended }()
 	began := time.Now()
-	brokertest.Eventually(t, "there is no lag", func() bool {
+	must.Become(t, "there is no lag", func() bool {
 		s := r.Status()
 		lag, known := s.Lag()
 		return known && lag == 0 && s.LagSeconds == 0 && s.Looked.After(began)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
 )
@@ -120,7 +121,7 @@ func TestRestartAfterComparing(t *testing.T) {
 			if _, _, err := b.Bounds(t.Context(), 0); err == nil {
 				t.Fatal("its connection is not noticed to be gone")
 			}
-			brokertest.Eventually(t, "it is there again", func() bool { _, _, err := b.Bounds(t.Context(), 0); return err == nil })
+			must.Become(t, "it is there again", func() bool { _, _, err := b.Bounds(t.Context(), 0); return err == nil })
 		}
 		r, err := b.Read(t.Context(), 0, first, source.MarkOf(&again.Messages[0]))
 		if (err == nil) == restarts {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -82,7 +83,7 @@ func TestFieldsAreTexts(t *testing.T) {
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "2", "n", "1", "on", "1"}})
 	c := sinktest.New(1, nil)
 	q.Start(t, c)
-	brokertest.Eventually(t, "the last is counted", func() bool { return c.Sums()[2] == 1 })
+	must.Become(t, "the last is counted", func() bool { return c.Sums()[2] == 1 })
 	if got, letters := c.Sums()[1], q.Letters(t); got != 10 || len(letters) > 0 {
 		t.Errorf("row 1 is %d, want 10; dead letters %q", got, letters)
 	}
@@ -98,7 +99,7 @@ func TestTrim(t *testing.T) {
 		q.Write(t, like, like, like)
 		r := q.Start(t, c)
 		r.Counts(t, c, 3)
-		brokertest.Eventually(t, "the group is told", func() bool {
+		must.Become(t, "the group is told", func() bool {
 			g := client.XInfoGroups(t.Context(), "likes").Val()
 			return len(g) == 1 && g[0].EntriesRead == 3
 		})
@@ -318,7 +319,7 @@ func TestRemovedMark(t *testing.T) {
 		r := q.Start(t, shards)
 		q.Write(t, like, like)
 		r.Counts(t, shards, int64(2*i+2))
-		brokertest.Eventually(t, "the group is told", func() bool {
+		must.Become(t, "the group is told", func() bool {
 			g := client.XInfoGroups(t.Context(), "likes").Val()
 			return len(g) == 1 && g[0].EntriesRead == int64(2*i+2)
 		})
@@ -389,7 +390,7 @@ func TestRegrownWhileRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	brokertest.Eventually(t, "it stalls", func() bool { return r.Status().State == source.StateStalled })
+	must.Become(t, "it stalls", func() bool { return r.Status().State == source.StateStalled })
 	if got := shards.Sums()[1]; got != 2 {
 		t.Errorf("row 1 is %d after entries were lost: %s", got, r.Status().Reason)
 	}
