@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gofrs/flock"
+
 	"github.com/countd/countd/internal/atomicfile"
 )
 
@@ -58,10 +60,10 @@ type DataDir struct {
 	// change it; their callers make sure that nobody reads it at the same time.
 	Identity Identity
 
-	path   string
-	lock   *dirLock
-	opened *openedGroups
-	fresh  bool // Identity is not on the disk yet
+	path  string
+	lock  *flock.Flock
+	fresh bool // Identity is not on the disk yet
+	*openedGroups
 }
 
 // OpenDataDir locks the directory at path, creates it if necessary, and reads the node's
@@ -89,7 +91,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	}
 	d := &DataDir{path: path, lock: lock}
 	if err := d.load(nodeID); err != nil {
-		return nil, errors.Join(err, lock.release())
+		return nil, errors.Join(err, lock.Unlock())
 	}
 	return d, nil
 }
@@ -127,7 +129,7 @@ func (d *DataDir) KeepIdentity() error {
 	if !d.fresh {
 		return nil
 	}
-	if err := d.opened.write(); err != nil {
+	if err := d.openedGroups.write(); err != nil {
 		return err
 	}
 	// Last, because the file marks the directory as complete.
@@ -152,19 +154,7 @@ func (d *DataDir) MembersDir() string { return filepath.Join(d.path, membersDir)
 
 // Close releases the directory to the next process. The process must not write to it
 // afterwards.
-func (d *DataDir) Close() error { return d.lock.release() }
-
-// GroupOpened durably records that this node has a replica of the group. Call it after the
-// group's log is on disk and before the node votes in the group.
-func (d *DataDir) GroupOpened(number uint32) error { return d.opened.set(number, true) }
-
-// WasOpened reports whether this node has a replica of the group. If it has but the log is
-// missing, the log was removed by hand, and the group must not be started empty.
-func (d *DataDir) WasOpened(number uint32) bool { return d.opened.has(number) }
-
-// GroupRemoved durably records that this node no longer has a replica of the group. Call it
-// after the group's directory was renamed and before its files are deleted.
-func (d *DataDir) GroupRemoved(number uint32) error { return d.opened.set(number, false) }
+func (d *DataDir) Close() error { return d.lock.Unlock() }
 
 // SetPromised records the set of keys that the node has agreed to form a cluster with, in
 // the form of Identity.Promised.
@@ -231,10 +221,10 @@ func (d *DataDir) load(nodeID string) error {
 		}
 		id = newIdentity(nodeID)
 	}
-	if d.opened, err = loadOpened(d.path, !d.fresh); err != nil {
+	if d.openedGroups, err = loadOpened(d.path, !d.fresh); err != nil {
 		return err
 	}
-	if d.fresh && d.opened.count() > 0 {
+	if d.fresh && d.count() > 0 {
 		return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 	}
 	d.Identity = id

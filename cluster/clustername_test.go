@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -20,10 +21,10 @@ func TestNamesAgree(t *testing.T) {
 		{"", "", true, true}, {"prod", "prod", true, true}, {"prod", "test", false, false}, {"prod", "", true, false},
 	} {
 		for _, names := range [][2]string{{tc.a, tc.b}, {tc.b, tc.a}} {
-			if got := namesAgree(names[0], names[1], true); got != tc.members {
+			if got := clustername.Agree(names[0], names[1], true); got != tc.members {
 				t.Errorf("two members with %q agree: %v", names, got)
 			}
-			if got := namesAgree(names[0], names[1], false); got != tc.anybody {
+			if got := clustername.Agree(names[0], names[1], false); got != tc.anybody {
 				t.Errorf("two nodes with %q agree: %v", names, got)
 			}
 		}
@@ -118,7 +119,7 @@ func TestOtherNamesAreRefused(t *testing.T) {
 			}
 			eventually(t, func() string {
 				for of, log := range map[string]*proctest.Buffer{"a": &logA, "b": &logB} {
-					for _, want := range []string{"refused a node in gossip", describeCluster(tc.idA, tc.nameA), describeCluster(tc.idB, tc.nameB)} {
+					for _, want := range []string{"refused a node in gossip", clustername.Describe(tc.idA, tc.nameA), clustername.Describe(tc.idB, tc.nameB)} {
 						if !log.Has(want) {
 							return fmt.Sprintf("%s does not log %q", of, want)
 						}

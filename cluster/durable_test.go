@@ -47,8 +47,8 @@ func TestChangedByteOfASmallFileIsNeverMisread(t *testing.T) {
 					}
 					continue
 				}
-				if d.Identity != id || !d.WasOpened(17) || d.opened.count() != 2 {
-					t.Errorf("%s, byte %d is %q: misread as %+v with %d groups", name, i, changed[i], d.Identity, d.opened.count())
+				if d.Identity != id || !d.WasOpened(17) || d.count() != 2 {
+					t.Errorf("%s, byte %d is %q: misread as %+v with %d groups", name, i, changed[i], d.Identity, d.count())
 				}
 				if err := d.Close(); err != nil {
 					t.Fatal(err)

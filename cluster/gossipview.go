@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/lograte"
 )
 
@@ -227,12 +228,12 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	member := self.ClusterID != "" && self.ClusterID == m.ClusterID
 	foreign := self.ClusterID != "" && m.ClusterID != "" && !member
 	switch {
-	case foreign || !namesAgree(self.ClusterName, m.ClusterName, member):
-		return fmt.Errorf("it is of %s, this node of %s", describeCluster(m.ClusterID, m.ClusterName), describeCluster(self.ClusterID, self.ClusterName))
+	case foreign || !clustername.Agree(self.ClusterName, m.ClusterName, member):
+		return fmt.Errorf("it is of %s, this node of %s", clustername.Describe(m.ClusterID, m.ClusterName), clustername.Describe(self.ClusterID, self.ClusterName))
 	case self.ClusterID != "" && m.ClusterID == "":
 		return errBare
 	case self.ClusterID == "" && m.ClusterID != "" && !v.mu.contacts.has(m):
-		return fmt.Errorf("it is of %s: %w", describeCluster(m.ClusterID, m.ClusterName), errStranger)
+		return fmt.Errorf("it is of %s: %w", clustername.Describe(m.ClusterID, m.ClusterName), errStranger)
 	}
 	if _, known := v.mu.members[m.Key]; !known && len(v.mu.members) >= membersMax && v.oldestDeadLocked() == "" {
 		return fmt.Errorf("%d members are known, which is the bound", membersMax)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/names"
 )
 
@@ -64,6 +65,12 @@ func validHex(s string, n int) bool {
 
 // ValidZone reports whether s may name a zone: it is a valid node id, or empty for none.
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
+
+// ValidClusterName reports whether s may name a cluster: it is a valid node id of up to
+// clustername.BytesMax characters, or empty for no name.
+func ValidClusterName(s string) bool {
+	return s == "" || ValidNodeID(s) && len(s) <= clustername.BytesMax
+}
 
 // ValidNodeID reports whether s may name a node.
 func ValidNodeID(s string) bool { return names.IsLabel(s, nodeIDBytesMax) }

@@ -18,10 +18,8 @@ const (
 	openedBytesMax = 1 << 20
 )
 
-// openedGroups is the durable set of groups that this node has a replica of. A group enters
-// the set once its log is on disk, before the node votes or acknowledges anything in it. It
-// leaves the set once its directory is renamed for deletion. So if the log of a group in the
-// set is missing, it was removed by hand: started empty, the node would vote again in terms
+// openedGroups is the durable set of groups that this node has a replica of. If the log of a group
+// in the set is missing, it was removed by hand: started empty, the node would vote again in terms
 // in which it has voted.
 type openedGroups struct {
 	path string
@@ -79,7 +77,16 @@ func loadOpened(dir string, made bool) (*openedGroups, error) {
 	return o, nil
 }
 
-func (o *openedGroups) has(number uint32) bool {
+// GroupOpened durably adds a group. Call it after the group's log is on disk, and before the node
+// votes or acknowledges anything in the group.
+func (o *openedGroups) GroupOpened(number uint32) error { return o.set(number, true) }
+
+// GroupRemoved durably removes a group. Call it after the group's directory was renamed, and before
+// its files are deleted.
+func (o *openedGroups) GroupRemoved(number uint32) error { return o.set(number, false) }
+
+// WasOpened reports whether the set has a group.
+func (o *openedGroups) WasOpened(number uint32) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, ok := o.mu.numbers[number]

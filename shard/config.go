@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -117,8 +118,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 		return c, id, fmt.Errorf("cluster id %q is not 32 hex digits", c.ClusterID)
 	}
 	id = [16]byte(decoded)
-	if len(c.ClusterName) > rpc.ClusterNameBytesMax {
-		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, rpc.ClusterNameBytesMax)
+	if len(c.ClusterName) > clustername.BytesMax {
+		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, clustername.BytesMax)
 	}
 	for name, shards := range c.Shards {
 		if shards < 1 || shards > ShardsMax {

@@ -412,7 +412,8 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	from, deleted := groups[0], groups[1]
 	r := deleted.replica.Swap(nil)
 	mustDo(t, r.close(t.Context(), false))
-	mustDo(t, n.registry.dirs.GiveUp(deleted.number, r.group.Number()))
+	mustDo(t, n.registry.dirs.MoveAside(deleted.number, r.group.Number()))
+	mustDo(t, n.registry.dirs.Finish())
 	// The shards of a test are alike, so that one sends what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)

@@ -40,6 +40,7 @@ const rule = `
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# The forms of names.
+	internal/clustername:
 	internal/names:
 	# JSON that others wrote.
 	internal/strictjson:
@@ -67,7 +68,7 @@ const rule = `
 	# The errors that the packages of shard share.
 	shard/errs:
 	# The cluster port, calls and their errors; no body, no group.
-	shard/rpc: internal/wire shard/errs internal/lograte internal/scarce
+	shard/rpc: internal/clustername internal/wire shard/errs internal/lograte internal/scarce
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore: internal/wire internal/scarce
 	# One replica's log, votes and snapshots on disk, checked.
@@ -105,7 +106,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: internal/clustername raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
@@ -130,7 +131,7 @@ const rule = `
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
 	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members
-	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
+	cluster: internal/clustername client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
 	# Lines of the log about what changed.

@@ -31,7 +31,7 @@ func TestDeletedReplica(t *testing.T) {
 					must.Do(t, d.MoveAside(5, number))
 					must.Do(t, d.FinishGivenUp())
 				} else {
-					must.Do(t, d.GiveUp(5, number))
+					must.Do(t, giveUp(&d, 5, number))
 				}
 				left, err := filepath.Glob(filepath.Join(d.Path, "*", "*"))
 				if err != nil || len(left) > 0 || record.WasOpened(5) {
@@ -47,7 +47,7 @@ func TestDeletedReplica(t *testing.T) {
 					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
 				}
 				must.Do(t, os.Mkdir(d.Dir(5, number+3), 0o750))
-				must.Do(t, d.GiveUp(5, number+3))
+				must.Do(t, giveUp(&d, 5, number+3))
 				must.Do(t, d.FinishGivenUp())
 				if record.WasOpened(5) || mayBegin(5, number+3) || !mayBegin(5, number+4) {
 					t.Errorf("deleted again: recorded %v", record.WasOpened(5))
@@ -119,7 +119,7 @@ func TestDeletionOnAFullDisk(t *testing.T) {
 			if _, here := d.Number(group); !here {
 				continue
 			}
-			if err := d.GiveUp(group, 1); !scarce.Is(err) {
+			if err := giveUp(&d, group, 1); !scarce.Is(err) {
 				t.Fatalf("deleted with %v", err)
 			}
 		}
@@ -135,4 +135,12 @@ func TestDeletionOnAFullDisk(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(d.Path, "*", "*")); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
+}
+
+// giveUp deletes the files of a closed replica.
+func giveUp(d *Dirs, group uint32, number uint64) error {
+	if err := d.MoveAside(group, number); err != nil {
+		return err
+	}
+	return d.Finish()
 }

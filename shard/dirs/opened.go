@@ -122,17 +122,8 @@ func isBlank(cfg *replica.Config) (bool, error) {
 	}
 }
 
-// GiveUp deletes a closed replica's files. After a crash either all files are left, or
-// FinishGivenUp deletes the rest. After a transient error (scarce.Is) the files are unchanged, or
-// Finish deletes them later.
-func (d *Dirs) GiveUp(group uint32, number uint64) error {
-	if err := d.MoveAside(group, number); err != nil {
-		return err
-	}
-	return d.Finish()
-}
-
-// Finish deletes every replica that was moved aside.
+// Finish deletes every replica that was moved aside. After a transient error (scarce.Is) the rest is
+// left to the next call, and after a crash to FinishGivenUp.
 func (d *Dirs) Finish() error {
 	d.finishing.Lock()
 	defer d.finishing.Unlock()

@@ -144,45 +144,32 @@ func AppendText(dst []byte, s string, bytesMax int) []byte {
 // ParseError decodes an error at the beginning of b. It returns nil for no error, and the bytes
 // after it. It decodes an unknown code as CodeOther.
 func ParseError(b []byte) (told *Error, rest []byte, err error) {
-	if len(b) == 0 {
-		return nil, nil, fmt.Errorf("%w: it is empty", ErrBadAnswer)
+	r := wire.Reader{Rest: b}
+	if told = readError(&r); r.Err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrBadAnswer, r.Err)
 	}
-	if Code(b[0]) == codeOK {
-		return nil, b[1:], nil
-	}
-	told = &Error{Code: Code(b[0])}
-	if told.Unwrap() == nil {
-		told.Code = CodeOther
-	}
-	if told.Leader, rest, err = parseText(b[1:], LeaderKeyMax); err == nil {
-		told.Text, rest, err = parseText(rest, ErrorTextMax)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return told, rest, nil
-}
-
-func parseText(b []byte, bytesMax int) (s string, rest []byte, err error) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > uint64(bytesMax) || n > uint64(len(b)-size) {
-		return "", nil, fmt.Errorf("%w: a text of %d bytes in %d", ErrBadAnswer, n, len(b))
-	}
-	return string(b[size : size+int(n)]), b[size+int(n):], nil
+	return told, r.Rest, nil
 }
 
 // ReadError decodes an error written by AppendError, or nil. The reader records a bad encoding
 // itself.
 func ReadError(r *wire.Reader) error {
-	told, rest, err := ParseError(r.Rest)
-	if err != nil {
-		r.Fail("an error")
+	if told := readError(r); told != nil && r.Err == nil {
+		return told
+	}
+	return nil
+}
+
+func readError(r *wire.Reader) *Error {
+	told := &Error{Code: Code(r.Byte())}
+	if told.Code == codeOK {
 		return nil
 	}
-	r.Rest = rest
-	if told == nil {
-		return nil
+	if told.Unwrap() == nil {
+		told.Code = CodeOther
 	}
+	told.Leader = string(r.Take(r.UintTo(LeaderKeyMax)))
+	told.Text = string(r.Take(r.UintTo(ErrorTextMax)))
 	return told
 }
 

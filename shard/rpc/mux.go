@@ -19,6 +19,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/internal/scarce"
 )
@@ -294,7 +295,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var room [prefaceBytes + ClusterNameBytesMax]byte
+	var room [prefaceBytes + clustername.BytesMax]byte
 	b := room[:prefaceBytes]
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)

@@ -10,54 +10,44 @@ import (
 // Recover checks that the log continues the newest snapshot, verifies every entry after the
 // snapshot, and counts those entries.
 func Recover(log *Log, snaps *Snapshots, votes *Votes) error {
-	r := recovery{log, snaps}
-	return r.run(votes)
-}
-
-type recovery struct {
-	log   *Log
-	snaps *Snapshots
-}
-
-func (r recovery) run(votes *Votes) error {
-	metas, err := r.snaps.List()
+	metas, err := snaps.List()
 	if err != nil {
 		return err
 	}
 	var snapIndex, snapTerm uint64
 	if len(metas) > 0 {
 		snapIndex, snapTerm = metas[0].Index, metas[0].Term
-		if err := r.dropSuperseded(metas[0]); err != nil {
+		if err := dropSuperseded(log, snaps, metas[0]); err != nil {
 			return err
 		}
 	}
-	first, err := r.log.FirstIndex()
+	first, err := log.FirstIndex()
 	if err != nil {
 		return err
 	}
 	if first > snapIndex+1 {
-		return r.log.fail(fmt.Errorf("%w: the log begins at entry %d but the newest snapshot ends at %d",
+		return log.fail(fmt.Errorf("%w: the log begins at entry %d but the newest snapshot ends at %d",
 			ErrDamaged, first, snapIndex))
 	}
-	lastTerm, err := r.checkEntries(snapIndex+1, snapTerm)
+	lastTerm, err := checkEntries(log, snapIndex+1, snapTerm)
 	if err != nil {
 		return err
 	}
 	term, err := votes.Term()
 	if err == nil && term < lastTerm {
-		err = r.log.fail(fmt.Errorf("%w: the stored term %d is below %d, the last entry's", ErrDamaged, term, lastTerm))
+		err = log.fail(fmt.Errorf("%w: the stored term %d is below %d, the last entry's", ErrDamaged, term, lastTerm))
 	}
 	return err
 }
 
 // dropSuperseded deletes a log that the newest snapshot replaced: a leader sent the snapshot, and
 // a crash came before raft deleted the log. Its entries may never have been committed.
-func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
-	first, err := r.log.FirstIndex()
+func dropSuperseded(log *Log, snaps *Snapshots, newest *raft.SnapshotMeta) error {
+	first, err := log.FirstIndex()
 	if err != nil || first == 0 {
 		return err
 	}
-	last, err := r.log.LastIndex()
+	last, err := log.LastIndex()
 	if err != nil {
 		return err
 	}
@@ -66,7 +56,7 @@ func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
 			return nil
 		}
 		var entry raft.Log
-		if err := r.log.GetLog(newest.Index, &entry); err != nil {
+		if err := log.GetLog(newest.Index, &entry); err != nil {
 			return err
 		}
 		if entry.Term == newest.Term {
@@ -74,34 +64,34 @@ func (r recovery) dropSuperseded(newest *raft.SnapshotMeta) error {
 		}
 	}
 	// Only an intact snapshot may replace the log.
-	_, state, err := r.snaps.Open(newest.ID)
+	_, state, err := snaps.Open(newest.ID)
 	if err != nil {
 		return err
 	}
-	return errors.Join(state.Close(), r.log.DeleteRange(first, last))
+	return errors.Join(state.Close(), log.DeleteRange(first, last))
 }
 
 // checkEntries reads the log from index from on. It returns the last entry's term, or term if
 // there is none.
-func (r recovery) checkEntries(from, term uint64) (lastTerm uint64, err error) {
-	last, err := r.log.LastIndex()
+func checkEntries(log *Log, from, term uint64) (lastTerm uint64, err error) {
+	last, err := log.LastIndex()
 	if err != nil {
 		return 0, err
 	}
 	for index := from; index <= last; index++ {
 		var entry raft.Log
-		if err := r.log.GetLog(index, &entry); err != nil {
+		if err := log.GetLog(index, &entry); err != nil {
 			if errors.Is(err, raft.ErrLogNotFound) {
-				err = r.log.fail(fmt.Errorf("%w: entry %d of %d is missing", ErrDamaged, index, last))
+				err = log.fail(fmt.Errorf("%w: entry %d of %d is missing", ErrDamaged, index, last))
 			}
 			return 0, err
 		}
 		if entry.Term < term {
-			return 0, r.log.fail(fmt.Errorf("%w: entry %d has term %d after term %d", ErrDamaged, index, entry.Term, term))
+			return 0, log.fail(fmt.Errorf("%w: entry %d has term %d after term %d", ErrDamaged, index, entry.Term, term))
 		}
 		term = entry.Term
-		r.log.entries.Add(1)
-		r.log.grow(int64(EntryBytes(&entry)))
+		log.entries.Add(1)
+		log.grow(int64(EntryBytes(&entry)))
 	}
 	return term, nil
 }

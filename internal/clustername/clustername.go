@@ -1,0 +1,30 @@
+// Package clustername owns the rules of --cluster-name, which keeps the nodes of two clusters apart. It
+// knows no node.
+//
+// Invariant: two different names never agree. A name and none agree only between members.
+package clustername
+
+import "fmt"
+
+// BytesMax bounds the name of a cluster: it has one byte for its length, any peer that
+// connects may send it, and the metadata in gossip must have room for more.
+const BytesMax = 32
+
+// Agree reports whether two nodes may belong to one cluster, judged by their --cluster-name.
+// Members may differ in whether they have a name at all, so that rolling restarts can introduce
+// one: the cluster id proves that they are members.
+func Agree(a, b string, members bool) bool {
+	return a == b || members && (a == "" || b == "")
+}
+
+// Describe returns a cluster, id "" for none, as logs and errors name it.
+func Describe(id, name string) string {
+	text := "no cluster yet"
+	if id != "" {
+		text = "cluster " + id
+	}
+	if name != "" {
+		return fmt.Sprintf("%s (--cluster-name %s)", text, name)
+	}
+	return text + " (no --cluster-name)"
+}
