@@ -43,7 +43,7 @@ func run(args []string) int {
 		code = exitUsage
 	}
 	switch {
-	case c.LogFormat == "json": // whoever reads the log parses each line
+	case c.LogFormat == "json": // the reader of the log parses each line
 		c.logger().Error("countd cannot run", "err", err, "exit_code", code)
 	case code == exitUsage:
 		fmt.Fprintf(os.Stderr, "countd: %v\nRun 'countd --help' for the settings.\n", err)

@@ -179,7 +179,7 @@ func listenCluster(c *config) (net.Listener, error) {
 	return listenAt("on the cluster address", "cluster-addr", c.ClusterAddr)
 }
 
-// listenAt listens at an address that a setting gives. what completes "cannot listen".
+// listenAt listens at the address of a setting. what completes "cannot listen".
 func listenAt(what, setting, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -239,7 +239,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
-	// The steps that often fail come before any that leaves traces.
+	// Steps that often fail come before steps that leave traces.
 	if err := p.tls.open(c, p); err != nil {
 		return nil, errors.Join(err, p.dir.Close())
 	}
@@ -429,7 +429,7 @@ func (p *process) stop(delay time.Duration) error {
 	if p.gossip != nil {
 		p.announceState(cluster.MemberStopping)
 	}
-	if p.sources != nil { // while this node can still write what was read
+	if p.sources != nil { // while this node can still write what they have read
 		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)
 		errs = append(errs, err)
 	}

@@ -1,4 +1,4 @@
-// Package access owns the commands about who may use a cluster: users, tokens, the audit log
+// Package access owns the commands on access to a cluster: users, tokens, the audit log
 // and certificates. It prints a secret once, to standard output, and stores none
 // but the keys of certificates, in files that only their owner can read.
 package access

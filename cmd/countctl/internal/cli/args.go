@@ -46,7 +46,7 @@ func argsOf(use string) cobra.PositionalArgs {
 	}
 }
 
-// checkArgs gives each command below root the check of its usage line, unless it has one.
+// checkArgs sets the check of arguments of each command below root that has none.
 func checkArgs(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if cmd.Args == nil {

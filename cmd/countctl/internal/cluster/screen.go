@@ -64,8 +64,8 @@ func (s statusOutput) screen(t *cli.Table) {
 	t.Row(sizeRow("total", shards, s.Total)...)
 }
 
-// cut removes over lines from the end of a list, but keeps least lines, the last of which
-// shows how many are hidden. It returns how many lines it could not remove.
+// cut removes over lines from the end of a list, but keeps at least least lines. Its last line
+// then is more, with the number of hidden lines. It returns how many lines it could not remove.
 func cut[L any](lines []L, least, over int, more func(n int) L) ([]L, int) {
 	if over <= 0 || len(lines) <= least {
 		return lines, over

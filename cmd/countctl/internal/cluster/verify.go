@@ -141,7 +141,7 @@ func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 	return out, err
 }
 
-// verification is what was observed of replicas so far.
+// verification holds the observations of replicas so far.
 type verification struct {
 	seen    map[place]sighting
 	equal   map[string]bool   // replicas, as group@node, that another one equals

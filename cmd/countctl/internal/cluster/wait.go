@@ -30,7 +30,7 @@ func goesOn(err error, format string, args ...any) error {
 	return err
 }
 
-// await polls until look returns no reason to wait, and prints each new reason. It also
+// await polls until look returns "" as the reason to wait, and prints each new reason. It also
 // waits while a node does not answer.
 func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""

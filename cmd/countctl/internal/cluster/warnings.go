@@ -199,8 +199,8 @@ func misfitAdvice(keyspace string, m *client.Misfit) string {
 	return fmt.Sprintf("start the nodes with --id-layout %s=%s", keyspace, m.Fits)
 }
 
-// warnOfSkew finds keyspaces whose ids crowd in one shard: its group has the load of
-// several, and another node cannot take any of it.
+// warnOfSkew warns of keyspaces whose ids crowd in one shard: its group has the load of several,
+// which no other node can share.
 func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
 	for _, g := range groups {

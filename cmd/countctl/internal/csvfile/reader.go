@@ -36,7 +36,7 @@ const (
 var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
 
 // RowError is the fault of a row of a file. Next returns it for a record that is not CSV or has
-// another number of fields than the header. Reading may go on after it.
+// another number of fields than the header. Reading may continue after it.
 type RowError struct {
 	Name   string // of the file
 	Line   int64
@@ -175,7 +175,7 @@ func (r *Reader) open() error {
 	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
 	r.csv.Comma = r.comma
 	r.csv.ReuseRecord = true
-	r.csv.FieldsPerRecord = -1 // counted in Next, which can go on after a bad record
+	r.csv.FieldsPerRecord = -1 // counted in Next, which can continue after a bad record
 	record, err := r.csv.Read()
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s:1: the file is empty; it needs a header", r.name)

@@ -52,12 +52,12 @@ func (p progress) summary() Summary {
 type cuts struct {
 	mu struct {
 		sync.Mutex
-		open      []*cut    // let through and not all acknowledged, oldest first
-		next      uint64    // number of the next cut
-		end       Position  // where the next cut begins
-		overflows Overflows // of the cuts below the open ones
-		saved     uint64    // lowest open number in the progress file
-		room      chan struct{}
+		open      []*cut        // admitted and not all acknowledged, oldest first
+		next      uint64        // number of the next cut
+		end       Position      // where the next cut begins
+		overflows Overflows     // of the cuts below the open ones
+		saved     uint64        // lowest open number in the progress file
+		freed     chan struct{} // closed and replaced when another cut may be admitted
 	}
 	behind chan struct{} // has a token when the progress file lags far behind
 	kept   bool          // there is a progress file
@@ -66,15 +66,15 @@ type cuts struct {
 func newCuts(from progress, kept bool) *cuts {
 	c := &cuts{behind: make(chan struct{}, 1), kept: kept}
 	c.mu.next, c.mu.end, c.mu.overflows, c.mu.saved = from.seq, from.position, from.overflows, from.seq
-	c.mu.room = make(chan struct{})
+	c.mu.freed = make(chan struct{})
 	return c
 }
 
 // letThrough numbers a complete cut, and waits until it may be sent or ctx ends.
 func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	for {
-		room := c.admit(next)
-		if room == nil {
+		freed := c.admit(next)
+		if freed == nil {
 			return nil
 		}
 		select {
@@ -82,7 +82,7 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 		default: // the saver has a token already
 		}
 		select {
-		case <-room:
+		case <-freed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -91,11 +91,11 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 
 // admit admits a cut if the window allows, and no open cut must be applied before it.
 // Otherwise it returns a channel that is closed when another try may succeed.
-func (c *cuts) admit(next *cut) (room <-chan struct{}) {
+func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.next >= c.mu.saved+client.Window || slices.ContainsFunc(c.mu.open, func(open *cut) bool { return !open.acked && open.sums.InOrder(&next.sums) }) {
-		return c.mu.room
+		return c.mu.freed
 	}
 	next.seq = c.mu.next
 	c.mu.next++
@@ -109,7 +109,7 @@ func (c *cuts) ack(done *cut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done.acked = true
-	c.makeRoomLocked() // for a cut that waits for this one
+	c.wakeLocked() // for a cut that waits for this one
 	for len(c.mu.open) > 0 && c.mu.open[0].acked {
 		c.mu.overflows.merge(c.mu.open[0].overflows)
 		c.mu.open[0] = nil
@@ -157,10 +157,10 @@ func (c *cuts) saved(seq uint64) {
 
 func (c *cuts) savedLocked(seq uint64) {
 	c.mu.saved = seq
-	c.makeRoomLocked()
+	c.wakeLocked()
 }
 
-func (c *cuts) makeRoomLocked() {
-	close(c.mu.room)
-	c.mu.room = make(chan struct{})
+func (c *cuts) wakeLocked() {
+	close(c.mu.freed)
+	c.mu.freed = make(chan struct{})
 }

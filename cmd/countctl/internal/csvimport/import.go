@@ -49,7 +49,7 @@ type Config struct {
 	Retry    client.Retry // of each request
 	Rejects  string       // file for bad rows; "" stops at the first one, and at a sum that does not fit
 	State    string       // progress file; "" keeps none
-	From     State        // where to go on; Position is zero at the start of the file
+	From     State        // where to continue; Position is zero at the start of the file
 	// Confirm, if not nil, is called when all rows are handled. With its error the run is not
 	// done.
 	Confirm func(context.Context) error

@@ -21,8 +21,7 @@ import (
 // rejectedFileMode is the mode of new files, before the umask.
 const rejectedFileMode = 0o666
 
-// ErrNotRejects is returned for a file that is in the place of the rejects and is not one of
-// rejects: it is not overwritten.
+// ErrNotRejects is returned instead of overwriting a file that has no rejects.
 var ErrNotRejects = errors.New("not a file of rejected rows; remove it, or name another with --rejects")
 
 // The first two columns of the rejects.

@@ -150,9 +150,9 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it
-// waits for the answer of a request in flight: an answer that is known now need not be asked
-// for by the next run, which may come when the server has forgotten the session.
+// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it waits
+// for the answer of a request in flight: when the next run asks for that answer, the server may
+// have forgotten the session.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {

@@ -59,7 +59,7 @@ type Writer struct {
 		next   uint64          // number of the next write
 		lowest uint64          // the lowest open number; next if none is open
 		open   map[uint64]bool // sent, and perhaps sent again
-		room   chan struct{}   // closed and replaced when lowest rises
+		freed  chan struct{}   // closed and replaced when lowest rises
 	}
 }
 
@@ -71,11 +71,11 @@ func NewWriter(f Fence, retry client.Retry) *Writer {
 		w.mu.next += client.Window
 		w.mu.lowest = w.mu.next
 	}
-	w.mu.open, w.mu.room = map[uint64]bool{}, make(chan struct{})
+	w.mu.open, w.mu.freed = map[uint64]bool{}, make(chan struct{})
 	return w
 }
 
-// Write sends a write under a number of its own until it is answered for good. Once ctx is
+// Write sends a write under a new number, and repeats it until the answer is final. Once ctx is
 // done it sends nothing more, but it waits for the answer of a request in flight.
 func (w *Writer) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
 	seq, err := w.take(ctx)
@@ -99,23 +99,23 @@ func (w *Writer) Write(ctx context.Context, send func(context.Context, client.Wr
 // a shard that took a number that far above refuses the lowest.
 func (w *Writer) take(ctx context.Context) (uint64, error) {
 	for {
-		seq, room := w.tryTake()
-		if room == nil {
+		seq, freed := w.tryTake()
+		if freed == nil {
 			return seq, nil
 		}
 		select {
-		case <-room:
+		case <-freed:
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
 	}
 }
 
-func (w *Writer) tryTake() (seq uint64, room <-chan struct{}) {
+func (w *Writer) tryTake() (seq uint64, freed <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.next >= w.mu.lowest+client.Window {
-		return 0, w.mu.room
+		return 0, w.mu.freed
 	}
 	seq = w.mu.next
 	w.mu.next++
@@ -131,6 +131,6 @@ func (w *Writer) settle(seq uint64) {
 	for w.mu.lowest < w.mu.next && !w.mu.open[w.mu.lowest] {
 		w.mu.lowest++
 	}
-	close(w.mu.room)
-	w.mu.room = make(chan struct{})
+	close(w.mu.freed)
+	w.mu.freed = make(chan struct{})
 }

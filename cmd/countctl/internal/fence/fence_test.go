@@ -66,9 +66,9 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 			last := run == runsMax
 			row := position
 			for row < rows {
-				seq, room := w.tryTake()
-				if room != nil {
-					t.Fatal("no room, and nothing is open")
+				seq, freed := w.tryTake()
+				if freed != nil {
+					t.Fatal("no number is free, and none is open")
 				}
 				value++
 				r := request{seq, map[int]int{}}

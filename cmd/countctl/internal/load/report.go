@@ -15,7 +15,7 @@ type Report struct {
 	Page        int     `json:"page,omitempty"`  // ids of a page or a poll, where there were any
 	Batch       int     `json:"batch,omitempty"` // increments of a request, where there were any
 	Concurrency int     `json:"concurrency"`     // maximum number of requests in flight
-	Rate        float64 `json:"rate"`            // requests a second asked for; 0 for a closed loop
+	Rate        float64 `json:"rate"`            // target, requests a second; 0 for a closed loop
 	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
 
 	Requests          int64            `json:"requests"` // that succeeded

@@ -146,8 +146,8 @@ func (w *worker) prepareFeed() int64 {
 	return int64(1 + others)
 }
 
-// drawOthers draws the number of other followees: the product of two exponentially
-// distributed numbers, of which most are small and a few very large, as on social networks.
+// drawOthers draws the number of other followees: the product of two exponentially distributed
+// numbers. Most are small and a few are very large, as on social networks.
 func (w *worker) drawOthers() int {
 	r := w.ids.rand
 	return min(FolloweesMax-1, int(r.ExpFloat64()*r.ExpFloat64()*float64(w.cfg.Followees-1)+0.5))

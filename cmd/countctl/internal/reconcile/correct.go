@@ -21,17 +21,17 @@ import (
 //     takes the fence of a later run after that, this fence has a number above these corrections.
 //     From then on it refuses the corrections that still arrive. The others had arrived before,
 //     so the later run sees them when it compares the rows again.
-//   - So what a row lacks in that comparison, it lacks until this run adds it, or a later one.
+//   - So the difference that this comparison finds stays until this run or a later one adds it.
 //   - Once it took the fence of a later run, it refuses the next correction of this run, which
 //     ends with ErrPassed. The later run sees what was corrected before.
-//   - A row that does not differ gets no fence. If a killed run's correction of it is still on its
-//     way, because the row came right by something else, it arrives; the next run finds that.
-//   - A write that reaches some of its shards only needs no care: the next run sees which.
+//   - A row that does not differ gets no fence. A late correction of a killed run may still reach
+//     it, if something else corrected the row in the meantime. The next run finds the difference.
+//   - A write may reach only some of its shards. The next run finds the others.
 //
 // Numbers begin with the time in nanoseconds and rise by one a write, so they stay below the
 // clock, and a later run begins above them. Where the clock of an earlier run was ahead, the fence
-// is refused, and repeated with higher numbers until it is taken. The argument fails if a clock that
-// is behind gives a fence a number among those of an earlier run, which are a few thousand.
+// is refused, and repeated with higher numbers until a shard takes it. The argument fails if a clock
+// is so far behind that a fence gets one of the few thousand numbers of an earlier run.
 
 // Writer adds to rows.
 type Writer interface {

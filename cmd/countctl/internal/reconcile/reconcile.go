@@ -11,10 +11,10 @@
 // and what it lacks is its drift. If one lies there, nobody knows whether the row has it, and
 // the row is read again.
 //
-// Invariant: a drift is the difference at one moment of the row's shard. What is added later
-// adds to the row and to what it should be alike, so that the drift may be added to the row at
-// any later time, once. A value that is set later, or a floor that stops one of the two, breaks
-// that: so rows are compared Again once they are corrected.
+// Invariant: a drift is the difference at one moment of the row's shard. A later increment adds to
+// the row and to its truth, so the drift may be added to the row at any later time, once. A value
+// that is set later, or a floor that stops one of the two sums, breaks that. So callers compare
+// corrected rows Again.
 package reconcile
 
 import (

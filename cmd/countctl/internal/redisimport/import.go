@@ -43,7 +43,7 @@ type Config struct {
 	Bad     func(*BadValueError) error // receives a value that is not a count; an error ends the import
 	Synced  func() error               // makes durable what Bad received; nil for nothing
 	State   string                     // progress file; "" keeps none
-	From    State                      // where to go on
+	From    State                      // where to continue
 	Retry   client.Retry               // of each write
 }
 

@@ -70,7 +70,7 @@ func (s *importSource) mapColumns(about *csvimport.State, f importFlags) (err er
 }
 
 // firstGroup returns the number of a keyspace's first Raft group, which no other keyspace
-// ever has, or 0 if the server may not tell it. A node lists the groups of which it has a
+// ever has, or 0 if the caller may not read it. A node lists the groups of which it has a
 // replica; the others take the rights of an operator.
 func firstGroup(ctx context.Context, server *client.Client, cluster client.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {

@@ -435,7 +435,7 @@ func (r *redisRejects) open() error {
 	return nil
 }
 
-// sync makes durable what was added, and the file's name.
+// sync makes the added rows and the file's name durable.
 func (r *redisRejects) sync() error {
 	if !r.unsynced {
 		return nil
