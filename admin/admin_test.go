@@ -64,7 +64,7 @@ func TestDialledHTTP(t *testing.T) {
 	}
 }
 
-// replica is what a node says of its replica of a group.
+// replica returns the report of a node about its replica of a group.
 func replica(group uint32, role string, term, applied uint64, members ...shard.MemberStatus) shard.ReplicaReport {
 	return shard.ReplicaReport{GroupStatus: shard.GroupStatus{
 		ID: group, Role: role, Term: term, AppliedIndex: applied, CommitIndex: applied, Members: members, Rows: applied * 10,
@@ -122,8 +122,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A group without a leader is as its furthest replica knows it, and one that
-// nobody reports has no members.
+// A group without a leader is shown as its furthest replica knows it. A group that no node
+// reports has no members.
 func TestGatherWithoutLeaders(t *testing.T) {
 	reports := map[string]shard.NodeReport{
 		"n1.a": {Replicas: []shard.ReplicaReport{replica(1, "follower", 4, 50, voter("n1.a"))}},

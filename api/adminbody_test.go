@@ -2,8 +2,8 @@ package api
 
 import "testing"
 
-// TestAdminCallsNeedNoBody: where a body need not say anything it may be left out, and
-// where it must, the error names what is missing.
+// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members,
+// and that the error for another body names what is missing.
 func TestAdminCallsNeedNoBody(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {
@@ -15,6 +15,6 @@ func TestAdminCallsNeedNoBody(t *testing.T) {
 	for path, field := range map[string]string{"groups/1/transfer": "to", "groups/1/move": "from", "version": "body"} {
 		wantFault(t, l.do("POST", "/v1/admin/"+path, ""), 400, "invalid_argument", field)
 	}
-	// A page of another site can have a browser send this without asking first.
+	// A page of another site can make a browser send this without a preflight request.
 	wantFault(t, l.do("POST", "/v1/admin/nodes/n2/drain", "", "Origin", "https://example.com"), 400, "invalid_argument", "Content-Type")
 }

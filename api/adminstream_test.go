@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// withSnapshots is a fakeNode whose snapshots are others.
+// withSnapshots is a fakeNode with snapshots of the test's choice.
 type withSnapshots struct {
 	*fakeNode
 	open    func() (*shard.Snapshot, error)
@@ -55,14 +55,13 @@ type closing struct {
 
 func (c *closing) Close() error { close(c.closed); return nil }
 
-// endless gives bytes for ever.
+// endless is a reader without an end.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// A snapshot is closed when its client has it, asked for its head alone, or has
-// gone; one that breaks cuts the connection, so that no client takes a part for
-// the whole.
+// The server closes a snapshot when the client has it, requests only its head, or leaves. If a
+// snapshot breaks, the server cuts the connection, so that no client takes a part for the whole.
 func TestSnapshotIsClosed(t *testing.T) {
 	whole := func() io.Reader { return strings.NewReader(strings.Repeat("s", 3<<20)) }
 	for name, test := range map[string]struct {
@@ -112,9 +111,9 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, errors.New("the disk is on fire") }
 
-// A restore takes what no other call would: more than BodyBytesMax, for longer
-// than ReadTimeout, as long as bytes come. A machine that runs more than this may not
-// have them come in the shorter times: one stream that is taken is proof.
+// A restore accepts what no other call does: more than BodyBytesMax, for longer than ReadTimeout,
+// as long as bytes arrive. On a busy machine the bytes may not arrive in these short times, so
+// one accepted stream is proof enough.
 func TestRestoreTakesLongStreams(t *testing.T) {
 	for _, timeout := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
 		got, err := restoreSlowly(t, timeout)
@@ -126,8 +125,8 @@ func TestRestoreTakesLongStreams(t *testing.T) {
 	t.Error("no stream was taken")
 }
 
-// restoreSlowly sends a stream that takes longer than a ReadTimeout, and each piece of
-// it less, behind one that says how long it is.
+// restoreSlowly sends a stream, behind its length, that takes longer than ReadTimeout, while each
+// piece of it takes less.
 func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 	t.Helper()
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
@@ -154,8 +153,8 @@ func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 	return l.try("POST", "/v1/admin/groups/1/restore", in, "Content-Type", contentTypeStream)
 }
 
-// A stream that makes no progress is aborted. Unread bytes of a refused stream are not
-// parsed as the next request.
+// The server aborts a stream without progress. It does not parse the unread bytes of a refused
+// stream as the next request.
 func TestRestoreOfBrokenStreams(t *testing.T) {
 	failed := make(chan error, 1)
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// crowd makes a queue look as if the requests in flight took as long as timeout.
+// crowd makes the requests in flight of a size class take as long as timeout.
 func (s *Server) crowd(l *sizeClass, timeout time.Duration) {
 	l.perSec.Store(1000)
 	l.took.Store(int64(timeout))
@@ -20,8 +20,8 @@ func (s *Server) uncrowd(l *sizeClass) {
 	l.bytes.Store(0)
 }
 
-// pass lets n writes of a weight through the lane, which is held at least so
-// full, and one more, with which a window ends. How long that takes does not matter.
+// pass lets n writes of a weight through a size class that always has so many in flight, and one
+// more, which ends a window. The real duration does not matter.
 func (a *admission) pass(l *sizeClass, n int, weight int64, answered bool) {
 	now := func() int64 { return int64(time.Since(a.started)) }
 	l.began.Store(now() + int64(time.Hour)) // none ends before
@@ -151,8 +151,8 @@ func TestLane(t *testing.T) {
 	})
 }
 
-// Refusals are rationed: a few come at once, the others one after the other, and
-// none waits for longer than its bound.
+// Refusals are rationed: a few come at once, the others one after the other, and none waits for
+// longer than its bound.
 func TestRefusalsAreRationed(t *testing.T) {
 	const bound = time.Hour
 	a := newAdmission()
@@ -182,8 +182,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 	}
 }
 
-// Who waits at the door is let in once there is room. Its deadline is the one that
-// it came with.
+// A delayed request is admitted once there is capacity. It keeps its deadline.
 func TestTheDoorOpens(t *testing.T) {
 	l := startFakeServer(t, nil)
 	lane := &l.server.admission.small
@@ -208,8 +207,8 @@ func TestTheDoorOpens(t *testing.T) {
 	}
 }
 
-// A write that would come too late is refused: by its own deadline, not another's;
-// in its own lane; before its body is looked at. Reads are not.
+// A write that would miss its deadline is refused: by its own deadline and size class, before its
+// body is read. Reads are not refused.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const incr = "/v1/counters/posts/incr"
@@ -254,8 +253,8 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 	}
 }
 
-// What a full queue refuses has been decoded: it is held back by its size, and
-// answered by its deadline.
+// A write that a full queue refuses was decoded already: the server delays it by its size, and
+// answers by its deadline.
 func TestFullQueuesHoldBack(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.setFault("overloaded")

@@ -104,7 +104,8 @@ func manyUsers(n int) string {
 	return `{"users":[` + strings.Join(users, ",") + `],"channels":["news","shop"],"dots":["sale"]}`
 }
 
-// TestRefusalDoesNotAllocate: under overload most of the work is refusing.
+// TestRefusalDoesNotAllocate checks that a refusal allocates nothing: under overload most of the
+// work is refusing.
 func TestRefusalDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	l.server.crowd(&l.server.admission.small, timeoutDefault)
@@ -115,7 +116,7 @@ func TestRefusalDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// What a connection keeps between requests does not grow with them.
+// A connection's memory between requests does not grow with the requests.
 func TestConnectionsKeepLittle(t *testing.T) {
 	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(10_000))
@@ -125,7 +126,7 @@ func TestConnectionsKeepLittle(t *testing.T) {
 	}
 }
 
-// What is done before a body is read allocates nothing.
+// awaitBody, which runs before a body is read, allocates nothing.
 func TestAwaitBodyDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(1))

@@ -31,7 +31,7 @@ import (
 
 const rootToken = "root-token-of-the-tests-0123456789"
 
-// enforcing is a server that knows its callers.
+// enforcing is a server that checks its callers.
 type enforcing struct {
 	*fakeServer
 	auth     *auth.Authorizer
@@ -41,7 +41,7 @@ type enforcing struct {
 
 func startEnforcing(t testing.TB) *enforcing { return startAuth(t, auth.Enforce, nil) }
 
-// startAuth starts a server with the root token, and waits until it trusts its users.
+// startAuth starts a server with the root token, and waits until the server trusts its users.
 func startAuth(t testing.TB, mode auth.Mode, change func(*Config)) *enforcing {
 	t.Helper()
 	e := &enforcing{registry: prometheus.NewRegistry(), auditLog: filepath.Join(t.TempDir(), "audit.log")}
@@ -179,7 +179,7 @@ func (e *enforcing) wantMay(t *testing.T, x example, role, token string, may boo
 	}
 }
 
-// renewRows makes the node as good as new but for its users.
+// renewRows resets the node, except its users.
 func (n *fakeNode) renewRows() {
 	users := n.Catalog()
 	n.reset()
@@ -285,8 +285,8 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// TestSeveralTokens checks that a request with several tokens has none, and that nobody fills
-// the audit log by them: such a call is a refusal like others.
+// TestSeveralTokens checks that a request with several tokens counts as one without, and that
+// such requests cannot flood the audit log.
 func TestSeveralTokens(t *testing.T) {
 	const calls = 300 // more than the lines about refusals at once
 	e := startEnforcing(t)
@@ -473,8 +473,8 @@ func TestRevokedStreams(t *testing.T) {
 	}
 }
 
-// TestPermissive checks that everybody is served, and that what enforce would refuse is
-// counted once a call.
+// TestPermissive checks that the server serves everybody, and counts each call that enforce would
+// refuse once.
 func TestPermissive(t *testing.T) {
 	e := startAuth(t, auth.Permissive, nil)
 	web := e.token(t, "web", `{"role":"reader","keyspaces":["posts"]}`)
@@ -612,8 +612,8 @@ func (e *enforcing) audited(t *testing.T) (events []client.AuditEvent) {
 	return events
 }
 
-// TestTokensAreNotLogged checks that no token is in what the server writes, whatever happens
-// to calls with one.
+// TestTokensAreNotLogged checks that the server logs no token, whatever happens to calls with
+// one.
 func TestTokensAreNotLogged(t *testing.T) {
 	e := startEnforcing(t)
 	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)

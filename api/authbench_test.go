@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-// BenchmarkServeWithToken compares a call's way through the server with and without --auth.
+// BenchmarkServeWithToken compares the server's time for a call with and without --auth.
 func BenchmarkServeWithToken(b *testing.B) {
 	quiet := func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} }
 	for _, one := range []struct {
@@ -40,7 +40,7 @@ func BenchmarkServeWithToken(b *testing.B) {
 	}
 }
 
-// TestAuthAllocatesNothing checks that a token costs a call no allocation more.
+// TestAuthAllocatesNothing checks that a token adds no allocation to a call.
 func TestAuthAllocatesNothing(t *testing.T) {
 	e := startAuth(t, auth.Enforce, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	ctx := newCall("GET", "/v1/counters/posts/4467107636950632", "")

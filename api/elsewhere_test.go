@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// What another node has made is known when it is asked for, and is looked for
-// once a request, only for names that are not known.
+// A request finds what another node has just made. The node catches up at most once a request,
+// and only for names that it does not know.
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
@@ -60,7 +60,7 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// A request that has caught up asks no second time for counts of nobody.
+// A request that has caught up does not catch up again for counts of an unknown keyspace.
 func TestCountsOfOneWhoCaughtUp(t *testing.T) {
 	n := newFakeNode()
 	r := &request{backend: n, caughtUp: true}

@@ -17,8 +17,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// fakeNode is a Backend on maps. A fault that was set makes calls fail as a node
-// of that trouble would.
+// fakeNode is a Backend on maps. setFault makes its calls fail as those of a node in trouble.
 type fakeNode struct {
 	mu struct {
 		sync.Mutex
@@ -45,7 +44,7 @@ func newFakeNode() *fakeNode {
 	return n
 }
 
-// reset makes the node as good as new.
+// reset makes the node empty.
 func (n *fakeNode) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,7 +142,7 @@ func (n *fakeNode) Keyspaces() []*shard.Keyspace {
 	return all
 }
 
-// CatchUp makes known what was made through another node.
+// CatchUp adds the keyspaces and columns that were made through another node.
 func (n *fakeNode) CatchUp(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// fakeSnapshot is what a fakeNode gives for a snapshot, and takes for one.
+// fakeSnapshot is the snapshot that a fakeNode returns and accepts.
 const fakeSnapshot = "a snapshot"
 
 var fakeFacts = raftfsm.SnapshotFacts{Index: 40, Rows: 3, Digest: 0x00c0ffee00c0ffee}

@@ -16,8 +16,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// fakeServer is a server on loopback with a fakeNode behind it, or what change set as
-// its Backend: then node is not asked.
+// fakeServer is a server on loopback before a fakeNode, or before the Backend that change set.
 type fakeServer struct {
 	t      testing.TB
 	node   *fakeNode
@@ -62,7 +61,7 @@ func startFakeServer(t testing.TB, change func(*Config)) *fakeServer {
 	return l
 }
 
-// reply is an answer as the client got it.
+// reply is an answer as the client receives it.
 type reply struct {
 	status int
 	header http.Header
@@ -100,7 +99,7 @@ func (l *fakeServer) try(method, path string, body io.Reader, headers ...string)
 	return reply{response.StatusCode, response.Header, string(text)}, err
 }
 
-// newCall returns a request as its handler gets it.
+// newCall returns a request as its handler receives it.
 func newCall(method, path, body string) *fasthttp.RequestCtx {
 	var r fasthttp.Request
 	r.Header.SetMethod(method)

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// fakeSources has the source likes, whatever was done to it.
+// fakeSources always has the source likes, whatever a test did to it.
 type fakeSources struct{ node *fakeNode }
 
 func (f fakeSources) source(state string) *sources.Source {

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// publish makes of a write to an outbox one of the posts that it counts.
+// publish turns a write to an outbox into a write of the posts that it counts.
 func (f *fakeShards) publish(w *shard.Write) {
 	op, post := &w.Outbox[0], shard.Post{ID: w.Outbox[0].ID, Author: w.Ops[0].ID}
 	w.Ops[0].Kind = engine.OpAdd

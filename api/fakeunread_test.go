@@ -9,8 +9,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// fakeShards are what a fakeNode keeps of unread numbers. It knows no repeats and
-// drops nothing.
+// fakeShards holds the unread numbers of a fakeNode. It knows no repeats and drops nothing.
 type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64

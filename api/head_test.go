@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestDoubledHeaders: of two values of a header none is the one that counts.
+// TestDoubledHeaders checks that the server uses neither of two values of a header.
 func TestDoubledHeaders(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct{ method, header, first, second, others string }{
@@ -41,8 +41,8 @@ func TestDoubledHeaders(t *testing.T) {
 	l.wantGood()
 }
 
-// TestProbesBringWhatTheyLike: what a probe sends besides its path changes
-// nothing, and its connection goes on.
+// TestProbesBringWhatTheyLike checks that the headers and bodies of probes change nothing, and
+// that their connections stay open.
 func TestProbesBringWhatTheyLike(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
@@ -86,7 +86,7 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 	}
 }
 
-// TestPagesOfOtherSites: a write may have any Content-Type, unless it has an Origin,
+// TestPagesOfOtherSites checks that a write may have any Content-Type, unless it has an Origin,
 // which a browser sends for a page.
 func TestPagesOfOtherSites(t *testing.T) {
 	l := startFakeServer(t, nil)
@@ -117,8 +117,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheCallNotItsSpelling: a key covers the requested call, however its path is
-// written, and nothing else of the request.
+// TestKeyIsOfTheCallNotItsSpelling checks that a key covers the requested call, however the
+// client spells its path, and nothing else of the request.
 func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	write := func(method, path, body string) reply {

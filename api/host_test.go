@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A page of the web that leads its own name to a node's address is refused, whatever it
-// asks for.
+// The server refuses every request of a web page that makes its own name resolve to the node's
+// address.
 func TestHostIsChecked(t *testing.T) {
 	l := startFakeServer(t, func(cfg *Config) { cfg.AllowedHosts = []string{"Counts.Example.com", "n1.lan:7400"} })
 	for host, status := range map[string]int{

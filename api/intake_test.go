@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// slowCaller is a connection on which requests follow each other.
+// slowCaller is a connection that sends one request after another.
 type slowCaller struct {
 	t      *testing.T
 	conn   net.Conn
@@ -72,8 +72,8 @@ func (d *slowCaller) answer() reply {
 	return reply{response.StatusCode, response.Header, string(body)}
 }
 
-// Bodies of all sizes, whole and in chunks, good and refused, follow each other
-// on one connection, and each answer is that of its request.
+// Bodies of all sizes, whole and in chunks, good and refused, follow each other on one
+// connection. Each answer belongs to its request.
 func TestBodiesFollowEachOther(t *testing.T) {
 	l := startFakeServer(t, nil)
 	d := l.dial(t)
@@ -97,9 +97,9 @@ func TestBodiesFollowEachOther(t *testing.T) {
 	}
 }
 
-// While bodies take all their room: 1. a larger one is refused and its
-// connection goes on; 2. one that is too large to drop is refused and its
-// connection closed; 3. a small one is served; 4. the room comes back.
+// While bodies use all their memory: 1. the server refuses a larger one and keeps its connection;
+// 2. it refuses one that is too large to drop and closes the connection; 3. it serves a small
+// one; 4. the memory becomes free again.
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
 	l := startFakeServer(t, func(c *Config) { c.BodiesBytesMax = room })
@@ -194,8 +194,8 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 	l.wantGood()
 }
 
-// A body that does not come whole is given up at the request's timeout, or at the
-// read timeout when that is shorter: in each case the other is an hour, or a minute.
+// The server gives up an incomplete body at the request's timeout, or at the read timeout if that
+// is shorter. In each case the other is an hour, or a minute.
 func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	const short, long = 500 * time.Millisecond, time.Hour
 	for _, c := range []struct {
@@ -229,7 +229,7 @@ func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	}
 }
 
-// A request's timeout bounds that one alone: the next on its connection has its own.
+// A request's timeout bounds only that request: the next on its connection has its own.
 func TestTimeoutIsOfOneRequest(t *testing.T) {
 	l := startFakeServer(t, nil)
 	d := l.dial(t)

@@ -50,8 +50,8 @@ func TestMeaningOf(t *testing.T) {
 	}
 }
 
-// Keys are remembered with these hashes: a program that hashes otherwise would take
-// retries of requests that its predecessor applied for other requests.
+// Shards store keys with these hashes. A program with other hashes would take retries of requests
+// that its predecessor applied for other requests.
 func TestMeaningNeverChanges(t *testing.T) {
 	body := `{"ops":[{"id":"1","add":{"like":1,"view":-2},"floor":0}],"want":"none","b":[true,null]}`
 	if got, want := new(request).meaningOf([]byte(body)), uint64(0xc6c723938d411d46); got != want {
@@ -59,7 +59,8 @@ func TestMeaningNeverChanges(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheMeaning: a key covers what a body means, in whatever way it is written.
+// TestKeyIsOfTheMeaning checks that a key covers the meaning of a body, however the client writes
+// it.
 func TestKeyIsOfTheMeaning(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	path, first := "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1,"view":2}},{"id":"2","add":{"like":1}}]}`

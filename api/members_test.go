@@ -63,8 +63,8 @@ func (l *fakeServer) page(path string) (p memberPage) {
 	return p
 }
 
-// Lists are newest first, and a cursor is stable: it continues behind its entry, whatever
-// joined and left in between.
+// Lists are newest first. A cursor is stable: it continues behind its entry, whatever joined and
+// left in between.
 func TestMemberLists(t *testing.T) { testMemberLists(t, startFakeServer(t, nil)) }
 
 func testMemberLists(t *testing.T, l *fakeServer) {

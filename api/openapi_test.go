@@ -307,15 +307,15 @@ func (e example) replayUnfinished(t *testing.T, r *http.Request) reply {
 	return readReply(t, c)
 }
 
-// replayTarget is a backend that the contract is replayed against.
+// replayTarget is a backend against which the test replays the contract.
 type replayTarget interface {
-	// renew returns a server before a backend as good as new.
+	// renew returns a server before a new backend.
 	renew(t *testing.T) *fakeServer
-	// has reports whether the example can be had here.
+	// has reports whether the backend can produce the example.
 	has(e example) bool
 }
 
-// fakeTarget is a fakeNode, which can have any trouble.
+// fakeTarget is a fakeNode, which can have any fault.
 type fakeTarget struct{ *fakeServer }
 
 func (f fakeTarget) renew(*testing.T) *fakeServer {
@@ -371,7 +371,7 @@ func TestOpenAPIExamples(t *testing.T) {
 	t.Run("unfinished", func(t *testing.T) { testUnfinished(t, c, all) })
 }
 
-// testUnfinished replays all requests at once whose last byte never comes.
+// testUnfinished replays all requests whose last byte never arrives at the same time.
 func testUnfinished(t *testing.T, c *contract, all []example) {
 	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
 	all = slices.DeleteFunc(slices.Clone(all), func(e example) bool { return !e.Unfinished })
@@ -402,8 +402,8 @@ func (e example) mustHold(t *testing.T, c *contract, l *fakeServer) {
 	e.wantAnswer(t, c, e.replay(t, r))
 }
 
-// seed puts a new node into the state that examples begin with.
-// What is not of counters is left out unless it is asked for.
+// seed puts a new node into the state that examples begin with. It leaves out what is not about
+// counters unless the example needs it.
 func (l *fakeServer) seed(t *testing.T, requests []exampleCase, tags []string) {
 	t.Helper()
 	for _, r := range requests {
@@ -424,7 +424,7 @@ func (l *fakeServer) seed(t *testing.T, requests []exampleCase, tags []string) {
 	}
 }
 
-// setUp brings trouble on until end is called.
+// setUp causes the example's fault until end is called.
 func (l *fakeServer) setUp(trouble string) (end func()) {
 	if trouble == "in_flight" {
 		full := int64(l.server.cfg.InFlightMax)
@@ -682,7 +682,7 @@ func servedEndpoints(t *testing.T) map[string]takes {
 	return served
 }
 
-// declaredCodes reads the codes out of fault.go, so that none can be left out.
+// declaredCodes reads the codes from fault.go, so that the test cannot leave one out.
 func declaredCodes(t *testing.T) []string {
 	t.Helper()
 	source, err := os.ReadFile("fault.go")

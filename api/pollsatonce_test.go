@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What is polled for in TestPollsAtOnce. User n follows 5·n authors, has n+1 likes,
-// and has read one of the channels before there was anything in it.
+// These are the numbers of TestPollsAtOnce. User n follows 5·n authors, has n+1 likes, and has
+// read one of the channels before it had a notice.
 const pollUsers = 40
 
 var (
@@ -17,7 +17,7 @@ var (
 	pollDots     = [...]string{"x", "yy", "zzz"}
 )
 
-// send answers what a request is answered; it may be called from any goroutine.
+// send returns the answer to a request; any goroutine may call it.
 func (l *fakeServer) send(method, path, body string) string {
 	got, err := l.try(method, path, strings.NewReader(body))
 	if err != nil || got.status != 200 {
@@ -26,7 +26,7 @@ func (l *fakeServer) send(method, path, body string) string {
 	return got.body
 }
 
-// seedPolls makes what there is to poll for.
+// seedPolls makes the posts, notices and dots of the polls.
 func (l *fakeServer) seedPolls() {
 	var posts []string
 	for user := range pollUsers {

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Bodies are refused for unknown, repeated, null and missing members, by their path.
+// The server refuses bodies with unknown, repeated, null and missing members, by their path.
 func TestDecodeJSON(t *testing.T) {
 	type inner struct {
 		Role  string   `json:"role"`

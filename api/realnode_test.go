@@ -143,7 +143,7 @@ func (l *fakeServer) want(status int, body, method, path, request string, header
 	return answer.Token
 }
 
-// The life of some rows over HTTP, and after a restart of the node.
+// Some rows over HTTP, from their first increment to a restart of the node.
 func TestRealCounters(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
@@ -264,8 +264,7 @@ func TestRealOps(t *testing.T) {
 	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
 }
 
-// A token that no write of this cluster was answered with is a fault of the
-// request, which no repeat cures.
+// A token that this cluster never issued is a fault of the request, which no repeat cures.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	l := startFakeServer(t, before(n))
@@ -327,8 +326,8 @@ func TestRealIncrementsAtOnce(t *testing.T) {
 		"POST", "/v1/counters/users/get?consistency=linearizable", `{"ids":["1","2"],"columns":["posts"]}`)
 }
 
-// A repeat does not call applied what overflowed: what a shard does not know any
-// more it says, in either form of the answer, also after a restart.
+// A repeat does not report an op as applied that overflowed. If a shard no longer knows, it says
+// so, in either form of the answer, also after a restart.
 func TestRealRepeatsOfOverflows(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
@@ -382,7 +381,7 @@ func TestRealMembers(t *testing.T) {
 	}
 }
 
-// A repeat changes no set, whatever became of the member since.
+// A repeat changes no set, whatever happened to the member since.
 func TestRealMembersOnce(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	body := opsOf(joined("1", "7", true), joined("2", "7", true))

@@ -194,8 +194,8 @@ func TestTooManyConnections(t *testing.T) {
 	})
 }
 
-// TestErrorAfterWriteTimeout checks that a fault on a kept connection is
-// answered even when the write timeout of the answer before has passed.
+// TestErrorAfterWriteTimeout checks that the server answers a fault on a kept connection even if
+// the write timeout of the previous answer has passed.
 func TestErrorAfterWriteTimeout(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.WriteTimeout = 200 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
@@ -257,8 +257,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestRetire checks that a server that retires answers, closes each connection with its answer,
-// and accepts new ones.
+// TestRetire checks that a retiring server answers, closes each connection with its answer, and
+// accepts new ones.
 func TestRetire(t *testing.T) {
 	l := startFakeServer(t, nil)
 	c, err := net.Dial("tcp", l.server.Addr().String())

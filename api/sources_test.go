@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Each fault of a seek is named, and nothing is sought.
+// The error names each fault of a seek, and the source seeks nothing.
 func TestSeekBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for body, field := range map[string]string{

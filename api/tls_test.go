@@ -61,7 +61,7 @@ func (l deafListener) Accept() (net.Conn, error) {
 	return deaf{conn, l.closed}, nil
 }
 
-// TestShutdownCutsOffBeneathTLS: a client that does not read holds up no stop.
+// TestShutdownCutsOffBeneathTLS checks that a client that does not read does not delay Shutdown.
 func TestShutdownCutsOffBeneathTLS(t *testing.T) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Do(t, err)

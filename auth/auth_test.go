@@ -323,7 +323,7 @@ func TestLimits(t *testing.T) {
 	if caller.Take(Connections, 1_000_000, now) > 0 {
 		t.Error("a limit that is not set holds")
 	}
-	// A change of the user that is not of its limits does not forget what was used.
+	// A change of a user that keeps its limits does not reset what was used.
 	if _, _, _, err := AddToken(t.Context(), c, "web", time.Hour); err != nil {
 		t.Fatal(err)
 	}

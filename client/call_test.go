@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// clientOf makes a client that is patient, of several servers.
+// clientOf returns a client of several servers, with a long timeout.
 func clientOf(t *testing.T, addrs ...string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: addrs, Retry: client.Retry{For: 10 * time.Second}})
@@ -143,8 +143,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 	})
 }
 
-// An earlier try that may have counted is not forgotten for a last one that did
-// not.
+// The error says that an earlier try may have counted, even if the last one did not.
 func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	server := nodetest.New(t)
 	inTurn(server, "", lost, &nodetest.Fault{Status: 410, Code: "idempotency_expired"})
@@ -155,8 +154,8 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	}
 }
 
-// That every sum overflowed is true of all tries, also of one that was lost: the
-// server remembers it.
+// If every sum overflowed, that is true of all tries, even of one without an answer: the server
+// remembers it.
 func TestOverflowIsNotUnknown(t *testing.T) {
 	for name, fault := range map[string]*nodetest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// What a call sends, and what it makes of an answer with floors.
+// Requests with floors, and what the client reads from the answers.
 func TestFloorsInRequests(t *testing.T) {
 	var sent, answer string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

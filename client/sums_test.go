@@ -42,8 +42,8 @@ func TestSumsAtAFloor(t *testing.T) {
 	}
 }
 
-// A writer with several batches in flight, whose answers take their time or are lost, leaves
-// each row at what its increments give one by one at a floor.
+// A writer with several batches in flight, whose answers are late or lost, leaves each row at the
+// counts that its increments give one by one at a floor.
 func TestWriterAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server.URL)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestTLS: a server is verified by the authorities of the config, which make https the
-// scheme of addresses without one.
+// TestTLS checks that the authorities of the config verify a server, and make https the scheme of
+// addresses without one.
 func TestTLS(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	defer server.Close()

@@ -281,7 +281,7 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 	}
 }
 
-// A name that was forgotten is good for the numbers above those that it had.
+// A forgotten name is usable for numbers above those that it had.
 func TestWriterOutlivesAForgottenName(t *testing.T) {
 	server := nodetest.New(t, nodetest.OneProducer)
 	producers := inTurn(server, "Countd-Producer")
@@ -307,8 +307,8 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 	}
 }
 
-// A batch of which nothing was applied comes again under another name when a
-// later one was counted and the name then forgotten.
+// A batch of which nothing was applied is sent under another name if the server counted a later
+// one and then forgot the name.
 func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	server := nodetest.New(t, nodetest.OneProducer)
 	var mu sync.Mutex
@@ -345,8 +345,8 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	}
 }
 
-// A batch that overflowed in places and whose answer was lost: what its repeat
-// does not know is told as unknown, and as nothing else.
+// If a batch overflows in places and its answer is lost, the writer reports as unknown what its
+// repeat does not know, and nothing else.
 func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(4, 0, 0, math.MaxInt64, 0)
@@ -381,8 +381,8 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A name that was forgotten between a lost answer and the next try leaves it
-// open what became of the batch: it must not come again under another name.
+// If the server forgets the name between a lost answer and the next try, the batch may have
+// counted: the writer must not send it under another name.
 func TestWriterDoesNotRenumberWhatMayHaveCounted(t *testing.T) {
 	server := nodetest.New(t, nodetest.OneProducer)
 	var tries atomic.Int64

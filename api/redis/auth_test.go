@@ -207,8 +207,8 @@ func TestRevokedLogin(t *testing.T) {
 	}
 }
 
-// TestRevokedInAPipeline checks that a token which is revoked while a pipeline is served is of
-// no use to the commands behind, which had arrived already.
+// TestRevokedInAPipeline checks that a token which is revoked while a pipeline runs does not
+// allow the commands behind, even those that had arrived.
 func TestRevokedInAPipeline(t *testing.T) {
 	a, cluster := authtest.Open(t, auth.Enforce)
 	node := newFakeNode()
@@ -249,8 +249,8 @@ func TestHelloIsServedWhole(t *testing.T) {
 	}
 }
 
-// TestNobodyLearnsNothing checks that nobody is told which commands there are, and that users
-// are.
+// TestNobodyLearnsNothing checks that a client without a login does not learn which commands
+// exist, and that a user does.
 func TestNobodyLearnsNothing(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	for _, line := range []string{"NONSENSE a", "GET", "EXEC a"} {
@@ -282,8 +282,8 @@ func TestTransactionsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesNoSharedMemory checks that the large commands of clients that have not
-// authenticated take nothing of the memory that connections share.
+// TestNobodyTakesNoSharedMemory checks that large commands of clients that have not authenticated
+// use none of the memory that connections share.
 func TestNobodyTakesNoSharedMemory(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	line := "*20\r\n$4\r\nMGET\r\n" + strings.Repeat("$1000\r\n"+strings.Repeat("a", 1000)+"\r\n", 18)
@@ -321,7 +321,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 	}
 }
 
-// TestNobodyDoesNotStay checks that a client which does not authenticate loses its place soon.
+// TestNobodyDoesNotStay checks that a client that does not authenticate is disconnected soon.
 func TestNobodyDoesNotStay(t *testing.T) {
 	a, cluster := authtest.Open(t, auth.Enforce)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Auth, c.ArriveTimeout = a, 500*time.Millisecond })
@@ -426,9 +426,9 @@ func TestRefusedWritesKeepTheirNumber(t *testing.T) {
 	}
 }
 
-// TestRevokedInABatch checks that no write is made once the token is revoked, or a right is taken
-// away, during reads of the batch that the write is in: neither a plain write, nor one with a
-// key, nor a transaction, nor a write of package unread.
+// TestRevokedInABatch checks that no write happens once the token is revoked, or a right is
+// removed, during reads of the same batch: neither a plain write, nor one with a key, nor a
+// transaction, nor a write of package unread.
 func TestRevokedInABatch(t *testing.T) {
 	keyspaces := []string{"posts", "unread", "feed", "users"}
 	revoke := func(t *testing.T, cluster *authtest.Cluster) {

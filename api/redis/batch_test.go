@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A pipeline asks the backend as few times as the order of its commands allows,
-// and its replies are those of the commands one by one.
+// A pipeline calls the backend as few times as the order of its commands allows. Its replies are
+// those of the commands one by one.
 func TestPipelines(t *testing.T) {
 	for _, test := range []struct {
 		name         string
@@ -45,7 +45,7 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
-// A pipeline longer than one write may be is cut, and in order.
+// A pipeline with more ops than one write is split, in order.
 func TestLongPipeline(t *testing.T) {
 	const commands = 30_000
 	n := newFakeNode()
@@ -83,7 +83,7 @@ func TestReadsGrow(t *testing.T) {
 	}
 }
 
-// A command takes as many keys as one request of the HTTP API.
+// A command accepts as many keys as one request of the HTTP API.
 func TestTooManyKeys(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))
 	line := "MGET"
@@ -93,8 +93,8 @@ func TestTooManyKeys(t *testing.T) {
 	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
 }
 
-// A node's reads bring the token of all that was written through it, and those of
-// READONLY connections none.
+// A node's reads carry the token of everything that was written through it; those of READONLY
+// connections carry none.
 func TestReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -146,7 +146,7 @@ func TestReadsSeePublishedPosts(t *testing.T) {
 	seen("HGET users:1 posts")
 }
 
-// A cluster that was set back is read as it is, not refused for ever.
+// A cluster that was restored to an earlier state is read as it is, not refused for ever.
 func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -170,7 +170,7 @@ func shardsFailed(err error) *shard.PartialError {
 	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}}
 }
 
-// Commands that share a write or a read do not share its troubles.
+// Commands that share a write or a read fail alone.
 func TestCommandsFailAlone(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -195,7 +195,7 @@ func TestCommandsFailAlone(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
 }
 
-// Reads that nobody answers leave time for the writes behind them.
+// Reads without an answer leave time for the writes behind them.
 func TestWritesBehindReadsThatWait(t *testing.T) {
 	n := newFakeNode()
 	n.mu.readErr = func([]uint64) error {
@@ -215,7 +215,7 @@ func TestWritesBehindReadsThatWait(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "COUNTD.DOT.FIRE shop"), late, "3")
 }
 
-// Without memory for new rows, the commands that make none are done.
+// Without memory for new rows, the commands that make none succeed.
 func TestMemoryFull(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -235,8 +235,8 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
-// Without memory, a command that widens rows is refused alone: those beside it, which
-// make no row and widen none, are done once each.
+// Without memory, only the command that widens rows is refused. The commands beside it, which
+// make no row and widen none, happen once each.
 func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -264,7 +264,7 @@ func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	}
 }
 
-// Where only one shard lacks memory, what the others applied is not written again.
+// If only one shard lacks memory, what the others applied is not written again.
 func TestMemoryFullOnOneShard(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -292,7 +292,7 @@ func TestMemoryFullOnOneShard(t *testing.T) {
 	equalReplies(t, c.do("MGET posts:1:like posts:2:like posts:10:like posts:9:like posts:5:like"), `["7" "7" null "1" "1"]`)
 }
 
-// A disk that is full is no reason not to answer reads.
+// A node with a full disk still answers reads.
 func TestReadsBesideRefusedWrites(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -303,7 +303,7 @@ func TestReadsBesideRefusedWrites(t *testing.T) {
 	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like"), "-DISKFULL the disk is at its reserve", "-ERR the server failed; its log says why")
 }
 
-// A command of a pipeline that has arrived costs no memory of its own.
+// The commands of a pipeline that has arrived allocate nothing each.
 func TestReadPathAllocates(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)

@@ -14,7 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// nullConn takes everything.
+// nullConn accepts everything that is written.
 type nullConn struct{ net.Conn }
 
 func (nullConn) Write(p []byte) (int, error)      { return len(p), nil }
@@ -40,7 +40,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// However a pipeline is cut on its way, its replies are the same.
+// However the network splits a pipeline, its replies are the same.
 func TestPipelineInPieces(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))
 	whole := wire("INCR posts:1:like") + "GET posts:1:like\r\n" + wire("ECHO '"+strings.Repeat("a", 5000)+"'") + "PING\r\n"
@@ -86,7 +86,7 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
-// A browser that another site's page has post commands here is not served.
+// The server does not serve a browser that a page of another site makes post commands.
 func TestHTTPIsNotServed(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -146,8 +146,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// A client that sends without a pause has each command's time anew, though a part of
-// the next always comes along.
+// Each command of a client that sends without a pause has its own time to arrive, although a part
+// of the next always comes with it.
 func TestEndlessPipeline(t *testing.T) {
 	const arrive = time.Second
 	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })
@@ -167,8 +167,8 @@ func TestEndlessPipeline(t *testing.T) {
 	}
 }
 
-// Many connections at once: 1. each sees its own counts in order; 2. none is
-// lost; 3. the race detector has nothing to say.
+// Many connections at once: 1. each sees its own counts in order; 2. none is lost; 3. there is no
+// race.
 func TestManyConnections(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// What was dropped is nowhere in the commands' replies, also to a connection that has
-// used it, and what is made under its name counts from zero.
+// No reply shows what was dropped, even to a connection that has used it. What is made under its
+// name counts from zero.
 func TestDropped(t *testing.T) {
 	n := openNode(t)
 	c := dial(t, serve(t, n, nil))

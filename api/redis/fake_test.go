@@ -87,8 +87,7 @@ func (n *fakeNode) CatchUp(ctx context.Context) error {
 	return n.mu.catchErr
 }
 
-// Cursors of users are all absent, and nobody follows anybody; there is one channel
-// and one dot.
+// No user has a cursor or a followee; there is one channel and one dot.
 func (n *fakeNode) Cursors(_ *shard.Keyspace, users []uint64, _ int, _ *shard.ReadOptions, rows []int64) error {
 	clear(rows)
 	return n.trouble(users)
@@ -198,7 +197,7 @@ func (n *fakeNode) Status() shard.Status {
 	return s
 }
 
-// Timelines has nothing: tests of what timelines have use real nodes.
+// Timelines are empty: tests of their contents use real nodes.
 func (n *fakeNode) Timelines() shard.Timelines { return noTimelines{} }
 
 type noTimelines struct{}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// generator makes pipelines of few keys, so that they meet.
+// generator makes pipelines of few keys, so that the commands share keys.
 type generator struct {
 	rand    *rand.Rand
 	version int
@@ -57,7 +57,7 @@ func (g *generator) number() string {
 	return pick(g, "0", "1", "-1", "2", "-2", "7", "1000000", "9223372036854775807", "-9223372036854775808", "-9223372036854775807", strconv.Itoa(g.rand.IntN(100000)))
 }
 
-// anyNumber may be none.
+// anyNumber returns a number or another text.
 func (g *generator) anyNumber() string {
 	return pick(g, g.number(), g.number(), g.number(), "", "x", "1.5", "+1", "01", " 1", "9223372036854775808")
 }

@@ -21,7 +21,7 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-// A pattern never runs away, and a text is of the pattern that quotes it.
+// A pattern never panics, and a text matches the pattern that quotes it.
 func FuzzGlob(f *testing.F) {
 	f.Add("a*[b-c]?\\", []byte("abc"))
 	f.Add("***[^", []byte("*"))

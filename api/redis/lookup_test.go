@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// What another node has made is known when it is asked for, and is looked for once by
-// all commands that have arrived, only for names that there may be.
+// Commands find what another node has just made. The node catches up once for all commands that
+// have arrived, and only for valid names.
 func TestNamesMadeElsewhere(t *testing.T) {
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
 	wider := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
@@ -65,8 +65,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// Where the catalog has no leader, what came before a bad name is answered, and what
-// comes behind it has its time.
+// If the catalog has no leader, the server answers what came before a bad name, and what comes
+// behind it has its time.
 func TestLookUpWithoutALeader(t *testing.T) {
 	n := newFakeNode()
 	n.mute = true
@@ -91,7 +91,7 @@ func TestLookUpWithoutALeader(t *testing.T) {
 	}
 }
 
-// A client that asks for bad names one by one has its own time taken, not the node's.
+// A client that sends bad names one by one waits itself, and does not slow the node.
 func TestBadNamesOneByOne(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -104,8 +104,7 @@ func TestBadNamesOneByOne(t *testing.T) {
 	}
 }
 
-// A session's write that names what was made elsewhere has the number that it has
-// when it is repeated.
+// A session's write to a new keyspace has the same number when it is repeated.
 func TestLookUpInASession(t *testing.T) {
 	n := newFakeNode()
 	n.elsewhere = []*shard.Keyspace{{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}}

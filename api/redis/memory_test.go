@@ -10,8 +10,8 @@ import (
 	"weak"
 )
 
-// Beyond the memory that connections may take together, a large command is
-// refused and small ones go on.
+// Beyond the memory that connections may use together, the server refuses a large command and
+// serves small ones.
 func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 60 << 10 })
 	a, b := dial(t, s), dial(t, s)
@@ -37,7 +37,7 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
 }
 
-// A connection that has no use for its large buffer does not keep it from others.
+// A connection that no longer needs its large buffer releases it.
 func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), nil)
 	c := dial(t, s)
@@ -55,7 +55,7 @@ func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 	}
 }
 
-// Transactions take of the same memory, until they end, whatever way.
+// Transactions use the same memory until they end, in whatever way.
 func TestTransactionsShareTheMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 33 << 10 })
 	echo := "ECHO " + strings.Repeat("a", 10_000)
@@ -101,8 +101,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	until(t, "it has left", func() bool { return s.listener.Open() == 0 })
 }
 
-// Commands of a few bytes that are answered by many hold no more than others, behind
-// one that is planned too.
+// Short commands with long replies use no more memory than others, even behind one that is
+// planned.
 func TestShortCommandsWithLongReplies(t *testing.T) {
 	s := serve(t, newFakeNode(), nil)
 	for _, first := range []string{"", "GET posts:1:like\n"} {
@@ -118,7 +118,7 @@ func TestShortCommandsWithLongReplies(t *testing.T) {
 	}
 }
 
-// What is refused takes no room from what is not.
+// A refused command reserves nothing.
 func TestBudget(t *testing.T) {
 	b := budget{max: 10}
 	var done atomic.Bool
@@ -141,7 +141,7 @@ func TestBudget(t *testing.T) {
 	all.Wait()
 }
 
-// What a connection read a large command into and with is free when it has none.
+// A connection without a command keeps no memory of a large command.
 func TestLargeCommandsAreForgotten(t *testing.T) {
 	c := newConn(serve(t, newFakeNode(), nil), nullConn{})
 	defer c.release()

@@ -12,9 +12,9 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A session that is repeated, whole or from any prefix, on any connection and cut
-// in any way, counts once: 1. its writes are applied once each; 2. so are those
-// of the session after it; 3. what has no session counts each time.
+// A session that is repeated, whole or from any prefix, on any connection and split in any way,
+// counts once: 1. its writes are applied once each; 2. so are those of the session after it; 3. a
+// write without a session counts each time.
 func TestSessionsCountOnce(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -75,8 +75,8 @@ func TestKeysCountOnce(t *testing.T) {
 	equalReplies(t, a.do("INCR posts:1:like", line+"k2", line+"k3", "GET posts:1:like"), "3", "[3 4 6]", "[4 6 9]", `"4"`)
 }
 
-// A key that was used for another COUNTD.INCR conflicts with all of a command, whichever
-// keyspaces the two are about, and whether they come in one pipeline.
+// A key that was used for another COUNTD.INCR conflicts with the whole command, whichever
+// keyspaces the two are about, in one pipeline or two.
 func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	const conflict = "-CONFLICT the key was used for another request"
@@ -171,9 +171,9 @@ func TestFullSession(t *testing.T) {
 	}
 }
 
-// Behind a command that this program does not know, and another node's may, a
-// session has no number for a write: 1. it is refused, also in a transaction; 2. reads
-// go on; 3. what came before counted; 4. the next session writes.
+// Behind a command that this program does not know, but another node's may, a session has no
+// number for a write: 1. it is refused, also in a transaction; 2. reads go on; 3. earlier writes
+// counted; 4. the next session writes.
 func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	unknown := "-" + unknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})
@@ -184,8 +184,8 @@ func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 		"COUNTD.LATER posts:1", unknown, "COUNTD.SESSION END", "+OK", "INCR posts:1:like", "3")
 }
 
-// Writes that count once and have a row in common go one after the other, in
-// order; the others side by side.
+// Writes that count once and share a row run one after the other, in order; others run
+// concurrently.
 func TestWaves(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -204,7 +204,7 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// Connections share what goes side by side, and go on without.
+// Connections share the helpers, and go on without.
 func TestWavesShareLanes(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})

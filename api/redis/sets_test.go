@@ -56,7 +56,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// A column may have the name members: its count and its own set have keys as those of any.
+// A column may have the name members. Its count and its own set have keys like any other.
 func TestSetsOfAColumnNamedMembers(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = append(n.keyspaces, &shard.Keyspace{Name: "groups", Kind: shard.KindCounters, Columns: []string{"members", "posts"}, Shards: 4})
@@ -82,8 +82,8 @@ func TestSetsInPipelines(t *testing.T) {
 	}
 }
 
-// Of members that stay, SSCAN returns each once, whatever shares a stamp and whatever changes
-// between two pages.
+// SSCAN returns each member that stays once, whatever shares a stamp and whatever changes between
+// two pages.
 func TestWholeStamps(t *testing.T) {
 	var all []members.Entry
 	for stamp := range members.Stamp(40) {

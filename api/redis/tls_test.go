@@ -12,7 +12,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestTLSOnThePlainPort: a client that speaks TLS is told at once, and the log names it.
+// TestTLSOnThePlainPort checks that a client that speaks TLS gets an error at once, and that the
+// log has its address.
 func TestTLSOnThePlainPort(t *testing.T) {
 	log := new(proctest.Buffer)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Logger = log.Logger() })

@@ -20,8 +20,7 @@ const (
 	longName = "a23456789012345678901234567890123456789012345678901234567890123"
 )
 
-// What the commands of unread numbers answer, by a real node, in the order of a
-// user's days.
+// The commands of unread numbers, answered by a real node, in the order of a user's days.
 func TestUnreadCommands(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	dial(t, s).want("COUNTD.POLL 3", nobody)
@@ -89,7 +88,7 @@ func TestUnreadCommands(t *testing.T) {
 	}
 }
 
-// What is refused is named, and nothing of it is done.
+// An error names the fault, and the command changes nothing.
 func TestBadUnreadCommands(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

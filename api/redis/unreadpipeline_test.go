@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A pipeline asks for each thing once, and what depends on another comes after it.
+// A pipeline reads each thing once. A command that depends on another runs after it.
 func TestUnreadPipelines(t *testing.T) {
 	poll := func(channels ...string) string {
 		return fmt.Sprintf("COUNTD.POLL 1 CHANNELS %d %s", len(channels), strings.Join(channels, " "))
@@ -41,8 +41,7 @@ func TestUnreadPipelines(t *testing.T) {
 	}
 }
 
-// Writes that have nothing to do with each other go side by side, and those to one
-// subject in their order.
+// Independent writes run concurrently, and writes to one subject in their order.
 func TestUnreadWaves(t *testing.T) {
 	var dots []string
 	for i := range 40 {
@@ -78,8 +77,8 @@ func TestUnreadWaves(t *testing.T) {
 	}
 }
 
-// Reads of unread numbers see what was written through the node to any keyspace that
-// they are joined from; on READONLY connections they are as they are.
+// Reads of unread numbers see what was written through the node to any keyspace that they are
+// joined from. Reads of READONLY connections may be stale.
 func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -105,7 +104,7 @@ func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 	read(shard.Bounded, shard.GroupIndex{Group: 3, Index: 4}, shard.GroupIndex{Group: 3, Index: latest})
 }
 
-// Each user's fault or shard's is told to who asked, in the codes of other commands.
+// The client learns the fault of each user or shard, in the codes of other commands.
 func TestUnreadErrors(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -128,7 +127,7 @@ func TestUnreadErrors(t *testing.T) {
 		good, late, "["+good+" "+good+"]", late, late, "1")
 }
 
-// A pipeline's polls cost little memory of their own.
+// A pipeline's polls allocate little.
 func TestPollAllocates(t *testing.T) {
 	c := newConn(serve(t, newFakeNode(), nil), nullConn{})
 	defer c.release()

@@ -60,8 +60,8 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 }
 
-// TestTailAfterRotation checks that the last lines are there when a file was just begun, and
-// that other files are not read.
+// TestTailAfterRotation checks that Tail returns the last lines after a rotation, and reads no
+// other files.
 func TestTailAfterRotation(t *testing.T) {
 	l := open(t)
 	write := func(what string) { l.Action(client.AuditEvent{Time: time.Unix(1, 0), What: what, Outcome: "ok"}) }
