@@ -24,8 +24,8 @@ const (
 	// that one is closed then, so that clients which never finish keep nobody out for longer.
 	handshakesMax  = 512
 	handshakeGrace = time.Second // a client finishes within milliseconds on an idle machine
-	// lingerTime is how long a refused connection is read on: closing it with unread bytes
-	// resets it, and the client would not read why.
+	// lingerTime is how long the listener reads on from a refused connection. A close with
+	// unread bytes resets the connection, and the client would not see the reason.
 	lingerTime = time.Second
 )
 
@@ -155,7 +155,7 @@ func (l *Listener) serve() {
 	}
 }
 
-// hand waits until Accept returns a. It returns false after Close.
+// hand waits until Accept takes a. It returns false after Close.
 func (l *Listener) hand(a accepted) bool {
 	select {
 	case l.ready <- a:
@@ -165,8 +165,8 @@ func (l *Listener) hand(a accepted) bool {
 	}
 }
 
-// enter makes a connection one of those in their handshake, once there is a place. It returns
-// nil after Close.
+// enter waits for a free place among the handshakes and gives it to a connection. It returns nil
+// after Close.
 func (l *Listener) enter(raw net.Conn) *list.Element {
 	for {
 		place, wait := l.tryEnter(raw)
@@ -181,7 +181,8 @@ func (l *Listener) enter(raw net.Conn) *list.Element {
 	}
 }
 
-// tryEnter returns how long to wait at most before the next try, 0 for none.
+// tryEnter is enter without the wait. If no place is free, it returns how long to wait at most
+// before the next try.
 func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +210,7 @@ func (l *Listener) leave(place *list.Element) {
 	}
 }
 
-// handshake has one connection shake hands, and hands it on.
+// handshake runs the handshake of one connection, and passes the connection to Accept.
 func (l *Listener) handshake(raw net.Conn, place *list.Element) {
 	err := raw.SetDeadline(time.Now().Add(handshakeTimeout))
 	var conn net.Conn
@@ -231,7 +232,7 @@ func (l *Listener) handshake(raw net.Conn, place *list.Element) {
 	}
 }
 
-// refuse logs why a handshake failed, and tells a client without TLS.
+// refuse logs why a handshake failed, and answers a client that speaks without TLS.
 func (l *Listener) refuse(raw net.Conn, err error) {
 	l.failures.Add(1)
 	select {

@@ -23,7 +23,7 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// NewMetrics returns metrics of nothing; Add and AddListener give them something.
+// NewMetrics returns metrics without values until Add or AddListener.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		reloads: prometheus.NewDesc("countd_tls_reload_errors_total", "Changes of certificate files that could not be used, so that the previous ones stay in use.", []string{"setting"}, nil),
@@ -40,7 +40,7 @@ func (m *Metrics) Add(s *Source) {
 	m.mu.sources = append(m.mu.sources, s)
 }
 
-// AddPeers exports the source of peers, and what is without TLS.
+// AddPeers exports the source of peers, and the number of connections without TLS.
 func (m *Metrics) AddPeers(p *Peers) {
 	m.Add(p.Source)
 	m.mu.Lock()

@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// stallEvery is the pause between two looks at the machine.
+	// stallEvery is the pause between two probes of the machine.
 	stallEvery = 20 * time.Millisecond
-	// stallMin is what a look may take besides its pause on a machine that keeps up: a
-	// wake-up and one sync. What is beyond counts as a stall.
+	// stallMin is how long a probe may take without its pause: a wake-up and one sync. Any
+	// longer time counts as a stall.
 	stallMin = 50 * time.Millisecond
-	// stallsInRequest is how many delays as of one look a request may meet one after the
-	// other: of its client, its node, the leader and a follower, each of which wakes, and
-	// syncs or not.
+	// stallsInRequest is how many stalls a request may meet in a row: its client, its node,
+	// the leader and a follower each wake up, and may sync.
 	stallsInRequest = 4
 )
 
-// stalls measures how much slower than a machine of its own the machine of a test is: other
-// tests and programs share it. A look takes a wake-up and a sync, as each node does for a
-// write, so that a cluster that is slow by itself gets no credit for it.
+// stalls measures how much other tests and programs slow the machine down. A probe is a wake-up and
+// a sync, as a node does for a write. It does not involve the cluster, so a slow cluster does not
+// excuse itself.
 type stalls struct {
 	mu struct {
 		sync.Mutex
@@ -30,13 +29,13 @@ type stalls struct {
 	}
 }
 
-// stall is a time in which the machine was late.
+// stall is a time in which the machine delayed a probe.
 type stall struct {
 	at   time.Time // its end
 	took time.Duration
 }
 
-// watch looks until ctx ends. It returns an error if it cannot write to dir.
+// watch probes until ctx ends. It returns an error if it cannot write to dir.
 func (s *stalls) watch(ctx context.Context, dir string) error {
 	f, err := os.Create(filepath.Join(dir, "stalls"))
 	if err != nil {
@@ -58,7 +57,7 @@ func (s *stalls) watch(ctx context.Context, dir string) error {
 	return nil
 }
 
-// note notes that a look was late by a time, if it was.
+// note records a probe that ended at a time. A delay of zero or less is no stall.
 func (s *stalls) note(at time.Time, late time.Duration) {
 	if late <= 0 {
 		return

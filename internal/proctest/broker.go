@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Server is a program of others that a test runs. It ends with the test.
+// Server is a third-party program, such as a broker. It ends with the test.
 type Server struct {
 	Addr string
 	name string

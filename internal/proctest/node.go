@@ -226,8 +226,8 @@ func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 // Log returns the output of the process in this life.
 func (n *Node) Log() string { return n.log.String() }
 
-// A test process takes ports from blocks of its own: another that runs beside it may have
-// looked at the same free port, and not listen on it yet. None is returned twice.
+// Each test process takes ports from blocks that no other one uses. Otherwise two processes could
+// find the same port free before either listens on it. No port is returned twice.
 const (
 	portsLow, portsHigh = 15_000, 32_000
 	portsInBlock        = 50

@@ -27,14 +27,14 @@ type Wait struct {
 	Dir     string // on the disk that must have room
 	What    string // that is written, for the log
 	Logger  *slog.Logger
-	Started *atomic.Bool    // until it is set, errors are returned at once: so Open fails
-	Closing <-chan struct{} // from when it is closed, the same
+	Started *atomic.Bool    // while false, calls fail at once, so that Open does
+	Closing <-chan struct{} // once closed, calls fail at once
 }
 
 // Over returns fs with calls that wait.
 func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// retry calls try, and again until its error does not pass any more.
+// retry calls try until it succeeds, or fails for another reason than a scarce resource.
 func (fs *waitingFS) retry(try func() error) error {
 	w := &fs.wait
 	err := try()
@@ -58,7 +58,7 @@ func (fs *waitingFS) retry(try func() error) error {
 	return err
 }
 
-// waitingFS is a Wait's.
+// waitingFS implements Wait.
 type waitingFS struct {
 	vfs.FS
 	wait Wait

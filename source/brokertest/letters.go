@@ -8,8 +8,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// MissingLetters fails unless a broker tells a queue of dead letters that is missing from the one that
-// q has.
+// MissingLetters tests that a broker reports a missing queue of dead letters, and accepts the one of q.
 func MissingLetters(t *testing.T, q *Queue, missing string) {
 	t.Helper()
 	for _, more := range []string{"", "dead-letters: " + missing + "\n"} {

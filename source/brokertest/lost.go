@@ -10,9 +10,10 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// Regrown tests that a queue which lost counted messages, and has more others since, stalls a reader
-// that never saw it end below a shard; and that a reader that begins anew on a queue that lost nothing
-// goes on. save and lose stop the queue for a moment: lose makes it what it was at save.
+// Regrown tests that a queue stalls its reader after it lost counted messages, even if it has grown
+// past the shards' positions since: the reader never sees the queue end below a position. After a
+// seek the next reader goes on. save and lose stop the queue for a moment; lose
+// returns it to its state at save.
 func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	t.Helper()
 	c := sinktest.New(2, nil)
