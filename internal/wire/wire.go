@@ -155,22 +155,3 @@ func (r *Reader) CountTo(size, bound int) int {
 	}
 	return n
 }
-
-// AppendGroups appends the numbers of groups.
-func AppendGroups(dst []byte, groups []uint32) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(groups)))
-	for _, g := range groups {
-		dst = binary.AppendUvarint(dst, uint64(g))
-	}
-	return dst
-}
-
-// ParseGroups reads what AppendGroups appended, at most bound groups.
-func ParseGroups(b []byte, bound int) ([]uint32, error) {
-	r := Reader{Rest: b}
-	groups := make([]uint32, r.CountTo(1, bound))
-	for i := range groups {
-		groups[i] = uint32(r.UintTo(1<<32 - 1))
-	}
-	return groups, r.End()
-}

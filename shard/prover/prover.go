@@ -230,7 +230,11 @@ const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
 // indexes.
 func (p *Prover) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
-		answer, err := p.cfg.Call(ctx, node, methodConfirm, wire.AppendGroups(nil, groups), len(groups)*confirmedBytesMax)
+		request := binary.AppendUvarint(nil, uint64(len(groups)))
+		for _, g := range groups {
+			request = binary.AppendUvarint(request, uint64(g))
+		}
+		answer, err := p.cfg.Call(ctx, node, methodConfirm, request, len(groups)*confirmedBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -246,8 +250,12 @@ func (p *Prover) sendConfirm(node string) func(context.Context, []uint32) ([]con
 }
 
 func (p *Prover) serveConfirm(ctx context.Context, request []byte) ([]byte, error) {
-	groups, err := wire.ParseGroups(request, groupsMax)
-	if err != nil {
+	r := wire.Reader{Rest: request}
+	groups := make([]uint32, r.CountTo(1, groupsMax))
+	for i := range groups {
+		groups[i] = uint32(r.UintTo(1<<32 - 1))
+	}
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	all := make([]confirmed, len(groups))
