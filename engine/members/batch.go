@@ -139,8 +139,8 @@ func (b *Batch) Read() error {
 		return err
 	}
 	defer done()
-	all := len(b.touched)
-	b.touched = slices.DeleteFunc(b.touched, func(p Pair) bool { return !b.group.known.mayHave(p) })
+	all, f := len(b.touched), b.group.known.now.Load()
+	b.touched = slices.DeleteFunc(b.touched, func(p Pair) bool { return !f.mayHave(p) })
 	b.group.store.countLookups(all, len(b.touched))
 	if len(b.touched) == 0 {
 		return b.group.usable()

@@ -174,9 +174,6 @@ type knownPairs struct {
 // mayHave reports whether a pair may be on disk. Without a filter, f is nil and the answer is true.
 func (f *filter) mayHave(p Pair) bool { return f == nil || f.has(p) }
 
-// mayHave reports whether a pair may be on disk.
-func (k *knownPairs) mayHave(p Pair) bool { return k.now.Load().mayHave(p) }
-
 // countLookups counts lookups of pairs, some of which reach the disk.
 func (s *Store) countLookups(all, onDisk int) {
 	s.filterHits.Add(int64(all - onDisk))

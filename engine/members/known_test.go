@@ -123,7 +123,7 @@ func TestFillBesideCommits(t *testing.T) {
 func (d *disk) known(ops ...op) {
 	d.Helper()
 	for _, o := range ops {
-		if !d.group.known.mayHave(o.pair) {
+		if !d.group.known.now.Load().mayHave(o.pair) {
 			d.Fatalf("%v is not known", o.pair)
 		}
 	}
@@ -207,7 +207,7 @@ func TestFiltersAfterOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.known(joins(20, 100)...)
-	if d.group.known.mayHave(Pair{Row: 50, Member: 1}) && d.group.known.mayHave(Pair{Row: 51, Member: 1}) && d.group.known.mayHave(Pair{Row: 52, Member: 1}) {
+	if d.group.known.now.Load().mayHave(Pair{Row: 50, Member: 1}) && d.group.known.now.Load().mayHave(Pair{Row: 51, Member: 1}) && d.group.known.now.Load().mayHave(Pair{Row: 52, Member: 1}) {
 		t.Error("absent pairs are not known to be absent")
 	}
 }
