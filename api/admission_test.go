@@ -34,7 +34,7 @@ func (a *admission) pass(l *sizeClass, n int, weight int64, answered bool) {
 	a.leave(&arrival{class: l, weight: weight}, time.Now().Add(-time.Minute), answered)
 }
 
-func TestLane(t *testing.T) {
+func TestSizeClass(t *testing.T) {
 	const weight = 1000
 	busy := func(inFlight int) (*admission, *sizeClass) {
 		a := newAdmission()

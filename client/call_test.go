@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// clientOf returns a client of several servers, with a long timeout.
+// clientOf returns a client of several servers that retries for 10 s.
 func clientOf(t *testing.T, addrs ...string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: addrs, Retry: client.Retry{For: 10 * time.Second}})

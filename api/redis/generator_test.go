@@ -57,12 +57,12 @@ func (g *generator) number() string {
 	return pick(g, "0", "1", "-1", "2", "-2", "7", "1000000", "9223372036854775807", "-9223372036854775808", "-9223372036854775807", strconv.Itoa(g.rand.IntN(100000)))
 }
 
-// anyNumber returns a number or another text.
+// anyNumber returns a number, in some cases one that is badly written.
 func (g *generator) anyNumber() string {
 	return pick(g, g.number(), g.number(), g.number(), "", "x", "1.5", "+1", "01", " 1", "9223372036854775808")
 }
 
-// command is about the row of an id: hashes have others than counts.
+// command returns a command about the row of an id.
 func (g *generator) command(id int) []string {
 	field := func() string { return pick(g, "repost", "comment", "like", "view") }
 	count := func() string { return fmt.Sprintf("posts:%d:%s", id, field()) }
