@@ -219,7 +219,7 @@ func TestAdminGroups(t *testing.T) {
 	}
 	refusesCtl(t, at, 1, "there is no group posts/9", "group", "move", "posts/9", from, to)
 	refusesCtl(t, at, 1, "no such node", "group", "move", g, from, "n9")
-	refusesCtl(t, at, 2, "a GROUP", "group", "transfer", g)
+	refusesCtl(t, at, 2, "takes GROUP NODE", "group", "transfer", g)
 	c.AwaitShares()
 
 	list := ctl[ctlStatus](t, at, "status")
