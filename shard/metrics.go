@@ -87,9 +87,9 @@ func (n *Node) registerCluster() error {
 	if n.log != nil {
 		all = append(all,
 			metric.Gauge("countd_raft_log_bytes", "Disk space of the log of all groups, including segments created in advance.",
-				func() int64 { return int64(n.log.Usage().Bytes) }),
+				func() int64 { return n.log.Usage().Bytes }),
 			metric.Gauge("countd_raft_log_live_bytes", "Approximate part of countd_raft_log_bytes that holds entries still needed.",
-				func() int64 { return int64(n.log.Usage().LiveBytes) }))
+				func() int64 { return n.log.Usage().LiveBytes }))
 	}
 	return metric.Register(n.cfg.Metrics, all...)
 }

@@ -90,7 +90,7 @@ type Node interface {
 	BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, error)
 }
 
-// State summarizes the state of a replica.
+// State describes the state of a replica.
 type State struct {
 	Rows     uint64
 	Outboxes uint64 // authors with an outbox
