@@ -18,12 +18,12 @@ func (f fakeSources) source(state string) *sources.Source {
 	lag, age := uint64(88), int64(310)
 	s := &sources.Source{
 		Name: "likes", Type: "redis-stream", State: state, Applied: 812, Lag: &lag,
-		Partitions: []sources.Partition{{State: state, Position: &sources.Position{Lo: 812}, End: &sources.Position{Lo: 900}, Lag: &lag, LagSeconds: -1}},
+		Partitions: []sources.Partition{{State: state, Position: &sources.Position{Lo: 812}, End: &sources.Position{Lo: 900}, Lag: &lag}},
 		Config:     json.RawMessage(`{"name":"likes","type":"redis-stream","addr":"127.0.0.1:6379","key":"likes"}`),
 	}
-	if p := &s.Partitions[0]; state == "running" {
+	if p, seconds := &s.Partitions[0], 0.5; state == "running" {
 		s.Node, p.Node = "n1", "n1"
-		p.EndAgeMS, p.LagSeconds, p.Rate, p.Applied = &age, 0.5, 1200, 812
+		p.EndAgeMS, p.LagSeconds, p.Rate, p.Applied = &age, &seconds, 1200, 812
 	}
 	return s
 }

@@ -96,7 +96,7 @@ func TestRestoreClosesPositions(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 
 	// Positions are no part of what a restore compares: the source is gone by now.
-	mustDo(t, n.DeleteSource(ctx, "numbers"))
+	mustDo(t, deleteSource(ctx, n))
 	again, err := n.RestoreShard(ctx, number, bytes.NewReader(backup), RestoreOptions{Force: true})
 	if err != nil || again.Digest != facts.Digest {
 		t.Errorf("restored %+v, %v; before, %+v", again, err, facts)

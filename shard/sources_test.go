@@ -154,17 +154,17 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 
 	back := map[uint32]sink.Position{0: {Lo: 1000}}
-	if _, err := n.SeekSource(ctx, "numbers", back); !errors.Is(err, sourcesink.ErrNotPaused) {
+	if _, err := seekSource(ctx, n, back); !errors.Is(err, sourcesink.ErrNotPaused) {
 		t.Errorf("a seek of a running source: %v", err)
 	}
-	_, err = n.PauseSource(ctx, "numbers", true)
+	_, err = pauseSource(ctx, n, true)
 	mustDo(t, err)
 	if err := queue.session(ctx, all[1].Sink(), source.Number, 10); err != nil {
 		t.Errorf("a paused source at its end: %v", err)
 	}
-	_, err = n.SeekSource(ctx, "numbers", back)
+	_, err = seekSource(ctx, n, back)
 	mustDo(t, err)
-	_, err = n.PauseSource(ctx, "numbers", false)
+	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
 	for _, reader := range all[1:] {
 		reads.Go(func() {
@@ -176,8 +176,8 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	reads.Wait()
 	queue.wantCounts(t, n, func(m uint64) int64 { return 1 + min(1, int64(m/1000)) })
 
-	mustDo(t, n.DeleteSource(ctx, "numbers"))
-	if err := n.DeleteSource(ctx, "numbers"); !errors.Is(err, sourcesink.ErrUnknownSource) {
+	mustDo(t, deleteSource(ctx, n))
+	if err := deleteSource(ctx, n); !errors.Is(err, sourcesink.ErrUnknownSource) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	eventually(t, "no shard has positions of the deleted source", func() bool {
@@ -238,23 +238,27 @@ func TestMeaningIsFenced(t *testing.T) {
 	world.Send(ctx, late)
 
 	change := func(of catalog.Source) (catalog.Source, error) {
-		return n.SetSource(ctx, of, json.RawMessage(`{"other":1}`), false, false)
+		settled, err := n.SettleSource(ctx, of)
+		if err != nil {
+			return of, err
+		}
+		return n.SetMeaning(ctx, of, json.RawMessage(`{"other":1}`), settled, false)
 	}
-	if _, err := change(s); !errors.Is(err, sourcesink.ErrNotPaused) {
-		t.Errorf("while it runs: %v", err)
+	if _, err := change(s); err == nil {
+		t.Error("changed while it runs")
 	}
-	s, err = n.PauseSource(ctx, "numbers", true)
+	s, err = pauseSource(ctx, n, true)
 	mustDo(t, err)
 	if _, err := change(s); !errors.Is(err, sourcesink.ErrNotPaused) {
 		t.Errorf("while shards are apart: %v", err)
 	}
-	_, err = n.PauseSource(ctx, "numbers", false)
+	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
 	mustDo(t, numbered(20).read(ctx, n.Sink(), s.Number, 10))
 	if _, err := n.SettleSource(ctx, s); err != nil {
 		t.Fatal(err)
 	}
-	_, err = n.PauseSource(ctx, "numbers", true)
+	_, err = pauseSource(ctx, n, true)
 	mustDo(t, err)
 	if _, err := change(s); err == nil {
 		t.Error("changed by what was settled before another pause")
@@ -291,9 +295,9 @@ func TestSeekIsFenced(t *testing.T) {
 		return w.Answers[0].Outcome
 	}
 	seek := func(to uint64) {
-		_, err := n.PauseSource(ctx, "numbers", true)
+		_, err := pauseSource(ctx, n, true)
 		mustDo(t, err)
-		_, err = n.SeekSource(ctx, "numbers", map[uint32]sink.Position{0: {Lo: to}})
+		_, err = seekSource(ctx, n, map[uint32]sink.Position{0: {Lo: to}})
 		mustDo(t, err)
 	}
 	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
@@ -305,7 +309,7 @@ func TestSeekIsFenced(t *testing.T) {
 	if late(dedup.SourceSection{PositionKey: key, Mode: dedup.SectionBegin, Epoch: 1, Since: 1}) == dedup.Applied {
 		t.Error("a shard without a position was begun after a seek, by a reader from before it")
 	}
-	_, err = n.PauseSource(ctx, "numbers", false)
+	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
 	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
 	s, err = n.Source("numbers")
@@ -315,7 +319,7 @@ func TestSeekIsFenced(t *testing.T) {
 	if late(dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: epoch, Prev: sink.Position{Lo: 10}, Next: sink.Position{Lo: 30}}) == dedup.Applied {
 		t.Error("a section from before a seek was applied after it")
 	}
-	_, err = n.PauseSource(ctx, "numbers", false)
+	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
 	mustDo(t, numbered(40).read(ctx, n.Sink(), s.Number, 10))
 	numbered(40).wantCounts(t, n, func(m uint64) int64 {
@@ -334,9 +338,9 @@ func TestNoCommandWithoutSource(t *testing.T) {
 	defer cancel()
 	eventually(t, "nothing is proposed", func() bool { // the cluster has other commands at first
 		before := n.registry.meta.LastIndex()
-		_, pause := n.PauseSource(ctx, "numbers", true)
-		_, seek := n.SeekSource(ctx, "numbers", map[uint32]sink.Position{0: {}})
-		for _, err := range []error{pause, seek, n.DeleteSource(ctx, "numbers")} {
+		_, pause := pauseSource(ctx, n, true)
+		_, seek := seekSource(ctx, n, map[uint32]sink.Position{0: {}})
+		for _, err := range []error{pause, seek, deleteSource(ctx, n)} {
 			if !errors.Is(err, sourcesink.ErrUnknownSource) {
 				t.Fatalf("a change of no source: %v", err)
 			}
@@ -477,4 +481,29 @@ func TestDeletedIsFenced(t *testing.T) {
 		}
 	}
 	numbered(10).wantCounts(t, n, func(uint64) int64 { return 1 })
+}
+
+// pauseSource pauses or resumes the source "numbers".
+func pauseSource(ctx context.Context, n *Node, paused bool) (catalog.Source, error) {
+	s, err := n.Source("numbers")
+	if err != nil {
+		return s, err
+	}
+	return n.SetPaused(ctx, s, paused, false)
+}
+
+func seekSource(ctx context.Context, n *Node, to map[uint32]sink.Position) (catalog.Source, error) {
+	s, err := n.Source("numbers")
+	if err != nil {
+		return s, err
+	}
+	return n.SeekSource(ctx, s, to)
+}
+
+func deleteSource(ctx context.Context, n *Node) error {
+	s, err := n.Source("numbers")
+	if err != nil {
+		return err
+	}
+	return n.DeleteSource(ctx, s)
 }

@@ -38,8 +38,8 @@ func (s *session) flush(ctx context.Context) error {
 	if n := len(b.messages); n > 0 {
 		s.status.setPosition(s.at, b.messages[n-1].Time)
 	}
-	s.status.setWaiting(len(s.waiting) - len(b.messages)) // those after a stop are fetched again
-	clear(s.waiting)                                      // do not keep their bytes alive
+	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting) - len(b.messages)) }) // those after a stop are fetched again
+	clear(s.waiting)                                                                       // do not keep their bytes alive
 	s.waiting, s.waitingBytes = s.waiting[:0], 0
 	if b.stop == nil {
 		s.status.running()

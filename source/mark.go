@@ -80,8 +80,10 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 // read all of a large transaction, or all that was written since a transaction began that is open.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
 	way := fmt.Sprintf("pause the source and seek to %s to go on without comparing it", s.high)
-	s.status.setDoing(fmt.Sprintf("the message at position %s, the last one counted, is being read again, to compare it; %s", p.Mark.Position, way))
-	defer s.status.setDoing("")
+	s.status.set(func() {
+		s.status.mu.doing = fmt.Sprintf("the message at position %s, the last one counted, is being read again, to compare it; %s", p.Mark.Position, way)
+	})
+	defer s.status.set(func() { s.status.mu.doing = "" })
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	gotOn := make(chan struct{}, 1)

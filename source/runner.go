@@ -118,17 +118,22 @@ func (r *Runner) Run(ctx context.Context) {
 
 // report sets the state after a session ended with err, and logs an error that is new.
 func (r *Runner) report(err error) {
-	if errors.Is(err, sink.ErrMoved) {
-		r.status.count(reasonMoved)
-		return
-	}
-	stalled, is := errors.AsType[*StalledError](err)
+	state, reason := StateRunning, reasonBroker
+	_, is := errors.AsType[*StalledError](err)
 	if is {
-		r.status.setState(StateStalled, stalled.Reason)
-		r.status.count(reasonStalled)
-	} else {
-		r.status.setState(StateRunning, err.Error())
-		r.status.count(reasonBroker)
+		state, reason = StateStalled, reasonStalled
+	}
+	moved := errors.Is(err, sink.ErrMoved)
+	r.status.set(func() {
+		if moved {
+			r.status.mu.Errors[reasonMoved]++
+			return
+		}
+		r.status.mu.State, r.status.mu.Reason = state, err.Error()
+		r.status.mu.Errors[reason]++
+	})
+	if moved {
+		return
 	}
 	if r.reported == nil || r.reported.Error() != err.Error() {
 		r.cfg.Logger.Warn("a source does not go on", "source", r.cfg.Source.Name, "partition", r.cfg.Partition,

@@ -248,10 +248,12 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 				}
 				return s.brokerError("read", f.err)
 			}
-			s.status.setLeft(f.Left)
-			if n := len(f.Messages); n > 0 {
-				s.status.fetched(f.Messages[n-1].Time)
-			}
+			s.status.set(func() {
+				s.status.mu.left = f.Left
+				if n := len(f.Messages); n > 0 {
+					s.status.mu.timeless = !isTime(f.Messages[n-1].Time)
+				}
+			})
 			if len(s.waiting) == 0 && len(f.Messages) > 0 {
 				linger.Reset(time.Duration(s.cfg.Source.Batch.Linger))
 			}
@@ -280,7 +282,7 @@ func (s *session) gather(ctx context.Context, f Fetched) error {
 	}
 	s.waiting = append(s.waiting, f.Messages...)
 	s.waitingBytes += bytes
-	s.status.setWaiting(len(s.waiting))
+	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting)) })
 	s.next = higher(s.next, f.Next)
 	if len(s.waiting) >= most || s.waitingBytes >= FetchBytesMax {
 		return s.flush(ctx)
@@ -365,7 +367,7 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	}
 	if len(b.Ops) == 0 {
 		s.behind = done.Behind
-		s.status.setBehind(done.Behind)
+		s.status.set(func() { s.status.mu.shard = done.Behind })
 	}
 	if s.even {
 		s.late = false

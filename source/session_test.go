@@ -599,14 +599,14 @@ func TestLagSeconds(t *testing.T) {
 	s.setEnd(Position{Lo: 5}, time.Now())
 	is("none was applied", func(s float64) bool { return s > 0 && s < 60 })
 	for _, at := range []time.Time{{}, time.UnixMilli(1), time.UnixMilli(-1), time.Now().AddDate(80, 0, 0)} {
-		s.fetched(at)
+		s.set(func() { s.mu.timeless = !isTime(at) })
 		s.setPosition(Position{Lo: 1}, at)
 		is(at.String(), unknown)
 	}
-	s.fetched(time.Now().Add(time.Hour))
+	s.set(func() { s.mu.timeless = !isTime(time.Now().Add(time.Hour)) })
 	s.setPosition(Position{Lo: 2}, time.Now().Add(time.Hour))
 	is("a clock that is ahead", func(s float64) bool { return s > 0 && s < 60 })
-	s.fetched(time.Now().Add(-time.Hour))
+	s.set(func() { s.mu.timeless = !isTime(time.Now().Add(-time.Hour)) })
 	s.setPosition(Position{Lo: 3}, time.Now().Add(-time.Hour))
 	is("an hour", func(s float64) bool { return s >= 3600 && s < 3660 })
 	s.setPosition(Position{Lo: 5}, time.Time{})

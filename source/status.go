@@ -137,31 +137,11 @@ func isTime(t time.Time) bool {
 	return t.Year() >= 2000 && time.Until(t) < 24*time.Hour
 }
 
-// fetched tells the time of a message that was fetched.
-func (s *status) fetched(at time.Time) {
+// set runs change, which sets fields of mu.
+func (s *status) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.timeless = !isTime(at)
-}
-
-func (s *status) setState(state, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.State, s.mu.Reason = state, reason
-}
-
-// setBehind sets the reason of a partition that runs but for a shard.
-func (s *status) setBehind(why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.shard = why
-}
-
-// setDoing sets the reason of a partition that is stalled because something takes long.
-func (s *status) setDoing(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.doing = what
+	change()
 }
 
 // running clears the reason of an earlier session: it could read and apply.
@@ -217,26 +197,8 @@ func (s *status) setEnd(end Position, looked time.Time) {
 	s.behindLocked()
 }
 
-func (s *status) setLeft(messages int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.left = messages
-}
-
-func (s *status) setWaiting(messages int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.waiting = int64(messages)
-}
-
 func (s *status) applied(messages int)  { s.counts.applied.Add(uint64(messages)) }
 func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)) }
-
-func (s *status) count(reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.Errors[reason]++
-}
 
 // rate updates Rate, after since.
 func (s *status) rate(since time.Duration) {

@@ -57,20 +57,26 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 // changesMax bounds how often a change of a source starts again because another change came first.
 const changesMax = 10
 
-// change changes a source in the state that it reads, and starts again if another change came first. It calls
-// apply with the result of reading the source, and returns the source after the change.
+// change applies a change and returns the source after it.
 func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*Source, error) {
+	n, of, err := s.applyChange(ctx, name, apply)
+	if err != nil {
+		return nil, err
+	}
+	return &s.join(ctx, n, []catalog.Source{of})[0], nil
+}
+
+// applyChange calls apply with the source, or with the error of reading it. It reads the source again and
+// repeats the call if another change came first.
+func (s *Sources) applyChange(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*shard.Node, catalog.Source, error) {
 	for tries := 1; ; tries++ {
 		n, of, err := s.find(ctx, name)
 		if n == nil {
-			return nil, err
+			return nil, of, err
 		}
 		of, err = apply(n, of, err)
-		switch {
-		case err == nil:
-			return &s.join(ctx, n, []catalog.Source{of})[0], nil
-		case !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrSourceExists) || tries == changesMax:
-			return nil, refusal(err)
+		if !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrSourceExists) || tries == changesMax {
+			return n, of, refusal(err)
 		}
 	}
 }
@@ -116,7 +122,7 @@ func (s *Sources) release(ctx context.Context, of *held) error {
 		case of.before != nil:
 			_, err = n.SetMeaning(ctx, now, of.before, nil, of.paused)
 		default:
-			err = n.DeleteVersion(ctx, now)
+			err = n.DeleteSource(ctx, now)
 		}
 		if !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrUnknownSource) {
 			return err
@@ -176,7 +182,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 	begins := unread && !cfg.Start.Earliest()
 	var now catalog.Source
 	if cfg.SameMeaning(before) && (!unread || reflect.DeepEqual(cfg.Start, before.Start)) {
-		now, err = n.SetSource(ctx, of, cfg.JSON(), true, stays || begins)
+		now, err = n.SetSource(ctx, of, cfg.JSON(), stays || begins)
 	} else {
 		paused := of
 		if !of.Paused { // the pause of another change serves; of two changes, one finishes first
@@ -363,17 +369,19 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 				return of, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
 			}
 		}
-		return n.SeekVersion(ctx, of, positions)
+		return n.SeekSource(ctx, of, positions)
 	})
 }
 
 // Delete deletes a source, and forgets its positions.
 func (s *Sources) Delete(ctx context.Context, name string) error {
-	n, _, err := s.find(ctx, name)
-	if err != nil {
-		return err
-	}
-	return refusal(n.DeleteSource(ctx, name))
+	_, _, err := s.applyChange(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+		if err == nil {
+			err = n.DeleteSource(ctx, of)
+		}
+		return of, err
+	})
+	return err
 }
 
 // argument returns an error of a configuration as one of the request's body.

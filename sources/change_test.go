@@ -453,7 +453,7 @@ func (st *started) nobodyReads() (end func()) {
 		}
 	}
 	before := must(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
-	must(0, st.node.DeleteSource(st.t.Context(), "before"))(st.t)
+	must(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
 	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
 	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // whatever number the source gets
 		other = fmt.Sprint("n", n)

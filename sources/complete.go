@@ -98,9 +98,9 @@ func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded 
 	}
 	age := time.Since(looked).Milliseconds()
 	p.End, p.EndAgeMS = &end, &age
-	p.LagSeconds = 0
-	if p.Position.Less(end) {
-		p.LagSeconds = -1 // no reader knows the last message that was applied
+	p.LagSeconds = nil // while messages wait: no reader knows the last one that was applied
+	if !p.Position.Less(end) {
+		p.LagSeconds = new(float64)
 	}
 	switch {
 	case end == *p.Position:

@@ -127,8 +127,8 @@ func TestCountedByAllNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	reports := map[string][]report{
-		"a": {{Number: of.Number, Counted: map[uint32]counted{0: {5}}}},
-		"b": {{Number: of.Number, Ended: true, Counted: map[uint32]counted{0: {7}}}, {Number: of.Number + 1, Counted: map[uint32]counted{0: {100}}}},
+		"a": {{Number: of.Number, Counted: map[uint32]uint64{0: 5}}},
+		"b": {{Number: of.Number, Ended: true, Counted: map[uint32]uint64{0: 7}}, {Number: of.Number + 1, Counted: map[uint32]uint64{0: 100}}},
 	}
 	if all := st.joinOne(ctx, n, of, reports, admin.Names(n.Catalog())); all.Applied != 12 {
 		t.Errorf("it is %+v", all)

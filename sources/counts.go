@@ -24,11 +24,6 @@ type partitionKey struct {
 	partition uint32
 }
 
-// counted is the number of messages that a node has counted of a partition.
-type counted struct {
-	Applied uint64 `json:"applied"`
-}
-
 // partition returns the counters of a partition that its readers increment.
 func (c *counts) partition(number uint64, partition uint32) *source.Counts {
 	p := partitionKey{number, partition}
@@ -52,17 +47,16 @@ func (c *counts) keep(all []catalog.Source) {
 	})
 }
 
-// load returns what this node has counted, by number and partition.
-func (c *counts) load() map[uint64]map[uint32]counted {
+// load returns how many messages this node has counted, by number and partition.
+func (c *counts) load() map[uint64]map[uint32]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := map[uint64]map[uint32]counted{}
+	all := map[uint64]map[uint32]uint64{}
 	for p, counts := range c.mu.partitions {
 		if all[p.source] == nil {
-			all[p.source] = map[uint32]counted{}
+			all[p.source] = map[uint32]uint64{}
 		}
-		applied, _ := counts.Load()
-		all[p.source][p.partition] = counted{applied}
+		all[p.source][p.partition], _ = counts.Load()
 	}
 	return all
 }

@@ -209,7 +209,7 @@ func TestOpenedLate(t *testing.T) {
 	st.mu.Lock()
 	r := st.mu.readers[of.Number]
 	st.mu.Unlock()
-	must(st.node.PauseSource(ctx, "likes", true))(t)
+	must(st.node.SetPaused(ctx, of, true, false))(t)
 	<-r.ending
 	close(back)
 	<-r.ended

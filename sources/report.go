@@ -54,40 +54,20 @@ type Partition struct {
 	End        *Position `json:"end,omitempty"`
 	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // since End was read
 	Lag        *uint64   `json:"lag,omitempty"`        // messages
-	LagSeconds Seconds   `json:"lag_seconds"`
-	Rate       float64   `json:"rate"` // messages a second
+	LagSeconds *float64  `json:"lag_seconds"`          // null while it is not known
+	Rate       float64   `json:"rate"`                 // messages a second
 	Applied    uint64    `json:"applied"`
 	Rejected   uint64    `json:"rejected"`
 }
 
-// Seconds is a duration; below 0 it is not known, and null in JSON.
-type Seconds float64
-
-// MarshalJSON returns a number or null.
-func (s Seconds) MarshalJSON() ([]byte, error) {
-	if s < 0 {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(s))
-}
-
-// UnmarshalJSON reads a number or null.
-func (s *Seconds) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		*s = -1
-		return nil
-	}
-	return json.Unmarshal(text, (*float64)(s))
-}
-
 // report is a node's report of one source that it reads, or has read since it started.
 type report struct {
-	Number     uint64             `json:"number"`
-	Ended      bool               `json:"ended,omitempty"`  // the node does not read it
-	Failed     string             `json:"failed,omitempty"` // why it reads less than it owns
-	Partitions []Partition        `json:"partitions"`
-	Listed     map[uint32]int64   `json:"listed,omitempty"`  // the partitions that the node has listed, and for how long, in ms
-	Counted    map[uint32]counted `json:"counted,omitempty"` // by partition, of those too that it no longer reads
+	Number     uint64            `json:"number"`
+	Ended      bool              `json:"ended,omitempty"`  // the node does not read it
+	Failed     string            `json:"failed,omitempty"` // why it reads less than it owns
+	Partitions []Partition       `json:"partitions"`
+	Listed     map[uint32]int64  `json:"listed,omitempty"`  // the partitions that the node has listed, and for how long, in ms
+	Counted    map[uint32]uint64 `json:"counted,omitempty"` // by partition, of those too that it no longer reads
 }
 
 // HandleReport answers ReportCall.
@@ -121,7 +101,10 @@ func (s *Sources) report() []report {
 }
 
 func partitionOf(number uint32, of source.Status) Partition {
-	p := Partition{Partition: number, State: of.State, Reason: of.Reason, LagSeconds: Seconds(of.LagSeconds), Rate: of.Rate}
+	p := Partition{Partition: number, State: of.State, Reason: of.Reason, Rate: of.Rate}
+	if of.LagSeconds >= 0 {
+		p.LagSeconds = &of.LagSeconds
+	}
 	if of.Known {
 		age := time.Since(of.Looked).Milliseconds()
 		p.Position, p.End, p.EndAgeMS = &of.Position, &of.End, &age
@@ -199,7 +182,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			out.DeadLetters = cfg.DeadLetters
 		}
 	}
-	found, sums, listed := map[uint32]Partition{}, map[uint32]counted{}, map[uint32]time.Duration{}
+	found, sums, listed := map[uint32]Partition{}, map[uint32]uint64{}, map[uint32]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(reports)) {
 		for _, r := range reports[key] {
 			if r.Number != of.Number {
@@ -211,9 +194,8 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			for partition, ms := range r.Listed {
 				listed[partition] = max(listed[partition], time.Duration(ms)*time.Millisecond)
 			}
-			for partition, c := range r.Counted {
-				sum := sums[partition]
-				sums[partition] = counted{sum.Applied + c.Applied}
+			for partition, n := range r.Counted {
+				sums[partition] += n
 			}
 			for _, p := range r.Partitions {
 				p.Node = name[key]
@@ -252,7 +234,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	}
 	for _, partition := range slices.Sorted(maps.Keys(found)) {
 		p := found[partition]
-		p.Applied, p.Rejected = sums[partition].Applied, of.Partitions[partition].Rejected
+		p.Applied, p.Rejected = sums[partition], of.Partitions[partition].Rejected
 		out.Partitions = append(out.Partitions, p)
 	}
 	s.complete(ctx, n, of, out.Partitions)

@@ -29,13 +29,12 @@ var (
 	ErrSourceChanged = errors.New("the source was changed at the same time")
 )
 
-// triesMax bounds how often a change is made for what the source is by then. Each attempt that is
+// triesMax bounds how often RecordRejected tries again. Each attempt that is
 // too late has lost to another change.
 const triesMax = 10
 
 // Changes reads and changes the sources of the cluster, which the catalog has. Each change is one
-// command, for the version of the source that was read: sources/DESIGN.md. The changes by name
-// read it again if another change came first.
+// command, for the version of the source that was read: sources/DESIGN.md.
 type Changes struct {
 	world   World
 	sink    *Sink
@@ -83,20 +82,10 @@ func (c *Changes) RestoreSource(ctx context.Context, name string, config json.Ra
 	return s, err
 }
 
-// SetSource replaces the configuration of a source, which runs after it, or stays paused. If that
-// changes what a message means, the source must be paused, and its shards are settled.
-func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, sameMeaning, paused bool) (catalog.Source, error) {
-	if sameMeaning {
-		return c.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Version: s.Version, Paused: paused})
-	}
-	if !s.Paused {
-		return catalog.Source{}, fmt.Errorf("%w: it is running", ErrNotPaused)
-	}
-	at, err := c.SettleSource(ctx, s)
-	if err != nil {
-		return catalog.Source{}, err
-	}
-	return c.SetMeaning(ctx, s, config, at, paused)
+// SetSource replaces the configuration of a source, and leaves what its messages mean. The source runs
+// after it, or stays paused.
+func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, paused bool) (catalog.Source, error) {
+	return c.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Version: s.Version, Paused: paused})
 }
 
 // SetMeaning replaces the configuration of a source that SettleSource has settled, and what its
@@ -132,14 +121,6 @@ func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint3
 const settleAtOnce = 64
 
 func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (catalog.Source, error) {
-	switch {
-	case !catalog.ValidSourceName(put.Name):
-		return catalog.Source{}, &errs.ArgumentError{Field: "name", Problem: "must be 1 to 64 of a-z, 0-9, - and _, a letter or digit first"}
-	case len(put.Config) > catalog.SourceConfigBytesMax:
-		return catalog.Source{}, &errs.ArgumentError{Field: "config", Problem: fmt.Sprintf("%d bytes, the bound is %d", len(put.Config), catalog.SourceConfigBytesMax)}
-	case !json.Valid(put.Config):
-		return catalog.Source{}, &errs.ArgumentError{Field: "config", Problem: "is no JSON object"}
-	}
 	r, err := c.world.Change(ctx, &catalog.Command{PutSource: put})
 	switch {
 	case err != nil:
@@ -160,30 +141,6 @@ func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (c
 	return r.Source, nil
 }
 
-// PauseSource pauses a source or resumes it, as an operator does.
-func (c *Changes) PauseSource(ctx context.Context, name string, paused bool) (s catalog.Source, err error) {
-	err = c.again(ctx, name, func(read catalog.Source) error {
-		s, err = c.SetPaused(ctx, read, paused, false)
-		return err
-	})
-	return s, err
-}
-
-// again makes a change of the source of a name, for what it is by then if another came first.
-func (c *Changes) again(ctx context.Context, name string, change func(catalog.Source) error) error {
-	s, err := c.knownSource(ctx, name)
-	for range triesMax {
-		if err != nil {
-			return err
-		}
-		if err = change(s); !errors.Is(err, ErrSourceChanged) {
-			return err
-		}
-		s, err = c.Source(name) // this node has the catalog of the answer
-	}
-	return ErrSourceChanged
-}
-
 // SetPaused pauses or resumes the source that was read. One that is paused as Changing is resumed
 // by its caller, or by a repeat of its call.
 func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, changing bool) (catalog.Source, error) {
@@ -194,19 +151,10 @@ func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, chang
 	return s, err
 }
 
-// SeekSource sets where partitions of the paused source of a name continue, as SeekVersion does.
-func (c *Changes) SeekSource(ctx context.Context, name string, to map[uint32]sink.Position) (catalog.Source, error) {
-	s, err := c.knownSource(ctx, name)
-	if err != nil {
-		return catalog.Source{}, err
-	}
-	return c.SeekVersion(ctx, s, to)
-}
-
-// SeekVersion sets where partitions of the paused source that was read continue, in all shards, which
+// SeekSource sets where partitions of the paused source that was read continue, in all shards, which
 // must answer: a reader that has yet to learn of the pause could apply messages beyond the new position
 // in a shard that does not, and they would count again.
-func (c *Changes) SeekVersion(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
+func (c *Changes) SeekSource(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
@@ -234,32 +182,14 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 	return nil
 }
 
-// DeleteSource deletes a source. No section of it is applied after that, and its positions are
-// dropped, by shards without a leader soon after they have one; a source that is made under its
-// name later begins anew.
-func (c *Changes) DeleteSource(ctx context.Context, name string) error {
-	return c.again(ctx, name, func(s catalog.Source) error { return c.DeleteVersion(ctx, s) })
-}
-
-// DeleteVersion is DeleteSource for the source that was read.
-func (c *Changes) DeleteVersion(ctx context.Context, s catalog.Source) error {
+// DeleteSource deletes a source that was read. Shards apply no section of it after that. A shard without a
+// leader drops its positions soon after it has one. A later source of the same name begins anew.
+func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	_, _, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {
 		c.sink.Forget(ctx, s.Number)
 	}
 	return err
-}
-
-// knownSource returns the source of a name, if need be after every change acknowledged before
-// the call.
-func (c *Changes) knownSource(ctx context.Context, name string) (catalog.Source, error) {
-	if s, err := c.Source(name); err == nil {
-		return s, nil
-	}
-	if err := c.world.CatchUp(ctx); err != nil {
-		return catalog.Source{}, err
-	}
-	return c.Source(name)
 }
 
 // changeSource changes a source that was read, and returns it with the index of the change.

@@ -10,9 +10,6 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// cellsMax bounds the cells of an op, as a log entry does.
-const cellsMax = engine.ColumnsMax
-
 // takesMessages reports whether messages may have ops on a keyspace.
 func takesMessages(k *keyspace.Keyspace) bool {
 	return k.Kind == keyspace.KindCounters || k.Kind == keyspace.KindUnread
@@ -32,37 +29,19 @@ func rejectedOps(keyspaces []*keyspace.Keyspace, ops []sink.Op) (rejected []sink
 	return rejected
 }
 
-// whyRejected returns why an op on a keyspace, nil for one that does not exist, cannot be
-// applied, or "". The rules are those of POST /v1/ops.
+// whyRejected returns why no shard would take an op on keyspace k, or "". k is nil if the keyspace does not
+// exist. The decoder of the source has checked all that does not depend on the catalog.
 func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 	switch {
 	case k == nil:
 		return fmt.Sprintf("keyspace %q: no such keyspace", op.Keyspace)
 	case !takesMessages(k):
 		return fmt.Sprintf("keyspace %q: neither of counters nor of unread numbers", op.Keyspace)
-	case op.Kind > sink.Leave:
-		return "neither add nor set"
-	case op.Kind.OfMember() && k.Kind != keyspace.KindCounters:
-		return "member: rows of unread have no members"
-	case op.Kind.OfMember() && (op.HasFloor || len(op.Cells) != 1):
-		return "member: an op with a floor, or with another number of columns than 1"
-	case op.Kind == sink.Set && k.Kind != keyspace.KindCounters:
-		return "set: counts of unread numbers are not set"
-	case op.Kind == sink.Set && op.HasFloor:
-		return "floor: of an add only"
-	case len(op.Cells) < 1 || len(op.Cells) > cellsMax:
-		return fmt.Sprintf("%d columns are not 1…%d", len(op.Cells), cellsMax)
 	}
-	seen := uint64(0)
 	for _, c := range op.Cells {
-		column := k.Column(c.Column)
-		if column < 0 {
+		if k.Column(c.Column) < 0 {
 			return fmt.Sprintf("column %q: keyspace %s has no such column", c.Column, k.Name)
 		}
-		if seen&(1<<column) != 0 {
-			return fmt.Sprintf("column %q: is there twice", c.Column)
-		}
-		seen |= 1 << column
 	}
 	return ""
 }
@@ -229,6 +208,3 @@ func merges(a, b int64) bool {
 	}
 	return (a >= 0) == (b >= 0) && a+b <= mergedMax && a+b >= -mergedMax
 }
-
-// Compile-time check that a log entry takes the columns of any op.
-const _ = uint(64 - cellsMax)
