@@ -7,18 +7,18 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// batch is messages on their way to the Sink. Their ops are the decoder's.
+// batch is a batch of messages while it is checked and refused. Its ops are the decoder's.
 type batch struct {
 	*session
 	messages []Message
 	next     Position
-	bad      map[int]string // the reasons of messages that are refused: none of their ops is applied
-	alone    map[int]string // the reasons of ops that are refused alone
-	passed   map[int]bool   // ops that their shards have passed
-	stop     error          // why the partition stops at next
+	bad      map[int]string // by index in messages: why the whole message is refused
+	alone    map[int]string // by index of the op: why only the op is refused
+	passed   map[int]bool   // by index of the op: its shard has passed it
+	stop     error          // why the partition stops at next, or nil
 }
 
-// flush applies the messages that wait, up to one that stops the partition.
+// flush applies the waiting messages, up to one that stops the partition.
 func (s *session) flush(ctx context.Context) error {
 	if len(s.waiting) == 0 {
 		return nil
@@ -38,8 +38,8 @@ func (s *session) flush(ctx context.Context) error {
 	if n := len(b.messages); n > 0 {
 		s.status.setPosition(s.at, b.messages[n-1].Time)
 	}
-	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting) - len(b.messages)) }) // those after a stop are fetched again
-	clear(s.waiting)                                                                       // do not keep their bytes alive
+	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting) - len(b.messages)) }) // the next session fetches those after a stop again
+	clear(s.waiting)                                                                       // release their bytes
 	s.waiting, s.waitingBytes = s.waiting[:0], 0
 	if b.stop == nil {
 		s.status.running()
@@ -79,9 +79,8 @@ func (b *batch) end(i int, why error) {
 
 // check finds the ops that no shard would take.
 //
-// A message with one is refused whole, unless an earlier try took it: then some of its ops may
-// be applied already. So that each op is either applied or refused, it loses the op alone, and
-// an op that its shard has passed is left as it is.
+// check refuses a message with such an op whole, unless an earlier try took the message. Then some of its ops
+// may be applied, so check refuses only that op, unless the op's shard has passed it.
 func (b *batch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.times.call)
 	defer cancel()
@@ -130,8 +129,7 @@ func messageOf(messages []Message, p Position) int {
 	return -1
 }
 
-// refuse drops the ops that are not to be applied, and writes the dead letters of what is
-// refused, if it has any, before its position passes.
+// refuse drops the refused ops and, if the source has dead letters, writes theirs before the position passes.
 func (b *batch) refuse(ctx context.Context) error {
 	if len(b.bad)+len(b.alone)+len(b.passed) == 0 {
 		return nil
@@ -144,7 +142,7 @@ func (b *batch) refuse(ctx context.Context) error {
 			continue
 		}
 		of := b.decided.refused[b.messages[i].Position]
-		if of == nil { // before the letter is sent: its answer may be lost
+		if of == nil { // remember it before sending the letter, whose answer may be lost
 			of = &refusal{reason: reason}
 			b.decided.refused[b.messages[i].Position] = of
 		}
@@ -201,8 +199,8 @@ func (s *session) send(ctx context.Context, letters []Letter) error {
 	return s.brokerError("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
 }
 
-// lateRejections writes dead letters for ops that the Sink rejected although Check had not:
-// their sums left 64 bits. Their position has passed.
+// lateRejections writes dead letters for ops that the shards rejected although Check had not, as their sums
+// overflow. Their position has passed.
 func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []Message, rejected []sink.Rejection) error {
 	if len(rejected) == 0 {
 		return nil

@@ -2,15 +2,14 @@ package source
 
 import "slices"
 
-// decided is what a runner remembers of the messages that it handed to the Sink, until every shard has
-// passed them. A try of a batch may fail after some shards have applied it, and a column may be made or
-// dropped before the next try. The message stays taken or refused all the same: otherwise it could be both
-// counted and a dead letter.
+// decided remembers which messages a runner has taken or refused, until all shards have passed them. A batch may
+// fail after some shards have applied it, and an operator may create or drop a column before the next try. The
+// decision stays: otherwise a message could both count and be a dead letter.
 type decided struct {
-	// handed covers the positions of these messages. Its spans ascend and do not touch. It has more than one
-	// while the runner reads again below what it has decided, for a shard that was late or restored.
+	// handed has the positions that the Sink got. The spans ascend and do not touch. There are several while the
+	// runner reads again below decided messages, for a shard that was late or restored.
 	handed []span
-	// refused has the messages that are refused. All others in handed are taken.
+	// refused has the refused messages. All other messages of handed are taken.
 	refused map[Position]*refusal
 }
 
@@ -18,10 +17,10 @@ type span struct{ from, to Position }
 
 type refusal struct {
 	reason  string
-	written bool // its dead letter is written, or it needs none
+	written bool // the dead letter is acknowledged, or the source writes none
 }
 
-// hand adds the messages of a batch.
+// hand records that the Sink gets the messages of a batch.
 func (d *decided) hand(from, to Position) {
 	kept := d.handed[:0]
 	for _, s := range d.handed {
@@ -35,12 +34,12 @@ func (d *decided) hand(from, to Position) {
 	slices.SortFunc(d.handed, func(a, b span) int { return a.from.Compare(b.from) })
 }
 
-// has reports whether the message at a position was handed over.
+// has reports whether the Sink got the message at a position.
 func (d *decided) has(p Position) bool {
 	return slices.ContainsFunc(d.handed, func(s span) bool { return !p.Less(s.from) && p.Less(s.to) })
 }
 
-// forget drops what every shard has passed.
+// forget drops messages that all shards have passed.
 func (d *decided) forget(below Position) {
 	d.handed = slices.DeleteFunc(d.handed, func(s span) bool { return !below.Less(s.to) })
 	if len(d.handed) > 0 {

@@ -23,11 +23,11 @@ var defaultTimes = times{
 
 type times struct {
 	backoffMin, backoffMax time.Duration
-	tick                   time.Duration // between moves of all shards to one position, and reads of the bounds
+	tick                   time.Duration // between calls of session.tick
 	meet                   time.Duration // between reads of the shards' positions while the queue is idle
-	late                   time.Duration // after which a session ends that a shard did not answer
-	call                   time.Duration // one call of the broker or the Sink, but Again
-	silence                time.Duration // in which Again does not get on; a walsender may skip changes for wal_sender_timeout / 2
+	late                   time.Duration // for which a session goes on without a shard that does not answer
+	call                   time.Duration // bounds a call of the broker or the Sink, except Again
+	silence                time.Duration // for which Again may not get on: a walsender may skip changes silently for wal_sender_timeout / 2
 }
 
 // RunnerConfig configures a runner. Late, Logger, Counts, Rejected and Ending are optional.
@@ -35,33 +35,30 @@ type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
 	Partition uint32
-	// Late is set where Begin has recorded the partitions of the time. Another begins at the
-	// earliest: its first messages are younger than the source.
+	// Late makes the partition begin at its first message. Begin has recorded all older partitions.
 	Late   bool
 	Broker Broker
 	Sink   sink.Sink
 	Logger *slog.Logger
-	Counts *Counts // nil for counts of its own
-	// Rejected records messages and ops of messages that were refused, in the order of positions. nil
-	// for nowhere.
+	Counts *Counts // nil for Counts of its own
+	// Rejected records refusals, which ascend by position; nil to record none.
 	Rejected func(context.Context, []sink.Refusal) error
-	// Ending, once closed, ends the runner when its batch is applied and the shards are at one
-	// position; nil for a runner that only its context ends.
+	// Closing Ending makes the runner apply its batch, move the shards to one position and end. If it is nil, only
+	// the context ends the runner.
 	Ending <-chan struct{}
 }
 
-// Runner reads one partition until it is told to end. Two runners of a partition, on two
-// nodes or one after the other, are harmless.
+// Runner reads one partition. Two runners of a partition at once do no harm.
 //
-// Run's goroutine does everything but the fetching: a goroutine of each session fetches
-// ahead, and ends before the session does.
+// The goroutine of Run does everything except fetching. Each session starts a goroutine that fetches ahead, and
+// waits for its end.
 type Runner struct {
 	cfg      RunnerConfig
 	times    times
 	status   status
 	decoder  *Decoder
 	reported error      // last logged
-	start    sink.Start // of the last session
+	start    sink.Start // that the last session read
 
 	decided   decided
 	rejects   rejects
@@ -87,9 +84,8 @@ func NewRunner(cfg RunnerConfig) *Runner {
 // Status returns the state of the partition.
 func (r *Runner) Status() Status { return r.status.get() }
 
-// Run reads until ctx ends, or until the Sink says that the source is paused or deleted.
-// After an error it begins again, at the positions that the shards have, and waits longer
-// each time that the lowest of them has not risen.
+// Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error it begins again
+// at the positions of the shards. It waits longer each time that the lowest position has not risen.
 func (r *Runner) Run(ctx context.Context) {
 	wait := r.times.backoffMin
 	var reached Position
@@ -116,7 +112,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// report sets the state after a session ended with err, and logs an error that is new.
+// report sets the state after a session failed, and logs a new error.
 func (r *Runner) report(err error) {
 	state, reason := StateRunning, reasonBroker
 	_, is := errors.AsType[*StalledError](err)

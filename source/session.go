@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// session is one connected run of a partition: low ≤ every shard ≤ high.
+// session reads a partition until an error. The positions of all shards that answered lie between low and high.
 type session struct {
 	*Runner
 	reader Reader
@@ -27,13 +27,13 @@ type session struct {
 
 	waiting      []Message
 	waitingBytes int
-	next         Position // after waiting; below all that was not fetched
+	next         Position // all messages below it are applied or in waiting
 }
 
-// errEnding is returned by a session that Ending has ended.
+// errEnding is returned by a session after Ending was closed.
 var errEnding = errors.New("the runner is to end")
 
-// session reads until an error. It returns the lowest position of the shards.
+// session runs one session. It returns the lowest position of the shards.
 func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	s := &session{Runner: r}
 	if err = s.begin(ctx); err == nil {
@@ -43,7 +43,7 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	return s.low, s.advise(err)
 }
 
-// begin finds where to read, and refuses to if the queue is another, or has lost messages.
+// begin finds where to read. It returns a *StalledError if the queue is another or has lost messages.
 func (s *session) begin(ctx context.Context) error {
 	shards, err := s.find(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *session) begin(ctx context.Context) error {
 	return s.open(ctx)
 }
 
-// find reads where the partition begins, and the positions of the shards, and compares them with the end of
-// the queue.
+// find reads where the partition begins and where the shards are. It compares the positions with the end of the
+// queue.
 func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
@@ -88,21 +88,21 @@ func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The positions may be of a later seek than start: the catalog was read anew for them.
+	// The positions may be those of a later seek, as Positions may read the catalog again.
 	if now, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, start); err != nil || now != start {
 		return nil, wrap("record the start", cmp.Or(err, sink.ErrMoved))
 	}
-	if start != s.start { // after a seek, messages are decided anew
+	if start != s.start { // after a seek, decide all messages anew
 		s.start, s.truncated = start, truncated{}
 		s.decided = decided{refused: map[Position]*refusal{}}
 	}
 	s.low, s.high = sink.Span(shards, start.Position)
 	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
 	s.at, s.next = s.low, s.low
-	return shards, s.look(ctx) // after the positions: another reader may just have moved them
+	return shards, s.look(ctx) // after reading the positions, which another reader may just have moved
 }
 
-// open begins to read.
+// open opens the reader of the queue.
 func (s *session) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return s.brokerError("read", err)
 	}
-	// The reader reads the queue that there is now. No queue gets the identity of another.
+	// Compare the identity after the reader was opened. No queue gets the identity of another.
 	identity, err := s.cfg.Broker.Identity(ctx)
 	if err == nil {
 		err = sameQueue(s.start.Identity, identity)
@@ -136,14 +136,14 @@ func (s *session) positions(ctx context.Context) ([]sink.ShardPosition, error) {
 	return shards, wrap("read the positions", err)
 }
 
-// look reads the end of the queue.
+// look reads the end of the queue and compares it with the highest shard.
 func (s *session) look(ctx context.Context) error {
 	looked := time.Now()
 	_, end, err := s.cfg.Broker.Bounds(ctx, s.cfg.Partition)
 	if err != nil {
 		return s.brokerError("read the queue's bounds", err)
 	}
-	if end.Less(s.high) { // a shard that is there would skip what is written below
+	if end.Less(s.high) { // the highest shard would skip messages that are written below it
 		return Truncated(end, "position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.high, end)
 	}
 	s.status.setEnd(end, looked)
@@ -151,7 +151,7 @@ func (s *session) look(ctx context.Context) error {
 	return nil
 }
 
-// wrap adds what failed to an error, unless it says so itself.
+// wrap adds to an error what the caller could not do. It leaves a *StalledError and ErrMoved as they are.
 func wrap(verb string, err error) error {
 	if _, is := errors.AsType[*StalledError](err); err == nil || is || errors.Is(err, sink.ErrMoved) {
 		return err
@@ -159,9 +159,8 @@ func wrap(verb string, err error) error {
 	return fmt.Errorf("cannot %s: %w", verb, err)
 }
 
-// brokerError is wrap for what the broker returned. An error that only another password, certificate
-// or permission can mend becomes a *StalledError. An error of the Sink must not: nodes of countd use
-// TLS too.
+// brokerError wraps an error of the broker. An error that only another password, certificate or permission can
+// mend becomes a *StalledError. Do not use it for errors of the Sink: nodes of countd use TLS too.
 func (s *session) brokerError(verb string, err error) error {
 	err = wrap(verb, err)
 	if _, is := errors.AsType[*StalledError](err); err != nil && !is && (untrusted(err) || s.cfg.Broker.Denied(err)) {
@@ -170,9 +169,8 @@ func (s *session) brokerError(verb string, err error) error {
 	return err
 }
 
-// advise adds to the reason of a stall where a seek would go on, if there is such a position.
-// A seek moves all shards. One that is behind loses what is between, which is gone; one that
-// is ahead would count it twice, so no position below the highest is named.
+// advise adds to a stall for lost messages the position that a seek should use. It names no position below the
+// highest shard, as that shard would count messages twice. Lower shards only skip messages that are gone.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
 	if !is || stalled.Next == (Position{}) {
@@ -181,8 +179,8 @@ func (s *session) advise(err error) error {
 	return Stalled("%s; seek to %s to go on without them", stalled.Reason, higher(stalled.Next, s.high))
 }
 
-// read reads until an error, and moves all shards to where it ended. Only then may what
-// messages mean be changed. Where it fails, the next reader does it.
+// read reads until an error, and then moves all shards to one position, so that the meaning of messages may
+// change. If the move fails, the next reader makes it.
 func (s *session) read(ctx context.Context) error {
 	fetching, cancel := context.WithCancel(ctx)
 	fetched := make(chan fetch)
@@ -198,19 +196,19 @@ func (s *session) read(ctx context.Context) error {
 		s.cfg.Logger.Warn("what a source rejected is not counted for long", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
 	}
 	cancel()
-	for range fetched { // until the goroutine has ended
+	for range fetched { // wait for the end of fetch
 	}
 	_ = s.reader.Close() // what was applied does not depend on it
 	return err
 }
 
-// fetch is what the fetching goroutine hands over.
+// fetch is a result of Reader.Next.
 type fetch struct {
 	Fetched
 	err error
 }
 
-// fetch reads ahead by one fetch, until an error or the end of ctx, and closes out.
+// fetch sends results of Reader.Next to out, one ahead, until an error or the end of ctx. Then it closes out.
 func (s *session) fetch(ctx context.Context, out chan<- fetch) {
 	defer close(out)
 	for {
@@ -241,7 +239,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
-				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // what was read below is there
+				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages below the lost ones are good
 					if err := s.flush(ctx); err != nil {
 						return err
 					}
@@ -272,7 +270,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 	}
 }
 
-// gather adds what was fetched to the batch, and flushes a full one.
+// gather adds fetched messages to the batch, and flushes a full batch.
 func (s *session) gather(ctx context.Context, f Fetched) error {
 	most, bytes := s.cfg.Source.Batch.Messages, f.Bytes()
 	if len(s.waiting) > 0 && (len(s.waiting)+len(f.Messages) > most || s.waitingBytes+bytes > FetchBytesMax) {
@@ -290,8 +288,7 @@ func (s *session) gather(ctx context.Context, f Fetched) error {
 	return nil
 }
 
-// tick moves all shards to one position, looks at the queue's bounds, and tells the broker
-// what every shard has.
+// tick moves all shards to one position, reads the end of the queue, and commits the lowest position.
 func (s *session) tick(ctx context.Context) error {
 	if err := s.settle(ctx); err != nil {
 		return err
@@ -311,16 +308,17 @@ func (s *session) tick(ctx context.Context) error {
 			return s.brokerError("commit", err)
 		}
 	}
-	if len(s.waiting) == 0 { // otherwise flush tells
+	if len(s.waiting) == 0 { // otherwise flush sets the state
 		s.status.idle()
 	}
 	return nil
 }
 
-// settle moves all shards to one position. Where all are there already, it looks now and then
-// whether they still are: one may have been restored from a backup, and then reads again.
+// settle moves all shards to one position. If they are there, it checks from time to time whether they still
+// are: a shard may have been restored from a backup, and then the session begins anew.
 //
-// While a shard does not answer, the others go on. The next session asks it again.
+// While a shard does not answer, the others continue. The session ends after times.late, and the next one asks
+// that shard again.
 func (s *session) settle(ctx context.Context) error {
 	if s.behind != "" && time.Since(s.met) >= s.times.late {
 		return sink.ErrMoved
@@ -347,7 +345,7 @@ func (s *session) settle(ctx context.Context) error {
 	return nil
 }
 
-// apply hands a batch to the Sink and moves on. messages are those of the batch.
+// apply applies a batch and moves on. messages are those of the batch.
 func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) error {
 	b.Source, b.Partition, b.From, b.Mark = s.cfg.Number, s.cfg.Partition, s.at, s.marks(messages)
 	call, cancel := context.WithTimeout(ctx, s.times.call)
@@ -355,14 +353,14 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	s.decided.hand(b.From, b.Next)
 	done, err := s.cfg.Sink.Apply(call, &b)
 	s.high = higher(s.high, b.Next) // after an error too: some shards may be there
-	// After an error too, ops may have been rejected: their position has passed in their shard,
-	// so that nobody will hear of them again.
+	// After an error too, shards may have rejected ops and passed their positions, so nobody reports these ops
+	// again.
 	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
 	if err != nil {
 		return wrap("apply a batch", err)
 	}
 	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
-	if n := len(messages); n > 0 { // before what follows fails: the mark is that of at
+	if n := len(messages); n > 0 { // set it before anything below fails: it belongs to at
 		s.last = MarkOf(&messages[n-1])
 	}
 	if len(b.Ops) == 0 {

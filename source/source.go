@@ -1,10 +1,10 @@
-// Package source reads queues into counters: configurations, the decoders of messages, and
-// the runner that reads one partition. Packages below it know one broker each. It knows
-// nothing of shards: a sink.Sink applies what it read.
+// Package source reads queues into counters. It owns the configurations of sources, the decoders of messages,
+// and the runner that reads one partition. Each package below it knows one broker. A sink.Sink applies what
+// the runner reads, so this package knows nothing of shards.
 //
-// Invariant: a position passes a message only after the Sink has applied the message's ops,
-// or after the broker has acknowledged its dead letter, or because the configuration says
-// that bad messages are skipped. Nothing here sets a position back or forth by itself.
+// Invariant: a position passes a message only after the Sink has applied the message's ops, after the broker
+// has acknowledged its dead letter, or because the configuration skips bad messages. Only a seek of an
+// operator moves a position otherwise.
 package source
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Position is a place in a partition: everything below it has been handled.
+// Position is a place in a partition. All messages below it have been handled.
 type Position = sink.Position
 
-// Mark tells a message from another that stands at its position later.
+// Mark distinguishes a message from one that takes its position later.
 type Mark = sink.Mark
 
 // Message is one message of a queue.
 type Message struct {
 	Position Position
 	Value    []byte
-	Time     time.Time // when it was written, as the broker knows; zero if it does not
-	// Key and, unless it is Derived, Value tell the message from another of its Position and Time.
+	Time     time.Time // when it was written; zero if the broker does not know
+	// Key and Value, unless Derived is set, distinguish the message from others with its Position and Time.
 	Key     []byte
-	Derived bool // Value may be spelled in another way when the message is read again
+	Derived bool // the broker may spell Value differently when it returns the message again
 }
 
 // Letter is a message that could not be applied.
@@ -38,16 +38,16 @@ type Letter struct {
 	Partition uint32
 	Position  Position
 	Reason    string
-	Op        string // as JSON, if the message's other ops were applied; otherwise empty
+	Op        string // the refused op as JSON; empty if the whole message was refused
 	Value     []byte // the message
 
-	again  int    // how many of the letters before it have the same op of the same message
+	again  int    // number of earlier letters with the same op of the same message
 	number uint64 // of the source
 	queue  string // the identity of the queue
 	mark   Mark   // of the message
 }
 
-// ID names a letter among those of a source that reads one queue.
+// ID returns a name that is unique among the letters of a source and a queue.
 func (l *Letter) ID() string {
 	if l.Op == "" {
 		return l.place()
@@ -59,16 +59,15 @@ func (l *Letter) place() string {
 	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
 }
 
-// Key names a letter in a queue of dead letters, so that a broker can drop one that was written
-// twice. It differs from the letters of other messages that had the position: of another source
-// of the name, or of a queue that was made anew or lost messages. It has less than 200 bytes,
-// however long the op is.
+// Key returns a name by which a broker can drop a letter that was written twice. Other messages at the same
+// position have other keys: those of another source with the name, or of a queue that was created anew or
+// lost messages. A key has less than 200 bytes.
 func (l *Letter) Key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %q %s", l.number, l.mark.Sum, l.queue, l.ID()))
 	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
 }
 
-// countAgain tells letters of equal ops of one message apart.
+// countAgain sets again, so that letters of equal ops of one message have different IDs.
 func countAgain(letters []Letter) {
 	seen := map[string]int{}
 	for i := range letters {
@@ -79,69 +78,65 @@ func countAgain(letters []Letter) {
 	}
 }
 
-// A Broker is a connection to a queue. Its methods may be called at once.
+// A Broker is a connection to a queue. It is safe for concurrent use.
 type Broker interface {
-	// Identity returns a text that differs if the queue was made anew.
+	// Identity returns a text that changes if the queue is created anew.
 	Identity(ctx context.Context) (string, error)
 	// Partitions returns the numbers of the queue's partitions.
 	Partitions(ctx context.Context) ([]uint32, error)
-	// Bounds returns the position of the first message that is retained, and the position of
-	// the message that will be written next.
+	// Bounds returns the position of the first retained message and the position of the next message.
 	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
-	// Read returns a reader that begins at from. It returns a *StalledError if a message at or
-	// above from is gone. The queue had the message of the mark found a moment ago, the zero Mark for none.
+	// Read returns a Reader that begins at from. It returns a *StalledError if a message at or above from is
+	// gone. found is the mark of a message that the queue still had a moment ago, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again reads what was read before: see Again. It may take long, and calls progress while it gets on.
+	// Again returns the messages that the queue has now from one passed position to another. It may take long,
+	// and calls progress whenever it gets on.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
-	// DeadLetter returns once the broker has acknowledged the letters.
+	// DeadLetter writes letters, and waits until the broker has acknowledged them.
 	DeadLetter(ctx context.Context, letters []Letter) error
-	// Denied reports whether an error of the other methods, or of a Reader, means that the
-	// broker does not accept the user, or refuses what the source needs for another reason that does not
-	// pass by itself.
+	// Denied reports whether an error, of another method or of a Reader, means that the broker refuses the
+	// user or a request, for a reason that does not pass by itself.
 	Denied(err error) bool
 	Close() error
 }
 
-// A LetterQueue is a Broker whose dead letters need a queue that is made before.
+// A LetterQueue is a Broker that needs an existing queue for its dead letters.
 type LetterQueue interface {
-	// CheckLetters returns a *StalledError if the queue of the dead letters is missing, and writing a
-	// dead letter does not make it.
+	// CheckLetters returns a *StalledError if the queue of the dead letters is missing and writing a letter
+	// would not create it.
 	CheckLetters(ctx context.Context) error
 }
 
 // Fetched is what a Reader returned.
 type Fetched struct {
 	Messages []Message // in order; the caller owns them
-	Next     Position  // all below it was returned, or holds no message
-	Left     int64     // messages at and above Next, if positions do not count them; -1 if nothing does
+	Next     Position  // the Reader has returned all messages below it
+	Left     int64     // messages at and above Next, if positions do not count them; -1 if unknown
 }
 
-// Again is what a queue has now between two positions that were passed.
+// Again is what a queue has now between two passed positions.
 type Again struct {
-	Messages []Message // at and above the first position, and below the second; two at most
-	// Whole is set unless the queue may have removed the first message without losing others: by
-	// retention, or because somebody deleted it.
+	Messages []Message // at or above the first position and below the second; two at most
+	// Whole is set unless the queue may have removed the first message without a loss: by retention, or because
+	// somebody deleted it.
 	Whole bool
 }
 
-// A Reader reads one partition, from front to back. Commit may be called during Next.
+// A Reader reads one partition in order. Commit may be called during Next.
 type Reader interface {
-	// Next waits for messages and returns at most limit, and about FetchBytesMax; none if there were
-	// none for a while.
-	// It returns a *StalledError if a message was lost before it was read, or if the queue is
-	// not the one that the reader began with.
+	// Next waits a while for messages. It returns at most limit messages and about FetchBytesMax. It returns a
+	// *StalledError if messages were lost before they were read, or if the queue is another.
 	Next(ctx context.Context, limit int) (Fetched, error)
-	// Commit tells the broker that all below p is handled. Nothing here reads it back.
+	// Commit tells the broker that all messages below p are handled. Countd never reads that back.
 	Commit(ctx context.Context, p Position) error
 	Close() error
 }
 
-// StalledError is returned where only an operator can decide how to go on.
+// StalledError is returned when only an operator can decide how to continue.
 type StalledError struct {
 	Reason string
-	// Next is set where messages are gone: it is the first that is left.
-	Next Position
-	// Truncated is set where the queue ends before what was read. It ended at End.
+	Next   Position // the first message that is left, if messages are gone
+	// Truncated is set if the queue ends, at End, below messages that were read.
 	Truncated bool
 	End       Position
 }
@@ -153,12 +148,12 @@ func Stalled(format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Lost is Stalled for messages that are gone; next is the first that is left.
+// Lost returns a *StalledError for messages that are gone. next is the first message that is left.
 func Lost(next Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: next}
 }
 
-// Truncated is Stalled for a queue that ends before what was read; end is where.
+// Truncated returns a *StalledError for a queue that ends, at end, below messages that were read.
 func Truncated(end Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Truncated: true, End: end}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The states of a partition. A paused source has no runners; package sources shows its partitions
-// as paused.
+// The states of a partition. Package sources shows the partitions of a paused source, which has no runners, as
+// paused.
 const (
 	StateRunning = "running"
 	StatePaused  = "paused"
@@ -28,27 +28,27 @@ const (
 	reasonBroker  = "broker"
 )
 
-// Status is the state of a partition, as its runner sees it.
+// Status is the state of a partition as its runner sees it.
 type Status struct {
 	State    string
 	Known    bool      // Position and End were read
 	Looked   time.Time // when End was read
-	Reason   string    // why it is stalled, or does not go on
-	Position Position  // every shard has handled all below it
+	Reason   string    // why it is stalled or does not go on
+	Position Position  // all shards have handled the messages below it
 	End      Position  // of the queue
-	// LagSeconds is how old the last applied message is while others wait, or for how long they wait, if
-	// none was applied yet; 0 while none waits, and -1 while messages wait whose times are not known.
+	// LagSeconds is 0 while no message waits. Otherwise it is the age of the last applied message or, if none was
+	// applied, how long messages have waited. It is -1 while the times of the messages are not known.
 	LagSeconds float64
 	Applied    uint64  // messages, by all runners that share the Counts
 	Rejected   uint64  // messages, or ops of messages, by the same runners
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
 
-	left    int64 // messages that were not fetched, if positions do not count them; -1 if nothing does
-	waiting int64 // messages that were fetched, and are not applied
+	left    int64 // messages that are not fetched, if positions do not count them; -1 if unknown
+	waiting int64 // messages that are fetched and not applied
 }
 
-// Lag returns how many messages wait, if anything counts them.
+// Lag returns how many messages wait, if that is known.
 func (s *Status) Lag() (messages uint64, known bool) {
 	switch {
 	case !s.Known:
@@ -61,13 +61,12 @@ func (s *Status) Lag() (messages uint64, known bool) {
 	return uint64(max(0, s.left) + s.waiting), s.left >= 0
 }
 
-// Counts counts the messages of one partition, and only rises. The runners that read the
-// partition on a node, one after another, share it.
+// Counts counts the messages of one partition. All runners of the partition on a node share it.
 type Counts struct {
 	applied, rejected atomic.Uint64
 }
 
-// Load returns how many messages were applied, and how many messages or ops rejected.
+// Load returns how many messages were applied, and how many messages or ops were rejected.
 func (c *Counts) Load() (applied, rejected uint64) { return c.applied.Load(), c.rejected.Load() }
 
 type status struct {
@@ -75,14 +74,14 @@ type status struct {
 	mu     struct {
 		sync.Mutex
 		Status
-		ok       time.Time // when it last could read and apply; see silentMax
-		lastTime time.Time // of the last applied message
-		timeless bool      // the last message that was fetched or applied has no time
-		behind   time.Time // since when messages wait; zero if none does
-		shard    string    // why a shard is behind, "" if none is
-		doing    string    // what takes long, "" for nothing
-		counted  uint64    // messages that were applied before the last call of rate
-		// what the next call of setEnd will show, if nothing counts the messages
+		ok       time.Time // when the runner could last read and apply; see silentMax
+		lastTime time.Time // time of the last applied message
+		timeless bool      // the last fetched message has no usable time
+		behind   time.Time // since when messages wait; zero if none waits
+		shard    string    // why a shard is behind, or ""
+		doing    string    // why a stalled partition takes long, or ""
+		counted  uint64    // applied messages at the last call of rate
+		// nextEnd and nextLooked are what the next call of setEnd shows if the number of messages is unknown.
 		nextEnd    Position
 		nextLooked time.Time
 	}
@@ -102,11 +101,10 @@ func (s *status) get() Status {
 	return out
 }
 
-// silentMax is after how long without success a partition is stalled, whatever the reason: longer than
-// a broker, or the leader of a shard, is away mostly.
+// silentMax is after how long without success a partition is stalled. Brokers and leaders of shards are rarely
+// away for longer.
 const silentMax = 15 * time.Second
 
-// lagLocked returns LagSeconds.
 func (s *status) lagLocked() float64 {
 	now := time.Now()
 	switch {
@@ -122,7 +120,7 @@ func (s *status) lagLocked() float64 {
 	return now.Sub(s.mu.behind).Seconds()
 }
 
-// behindLocked keeps behind.
+// behindLocked updates behind.
 func (s *status) behindLocked() {
 	if !s.mu.Position.Less(s.mu.End) {
 		s.mu.behind = time.Time{}
@@ -131,28 +129,26 @@ func (s *status) behindLocked() {
 	}
 }
 
-// isTime reports whether a time is when a message was written: producers of Kafka and Redis may choose
-// what they like.
+// isTime reports whether a time is plausible: producers of Kafka and Redis may choose any.
 func isTime(t time.Time) bool {
 	return t.Year() >= 2000 && time.Until(t) < 24*time.Hour
 }
 
-// set runs change, which sets fields of mu.
+// set calls change, which sets fields of mu, under the lock.
 func (s *status) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// running clears the reason of an earlier session: it could read and apply.
+// running records that the runner could read and apply, and clears the reason of an earlier session.
 func (s *status) running() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, s.mu.shard, time.Now()
 }
 
-// idle is running for a session that fetched nothing although messages wait, if anything counts
-// them.
+// idle is running for a session that has fetched nothing. If messages wait, it sets that as the reason instead.
 func (s *status) idle() {
 	s.mu.Lock()
 	lag, known := s.mu.Lag()
@@ -166,7 +162,7 @@ func (s *status) idle() {
 	}
 }
 
-// setPosition sets the position, and the time of the last message if it is known.
+// setPosition sets the position, and the time of the last applied message if it is usable.
 func (s *status) setPosition(at Position, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,12 +176,11 @@ func (s *status) setPosition(at Position, last time.Time) {
 	s.behindLocked()
 }
 
-// setEnd sets the end of the queue, and when it was read: messages that came later are not in
-// the lag.
+// setEnd sets the end of the queue and when it was read.
 //
-// If nothing counts the messages that wait, it shows the end that was read the time before. The
-// end also rises by what is not for the source, so the position is always behind the end of a
-// moment ago. If no message waits, it has passed the end of a second ago.
+// If the number of waiting messages is unknown, it shows the previous end. The end of such a queue also rises
+// by messages that are not for the source, so the position is always below the newest end. If no message
+// waits, it has passed the previous end.
 func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,9 +195,9 @@ func (s *status) setEnd(end Position, looked time.Time) {
 func (s *status) applied(messages int)  { s.counts.applied.Add(uint64(messages)) }
 func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)) }
 
-// rate updates Rate, after since.
+// rate updates Rate. since is the time since its last call.
 func (s *status) rate(since time.Duration) {
-	const weight = 0.3 // of the newest second: five of them are most of the rate
+	const weight = 0.3 // of the newest second, so that five seconds make most of the rate
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.counts.applied.Load()
@@ -211,7 +206,7 @@ func (s *status) rate(since time.Duration) {
 	s.mu.Rate += weight * (now - s.mu.Rate)
 }
 
-// opJSON returns an op as it would be in a message.
+// opJSON returns an op in the form that messages have.
 func opJSON(o *sink.Op) string {
 	cells := make(map[string]int64, len(o.Cells))
 	for _, c := range o.Cells {

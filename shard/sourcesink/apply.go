@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// evenEvery is how often shards without ops are moved too, so that a reader that
-	// begins anew has little to read again.
+	// evenEvery is how often Apply also moves the shards without ops. A reader that begins anew then reads
+	// little again.
 	evenEvery = time.Second
-	// answerMax is how long a shard may take to answer where its batch has no op for it. It is Late
-	// after that: a shard without a leader must hold up no messages but its own.
+	// answerMax is how long Apply waits for a shard that the batch has no op for. The shard is then late, so
+	// that a shard without a leader delays its own messages only.
 	answerMax = 2 * time.Second
-	// opsMax bounds the ops of one write of a source, as of a client's. A message has
-	// at most as many.
+	// opsMax bounds the ops of one write, as for clients. A message has no more.
 	opsMax = 10_000
 )
 
@@ -32,7 +31,7 @@ func (s *Sink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	return s.apply(ctx, b, false)
 }
 
-// apply is Apply. If it is strict, all shards must answer.
+// apply implements Apply. If strict is set, all shards must answer.
 func (s *Sink) apply(ctx context.Context, b *sink.Batch, strict bool) (sink.Applied, error) {
 	key := dedup.PositionKey{Source: b.Source, Partition: b.Partition}
 	r := s.reader(key)
@@ -41,7 +40,7 @@ func (s *Sink) apply(ctx context.Context, b *sink.Batch, strict bool) (sink.Appl
 	a := &applyCall{sink: s, reader: r, batch: b, key: key, strict: strict}
 	err := a.run(ctx)
 	if errors.Is(err, sink.ErrMoved) {
-		r.epoch = 0 // Positions comes next
+		r.epoch = 0 // the reader calls Positions next
 		if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
 			err = errors.Join(err, s.world.CatchUp(ctx))
 		}
@@ -50,13 +49,12 @@ func (s *Sink) apply(ctx context.Context, b *sink.Batch, strict bool) (sink.Appl
 	return sink.Applied{Rejected: a.rejected, Behind: a.behind()}, err
 }
 
-// applyCall is one call of Apply.
 type applyCall struct {
 	sink   *Sink
 	reader *reader
 	batch  *sink.Batch
 	key    dedup.PositionKey
-	strict bool // all shards must answer
+	strict bool // all shards must answer, also those that the batch has no op for
 
 	partition catalog.Partition
 
@@ -67,11 +65,11 @@ type applyCall struct {
 }
 
 func (a *applyCall) run(ctx context.Context) error {
-	// The keyspaces first: a keyspace made after the source was deleted is not seen without
-	// the deletion, so no late message is counted there.
+	// Read the keyspaces before the source. A keyspace created after the deletion of the source is then never
+	// seen without the deletion, and no late message counts there.
 	a.spaces, a.shards = targetsOf(a.sink.world.Keyspaces())
 	found, there := a.sink.world.View().Source(a.key.Source)
-	if !there || found.Paused && len(a.batch.Ops) > 0 { // without ops it makes checkpoints equal
+	if !there || found.Paused && len(a.batch.Ops) > 0 { // a batch without ops only evens out checkpoints
 		return sink.ErrStopped
 	}
 	if err := checkBatch(a.batch); err != nil {
@@ -81,13 +79,12 @@ func (a *applyCall) run(ctx context.Context) error {
 	if a.partition, begun = found.Partitions[a.key.Partition]; !begun {
 		return sink.ErrMoved
 	}
-	// A seek drops the identity of the queue, and Start may have found the one from before in an older
-	// catalog. Messages count only under a recorded identity, so that no other queue takes its place.
+	// A seek drops the identity of the queue, and Start may have read an older catalog. Messages count only
+	// under a recorded identity. Otherwise another queue could take the place of this one.
 	if a.partition.Identity == "" && !a.strict {
 		return sink.ErrMoved
 	}
-	// A reader from before the pause may make checkpoints equal, at shards that the pause has
-	// not reached.
+	// A reader from before the pause may still even out shards that no node has raised.
 	ends := found.Paused && a.reader.epoch >= a.partition.Since()
 	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
 		return sink.ErrMoved
@@ -115,7 +112,7 @@ func (a *applyCall) run(ctx context.Context) error {
 	return nil
 }
 
-// checkBatch refuses a batch that no reader may send.
+// checkBatch returns an error for a batch whose positions are out of order.
 func checkBatch(b *sink.Batch) error {
 	last := b.From
 	for i := range b.Ops {
@@ -130,7 +127,7 @@ func checkBatch(b *sink.Batch) error {
 	return nil
 }
 
-// chunkOf returns how many of the next ops one write takes: whole messages.
+// chunkOf returns how many of the next ops fit one write. It never splits a message.
 func chunkOf(ops []sink.Op) int {
 	if len(ops) <= opsMax {
 		return len(ops)
@@ -147,7 +144,7 @@ func chunkOf(ops []sink.Op) int {
 	return n
 }
 
-// behind says why a batch without ops left a shard behind.
+// behind returns why a batch without ops left a shard behind, or "".
 func (a *applyCall) behind() string {
 	for i, p := range a.progress {
 		if len(a.batch.Ops) == 0 && (!p.known || !p.sure || p.at.Less(a.batch.Next)) {
@@ -157,14 +154,13 @@ func (a *applyCall) behind() string {
 	return ""
 }
 
-// meetShards makes sure that the checkpoint of every shard is known and not below the batch:
-// it reads those that a lost answer left in doubt, and begins those of new shards where the
-// batch begins. It does both before any shard is moved, so that a shard without a checkpoint
-// has no message in this batch or after it that another shard has passed.
+// meetShards makes sure that the checkpoint of each shard is known and not below the batch. It reads the
+// checkpoints that a lost answer left in doubt, and begins new shards where the batch begins. It finishes
+// before any shard moves. So no other shard has passed a message of this batch that is for a new shard.
 //
-// A shard that does not answer may stay unknown if the batch has no op for it: no message for it is
-// passed then, whatever its checkpoint is. Once a batch has an op for it, it must begin where this batch
-// begins, or have the checkpoint and the mark of another shard there. Otherwise the reader begins anew.
+// A shard that the batch has no op for may stay unknown, as the batch passes none of its messages. A shard
+// that the batch has an op for must begin where the batch begins, or have the checkpoint and mark of another
+// shard there. Otherwise the reader begins anew.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
 	unmet := false
@@ -193,7 +189,7 @@ func (a *applyCall) meetShards(ctx context.Context) error {
 	return a.checkFrom()
 }
 
-// needed returns which shards the batch has ops for; all if all must answer.
+// needed reports for each shard whether it must answer: if the batch has an op for it, or if the call is strict.
 func (a *applyCall) needed() ([]bool, error) {
 	needed := slices.Repeat([]bool{a.strict}, len(a.shards))
 	m := newMerge(&Write{Spaces: a.spaces}, 0)
@@ -207,7 +203,7 @@ func (a *applyCall) needed() ([]bool, error) {
 	return needed, nil
 }
 
-// meet asks the shards that must answer, or those that need not.
+// meet asks the shards that must answer, or the others, for the checkpoints that are not known for sure.
 func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	asked := false
@@ -230,7 +226,7 @@ func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
 	return a.send(ctx, w, must)
 }
 
-// send sends sections. Where the shards need not answer, those that do not are late.
+// send writes sections. Unless must is set, shards that do not answer within answerMax become late.
 func (a *applyCall) send(ctx context.Context, w *Write, must bool) error {
 	if !must {
 		var cancel context.CancelFunc
@@ -241,8 +237,8 @@ func (a *applyCall) send(ctx context.Context, w *Write, must bool) error {
 	return a.learn(w, must)
 }
 
-// checkFrom refuses a batch that begins where no reader is. A reader that has missed a seek
-// may find no checkpoint: new ones begin at the recorded start alone.
+// checkFrom returns ErrMoved for a batch that begins above a checkpoint. Where no shard has a checkpoint, only
+// a batch from the recorded start may begin: the reader may have missed a seek.
 func (a *applyCall) checkFrom() error {
 	known := false
 	for _, p := range a.progress {
@@ -257,9 +253,8 @@ func (a *applyCall) checkFrom() error {
 	return nil
 }
 
-// learn takes the answers of shards into account. It returns the error of the worst: that
-// the reader must end, that it must begin anew, or that it may repeat the batch. Shards that need not
-// answer are late if they do not.
+// learn records the answers of the shards. It returns the gravest error: the reader must end, must begin anew,
+// or may repeat the batch. Unless must is set, a shard without an answer becomes late.
 func (a *applyCall) learn(w *Write, must bool) error {
 	var stopped, moved, closed, failed error
 	for i, section := range w.Sections {
@@ -287,7 +282,7 @@ func (a *applyCall) learn(w *Write, must bool) error {
 		case !at.Known || at.Epoch != a.reader.epoch:
 			moved = sink.ErrMoved
 		default:
-			if !p.known || at.At.Less(p.at) || p.through.Less(at.At) { // else it has no ops up to through still
+			if !p.known || at.At.Less(p.at) || p.through.Less(at.At) { // otherwise it still has no ops up to through
 				p.through = at.At
 			}
 			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && !a.joins(at) {
@@ -304,16 +299,16 @@ func (a *applyCall) learn(w *Write, must bool) error {
 	return nil
 }
 
-// joins reports whether a late shard may go on from its checkpoint: it is where the batch begins, and its
-// mark is that of another shard there, which the reader has compared with the queue.
+// joins reports whether a late shard may continue from its checkpoint. It must be where the batch begins, and
+// have no mark or the mark of another shard there, as the reader has compared that one with the queue.
 func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	return at.At == a.batch.From && (!at.Mark.Exists() || slices.ContainsFunc(a.progress, func(p *progress) bool {
 		return p.known && p.sure && p.at == at.At && p.mark == at.Mark
 	}))
 }
 
-// chunk applies ops of whole messages below next, the first of which is op number first
-// of the batch, and moves the shards that have some, or all of them.
+// chunk applies ops of whole messages below next, and moves the shards that have ops. If all is set, it moves
+// the other shards too. ops[0] is op number first of the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
@@ -341,7 +336,7 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 			a.advance(rest, slot, next, mark)
 		}
 		if p.known && p.through.Less(next) {
-			p.through = next // it has no ops up to there
+			p.through = next // it has no ops up to next
 		}
 	}
 	if m.used(w) {
@@ -355,7 +350,7 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 	return a.send(ctx, rest, a.strict)
 }
 
-// sendOps sends sections with ops, and notes which ops were refused.
+// sendOps writes sections with ops, and records the ops that shards refused.
 func (a *applyCall) sendOps(ctx context.Context, w *Write, m *merge) error {
 	a.sink.world.Send(ctx, w)
 	for _, p := range m.from {
@@ -366,7 +361,7 @@ func (a *applyCall) sendOps(ctx context.Context, w *Write, m *merge) error {
 	return a.learn(w, true)
 }
 
-// advance gives a shard a section up to next, if it has none.
+// advance adds a section up to next for a shard, unless the shard has one.
 func (a *applyCall) advance(w *Write, slot int, next sink.Position, mark sink.Mark) {
 	if w.Sections[slot] == nil {
 		w.Sections[slot] = &dedup.SourceSection{

@@ -18,23 +18,21 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The errors of changes of sources.
 var (
-	// ErrUnknownSource is returned when there is no source of a name.
+	// ErrUnknownSource is returned when no source has the name.
 	ErrUnknownSource = errors.New("no such source")
-	// ErrSourceExists is returned when a source is made with a name that is taken.
+	// ErrSourceExists is returned when a source is created with the name of another.
 	ErrSourceExists = errors.New("there is a source of this name")
-	// ErrSourceChanged is returned for a change of a source that has been changed, or was deleted
-	// and made again, since the caller read it.
+	// ErrSourceChanged is returned when the source was changed, or deleted and created again, since the caller
+	// read it.
 	ErrSourceChanged = errors.New("the source was changed at the same time")
 )
 
-// triesMax bounds how often RecordRejected tries again. Each attempt that is
-// too late has lost to another change.
+// triesMax bounds the attempts of RecordRejected. Each fails only if another reader recorded first.
 const triesMax = 10
 
-// Changes reads and changes the sources of the cluster, which the catalog has. Each change is one
-// command, for the version of the source that was read: sources/DESIGN.md.
+// Changes reads and changes the sources in the catalog. Each change is one command, for the version of the
+// source that the caller read: sources/DESIGN.md.
 type Changes struct {
 	world   World
 	sink    *Sink
@@ -42,7 +40,7 @@ type Changes struct {
 	cluster uint32 // hash of the cluster's id
 }
 
-// NewChanges returns the changes of the sources that s applies.
+// NewChanges returns the Changes of the sources that s applies.
 func NewChanges(s *Sink, client *catalogclient.Client, cluster uint32) *Changes {
 	return &Changes{world: s.world, sink: s, catalog: client, cluster: cluster}
 }
@@ -57,7 +55,7 @@ func (c *Changes) Sources() []catalog.Source {
 	return all
 }
 
-// Source returns the source of a name.
+// Source returns the source with a name, or ErrUnknownSource.
 func (c *Changes) Source(name string) (catalog.Source, error) {
 	s, there := c.world.View().Sources[name]
 	if !there {
@@ -66,14 +64,14 @@ func (c *Changes) Source(name string) (catalog.Source, error) {
 	return s, nil
 }
 
-// CreateSource makes a source. config is its configuration as a JSON object. No node reads a
-// source that is made paused before it is resumed; until then it is Changing.
+// CreateSource creates a source. config is a JSON object. A source that is created paused is Changing, and no
+// node reads it before it is resumed.
 func (c *Changes) CreateSource(ctx context.Context, name string, config json.RawMessage, paused bool) (catalog.Source, error) {
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: paused})
 }
 
-// RestoreSource makes a source from the backup of another cluster, where it had the number origin, as
-// it was there. It is paused. If it was made before, it is returned as it is.
+// RestoreSource creates a source from the backup of another cluster, where its number was origin. The source
+// is paused. A repeated call returns the source as it is.
 func (c *Changes) RestoreSource(ctx context.Context, name string, config json.RawMessage, origin uint64, partitions map[uint32]catalog.Partition) (catalog.Source, error) {
 	s, err := c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.cluster, Paused: true, Origin: origin, Partitions: partitions})
 	if errors.Is(err, ErrSourceExists) && s.Origin == origin {
@@ -82,13 +80,13 @@ func (c *Changes) RestoreSource(ctx context.Context, name string, config json.Ra
 	return s, err
 }
 
-// SetSource replaces the configuration of a source, and leaves what its messages mean. The source runs
-// after it, or stays paused.
+// SetSource replaces the configuration of a source without changing what its messages mean. The source runs
+// after it, unless it was paused and paused is set.
 func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, paused bool) (catalog.Source, error) {
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Version: s.Version, Paused: paused})
 }
 
-// SetMeaning replaces the configuration of a source that SettleSource has settled, and what its
+// SetMeaning replaces the configuration of a source that SettleSource has settled, and changes what its
 // messages mean. The source gets a new number.
 func (c *Changes) SetMeaning(ctx context.Context, s catalog.Source, config json.RawMessage, settled map[uint32]sink.Position, paused bool) (catalog.Source, error) {
 	return c.putSource(ctx, &catalog.PutSourceEntry{
@@ -96,10 +94,9 @@ func (c *Changes) SetMeaning(ctx context.Context, s catalog.Source, config json.
 	})
 }
 
-// SettleSource sees to it that no section from before its pause moves the shards of a paused
-// source any more, and returns the position of all shards by partition. It returns ErrNotPaused if
-// they are at different ones: a message between two positions would count by both configurations, or
-// by none.
+// SettleSource makes sure that no section from before the pause moves the shards of a paused source, and
+// returns the position of all shards by partition. It returns ErrNotPaused if shards are at different
+// positions: a message between them would count by both configurations, or by none.
 func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint32]sink.Position, error) {
 	var mu sync.Mutex
 	settled := make(map[uint32]sink.Position, len(s.Partitions))
@@ -117,7 +114,7 @@ func (c *Changes) SettleSource(ctx context.Context, s catalog.Source) (map[uint3
 	return settled, settling.Wait()
 }
 
-// settleAtOnce bounds the partitions that are settled at once.
+// settleAtOnce bounds the partitions that are settled concurrently.
 const settleAtOnce = 64
 
 func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (catalog.Source, error) {
@@ -141,24 +138,24 @@ func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (c
 	return r.Source, nil
 }
 
-// SetPaused pauses or resumes the source that was read. One that is paused as Changing is resumed
-// by its caller, or by a repeat of its call.
+// SetPaused pauses or resumes the source that the caller read. A caller that pauses it as Changing must resume
+// it.
 func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, changing bool) (catalog.Source, error) {
 	s, index, err := c.changeSource(ctx, s.Name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: s.Name, Version: s.Version, Paused: paused, Changing: changing}})
 	if err == nil {
-		c.catalog.Tell(ctx, index) // readers on other nodes, before what comes next
+		c.catalog.Tell(ctx, index) // the readers on other nodes
 	}
 	return s, err
 }
 
-// SeekSource sets where partitions of the paused source that was read continue, in all shards, which
-// must answer: a reader that has yet to learn of the pause could apply messages beyond the new position
-// in a shard that does not, and they would count again.
+// SeekSource sets where partitions of the paused source that the caller read continue. All shards must answer.
+// Otherwise a reader that does not know of the pause yet could apply messages beyond the new position, and
+// they would count twice.
 func (c *Changes) SeekSource(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
-	if s.Paused { // the catalog refuses the seek of another
+	if s.Paused { // the catalog refuses the seek of a source that runs
 		if err := c.fence(ctx, s, to); err != nil {
 			return catalog.Source{}, err
 		}
@@ -167,7 +164,7 @@ func (c *Changes) SeekSource(ctx context.Context, s catalog.Source, to map[uint3
 	return s, err
 }
 
-// fence fences the partitions of a seek that have begun.
+// fence calls Sink.Fence for those partitions of a seek that have begun.
 func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) error {
 	fencing, ctx := errgroup.WithContext(ctx)
 	fencing.SetLimit(settleAtOnce)
@@ -176,14 +173,14 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // it was deleted meanwhile, as the command says
+	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // otherwise it was deleted, and the command fails
 		return err
 	}
 	return nil
 }
 
-// DeleteSource deletes a source that was read. Shards apply no section of it after that. A shard without a
-// leader drops its positions soon after it has one. A later source of the same name begins anew.
+// DeleteSource deletes the source that the caller read. Shards apply no section of it after that. A shard
+// without a leader drops its positions soon after it gets one. A later source of the name begins anew.
 func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	_, _, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {
@@ -192,7 +189,7 @@ func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	return err
 }
 
-// changeSource changes a source that was read, and returns it with the index of the change.
+// changeSource applies a command and returns the source with the log index of the command.
 func (c *Changes) changeSource(ctx context.Context, name string, command *catalog.Command) (catalog.Source, uint64, error) {
 	r, index, err := c.catalog.Change(ctx, command)
 	switch {
@@ -212,15 +209,14 @@ func (c *Changes) changeSource(ctx context.Context, name string, command *catalo
 	return r.Source, index, nil
 }
 
-// SourcePositions returns the position of a partition in each shard, as Sink.Positions
-// does, without disturbing its reader; in the shards of the named keyspaces alone if there are
-// any.
+// SourcePositions returns the position of a partition in each shard, or in each shard of the named keyspaces.
+// It does not disturb the partition's reader.
 func (c *Changes) SourcePositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
 	return c.sink.ReadPositions(ctx, source, partition, keyspaces...)
 }
 
-// RecordRejected counts what a reader of a partition refused, in the order of positions, but not what is
-// below a position up to which the catalog counts already.
+// RecordRejected adds a reader's refusals, which ascend by position, to the catalog. It leaves out those below
+// the position up to which the catalog has counted.
 func (c *Changes) RecordRejected(ctx context.Context, source uint64, partition uint32, all []sink.Refusal) error {
 	for range triesMax {
 		s, _ := c.world.View().Source(source)
@@ -245,7 +241,7 @@ func (c *Changes) RecordRejected(ctx context.Context, source uint64, partition u
 		switch {
 		case err != nil:
 			return err
-		case r.Missing: // it was deleted, or means something else
+		case r.Missing: // the source was deleted, or got another meaning
 			return nil
 		case r.Refused != "":
 			return fmt.Errorf("%w: %s", catalogclient.ErrRefused, r.Refused)

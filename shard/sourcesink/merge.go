@@ -15,7 +15,7 @@ func takesMessages(k *keyspace.Keyspace) bool {
 	return k.Kind == keyspace.KindCounters || k.Kind == keyspace.KindUnread
 }
 
-// rejectedOps returns the ops that no shard would take, ascending.
+// rejectedOps returns the ops that no shard would take, in order.
 func rejectedOps(keyspaces []*keyspace.Keyspace, ops []sink.Op) (rejected []sink.Rejection) {
 	byName := make(map[string]*keyspace.Keyspace, len(keyspaces))
 	for _, k := range keyspaces {
@@ -46,44 +46,41 @@ func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 	return ""
 }
 
-// mergedMax bounds the deltas that are merged, and their sums.
+// mergedMax bounds merged deltas and their sums.
 const mergedMax = 1 << 32
 
-// merge puts ops of messages into a write. It puts deltas of the same columns of a row into one op
-// where that gives the counts, and refuses the messages, that one op for each message would:
+// merge adds ops of messages to a write. It merges deltas of a row into one op where counts and refusals are
+// the same as with one op for each message:
 //
-//   - An op applies whole or not at all, so only ops of the same columns are merged. A sum of another
-//     column that does not fit refuses none of them.
-//   - Between two ops that are merged, no op of the write is on one of their columns. Ops of other
-//     columns of the row change and refuse nothing here, so it does not matter that they come later.
-//   - Deltas of one column are merged only if they have one sign. In order, each sum lies between the
-//     count before and the last sum. So all fit if the last one does, and a floor of the column cuts
-//     the sum to what it cuts the deltas to. Ops with a floor of their own are not merged.
-//   - Deltas beyond mergedMax are not merged, nor into sums beyond it. So an op whose sum does not fit
-//     is that of one message, or the count is within mergedMax of an end of int64. There, all messages
-//     of the op are refused, though the first of them alone may still fit. Only a delta beyond all
-//     counting brings a count there.
+//   - merge only merges ops of the same columns, because an op applies whole or not at all.
+//   - The write has no op on these columns between the two merged ops. Ops on other columns of the row
+//     neither change nor refuse anything here.
+//   - merge only merges deltas of one sign. Each intermediate sum then lies between the first count and the
+//     last, so all fit if the last one fits, and a floor of the column cuts all of them to the same count. merge
+//     never merges ops that have floors of their own.
+//   - merge never merges deltas or sums beyond mergedMax. So an op whose sum overflows is that of one message,
+//     or the count is within mergedMax of an end of int64. There, all messages of the op are refused, although
+//     the first may still fit. Only an absurd delta brings a count there.
 type merge struct {
 	w      *Write
 	spaces map[string]space
-	last   map[mergeKey]int // the latest op on a column of a row, by number in w
+	last   map[mergeKey]int // the index in w of the latest op on a column of a row
 	from   []part           // the ops of the batch, in order
 
-	// of the op that resolve returned the shard of
+	// space and cells are those of the op that resolve got last.
 	space space
 	cells []engine.Cell
 
-	room []engine.Cell // for the cells of ops, which would be an allocation each
+	chunk []engine.Cell // memory for the cells of ops, so that not each op allocates
 }
 
-// part is an op of a batch that is in an op of a write.
+// part records which op of the write holds an op of the batch.
 type part struct{ op, in int }
 
-// space is a keyspace of a write.
 type space struct {
 	*keyspace.Keyspace
-	number uint8 // among the keyspaces
-	first  int   // place of its first shard
+	number uint8 // index in Write.Spaces
+	first  int   // index of its first shard in Write.Sections
 	route  keyspace.Route
 }
 
@@ -93,7 +90,7 @@ type mergeKey struct {
 	id            uint64
 }
 
-// newMerge returns a merge of up to so many ops.
+// newMerge returns a merge with memory for a number of ops.
 func newMerge(w *Write, ops int) *merge {
 	m := &merge{w: w, spaces: make(map[string]space, len(w.Spaces)), last: make(map[mergeKey]int, ops), from: make([]part, 0, ops)}
 	w.Ops, w.In = make([]engine.Op, 0, ops), make([]uint8, 0, ops)
@@ -105,7 +102,7 @@ func newMerge(w *Write, ops int) *merge {
 	return m
 }
 
-// used reports whether there is anything to send.
+// used reports whether a write has a section.
 func (m *merge) used(w *Write) bool {
 	for _, section := range w.Sections {
 		if section != nil {
@@ -115,7 +112,7 @@ func (m *merge) used(w *Write) bool {
 	return false
 }
 
-// resolve returns the place of an op's shard, and keeps its cells for add.
+// resolve returns the index of an op's shard, and prepares the op for add.
 func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 	space, known := m.spaces[op.Keyspace]
 	if !known {
@@ -136,7 +133,7 @@ func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 	return space.first + shard, nil
 }
 
-// add adds the op that was resolved last, which has a number in the batch.
+// add adds the op that resolve got last. number is its index in the batch.
 func (m *merge) add(op *sink.Op, number int) {
 	kind := [...]engine.OpKind{sink.Add: engine.OpAdd, sink.Set: engine.OpSet, sink.Join: engine.OpJoin, sink.Leave: engine.OpLeave}[op.Kind]
 	if kind == engine.OpAdd {
@@ -157,7 +154,7 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 	return mergeKey{m.space.number, c.Column &^ engine.FloorMark, id}
 }
 
-// latest returns the latest op on all columns of the op that was resolved last, if it is one.
+// latest returns the one op that is the latest on all columns of the op that resolve got last, if there is one.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]
@@ -169,19 +166,18 @@ func (m *merge) latest(id uint64) (op int, there bool) {
 	return op, true
 }
 
-// keep returns a copy of cells, which nothing is appended to in place.
+// keep returns a copy of cells whose capacity is its length.
 func (m *merge) keep(cells []engine.Cell) []engine.Cell {
-	const chunk = 1024
-	if cap(m.room)-len(m.room) < len(cells) {
-		m.room = make([]engine.Cell, 0, max(chunk, len(cells)))
+	const chunkCells = 1024
+	if cap(m.chunk)-len(m.chunk) < len(cells) {
+		m.chunk = make([]engine.Cell, 0, max(chunkCells, len(cells)))
 	}
-	first := len(m.room)
-	m.room = append(m.room, cells...)
-	return m.room[first:len(m.room):len(m.room)]
+	first := len(m.chunk)
+	m.chunk = append(m.chunk, cells...)
+	return m.chunk[first:len(m.chunk):len(m.chunk)]
 }
 
-// mergeCells adds deltas to those of an op of the same columns, in any order. If merge forbids it,
-// it changes nothing and returns false.
+// mergeCells adds deltas to those of an op. It changes nothing and returns false if the rules of merge forbid it.
 func mergeCells(op *engine.Op, cells []engine.Cell) bool {
 	if op.Kind != engine.OpAdd || len(op.Cells) != len(cells) {
 		return false
@@ -201,7 +197,7 @@ func cellOf(op *engine.Op, column uint8) int {
 	return slices.IndexFunc(op.Cells, func(c engine.Cell) bool { return c.Column == column })
 }
 
-// merges reports whether two deltas have one sign, and are small enough.
+// merges reports whether two deltas have the same sign and are small enough.
 func merges(a, b int64) bool {
 	if a > mergedMax || a < -mergedMax || b > mergedMax || b < -mergedMax {
 		return false

@@ -12,18 +12,15 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// ErrNotPaused is returned for a change that takes a paused source whose shards have
-// all got to the same position.
+// ErrNotPaused is returned for a change that needs a paused source whose shards are all at one position.
 var ErrNotPaused = errors.New("the source must be paused, at one position in all shards")
 
-// forgetTimeout bounds the wait of Forget.
 const forgetTimeout = 5 * time.Second
 
-// Settle returns the position of a partition of a paused source, which is that of all shards
-// and stays. It raises the shards' epochs to that of the pause, so that no section of an earlier
-// epoch counts any more, and begins the shards that have no position. A reader that has yet to
-// learn of the pause may have begun and moved such a shard in between, so Settle reads all
-// positions again.
+// Settle returns the position that all shards of a paused partition have and keep. It raises the shards'
+// epochs to that of the pause, so that they apply no section of an earlier epoch. It also begins the shards
+// that have no position. A reader that does not know of the pause yet may begin and move such a shard first,
+// so Settle reads all positions twice.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
 	low, err := s.even(ctx, source, partition)
 	if err != nil {
@@ -35,7 +32,7 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 	return s.even(ctx, source, partition)
 }
 
-// even returns the position that all shards of a partition have that have one.
+// even returns the one position of the shards of a partition, leaving out shards without a position.
 func (s *Sink) even(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
 	all, err := s.positions(ctx, source.Number, partition, true)
 	if err != nil {
@@ -48,9 +45,9 @@ func (s *Sink) even(ctx context.Context, source catalog.Source, partition uint32
 	return low, nil
 }
 
-// Fence raises the epochs of all shards to that of the pause of a source, wherever they are, so
-// that a reader that has yet to learn of the pause applies nothing any more. It begins the shards
-// that have no position: such a reader would begin them otherwise.
+// Fence raises the epochs of all shards to that of the pause, whatever their positions are. A reader that
+// does not know of the pause yet then applies nothing. Fence also begins the shards without a position, as
+// such a reader could begin them otherwise.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
 	all, err := s.positions(ctx, source.Number, partition, true)
 	if err != nil {
@@ -60,22 +57,22 @@ func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint3
 	return s.raise(ctx, source, partition, low)
 }
 
-// raise raises the epochs of all shards, and begins those that have no position at low. None is
-// below low, so that none moves.
+// raise raises the epochs of all shards, and begins shards without a position at low, the lowest position. It
+// moves no shard.
 func (s *Sink) raise(ctx context.Context, source catalog.Source, partition uint32, low sink.Position) error {
 	_, err := s.apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low}, true)
 	return err
 }
 
-// Forget has all shards drop the positions of a deleted source, and begin none of it, so that
-// a reader that has yet to learn of the deletion counts nothing. Its caller repeats it
-// where it fails.
+// Forget makes all shards drop the positions of a deleted source and refuse to begin it again. So a reader
+// that does not know of the deletion yet counts nothing. The leader of a shard that does not answer in time
+// drops the positions later.
 func (s *Sink) Forget(ctx context.Context, source uint64) {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
 	spaces, shards := targetsOf(s.world.Keyspaces())
 	if len(shards) == 0 {
-		return // this node has yet to learn of the keyspaces
+		return // this node does not know the keyspaces yet
 	}
 	section := &dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}
 	s.world.Send(ctx, &Write{Spaces: spaces, Sections: slices.Repeat([]*dedup.SourceSection{section}, len(shards))})

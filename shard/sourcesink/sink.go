@@ -1,12 +1,10 @@
-// Package sourcesink owns how a node applies the messages of sources to shards: which ops go
-// into which section, what the node remembers of the shards' checkpoints, and which ops are
-// refused.
+// Package sourcesink applies the messages of sources to shards. It decides which ops go into which section and
+// which ops are refused, and it caches the shards' checkpoints.
 //
-// It never reads a queue, and it writes through its World alone.
+// It never reads a queue, and writes only through its World.
 //
-// Invariant: a section moves a checkpoint from the position that it names to a later one, and
-// has every op of the messages between them. So whatever the node remembers or forgets, a shard
-// applies each message once.
+// Invariant: a section moves a checkpoint from the position that it names to a later one, and contains all
+// ops of the messages between them. So a shard applies each message once, whatever the cache holds.
 package sourcesink
 
 import (
@@ -26,8 +24,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Sink applies the messages of sources: DESIGN.md says why each is applied once. It only remembers what would cost a reader time to find out again, so
-// nothing rests on its memory: what it sends applies only where it fits.
+// Sink implements sink.Sink. DESIGN.md proves that each message is applied once. The cache only saves time: a
+// section that does not fit its shard is not applied.
 type Sink struct {
 	world World
 	mu    struct {
@@ -38,63 +36,62 @@ type Sink struct {
 
 // World is what the sink needs of its node.
 type World interface {
-	// View returns the catalog. It is never older than the keyspaces of an earlier call.
+	// View returns the catalog, which is never older than what Keyspaces has returned.
 	View() *catalog.View
 	// Keyspaces returns all keyspaces, by name.
 	Keyspaces() []*keyspace.Keyspace
-	// CatchUp returns once View and Keyspaces have every change acknowledged before the call.
+	// CatchUp waits until View and Keyspaces include all changes acknowledged before the call.
 	CatchUp(ctx context.Context) error
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
-	// Send writes one section to each shard that has one.
+	// Send writes the sections of w, and sets its answers.
 	Send(ctx context.Context, w *Write)
 }
 
-// Write is sections for shards of several keyspaces, and what became of them.
+// Write has sections for shards of several keyspaces, and the shards' answers.
 type Write struct {
 	Spaces   []*keyspace.Keyspace
-	Sections []*dedup.SourceSection // by shard, over all spaces in their order; nil for none
-	Ops      []engine.Op            // their ids as the message has them
-	In       []uint8                // by op, its keyspace in Spaces
+	Sections []*dedup.SourceSection // by shard of all Spaces, in order; nil for none
+	Ops      []engine.Op            // with the ids of the messages
+	In       []uint8                // for each op, the index of its keyspace in Spaces
 
-	Answers   []Answer // by shard; set for those with a section
-	Overflows []int    // ops that were refused, ascending
+	Answers   []Answer // by shard; only set for shards with a section
+	Overflows []int    // indexes of refused ops, ascending
 }
 
-// Answer is a shard's answer to a section.
 type Answer struct {
 	Err     error
 	Outcome dedup.Outcome
 	At      dedup.PositionAnswer // unless Err is set
 }
 
-// reader is what this node knows of the checkpoints of one partition.
+// reader caches the checkpoints of one partition. mu guards the other fields, and is held during an Apply.
 type reader struct {
 	mu     sync.Mutex
-	epoch  uint32               // 0 before Positions was called
-	shards map[uint32]*progress // by group
-	evened time.Time
+	epoch  uint32               // that Positions read the checkpoints with; 0 before that
+	shards map[uint32]*progress // by Raft group
+	evened time.Time            // when Apply last moved all shards
 }
 
-// progress is what is known of one shard's checkpoint.
+// progress caches one shard's checkpoint.
 type progress struct {
-	known bool          // the shard had a checkpoint of the reader's epoch
-	late  bool          // it did not answer, and is asked again only for an op
-	sure  bool          // and no section without an answer may have moved it since
+	known bool          // the shard has had a checkpoint of the reader's epoch
+	late  bool          // the shard did not answer; Apply asks it again only for an op
+	sure  bool          // no section without an answer may have moved the checkpoint
 	at    sink.Position // the checkpoint
-	mark  sink.Mark     // of it
-	// through is at, or a later position up to which the partition has no ops for the shard
-	// from at on, because it was seen whole.
+	mark  sink.Mark     // of the checkpoint
+	// through is at least at. The reader has seen all messages from at to through, and none has an op for
+	// the shard.
 	through sink.Position
 }
 
-// New returns a sink that has met no reader.
+// New returns a Sink with an empty cache.
 func New(world World) *Sink {
 	s := &Sink{world: world}
 	s.mu.readers = map[dedup.PositionKey]*reader{}
 	return s
 }
 
-// reader returns the memory of a partition.
+// reader returns the cache of a partition. A new partition drops the caches of deleted sources.
 func (s *Sink) reader(key dedup.PositionKey) *reader {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +128,7 @@ func (s *Sink) Start(ctx context.Context, source uint64, partition uint32, start
 	return sink.Start{Position: p.Start, Identity: p.Identity, Seek: p.Since()}, nil
 }
 
-// begin records the beginnings of partitions that have none, and returns the source then.
+// begin records where partitions begin that have not begun, and returns the source after that.
 func (s *Sink) begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) (catalog.Source, error) {
 	if _, there := s.world.View().Source(source); !there {
 		if err := s.world.CatchUp(ctx); err != nil {
