@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// FetchBytesMax is how many bytes of messages Next returns, before the last one of them. A batch has
-	// no more either, so that a reader holds a few times as much, whatever the messages are.
+	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns, except for the last one. So
+	// a reader holds a few times as much, whatever the messages are.
 	FetchBytesMax = 8 << 20
-	// MessageBytesMax is up to what a message is certain to be read. A reader may stall at a larger one.
+	// MessageBytesMax is the size up to which each message can be read. A reader may stall at a larger one.
 	MessageBytesMax = 32 << 20
 )
 
@@ -21,17 +21,17 @@ func (f *Fetched) Bytes() (n int) {
 	return n
 }
 
-// Buffered bounds the bytes of messages that one goroutine has received, and another has not taken yet.
+// Buffered bounds the bytes of messages that one goroutine has received and another has not taken yet.
 type Buffered struct {
 	bytes atomic.Int64
-	freed chan struct{} // has room for one signal
+	freed chan struct{} // of capacity 1
 }
 
-// NewBuffered returns a Buffered without messages.
+// NewBuffered returns an empty Buffered.
 func NewBuffered() *Buffered { return &Buffered{freed: make(chan struct{}, 1)} }
 
-// Add adds a message. It waits while FetchBytesMax are there already; it returns false if ended is
-// closed before. Only one goroutine calls it.
+// Add adds a message. It waits while there are FetchBytesMax or more, and returns false if ended is closed
+// meanwhile. Only one goroutine may call it.
 func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	for b.bytes.Load() >= FetchBytesMax {
 		select {
@@ -44,10 +44,10 @@ func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	return true
 }
 
-// Bytes returns how many are there.
+// Bytes returns the bytes of the messages.
 func (b *Buffered) Bytes() int { return int(b.bytes.Load()) }
 
-// Remove removes a message that was taken.
+// Remove removes a message.
 func (b *Buffered) Remove(bytes int) {
 	b.bytes.Add(-int64(bytes))
 	select {
@@ -56,8 +56,8 @@ func (b *Buffered) Remove(bytes int) {
 	}
 }
 
-// LetterBatches returns letters in parts that have bytesMax at most, or one letter. Many letters may
-// be of one message, which is in each of them.
+// LetterBatches splits letters into parts of at most bytesMax, or of one letter. Many letters may be of one
+// message, and each contains it.
 func LetterBatches(letters []Letter, bytesMax int) iter.Seq[[]Letter] {
 	return func(yield func([]Letter) bool) {
 		for len(letters) > 0 {

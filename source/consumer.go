@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -11,9 +10,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Begin records where each partition of a source begins, before any is read. A partition
-// that is found later begins at its first message, whatever the configuration says. All are
-// recorded, or none is.
+// Begin records where the partitions of a source begin, before a reader begins any: all of them or none. A
+// partition that is added to the queue later begins at its first message, whatever the configuration says.
 func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
 	partitions, err := b.Partitions(ctx)
 	if err != nil {
@@ -34,7 +32,7 @@ func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sin
 	return wrap("begin", s.Begin(ctx, number, starts, identity))
 }
 
-// startAt returns where a partition begins that was never read.
+// startAt returns where the configuration lets a partition begin.
 func (c *Config) startAt(partition uint32, first, end Position) Position {
 	if p, ok := c.Start.At[partition]; ok {
 		return p
@@ -45,35 +43,25 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 	return first
 }
 
-// ConsumerConfig configures a consumer. Logger, Rejected, Counts and Ending are optional.
+// ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
-	Number uint64 // of the source
-	Source *Config
-	Broker Broker
-	Sink   sink.Sink
-	// Owns reports whether this node reads a partition. Nodes that disagree for a while are
-	// harmless.
-	Owns   func(partition uint32) bool
-	Logger *slog.Logger
-	// Rejected records what the runner of a partition refused, as RunnerConfig.Rejected; nil for nowhere.
-	Rejected func(ctx context.Context, partition uint32, all []sink.Refusal) error
-	// Counts returns what the runners of a partition count into; nil if each has its own.
-	Counts func(partition uint32) *Counts
-	// Ending, once closed, ends the consumer when its runners have applied their batches and
-	// brought the shards to one position, or could not for a while.
-	Ending <-chan struct{}
+	// RunnerConfig is that of the runners, except for Partition and Late. Closing Ending makes all of them end; the
+	// consumer ends after that, or after a while.
+	RunnerConfig
+	// Owns reports whether this node reads a partition. Nodes may disagree for a while.
+	Owns func(partition uint32) bool
 }
 
-// Consumer reads the partitions of a source that this node owns. Run's goroutine starts a
-// goroutine for each, and ends and waits for all.
+// Consumer reads the partitions of a source that this node owns. The goroutine of Run starts one for each, ends
+// them and waits for them.
 type Consumer struct {
 	cfg   ConsumerConfig
 	times consumerTimes
 
 	mu struct {
 		sync.Mutex
-		partitions map[uint32]time.Time // of the queue, and since when each is listed
-		failed     error                // of the last attempt to list them
+		partitions map[uint32]time.Time // of the queue: when each was first listed
+		failed     error                // the result of the last attempt to list them
 		runners    map[uint32]*running
 	}
 }
@@ -81,14 +69,14 @@ type Consumer struct {
 // ListEvery is how often a consumer lists the partitions of its queue.
 const ListEvery = 30 * time.Second
 
-// consumerTimes are how often a consumer looks. Tests shorten them.
+// consumerTimes are times that tests shorten.
 type consumerTimes struct {
-	owners     time.Duration // at what the node owns
-	partitions time.Duration // at the queue's partitions
-	ending     time.Duration // that a runner has to apply its batch when it is to end
+	owners     time.Duration // between checks of what the node owns
+	partitions time.Duration // between lists of the queue's partitions
+	ending     time.Duration // that runners get for their last batch
 }
 
-// running is a runner, and how to end it.
+// running is a runner that was started.
 type running struct {
 	*Runner
 	cancel context.CancelFunc
@@ -105,17 +93,14 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// NewConsumer returns a consumer. Run starts it. Begin was called for the source.
+// NewConsumer returns a Consumer for a source that Begin was called for, unless it begins at the first messages.
 func NewConsumer(cfg ConsumerConfig) *Consumer {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}
 	c.mu.runners, c.mu.partitions = map[uint32]*running{}, map[uint32]time.Time{}
 	return c
 }
 
-// Run reads until Ending is closed, or ctx ends, which is abrupt.
+// Run reads until Ending is closed. The end of ctx ends it abruptly.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.stopAll()
 	listing, cancel := context.WithCancel(ctx)
@@ -145,9 +130,9 @@ func (c *Consumer) Run(ctx context.Context) {
 	}
 }
 
-// list asks the broker for the partitions. A partition that is gone keeps its runner, which
-// says why it does not go on. Until the broker has answered once, partition 0, which every queue
-// has, stands for all: its runner says why nothing is read.
+// list asks the broker for the partitions. A removed partition keeps its runner, whose status says why it does
+// not go on. Until the broker has answered once, there is partition 0, which every queue has, so that a runner
+// reports why nothing is read.
 func (c *Consumer) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimes.call)
 	defer cancel()
@@ -166,14 +151,14 @@ func (c *Consumer) list(ctx context.Context) error {
 	return err
 }
 
-// assign starts runners for the partitions that the node owns now, and ends the others.
+// assign starts the runners of the partitions that the node owns, and ends the others.
 func (c *Consumer) assign(ctx context.Context) {
 	c.mu.Lock()
 	var ending []*running
 	for p := range c.mu.partitions {
 		r, owns := c.mu.runners[p], c.cfg.Owns(p)
 		switch {
-		case owns && (r == nil || r.hasEnded()): // it ends while the source is paused
+		case owns && (r == nil || r.hasEnded()): // a runner ends by itself while the source is paused
 			c.mu.runners[p] = c.start(ctx, p)
 		case !owns && r != nil:
 			delete(c.mu.runners, p)
@@ -186,24 +171,9 @@ func (c *Consumer) assign(ctx context.Context) {
 
 func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	ctx, cancel := context.WithCancel(ctx)
-	ending := make(chan struct{})
-	var counts *Counts
-	if c.cfg.Counts != nil {
-		counts = c.cfg.Counts(partition)
-	}
-	var rejected func(context.Context, []sink.Refusal) error
-	if c.cfg.Rejected != nil {
-		rejected = func(ctx context.Context, all []sink.Refusal) error { return c.cfg.Rejected(ctx, partition, all) }
-	}
-	r := &running{
-		Runner: NewRunner(RunnerConfig{
-			Number: c.cfg.Number, Source: c.cfg.Source, Partition: partition, Late: true,
-			Broker: c.cfg.Broker, Sink: c.cfg.Sink, Logger: c.cfg.Logger, Counts: counts, Rejected: rejected, Ending: ending,
-		}),
-		cancel: cancel,
-		ending: ending,
-		ended:  make(chan struct{}),
-	}
+	ending, cfg := make(chan struct{}), c.cfg.RunnerConfig
+	cfg.Partition, cfg.Late, cfg.Ending = partition, true, ending
+	r := &running{Runner: NewRunner(cfg), cancel: cancel, ending: ending, ended: make(chan struct{})}
 	go func() {
 		defer close(r.ended)
 		r.Run(ctx)
@@ -211,7 +181,7 @@ func (c *Consumer) start(ctx context.Context, partition uint32) *running {
 	return r
 }
 
-// stop ends runners and waits for them. They have a while to apply what they read.
+// stop ends runners and waits for them. They get times.ending for their last batches.
 func (c *Consumer) stop(all []*running) {
 	for _, r := range all {
 		close(r.ending)
@@ -242,15 +212,15 @@ func (c *Consumer) stopAll() {
 	c.stop(all)
 }
 
-// Listed returns the partitions of the queue, and since when each is listed.
+// Listed returns the partitions of the queue and when each was first listed.
 func (c *Consumer) Listed() map[uint32]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.mu.partitions)
 }
 
-// Status returns the states of the partitions that this node reads, and why the partitions
-// cannot be listed, if they cannot.
+// Status returns the states of the partitions that this node reads, and the error of the last attempt to list
+// the partitions.
 func (c *Consumer) Status() (map[uint32]Status, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -69,7 +69,7 @@ func TestConsumerAfterPause(t *testing.T) {
 	q.add(like(1, 1))
 	s := &pausedSink{Sink: shards.Node()}
 	s.set(true)
-	c := NewConsumer(ConsumerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s, Owns: func(uint32) bool { return true }})
+	c := NewConsumer(ConsumerConfig{RunnerConfig: RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s}, Owns: func(uint32) bool { return true }})
 	c.times.owners = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -151,7 +151,7 @@ func TestConsumers(t *testing.T) {
 		if err := Begin(t.Context(), 1, cfg, q, s); err != nil {
 			t.Fatal(err)
 		}
-		c := NewConsumer(ConsumerConfig{Number: 1, Source: cfg, Broker: q, Sink: s, Owns: func(p uint32) bool {
+		c := NewConsumer(ConsumerConfig{RunnerConfig: RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: s}, Owns: func(p uint32) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return owner[p] == node

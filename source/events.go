@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Past reads what a source has counted, or will count, a second time, without counting it.
+// Past reads messages of a source for a second time, without counting them.
 type Past struct {
 	Number    uint64 // of the source
 	Source    *Config
@@ -17,9 +17,9 @@ type Past struct {
 	Sink      sink.Sink
 }
 
-// Read returns the ops of some messages from a position on, those of messages that would be
-// refused aside, and where the next ones begin: at from itself if there are none for a while.
-// It returns a *StalledError if the queue is another, or has lost messages.
+// Read returns the ops of some messages from a position on, leaving out messages that would be refused. next is
+// where the next messages begin; it is from if none come for a while. Read returns a *StalledError if the queue
+// is another or has lost messages.
 func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.Op, next Position, err error) {
 	reader, err := p.Broker.Read(ctx, p.Partition, from, Mark{})
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.O
 	return ops, got.Next, err
 }
 
-// taken returns the ops of the messages that are not refused.
+// taken returns the ops of the messages that would not be refused.
 func (p *Past) taken(ctx context.Context, messages []Message) ([]sink.Op, error) {
 	decoder := NewDecoder(p.Source)
 	for i := range messages {

@@ -8,15 +8,14 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// This file reads values that writers spell in other forms: databases have decimals, Redis and
-// protobuf's JSON have numbers as texts, MySQL has 0 and 1 for truth. A value is accepted where it is
-// exactly the number or truth that is needed.
+// This file reads numbers and booleans in the forms of other systems: decimals of databases, texts of Redis and
+// of protobuf's JSON, and MySQL's 0 and 1 for booleans. It only accepts exact values.
 
-// floatMax is below which each integer has a float of its own. A literal with a fraction or an exponent
-// may come from a float, which has lost digits above it.
+// floatMax is the highest integer up to which floats are exact. A literal with a fraction or an exponent may be
+// a float, so it is refused above.
 const floatMax = 1 << 53
 
-// plain returns a JSON value, without its quotes if it is a text.
+// plain returns a JSON value without quotes, and whether it had some.
 func plain(raw []byte) (text []byte, quoted bool) {
 	if raw[0] != '"' {
 		return raw, false
@@ -25,11 +24,11 @@ func plain(raw []byte) (text []byte, quoted bool) {
 	return c.Str(), true
 }
 
-// whole returns the integer that a value is: a number, or a text of one.
+// whole reads an integer from a number or a text.
 func whole(raw []byte) (magnitude uint64, negative, ok bool) {
 	text, quoted := plain(raw)
 	digits, negative := bytes.CutPrefix(text, []byte("-"))
-	if magnitude, ok = strictjson.ParseUint64(digits); ok { // mostly
+	if magnitude, ok = strictjson.ParseUint64(digits); ok { // the common form
 		return magnitude, negative, true
 	}
 	magnitude, negative, ok = strictjson.ParseWhole(text)
@@ -45,7 +44,7 @@ func exactUint64(raw []byte) (uint64, bool) {
 	return magnitude, ok && (!negative || magnitude == 0)
 }
 
-// exactInt64 reads an amount. True is 1, and false 0.
+// exactInt64 reads an amount. True is 1 and false is 0.
 func exactInt64(raw []byte) (int64, bool) {
 	if is, ok := truth(raw); ok {
 		return joins(is), true
@@ -60,7 +59,7 @@ func exactInt64(raw []byte) (int64, bool) {
 	return int64(magnitude), magnitude <= math.MaxInt64
 }
 
-// exactBool reads whether something holds. 1 is true, and 0 false.
+// exactBool reads a boolean. 1 is true and 0 is false.
 func exactBool(raw []byte) (is, ok bool) {
 	if is, ok = truth(raw); ok {
 		return is, true
@@ -69,7 +68,7 @@ func exactBool(raw []byte) (is, ok bool) {
 	return magnitude == 1, ok && magnitude <= 1 && (!negative || magnitude == 0)
 }
 
-// truth reads true or false, or a text of it; PostgreSQL's are t and f.
+// truth reads true or false, also as a text, and PostgreSQL's texts t and f.
 func truth(raw []byte) (is, ok bool) {
 	switch text, quoted := plain(raw); {
 	case string(text) == "true", quoted && (string(text) == "t" || strings.EqualFold(string(text), "true")):

@@ -13,10 +13,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// This file compares the queue with the marks of the shards: DESIGN.md.
-
-// marksMax bounds the marks that a session looks for: where a few are gone for reasons that are no
-// loss, the lower ones are mostly gone too.
+// marksMax bounds the marks that a session compares. If a few messages are gone without a loss, those of lower
+// marks mostly are too.
 const marksMax = 8
 
 // MarkOf returns the mark of a message.
@@ -47,9 +45,9 @@ func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	}
 }
 
-// verify compares the marks of the shards with what the queue has at their positions now, the highest
-// first. It returns the position of a mark that is there, if its message has a time: another one would
-// have another time. It returns a *StalledError if the queue has other messages than shards passed.
+// verify compares the marks of the shards with the queue, the highest first: DESIGN.md. It returns a
+// *StalledError if the queue has other messages than the shards have passed. It returns the position of a
+// message that is still there, if the message has a time, as a message in its place would have another time.
 func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
 	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
 	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
@@ -65,7 +63,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 			return there, Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
 				"seek to where it lost them, or below, to count what stands there, or to %s to go on without it", p.Mark.Position, p.Position, how, s.high)
 		}
-		if len(got.Messages) > 0 { // what is below is what was there, too
+		if len(got.Messages) > 0 { // the messages below are the old ones, too
 			s.found = p.Mark
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position
@@ -76,8 +74,8 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 	return there, nil
 }
 
-// again reads the message of a shard's mark. It has no bound while the broker gets on: PostgreSQL may have to
-// read all of a large transaction, or all that was written since a transaction began that is open.
+// again reads the message of a shard's mark. It waits as long as the broker gets on: PostgreSQL may have to read
+// a large transaction, or all of the log since the begin of one that is still open.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
 	way := fmt.Sprintf("pause the source and seek to %s to go on without comparing it", s.high)
 	s.status.set(func() {
@@ -87,7 +85,7 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	gotOn := make(chan struct{}, 1)
-	go func() { // ends with ctx
+	go func() { // ends when again returns
 		for {
 			select {
 			case <-gotOn:
@@ -114,11 +112,11 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 	return got, err
 }
 
-// dated reports whether a message has a time other than the one in the position of a Redis entry.
+// dated reports whether a message has a time that is not part of its position, as with Redis.
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
-// Differs returns how what is there differs from the one message that was: by another one, or none. It
-// returns "" if it does not, or if nobody can know.
+// Differs returns how the messages differ from the one with a mark. It returns "" if they do not, or if that is
+// unknown.
 func (a *Again) Differs(mark sink.Mark) string {
 	same := func(m Message) bool { return MarkOf(&m) == mark }
 	at := func(m Message) bool { return m.Position == mark.Position }

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// ParsePosition parses what Position.String returns, or an LSN of PostgreSQL, "X/Y".
+// ParsePosition parses a text that Position.String returns, or an LSN of PostgreSQL, "X/Y".
 func ParsePosition(text string) (Position, error) {
 	high, low, isLSN := strings.Cut(text, "/")
 	if !isLSN {
@@ -25,7 +25,7 @@ func ParsePosition(text string) (Position, error) {
 	return Position{Hi: h<<32 | l}, nil
 }
 
-// shown returns a text of someone else as an error may repeat it.
+// shown returns a foreign text, cut off, for an error.
 func shown(text string) string {
 	const shownMax = 64
 	if len(text) > shownMax {

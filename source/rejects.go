@@ -10,25 +10,24 @@ import (
 )
 
 const (
-	// rejectsMax bounds the refusals that wait to be recorded. A reader with more of them waits too.
+	// rejectsMax bounds the refusals that wait to be recorded. A reader that has more stops reading.
 	rejectsMax = 10_000
-	// rejectsPerTick bounds how often they are recorded between two ticks, since the catalog records
-	// those of all partitions.
+	// rejectsPerTick bounds the commands between two ticks, as all partitions use the catalog.
 	rejectsPerTick = 10
-	// rejectsTimeout bounds one attempt, which holds up the reader.
+	// rejectsTimeout bounds one attempt, during which the reader waits.
 	rejectsTimeout = time.Second
 )
 
-// rejects are refusals that are not recorded. They outlive a session. Those of messages below the position
-// of the session are complete: an op is refused late only before its message is passed. What
-// is recorded is what is complete, in order, so that each refusal is recorded once.
+// rejects has the refusals that are not recorded yet. It outlives a session. The refusals below the position of
+// the session are complete, because no op is refused after its message was passed. Only complete ones are
+// recorded, in order, and so each of them once.
 type rejects struct {
 	waiting  []sink.Refusal
-	ids      map[string]bool // of the letters of waiting: an op may be refused again when its batch is tried again
-	recorded int             // times since the last tick
+	ids      map[string]bool // of the letters of waiting: a batch that is tried again may refuse an op again
+	recorded int             // attempts since the last tick
 }
 
-// reject counts what is refused.
+// reject counts refusals and adds them to those that wait to be recorded.
 func (r *Runner) reject(letters []Letter) {
 	r.status.rejected(len(letters))
 	if r.cfg.Rejected == nil {
@@ -43,7 +42,7 @@ func (r *Runner) reject(letters []Letter) {
 	}
 }
 
-// recordRejects records the refusals of messages below a position. It fails only if too many wait.
+// recordRejects records the refusals of messages below a position. It returns an error only if too many wait.
 func (r *Runner) recordRejects(ctx context.Context, below Position) error {
 	if len(r.rejects.waiting) == 0 || r.rejects.recorded >= rejectsPerTick {
 		return nil
@@ -56,17 +55,17 @@ func (r *Runner) recordRejects(ctx context.Context, below Position) error {
 	ctx, cancel := context.WithTimeout(ctx, rejectsTimeout)
 	defer cancel()
 	r.rejects.recorded++
-	err := r.cfg.Rejected(ctx, r.rejects.waiting[:n])
+	err := r.cfg.Rejected(ctx, r.cfg.Partition, r.rejects.waiting[:n])
 	switch {
 	case err == nil:
 		if r.rejects.waiting = slices.Delete(r.rejects.waiting, 0, n); len(r.rejects.waiting) == 0 {
-			clear(r.rejects.ids) // until then they are of messages that were passed, too
+			clear(r.rejects.ids) // before that, ids also has passed messages
 		}
 		return nil
 	case len(r.rejects.waiting) > rejectsMax:
 		return fmt.Errorf("cannot record what was rejected: %w", err)
 	}
-	r.rejects.recorded = rejectsPerTick // again after the next tick
+	r.rejects.recorded = rejectsPerTick // try again after the next tick
 	r.cfg.Logger.Debug("what was rejected is not recorded yet", "source", r.cfg.Source.Name, "partition", r.cfg.Partition, "err", err)
 	return nil
 }

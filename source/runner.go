@@ -30,7 +30,8 @@ type times struct {
 	silence                time.Duration // for which Again may not get on: a walsender may skip changes silently for wal_sender_timeout / 2
 }
 
-// RunnerConfig configures a runner. Late, Logger, Counts, Rejected and Ending are optional.
+// RunnerConfig configures a runner, or all runners of a consumer. Late, Logger, Counts, Rejected and Ending are
+// optional.
 type RunnerConfig struct {
 	Number    uint64 // of the source
 	Source    *Config
@@ -40,9 +41,10 @@ type RunnerConfig struct {
 	Broker Broker
 	Sink   sink.Sink
 	Logger *slog.Logger
-	Counts *Counts // nil for Counts of its own
+	// Counts returns the Counts of a partition; nil if each runner has its own.
+	Counts func(partition uint32) *Counts
 	// Rejected records refusals, which ascend by position; nil to record none.
-	Rejected func(context.Context, []sink.Refusal) error
+	Rejected func(ctx context.Context, partition uint32, all []sink.Refusal) error
 	// Closing Ending makes the runner apply its batch, move the shards to one position and end. If it is nil, only
 	// the context ends the runner.
 	Ending <-chan struct{}
@@ -57,7 +59,7 @@ type Runner struct {
 	times    times
 	status   status
 	decoder  *Decoder
-	reported error      // last logged
+	reported error      // the last logged error
 	start    sink.Start // that the last session read
 
 	decided   decided
@@ -72,8 +74,8 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	}
 	r := &Runner{cfg: cfg, times: defaultTimes, decoder: NewDecoder(cfg.Source)}
 	r.rejects.ids = map[string]bool{}
-	if r.status.counts = cfg.Counts; r.status.counts == nil {
-		r.status.counts = &Counts{}
+	if r.status.counts = (&Counts{}); cfg.Counts != nil {
+		r.status.counts = cfg.Counts(cfg.Partition)
 	}
 	r.status.mu.counted, _ = r.status.counts.Load()
 	r.status.mu.ok = time.Now()

@@ -15,15 +15,15 @@ import (
 type session struct {
 	*Runner
 	reader Reader
-	at     Position  // all below it is applied, so far as a shard has any of it
-	low    Position  // the lowest shard
-	high   Position  // the highest shard
-	even   bool      // every shard is at at
-	late   bool      // a shard did not answer, so that low may not be the lowest, until even
-	behind string    // why not every shard is moved
-	met    time.Time // when the shards were last asked
-	last   sink.Mark // of the messages below at that the session has read, if it has read one
-	found  sink.Mark // of the shards, the highest that the queue has the message of
+	at     Position  // all ops of messages below it are applied
+	low    Position  // of the lowest shard
+	high   Position  // of the highest shard
+	even   bool      // all shards are at at
+	late   bool      // a shard did not answer and may be below low; until even
+	behind string    // why a shard did not move with the others, or ""
+	met    time.Time // when all shards were last read
+	last   sink.Mark // of the last message below at that this session has read, or none
+	found  sink.Mark // the highest mark whose message the queue still has
 
 	waiting      []Message
 	waitingBytes int

@@ -28,7 +28,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	if err != nil {
 		return nil, argument(err)
 	}
-	known := false // the source existed
+	known := false // a try of this call found the source
 	var made *held // what this call has made Changing
 	of, err := s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		switch {
@@ -38,7 +38,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 				return of, err
 			}
 			return s.set(ctx, n, of, cfg, &made)
-		case known && errors.Is(err, sourcesink.ErrUnknownSource): // it would be read from its start again
+		case known && errors.Is(err, sourcesink.ErrUnknownSource): // a new source would count all messages again
 			return of, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
 		case errors.Is(err, sourcesink.ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
@@ -54,7 +54,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	return of, err
 }
 
-// changesMax bounds how often a change of a source starts again because another change came first.
+// changesMax bounds how often a call starts again because another change came first.
 const changesMax = 10
 
 // change applies a change and returns the source after it.
@@ -144,27 +144,27 @@ func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.
 	return n.SetPaused(ctx, begun, false, false)
 }
 
-// begun records where the partitions of a source begin, and returns the source as it then is.
+// begun records where the partitions of a source begin, and returns the source after that.
 func (s *Sources) begun(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	failed := s.begin(ctx, n, of)
 	if failed != nil && !errors.Is(failed, sink.ErrStopped) {
 		return of, failed
 	}
 	now, err := n.Source(of.Name)
-	if err == nil && now.Number != of.Number { // its meaning changed, or it was created again
+	if err == nil && now.Number != of.Number { // it got another number, or was created again
 		return of, sourcesink.ErrSourceChanged
 	}
 	return now, cmp.Or(err, failed)
 }
 
-// unbegun reports whether a source is paused because the beginning of its partitions is not recorded: it was
-// just created, or the node that created it died.
+// unbegun reports whether a source must stay paused because its beginning is not recorded: the call that creates
+// it is under way, or its node died.
 func unbegun(of catalog.Source) bool {
 	cfg, err := source.ParseConfig(of.Config)
 	return err == nil && of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
 }
 
-// changeTimeout bounds a change of the catalog that must not end with the request.
+// changeTimeout bounds a change of the catalog that outlives the request.
 const changeTimeout = 5 * time.Second
 
 // set replaces the configuration of a source. If the change alters the meaning of messages, set pauses a
@@ -185,7 +185,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 		now, err = n.SetSource(ctx, of, cfg.JSON(), stays || begins)
 	} else {
 		paused := of
-		if !of.Paused { // the pause of another change serves; of two changes, one finishes first
+		if !of.Paused { // otherwise use the pause of the other change: one of the two finishes first
 			meet(ctx, n, of)
 			*made = &held{Source: of}
 			if paused, err = n.SetPaused(ctx, of, true, true); err != nil {
@@ -222,8 +222,8 @@ func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Sour
 	return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
 }
 
-// Pause pauses a source. When it returns, the source's readers have ended, unless that takes longer than the
-// call may. No change that began earlier resumes the source afterwards.
+// Pause pauses a source and waits for the end of its readers, as long as the call may take. No change that began
+// earlier resumes the source afterwards.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
@@ -238,14 +238,14 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 		}
 		settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
 		defer cancel()
-		_, _ = n.SettleSource(settling, of) // a change that needs the source settled settles it again
+		_, _ = n.SettleSource(settling, of) // best effort: a change of meaning settles it again
 		return of, nil
 	})
 }
 
-// meet waits for the readers of a source, before a pause, to bring its shards to the furthest position, as
-// they do each second. So a pause soon after the death of a reader leaves no shards apart, if the next reader
-// starts in time. meet itself moves nothing.
+// meet waits, before a pause, until the readers of a source have moved all shards to the furthest position, as they
+// do each second. So a pause soon after the death of a reader leaves no shards apart, if the next reader starts
+// in time. meet itself moves nothing.
 func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	if of.Paused {
 		return
@@ -282,8 +282,7 @@ func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	_ = meeting.Wait() // no function returns an error
 }
 
-// awaitEnd waits for the readers of a paused source. If all shards answer, the source's positions
-// do not change after that.
+// awaitEnd waits for the end of the readers of a paused source.
 func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source) error {
 	end := time.Now().Add(pauseMax)
 	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
@@ -300,12 +299,12 @@ func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source
 }
 
 const (
-	// meetMax is how long a pause waits for shards that are apart: longer than gossip takes to hear that
-	// a node died, and another then takes to read.
+	// meetMax is how long a pause waits for shards that are apart: longer than gossip needs to notice a dead
+	// node, and another node then needs to read.
 	meetMax = 5 * time.Second
-	// pauseMax is how long a pause waits for readers: longer than they may take to end.
+	// pauseMax is how long a pause waits for readers: longer than they need to end.
 	pauseMax = 15 * time.Second
-	// pauseAnswer is what is left of a call's time for its answer.
+	// pauseAnswer is the part of a call's time that is kept for its answer.
 	pauseAnswer = 2 * time.Second
 )
 
@@ -373,7 +372,7 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 	})
 }
 
-// Delete deletes a source, and forgets its positions.
+// Delete deletes a source and its positions.
 func (s *Sources) Delete(ctx context.Context, name string) error {
 	_, _, err := s.applyChange(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
@@ -384,7 +383,7 @@ func (s *Sources) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// argument returns an error of a configuration as one of the request's body.
+// argument turns an error of a configuration into one of the request's body.
 func argument(err error) error {
 	if bad, is := errors.AsType[*source.ConfigError](err); is {
 		return &shard.ArgumentError{Field: cmp.Or(bad.Field, "body"), Problem: bad.Problem}
@@ -392,7 +391,7 @@ func argument(err error) error {
 	return err
 }
 
-// refusal returns the errors of a change that its caller can mend as a RefusedError.
+// refusal turns errors that the caller of a change can resolve into a RefusedError.
 func refusal(err error) error {
 	for _, mendable := range []error{sourcesink.ErrNotPaused, sourcesink.ErrSourceChanged, sourcesink.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {

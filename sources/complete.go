@@ -14,17 +14,16 @@ import (
 )
 
 const (
-	// shardsTimeout and queueTimeout bound the waits for the positions in the shards and for the end of the
-	// queue. The default timeout of a call leaves time for both.
+	// shardsTimeout and queueTimeout bound the waits for the shards and for the queue. The default timeout of a
+	// call leaves time for both.
 	shardsTimeout = 2 * time.Second
 	queueTimeout  = 2 * time.Second
 	// partitionsAtOnce bounds the partitions of a source that are read concurrently.
 	partitionsAtOnce = 64
 )
 
-// complete reads from the shards the positions that no reader knows: those of paused partitions, of
-// partitions whose reader has just begun, and of stalled ones whose reader never got as far. For these
-// partitions it also sets End and Lag, if the queue answers.
+// complete sets Position, from the shards, and End and Lag, from the queue, of partitions whose reader does not
+// report them: the source is paused, the reader has just begun, or it stalled before it knew them.
 func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
@@ -56,7 +55,7 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source
 	})
 }
 
-// forEach calls read for all partitions. Their contexts end together.
+// forEach calls read for all partitions concurrently, with one timeout.
 func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read func(context.Context, *Partition)) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -71,8 +70,8 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 	_ = reads.Wait() // no function returns an error
 }
 
-// readPosition sets Position to the position that all shards have reached, if they answer. A seek of a paused
-// partition to that position counts messages again in shards that are past it, so Reason says so.
+// readPosition sets Position to the lowest position of the shards, if they answer. If shards of a paused partition
+// are above it, Reason warns that a seek to it counts messages twice.
 func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.Source) {
 	all, err := n.SourcePositions(ctx, of.Number, p.Partition)
 	if err != nil {
@@ -85,8 +84,7 @@ func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.
 	}
 }
 
-// readEnd sets End and Lag of a partition if the queue still has the recorded identity. The end of another
-// queue is not the end of the partition.
+// readEnd sets End and Lag if the queue still has the recorded identity.
 func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
 		return // after a seek none is recorded

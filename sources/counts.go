@@ -1,7 +1,6 @@
 package sources
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -9,14 +8,10 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// counts holds the messages that this node has counted since it started, by source and partition. It outlives
-// the readers, so that a pause does not reset the counts. It has its own lock, because consumers ask for
-// counts while they hold theirs.
+// counts holds the messages that this node has counted since it started. It outlives the readers, so that a
+// pause resets no count. It needs no lock of Sources, because consumers ask for counts under their own lock.
 type counts struct {
-	mu struct {
-		sync.Mutex
-		partitions map[partitionKey]*source.Counts
-	}
+	partitions sync.Map // by partitionKey, a *source.Counts
 }
 
 type partitionKey struct {
@@ -26,37 +21,30 @@ type partitionKey struct {
 
 // partition returns the counters of a partition that its readers increment.
 func (c *counts) partition(number uint64, partition uint32) *source.Counts {
-	p := partitionKey{number, partition}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.partitions == nil {
-		c.mu.partitions = map[partitionKey]*source.Counts{}
-	}
-	if c.mu.partitions[p] == nil {
-		c.mu.partitions[p] = &source.Counts{}
-	}
-	return c.mu.partitions[p]
+	of, _ := c.partitions.LoadOrStore(partitionKey{number, partition}, &source.Counts{})
+	return of.(*source.Counts)
 }
 
-// keep forgets deleted sources.
+// keep drops the counts of deleted sources.
 func (c *counts) keep(all []catalog.Source) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.mu.partitions, func(p partitionKey, _ *source.Counts) bool {
-		return !slices.ContainsFunc(all, func(of catalog.Source) bool { return of.Number == p.source })
+	c.partitions.Range(func(p, _ any) bool {
+		if !slices.ContainsFunc(all, func(of catalog.Source) bool { return of.Number == p.(partitionKey).source }) {
+			c.partitions.Delete(p)
+		}
+		return true
 	})
 }
 
 // load returns how many messages this node has counted, by number and partition.
 func (c *counts) load() map[uint64]map[uint32]uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	all := map[uint64]map[uint32]uint64{}
-	for p, counts := range c.mu.partitions {
+	c.partitions.Range(func(key, of any) bool {
+		p := key.(partitionKey)
 		if all[p.source] == nil {
 			all[p.source] = map[uint32]uint64{}
 		}
-		all[p.source][p.partition], _ = counts.Load()
-	}
+		all[p.source][p.partition], _ = of.(*source.Counts).Load()
+		return true
+	})
 	return all
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// checkNamed returns a *shard.ArgumentError if a configuration names a keyspace, a column or a queue of dead
-// letters that is missing: each message would be bad, or the first bad one would stop the source. It
-// checks what is new since the configuration before, nil for none. If the queue does not answer soon, it is
-// not checked.
+// checkNamed returns a *shard.ArgumentError if a configuration names a missing keyspace, column or queue of dead
+// letters. Otherwise each message would be bad, or the first bad one would stop the source. It only checks what
+// differs from the configuration before, if that is not nil. It skips a queue that does not answer soon.
 func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.RawMessage, cfg *source.Config) error {
 	old := &source.Config{}
 	if before != nil {
@@ -35,7 +34,7 @@ func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.Raw
 	return s.checkLetters(ctx, cfg)
 }
 
-// checkMap checks the names that are constants of a map.
+// checkMap checks the constant names in a map.
 func checkMap(n *shard.Node, m *source.Mapping) error {
 	name, field := m.Keyspace, "map.keyspace"
 	if m.User != "" {
@@ -64,13 +63,13 @@ func checkMap(n *shard.Node, m *source.Mapping) error {
 	return nil
 }
 
-// checkLetters asks a queue whether it can take dead letters.
+// checkLetters checks that the queue of the dead letters exists, if the broker can tell.
 func (s *Sources) checkLetters(ctx context.Context, cfg *source.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
-		return nil //nolint:nilerr // its state says so once it is made
+		return nil //nolint:nilerr // the state of the source will tell
 	}
 	defer broker.Close()
 	queue, is := broker.(source.LetterQueue)

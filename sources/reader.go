@@ -15,18 +15,18 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// reader reads the partitions of one source that this node owns. It has its own goroutine, and another one
-// for files: if a file system hangs, other sources continue.
+// reader reads the partitions of a source that this node owns. One goroutine reads them, and another reads files,
+// so that a hanging file system does not stop other sources.
 type reader struct {
 	of     catalog.Source
 	opened time.Time
 	ending chan struct{}         // closed by end
 	ended  chan struct{}         // closed by read
-	state  atomic.Pointer[state] // nil before the first attempt to open it has ended, or takes long
-	stale  atomic.Bool           // a file changed that the configuration names, such as that of a password
+	state  atomic.Pointer[state] // nil until the first attempt to open the broker ends or takes long
+	stale  atomic.Bool           // a file that the configuration names has changed
 }
 
-// state is the result of an attempt to open a reader: a consumer, or the reason why there is none yet.
+// state is the result of an attempt to open a reader: a consumer, or why there is none.
 type state struct {
 	consumer *source.Consumer
 	failed   error
@@ -34,8 +34,8 @@ type state struct {
 	owned    []uint32 // partitions that are not read because of failed
 }
 
-// open starts a reader. Its goroutine ends after end, or if the reader cannot be opened. before is the last
-// attempt, if any. Its state remains valid until this attempt has ended.
+// open starts a reader, whose goroutine ends after end or if the reader cannot be opened. before is the previous
+// attempt or nil; its state remains valid until this attempt has ended.
 func (s *Sources) open(n *shard.Node, of catalog.Source, before *reader) *reader {
 	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if before != nil {
@@ -45,7 +45,7 @@ func (s *Sources) open(n *shard.Node, of catalog.Source, before *reader) *reader
 	return r
 }
 
-// read opens a reader, and reads until its end.
+// read opens a reader and reads until its end.
 func (s *Sources) read(n *shard.Node, r *reader) {
 	defer close(r.ended)
 	owns := func(partition uint32) bool { return s.owner(n.Catalog(), r.of.Number, partition) == s.cfg.Self }
@@ -61,14 +61,13 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 		s.fail(n, r, err)
 		return
 	}
-	consumer := source.NewConsumer(source.ConsumerConfig{
+	consumer := source.NewConsumer(source.ConsumerConfig{Owns: owns, RunnerConfig: source.RunnerConfig{
 		Number: r.of.Number, Source: cfg, Broker: broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
-		Owns: owns,
 		Rejected: func(ctx context.Context, partition uint32, all []sink.Refusal) error {
 			return n.RecordRejected(ctx, r.of.Number, partition, all)
 		},
 		Counts: func(partition uint32) *source.Counts { return s.counts.partition(r.of.Number, partition) },
-	})
+	}})
 	r.state.Store(&state{consumer: consumer})
 	consumer.Run(s.running)
 	_ = broker.Close() // what was applied does not depend on it
@@ -79,7 +78,7 @@ func (s *Sources) fail(n *shard.Node, r *reader, err error) {
 	next, before := &state{failed: err}, r.state.Load()
 	known := slices.Sorted(maps.Keys(r.of.Partitions))
 	if len(known) == 0 {
-		known = []uint32{0} // every queue has it
+		known = []uint32{0} // every queue has partition 0
 	}
 	next.owned = slices.DeleteFunc(known, func(partition uint32) bool {
 		return s.owner(n.Catalog(), r.of.Number, partition) != s.cfg.Self
@@ -99,15 +98,15 @@ func (s *Sources) fail(n *shard.Node, r *reader, err error) {
 // errEnding is returned by connect if the reader is to end.
 var errEnding = errors.New("the reader is to end")
 
-// connect opens a broker, and begins to watch the files that it was opened with. The goroutine that
-// does so ends with the reader, unless a file system hangs: the source is stalled until it answers.
+// connect opens a broker and watches the files that it was opened with. Its goroutine ends with the reader. If a
+// file system hangs, the source is stalled until the file system answers.
 func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.Broker, error) {
 	done := make(chan connected)
 	go func() {
-		files := s.filesState(cfg) // before they are read
+		files := s.filesState(cfg) // before Open reads them
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		connected{broker, err}.handOver(done, r.ended)
-		if err == nil { // else Sources opens it again soon
+		if err == nil { // otherwise match opens the source again soon
 			r.watch(files, s.every, func() string { return s.filesState(cfg) })
 		}
 	}()
@@ -117,12 +116,12 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 		select {
 		case of := <-done:
 			return of.broker, of.err
-		case <-late.C: // again and again, as the node may own other partitions then
+		case <-late.C: // repeatedly, as the node may own other partitions by then
 			s.fail(n, r, errOpening)
 		case <-r.ending:
 		}
 	}
-	select { // most brokers are open at once: leave none behind
+	select { // most brokers open quickly: close it here
 	case of := <-done:
 		of.close()
 	case <-time.After(openEnding):
@@ -130,14 +129,13 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 	return nil, errEnding
 }
 
-// connected is what came of opening a broker.
+// connected is the result of opening a broker.
 type connected struct {
 	broker source.Broker
 	err    error
 }
 
-// handOver gives the broker to the goroutine that waits for it. It closes the broker if that goroutine has
-// left.
+// handOver sends the broker to the goroutine that waits for it, or closes the broker if left is closed.
 func (c connected) handOver(to chan<- connected, left <-chan struct{}) {
 	select {
 	case to <- c:
@@ -146,17 +144,17 @@ func (c connected) handOver(to chan<- connected, left <-chan struct{}) {
 	}
 }
 
-// close closes a broker that was not used.
+// close closes an unused broker.
 func (c connected) close() {
 	if c.err == nil {
 		_ = c.broker.Close()
 	}
 }
 
-// connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang; a broker
-// that is open later is closed.
+// connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang, and closes a broker
+// that opens later.
 func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
-	key := string(cfg.JSON()) // another configuration may name files that can be read
+	key := string(cfg.JSON()) // the files of another configuration may be readable
 	s.mu.Lock()
 	if s.mu.connecting[key] >= connectCallsMax {
 		s.mu.Unlock()
@@ -165,7 +163,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 	s.mu.connecting[key]++
 	s.mu.Unlock()
 	done := make(chan connected)
-	go func() { // ends once the files are read
+	go func() { // ends when the files are read
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		s.mu.Lock()
 		if s.mu.connecting[key]--; s.mu.connecting[key] == 0 {
@@ -182,7 +180,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 	}
 }
 
-// watch sets stale and returns once a watched file changes. It checks seldom.
+// watch sets stale and returns when a watched file has changed.
 func (r *reader) watch(files string, every time.Duration, state func() string) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -196,8 +194,8 @@ func (r *reader) watch(files string, every time.Duration, state func() string) {
 	}
 }
 
-// end lets a reader bring the shards to one position, and does not wait for that. The lock of
-// the Sources is held.
+// end makes a reader move the shards to one position and end. It does not wait. The caller holds the lock of
+// Sources.
 func (r *reader) end() {
 	if !r.isEnding() {
 		close(r.ending)
@@ -222,11 +220,9 @@ func (r *reader) hasFailed() bool {
 	return r.hasEnded() && of != nil && of.failed != nil
 }
 
-// errOpening is the reason of a source whose reader is not open yet.
 var errOpening = errors.New("the files that its configuration names are not read yet")
 
-// status returns the states of the partitions that are read here, and why others may be
-// missing.
+// status returns the states of the partitions that this node reads, and why others may be missing.
 func (r *reader) status() (map[uint32]source.Status, error) {
 	of := r.state.Load()
 	switch {
@@ -242,7 +238,7 @@ func (r *reader) status() (map[uint32]source.Status, error) {
 	return all, nil
 }
 
-// listed returns the partitions of the queue that the consumer has listed, and for how long, in ms.
+// listed returns for how many ms the consumer has listed each partition of the queue.
 func (r *reader) listed() map[uint32]int64 {
 	all := map[uint32]int64{}
 	if of := r.state.Load(); of != nil && of.failed == nil {
@@ -253,7 +249,7 @@ func (r *reader) listed() map[uint32]int64 {
 	return all
 }
 
-// begin records where the partitions of a source begin, as its configuration says.
+// begin records where the configuration lets the partitions of a source begin.
 func (s *Sources) begin(ctx context.Context, n *shard.Node, of catalog.Source) error {
 	cfg, err := source.ParseConfig(of.Config)
 	if err != nil {

@@ -15,16 +15,14 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// This file reads counts for callers that compare them with the truth of another system. It writes nothing.
-
-// pastMessages bounds the messages of one call of Past.
+// pastMessages bounds the messages that one call of Past reads.
 const pastMessages = 10_000
 
-// Event is the effect of one op of a message on the columns of a row.
+// Event is the effect of an op on columns of a row.
 type Event struct {
 	Position Position         `json:"position"`
 	ID       string           `json:"id"`
-	Add      map[string]int64 `json:"add,omitempty"` // this or Set
+	Add      map[string]int64 `json:"add,omitempty"` // Add or Set
 	Set      map[string]int64 `json:"set,omitempty"`
 	Floor    *int64           `json:"floor,omitempty"`
 }
@@ -32,11 +30,12 @@ type Event struct {
 // Past is a part of a queue.
 type Past struct {
 	Events []Event  `json:"events"` // on rows of the keyspace, in order
-	Next   Position `json:"next"`   // where the next ones begin
+	Next   Position `json:"next"`   // where the next messages begin
 }
 
-// Past returns the effects of a partition's messages on the rows of a keyspace, from a position on. If there
-// are no messages yet, Next is that position.
+// Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a position. If there
+// are no messages yet, Next is that position. A reconciliation compares counts with the truth by this and by
+// Rows. Neither writes anything.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -60,7 +59,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if meant := recorded.MeantFrom(); at.Less(meant) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
-	// Another source of the same name may have counted the messages below, with another meaning.
+	// Another source with the name may have counted the messages below, with another meaning.
 	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
 	}
@@ -91,9 +90,8 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	return out, nil
 }
 
-// appendEvents appends the events of an op: one for each floor, with the deltas that it bounds,
-// and one for all deltas without a floor. The floor of a delta is the higher one of the op's and
-// the column's.
+// appendEvents appends the events of an op: one for each delta with a floor, and one for all other values. The
+// floor of a delta is the higher one of the op's and the column's.
 func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
 	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
 	counts := make(map[string]int64, len(op.Cells))
@@ -121,7 +119,7 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window bounds a shard's position in a partition while its rows were read: at least From, at most To.
+// Window bounds the position of a shard in a partition while its rows were read, from From to To.
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -141,15 +139,15 @@ type Rows struct {
 	Shards map[int][]Window `json:"shards"` // of the rows, by partition
 }
 
-// errNoPosition is returned where a shard has not begun to count a source.
+// errNoPosition is returned when a shard has not begun to count a source.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows reads rows, and meanwhile the positions of a source in their shards, or in all shards if there are no
-// ids. The counts of a row contain all messages below From of its shard, and none at or above To.
+// Rows reads rows and the positions of a source in their shards, or in all shards if there are no ids. The counts
+// of a row contain all messages below From of its shard, and none at or above To.
 //
-// It reads the positions through the logs of the shards, before and after the rows, and the rows from
-// replicas that have every earlier acknowledged write. A position only rises, except after a seek or a
-// restore; the caller then sees a To below From.
+// It reads the positions through the logs of the shards, before and after the rows. The replicas that it reads
+// rows from have all writes acknowledged before. A position falls only by a seek or a restore; the caller then
+// sees a To below From.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
 	n, of, err := s.find(ctx, name)
 	if err != nil {

@@ -19,37 +19,37 @@ import (
 // ReportCall is the name of the call by which a node asks another what it reads.
 const ReportCall = "sources.report"
 
-// Position is a place in a partition: all below it is applied.
+// Position is a place in a partition. All messages below it are applied.
 type Position = source.Position
 
-// Source is a source as its operators see it.
+// Source is a source as operators see it.
 type Source struct {
 	Name   string `json:"name"`
 	Type   string `json:"type"`
 	State  string `json:"state"`  // running, paused or stalled
 	Reason string `json:"reason"` // why it is stalled or does not go on
-	// Node is the node that reads all of it; empty if several do or none does.
+	// Node is the name of the node that reads all partitions, or empty.
 	Node string `json:"node,omitempty"`
-	// Applied is what the nodes have counted since each of them started.
+	// Applied is the number of messages that the nodes have counted since they started.
 	Applied  uint64 `json:"applied"`
 	Rejected uint64 `json:"rejected"`
-	// DeadLetters is the queue of what is rejected; empty if there is none.
+	// DeadLetters is the queue of rejected messages, or empty.
 	DeadLetters string `json:"dead_letters,omitempty"`
 	// LastRejected is nil while nothing is rejected.
 	LastRejected *catalog.Rejection `json:"last_rejected,omitempty"`
-	Lag          *uint64            `json:"lag,omitempty"` // of all partitions, if it is known of all
+	Lag          *uint64            `json:"lag,omitempty"` // sum over the partitions; nil unless all are known
 	Partitions   []Partition        `json:"partitions"`
 	Config       json.RawMessage    `json:"config"`
 }
 
-// Partition is one partition of a source. The node that reads it reports it; if no reader knows it, the
-// shards and the queue do.
+// Partition is one partition of a source. Its reader reports it. Without a reader, the shards and the queue tell
+// its position and end.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`
 	Reason    string `json:"reason"`
 	Node      string `json:"node,omitempty"`
-	// Position, End and Lag are nil while nobody knows them.
+	// Position, End and Lag are nil while they are not known.
 	Position   *Position `json:"position,omitempty"`
 	End        *Position `json:"end,omitempty"`
 	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // since End was read
@@ -60,14 +60,14 @@ type Partition struct {
 	Rejected   uint64    `json:"rejected"`
 }
 
-// report is a node's report of one source that it reads, or has read since it started.
+// report is a node's report of a source that it reads, or has read since it started.
 type report struct {
 	Number     uint64            `json:"number"`
-	Ended      bool              `json:"ended,omitempty"`  // the node does not read it
-	Failed     string            `json:"failed,omitempty"` // why it reads less than it owns
+	Ended      bool              `json:"ended,omitempty"`  // the node does not read the source
+	Failed     string            `json:"failed,omitempty"` // why the node reads less than it owns
 	Partitions []Partition       `json:"partitions"`
-	Listed     map[uint32]int64  `json:"listed,omitempty"`  // the partitions that the node has listed, and for how long, in ms
-	Counted    map[uint32]uint64 `json:"counted,omitempty"` // by partition, of those too that it no longer reads
+	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue, for how many ms the node has listed it
+	Counted    map[uint32]uint64 `json:"counted,omitempty"` // by partition that it reads or has read
 }
 
 // HandleReport answers ReportCall.
@@ -133,7 +133,7 @@ func (s *Sources) Get(ctx context.Context, name string) (*Source, error) {
 	return &s.join(ctx, n, []catalog.Source{of})[0], nil
 }
 
-// find returns the source of a name. It has every change acknowledged before the call.
+// find returns the source with a name, after all changes acknowledged before the call.
 func (s *Sources) find(ctx context.Context, name string) (*shard.Node, catalog.Source, error) {
 	n, err := s.cfg.Node()
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source)
 	name := admin.Names(view)
 	joined := make([]Source, len(all))
 	var joins sync.WaitGroup
-	for i, of := range all { // one without a reader waits for its queue
+	for i, of := range all { // concurrently, as a source without a reader waits for its queue
 		joins.Go(func() { joined[i] = s.joinOne(ctx, n, of, reports, name) })
 	}
 	joins.Wait()
@@ -165,7 +165,7 @@ func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View
 	reports := map[string][]report{}
 	for key, raw := range n.AskAll(ctx, ReportCall, nil) {
 		var of []report
-		if json.Unmarshal(raw, &of) == nil { // a node that cannot be understood does not answer
+		if json.Unmarshal(raw, &of) == nil { // ignore an answer that cannot be read
 			reports[key] = of
 		}
 	}
@@ -174,7 +174,7 @@ func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View
 
 func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
 	out := Source{Name: of.Name, State: source.StateRunning, Partitions: []Partition{}, Config: of.Config}
-	if now, there := n.Catalog().Source(of.Number); there { // a reader has recorded what it rejected before it reports a position above
+	if now, there := n.Catalog().Source(of.Number); there { // read it after the reports: a reader records rejections before it reports a position above
 		out.LastRejected, of.Partitions = now.LastRejected, now.Partitions
 	}
 	if cfg, err := source.ParseConfig(of.Config); err == nil {
@@ -242,15 +242,15 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	return out
 }
 
-// forever is for how long a partition is known that needs no listing.
+// forever is the age of a partition that is known without a list.
 const forever = time.Duration(math.MaxInt64)
 
-// ahead reports whether the reader of one report has read further than that of another.
+// ahead reports whether the reader of p has read further than the reader of other.
 func ahead(p, other *Partition) bool {
 	return p.Position != nil && (other.Position == nil || other.Position.Less(*p.Position))
 }
 
-// sum sets the fields of the source from its partitions.
+// sum sets fields of the source from its partitions.
 func (out *Source) sum() {
 	lag, known := uint64(0), len(out.Partitions) > 0
 	for i, p := range out.Partitions {

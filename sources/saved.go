@@ -14,26 +14,26 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// Saved is a source in a backup. The positions of the shards are in their snapshots, under the source's
-// number. Saved contains no secrets: a configuration only names files.
+// Saved is a source in a backup. The snapshots of the shards have its positions, under its number. It contains no
+// secrets, as a configuration only names files.
 type Saved struct {
 	Name       string                    `json:"name"`
-	Number     string                    `json:"number"`           // decimal: over 2^53
-	Origin     string                    `json:"origin,omitempty"` // its number in the backup that it was made from
+	Number     string                    `json:"number"`           // decimal, as it may exceed 2^53
+	Origin     string                    `json:"origin,omitempty"` // its number in the backup that it comes from
 	Config     json.RawMessage           `json:"config"`
 	Partitions map[uint32]SavedPartition `json:"partitions"`
 }
 
 // SavedPartition is a partition of a Saved.
 type SavedPartition struct {
-	Since     uint32   `json:"since"` // the epoch of the last seek: positions of earlier ones are no good
-	Start     Position `json:"start"` // of shards without a position
+	Since     uint32   `json:"since"` // the epoch of the last seek: positions of earlier epochs are invalid
+	Start     Position `json:"start"` // where shards without a position begin
 	Identity  string   `json:"identity"`
 	Changed   Position `json:"changed"`
 	ChangedIn string   `json:"changed_in"`
 }
 
-// Save returns all sources by name, as they are after every change acknowledged before the call.
+// Save returns all sources, sorted by name, after all changes acknowledged before the call.
 func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	n, err := s.cfg.Node()
 	if err == nil {
@@ -56,8 +56,8 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	return all, nil
 }
 
-// RestoreSaved makes a source of another cluster's backup, paused. Shards whose snapshots are restored
-// after that continue where they were in the backup.
+// RestoreSaved creates a source from the backup of another cluster. It is paused. Shards whose snapshots are
+// restored after that continue from their positions in the backup.
 func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
 	var saved Saved
 	d := json.NewDecoder(bytes.NewReader(text))

@@ -1,10 +1,9 @@
-// Package sources runs the sources of a cluster. On each node it reads the partitions that
-// the node owns, and it answers operators about all of them: it joins the catalog with what
-// the nodes report.
+// Package sources runs the sources of a cluster. On each node it reads the partitions that the node owns. It
+// answers operators about all sources by joining the catalog with the reports of all nodes.
 //
-// It never decodes a message and never moves a position; package source does. Two nodes that
-// both believe to own a partition are harmless. Invariant: a node reads a source only while
-// its catalog has the source, not paused, with the configuration that is read by.
+// It never decodes a message or moves a position; package source does. Two nodes may both believe that they
+// own a partition. Invariant: a node reads a source only while its catalog has the source, not paused, with
+// the reader's configuration.
 package sources
 
 import (
@@ -23,43 +22,42 @@ import (
 )
 
 const (
-	// matchEvery is how often the node compares the sources that it reads with the catalog.
+	// matchEvery is how often the node compares its readers with the catalog.
 	matchEvery = 200 * time.Millisecond
-	// openEvery is the pause before Sources opens a source again that failed to open, or looks
-	// again at the files that a source names.
+	// openEvery is how often Sources retries to open a source and checks the files that a source names.
 	openEvery = 5 * time.Second
-	// openEnding is how long a reader that is to end waits for its broker to be open. Only a file
-	// system that hangs takes longer.
+	// openEnding is how long an ending reader waits for its broker to open. Only a hanging file system takes
+	// longer.
 	openEnding = time.Second
-	// unreadMax is how long no node may read a partition before the source is stalled: longer than another
-	// node needs to take it over.
+	// unreadMax is how long a partition may have no reader before the source is stalled: longer than another
+	// node needs to take over.
 	unreadMax = 15 * time.Second
-	// connectCallsMax bounds the calls that open the broker of one configuration at once. While a file
-	// system hangs, each of them keeps a thread.
+	// connectCallsMax bounds the concurrent calls that open the broker of one configuration. While a file system
+	// hangs, each of them keeps a thread.
 	connectCallsMax = 16
 )
 
 // Config configures Sources. Its functions must be safe for concurrent use.
 type Config struct {
-	// Node returns this node, or an error while it has no cluster.
+	// Node returns this node, or an error while the node has no cluster.
 	Node func() (*shard.Node, error)
 	// Self is the key of this node.
 	Self string
-	// Alive reports whether gossip hears of a node.
+	// Alive reports whether gossip sees a node.
 	Alive func(key string) bool
-	// Open returns the broker of a configuration, and reads the files that it names. It does not connect.
+	// Open reads the files that a configuration names and returns its broker, which connects later.
 	Open func(*source.Config, source.Secrets) (source.Broker, error)
-	// SecretsDir is the directory of the files that configurations may name; "" if they may name none.
+	// SecretsDir is the directory of the files that configurations may name; "" if there is none.
 	SecretsDir string
 	Logger     *slog.Logger
 }
 
-// Sources reads the sources of a cluster through one node, and answers operators. Start
-// starts its goroutine; Close stops it and waits for it.
+// Sources reads the sources of a cluster on one node, and answers operators. Start starts its goroutine, and
+// Close stops it and waits for it.
 type Sources struct {
 	cfg      Config
 	secrets  source.Secrets
-	running  context.Context // of the readers; it ends where they have no time to end by themselves
+	running  context.Context // of the readers; abandon ends it if they take too long to end
 	abandon  context.CancelFunc
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
@@ -67,21 +65,21 @@ type Sources struct {
 	every    time.Duration // openEvery; tests shorten it
 	unread   time.Duration // unreadMax, likewise
 
-	filesState func(*source.Config) string // Secrets.State; a test has it hang
+	filesState func(*source.Config) string // Secrets.State; a test makes it hang
 
 	mu struct {
 		sync.Mutex
-		readers    map[uint64]*reader // by the source's number
-		connecting map[string]int     // calls that open a broker, by the source's configuration
-		// alive are the nodes that may read, with their states, and since says since when. runs says since
-		// when each source runs, by its number. All is as this node has seen it.
+		readers    map[uint64]*reader // by number of the source
+		connecting map[string]int     // number of calls that open a broker, by configuration
+		// alive lists the living nodes with their states, and since is when this node saw the list change. runs has
+		// when this node saw each running source first, by number.
 		alive string
 		since time.Time
 		runs  map[uint64]time.Time
 	}
 }
 
-// New returns the sources of a node. Before Start it reads none.
+// New returns the Sources of a node.
 func New(cfg Config) *Sources {
 	secrets := source.Secrets{Dir: cfg.SecretsDir}
 	s := &Sources{cfg: cfg, secrets: secrets, stopping: make(chan struct{}), every: openEvery, unread: unreadMax, filesState: secrets.State}
@@ -90,13 +88,13 @@ func New(cfg Config) *Sources {
 	return s
 }
 
-// Start begins to read.
+// Start starts to read.
 func (s *Sources) Start() {
 	s.stopped = make(chan struct{})
 	go s.run()
 }
 
-// Close ends the readers. Until ctx ends they may bring the shards to one position.
+// Close ends the readers. Until ctx ends, they may move the shards to one position.
 func (s *Sources) Close(ctx context.Context) {
 	defer s.abandon()
 	if s.stopped == nil {
@@ -128,8 +126,7 @@ func (s *Sources) run() {
 	}
 }
 
-// match ends the readers that no longer fit the catalog, and starts those that are missing. It
-// does not block.
+// match ends the readers that do not fit the catalog, and starts missing ones. It does not block.
 func (s *Sources) match(n *shard.Node, all []catalog.Source) {
 	wanted := map[uint64]catalog.Source{}
 	for _, of := range all {
@@ -143,7 +140,7 @@ func (s *Sources) match(n *shard.Node, all []catalog.Source) {
 	s.noteLocked(n.Catalog(), wanted)
 	for number, r := range s.mu.readers {
 		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale.Load() {
-			if r.end(); r.hasEnded() { // until then it still reports
+			if r.end(); r.hasEnded() { // before that, it still reports
 				delete(s.mu.readers, number)
 			}
 		}
@@ -155,7 +152,7 @@ func (s *Sources) match(n *shard.Node, all []catalog.Source) {
 	}
 }
 
-// noteLocked notes which nodes live and which sources run, and since when.
+// noteLocked updates alive, since and runs.
 func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Source) {
 	alive := ""
 	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
@@ -175,8 +172,8 @@ func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Sourc
 	s.mu.runs = runs
 }
 
-// isLate reports whether each partition of a source should have been read for unreadMax: all that
-// decides which node reads it has been as it is for so long.
+// isLate reports whether each partition of a source should have had a reader for unreadMax. In that time,
+// nothing changed that decides which node reads a partition.
 func (s *Sources) isLate(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +183,6 @@ func (s *Sources) isLate(number uint64) bool {
 
 func (s *Sources) alive(key string) bool { return key == s.cfg.Self || s.cfg.Alive(key) }
 
-// endAll ends all readers and waits for them.
 func (s *Sources) endAll() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.mu.readers))
@@ -200,8 +196,8 @@ func (s *Sources) endAll() {
 	}
 }
 
-// owner returns the node that reads a partition, of the nodes that live: the one whose hash
-// with the partition is highest. So few partitions move when nodes come and go.
+// owner returns the node that reads a partition: the living node whose hash with the partition is the highest. So
+// few partitions move when nodes come and go. Nodes that drain own a partition only if all living nodes drain.
 func (s *Sources) owner(view *catalog.View, number uint64, partition uint32) string {
 	best, top, active := "", uint64(0), false
 	for key, node := range view.Nodes {
@@ -225,12 +221,12 @@ func weight(number uint64, partition uint32, key string) uint64 {
 	f := fnv.New64a()
 	_, _ = f.Write([]byte(key)) // never fails
 	h := f.Sum64() ^ number ^ uint64(partition)*0x9e3779b97f4a7c15
-	for range 2 { // the finalizer of MurmurHash3: all bits reach all
+	for range 2 { // the finalizer of MurmurHash3: each bit affects all
 		h ^= h >> 33
 		h *= 0xff51afd7ed558ccd
 	}
 	return h ^ h>>33
 }
 
-// errUnreadable is returned where the beginning of a source cannot be recorded.
+// errUnreadable is returned when the beginning of a source cannot be recorded.
 var errUnreadable = errors.New("the queue cannot be read")

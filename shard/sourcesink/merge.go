@@ -30,18 +30,36 @@ func rejectedOps(keyspaces []*keyspace.Keyspace, ops []sink.Op) (rejected []sink
 }
 
 // whyRejected returns why no shard would take an op on keyspace k, or "". k is nil if the keyspace does not
-// exist. The decoder of the source has checked all that does not depend on the catalog.
+// exist. The rules are those of POST /v1/ops.
 func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 	switch {
 	case k == nil:
 		return fmt.Sprintf("keyspace %q: no such keyspace", op.Keyspace)
 	case !takesMessages(k):
 		return fmt.Sprintf("keyspace %q: neither of counters nor of unread numbers", op.Keyspace)
+	case op.Kind > sink.Leave:
+		return "neither add nor set"
+	case op.Kind.OfMember() && k.Kind != keyspace.KindCounters:
+		return "member: rows of unread have no members"
+	case op.Kind.OfMember() && (op.HasFloor || len(op.Cells) != 1):
+		return "member: an op with a floor, or with another number of columns than 1"
+	case op.Kind == sink.Set && k.Kind != keyspace.KindCounters:
+		return "set: counts of unread numbers are not set"
+	case op.Kind == sink.Set && op.HasFloor:
+		return "floor: of an add only"
+	case len(op.Cells) < 1 || len(op.Cells) > engine.ColumnsMax:
+		return fmt.Sprintf("%d columns are not 1…%d", len(op.Cells), engine.ColumnsMax)
 	}
+	seen := uint64(0)
 	for _, c := range op.Cells {
-		if k.Column(c.Column) < 0 {
+		column := k.Column(c.Column)
+		if column < 0 {
 			return fmt.Sprintf("column %q: keyspace %s has no such column", c.Column, k.Name)
 		}
+		if seen&(1<<column) != 0 {
+			return fmt.Sprintf("column %q: is there twice", c.Column)
+		}
+		seen |= 1 << column
 	}
 	return ""
 }

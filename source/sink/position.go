@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Position is a place in one partition of a queue: everything below it has been handled.
+// Position is a place in a partition of a queue. All messages below it have been handled.
 // Kafka: {0, offset}. NATS: {0, stream sequence}. Redis Streams: the two halves of an id.
 // PostgreSQL: {LSN of the commit, number in the transaction}.
 type Position struct{ Hi, Lo uint64 }
 
-// Compare returns -1, 0 or 1 as p is below, at or above other.
+// Compare returns -1, 0 or 1 if p is below, at or above other.
 func (p Position) Compare(other Position) int {
 	return cmp.Or(cmp.Compare(p.Hi, other.Hi), cmp.Compare(p.Lo, other.Lo))
 }
@@ -28,7 +28,7 @@ func (p Position) String() string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// Parse reads what String returns.
+// Parse reads a text that String returns.
 func Parse(text string) (Position, error) {
 	hi, lo, both := strings.Cut(text, "-")
 	if !both {
@@ -45,8 +45,7 @@ func Parse(text string) (Position, error) {
 	return p, nil
 }
 
-// Mark tells a message from another that stands at its position later: source/DESIGN.md. The zero
-// Mark is none.
+// Mark distinguishes a message from one that takes its position later: source/DESIGN.md. The zero Mark is none.
 type Mark struct {
 	Position Position
 	Sum      uint64 // of the message, never 0

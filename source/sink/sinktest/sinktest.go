@@ -1,6 +1,5 @@
-// Package sinktest has shards for tests of readers. They obey the rule of the state machine
-// in memory: a section applies if and only if the shard's position is the one that its
-// sender last saw.
+// Package sinktest has in-memory shards for tests of readers. As in the state machine, a section applies only if
+// the shard is at the position that the sender saw last.
 package sinktest
 
 import (
@@ -14,25 +13,24 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The keyspace that the shards have, and a row of it that can hold no more.
+// Keyspace is the keyspace of the shards. Each delta to its row FullRow overflows.
 const (
 	Keyspace = "posts"
 	FullRow  = 999
 )
 
-// ErrBroken is what a call returns that fails at random.
+// ErrBroken is returned by calls that fail at random.
 var ErrBroken = errors.New("broken")
 
 // Cluster is the shards of one partition.
 type Cluster struct {
 	mu struct {
 		sync.Mutex
-		start  *sink.Start
-		shards []shard
-		rng    *rand.Rand // nil: nothing fails
-		// columns that were dropped
-		dropped map[string]bool
-		failing int // the shard that does not answer, or -1
+		start   *sink.Start
+		shards  []shard
+		rng     *rand.Rand      // nil if nothing fails
+		dropped map[string]bool // columns
+		failing int             // the shard that does not answer, or -1
 	}
 }
 
@@ -43,7 +41,7 @@ type shard struct {
 	sums map[uint64]int64
 }
 
-// New returns a cluster of some shards. Calls fail at random if there is an rng.
+// New returns a cluster. Calls fail at random if rng is not nil.
 func New(shards int, rng *rand.Rand) *Cluster {
 	c := &Cluster{}
 	c.mu.rng, c.mu.failing, c.mu.dropped = rng, -1, map[string]bool{}
@@ -72,14 +70,14 @@ func (c *Cluster) At(p sink.Position) bool {
 	return !slices.ContainsFunc(c.mu.shards, func(s shard) bool { return s.at != p })
 }
 
-// Drop drops a column that all rows have had, or makes it again.
+// Drop drops a column, or creates it again.
 func (c *Cluster) Drop(column string, dropped bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.dropped[column] = dropped
 }
 
-// Fail makes a shard not answer, or all of them answer if it is -1.
+// Fail stops the answers of a shard. If shard is -1, all shards answer.
 func (c *Cluster) Fail(shard int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,14 +95,14 @@ func (c *Cluster) Positions() []sink.Position {
 	return all
 }
 
-// Restore sets a shard back to where it has applied nothing.
+// Restore sets a shard to a position and clears its counts.
 func (c *Cluster) Restore(number int, at sink.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.shards[number] = shard{has: true, at: at, sums: map[uint64]int64{}}
 }
 
-// Seek sets all shards to a position, and leaves their counts.
+// Seek sets all shards to a position and keeps their counts.
 func (c *Cluster) Seek(to sink.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,10 +114,10 @@ func (c *Cluster) Seek(to sink.Position) {
 	}
 }
 
-// fails reports, one time in n, that a call shall fail.
+// fails returns true for one call in n.
 func (c *Cluster) fails(n int) bool { return c.mu.rng != nil && c.mu.rng.IntN(n) == 0 }
 
-// Node returns the sink of a node, which knows the positions that it saw last.
+// Node returns the sink of a node, which remembers the positions that it saw last.
 func (c *Cluster) Node() sink.Sink { return &node{c: c} }
 
 type node struct {
@@ -176,7 +174,7 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 	c := n.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.mu.shards { // all have a position before any moves
+	for i := range c.mu.shards { // begin all before any moves
 		if c.fails(40) {
 			return sink.Applied{}, ErrBroken
 		}
