@@ -28,13 +28,12 @@ const (
 
 // Apply implements sink.Sink.
 func (s *Sink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
-	return s.apply(ctx, b, false)
+	return s.apply(ctx, s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition}), b, false)
 }
 
-// apply implements Apply. If strict is set, all shards must answer.
-func (s *Sink) apply(ctx context.Context, b *sink.Batch, strict bool) (sink.Applied, error) {
+// apply implements Apply with a cache. If strict is set, all shards must answer.
+func (s *Sink) apply(ctx context.Context, r *reader, b *sink.Batch, strict bool) (sink.Applied, error) {
 	key := dedup.PositionKey{Source: b.Source, Partition: b.Partition}
-	r := s.reader(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := &applyCall{sink: s, reader: r, batch: b, key: key, strict: strict}

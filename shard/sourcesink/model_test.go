@@ -521,6 +521,32 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 	}
 }
 
+// A session from before a seek does not count below it for a new keyspace, although its node has settled the
+// source since.
+func TestSessionFromBeforeASeek(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.queue = slices.Repeat([]queued{{keyspace: "extra"}}, 3)
+	n := c.node()
+	for range 2 { // Start and Positions
+		n.step(0)
+	}
+	c.pause(true)
+	c.seek(c.fence(n, 2))
+	c.node().step(0) // records the identity of the queue
+	must.Do(t, n.CatchUp(t.Context()))
+	_, err := n.sink.Settle(t.Context(), c.source(), 0)
+	must.Do(t, err)
+	c.create("extra", keyspace.KindCounters, 2)
+	c.pause(false)
+	c.readAll(n)
+	for m := range c.queue {
+		if got := c.count(c.catalog.View().Keyspaces["extra"], messageID+uint64(m), 1); got != int64(m/2) {
+			t.Errorf("message %d is counted %d times", m, got)
+		}
+	}
+}
+
 // A reader from before a seek does not take a position that another has reached since for its
 // own.
 func TestReaderFromBeforeASeek(t *testing.T) {

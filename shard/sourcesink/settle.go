@@ -22,19 +22,20 @@ const forgetTimeout = 5 * time.Second
 // that have no position. A reader that does not know of the pause yet may begin and move such a shard first,
 // so Settle reads all positions twice.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
-	low, err := s.even(ctx, source, partition)
+	var r reader // a session of this node must not take the epoch that this call reads for its own
+	low, err := s.even(ctx, &r, source, partition)
 	if err != nil {
 		return sink.Position{}, err
 	}
-	if err := s.raise(ctx, source, partition, low); err != nil {
+	if err := s.raise(ctx, &r, source, partition, low); err != nil {
 		return sink.Position{}, err
 	}
-	return s.even(ctx, source, partition)
+	return s.even(ctx, &r, source, partition)
 }
 
 // even returns the one position of the shards of a partition, leaving out shards without a position.
-func (s *Sink) even(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
-	all, err := s.positions(ctx, source.Number, partition, true)
+func (s *Sink) even(ctx context.Context, r *reader, source catalog.Source, partition uint32) (sink.Position, error) {
+	all, err := s.positions(ctx, r, source.Number, partition, true)
 	if err != nil {
 		return sink.Position{}, err
 	}
@@ -49,18 +50,19 @@ func (s *Sink) even(ctx context.Context, source catalog.Source, partition uint32
 // does not know of the pause yet then applies nothing. Fence also begins the shards without a position, as
 // such a reader could begin them otherwise.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
-	all, err := s.positions(ctx, source.Number, partition, true)
+	var r reader // as in Settle
+	all, err := s.positions(ctx, &r, source.Number, partition, true)
 	if err != nil {
 		return err
 	}
 	low, _ := sink.Span(all, source.Partitions[partition].Start)
-	return s.raise(ctx, source, partition, low)
+	return s.raise(ctx, &r, source, partition, low)
 }
 
 // raise raises the epochs of all shards, and begins shards without a position at low, the lowest position. It
 // moves no shard.
-func (s *Sink) raise(ctx context.Context, source catalog.Source, partition uint32, low sink.Position) error {
-	_, err := s.apply(ctx, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low}, true)
+func (s *Sink) raise(ctx context.Context, r *reader, source catalog.Source, partition uint32, low sink.Position) error {
+	_, err := s.apply(ctx, r, &sink.Batch{Source: source.Number, Partition: partition, From: low, Next: low}, true)
 	return err
 }
 

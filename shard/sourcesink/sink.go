@@ -209,13 +209,12 @@ var errStaleCatalog = fmt.Errorf("%w: this node's catalog is behind", sink.ErrMo
 
 // Positions implements sink.Sink.
 func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
-	return s.positions(ctx, source, partition, false)
+	return s.positions(ctx, s.reader(dedup.PositionKey{Source: source, Partition: partition}), source, partition, false)
 }
 
-// positions is Positions. If it is strict, all shards must answer.
-func (s *Sink) positions(ctx context.Context, source uint64, partition uint32, strict bool) ([]sink.ShardPosition, error) {
+// positions implements Positions with a cache. If strict is set, all shards must answer.
+func (s *Sink) positions(ctx context.Context, r *reader, source uint64, partition uint32, strict bool) ([]sink.ShardPosition, error) {
 	key := dedup.PositionKey{Source: source, Partition: partition}
-	r := s.reader(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.epoch = 0
