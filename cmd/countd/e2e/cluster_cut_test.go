@@ -33,7 +33,7 @@ func TestClusterCut(t *testing.T) {
 	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store, Cuttable: true})
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
 			load := faultLoad(c)
 			for i, span := range spans {
 				victim, led := c.LeaderOfMost()

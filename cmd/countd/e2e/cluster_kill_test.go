@@ -24,7 +24,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	kills := short(1, 20)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store})
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
 			load := faultLoad(c)
 			var resumed []time.Duration
 			for range kills {

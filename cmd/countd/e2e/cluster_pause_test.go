@@ -30,7 +30,7 @@ func TestClusterLeaderPaused(t *testing.T) {
 	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store})
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
 			load := faultLoad(c)
 			for _, pause := range pauses {
 				victim, led := c.LeaderOfMost()

@@ -89,7 +89,7 @@ func TestClusterAllKilled(t *testing.T) {
 	rounds := short(1, 5)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store})
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
 			load := faultLoad(c)
 			for range rounds {
 				time.Sleep(time.Second)

@@ -40,11 +40,9 @@ func newCluster(t *testing.T, options clustertest.Options) *clustertest.Cluster 
 	return clustertest.New(t, bin, options)
 }
 
-// faultLoad starts the load of a test of faults. The tests of the short form share the machine: of
-// more clients, most would only wait for it.
-func faultLoad(c *clustertest.Cluster) *clustertest.Load {
-	return c.StartLoad(short(4, 8), faultPace)
-}
+// faultLoad starts the load of a test of faults. Its tests are short: with fewer clients or shards
+// they miss faults.
+func faultLoad(c *clustertest.Cluster) *clustertest.Load { return c.StartLoad(8, faultPace) }
 
 // beside lets the short form of a test run in parallel with others: they mostly wait. The
 // long form runs alone, because it reports figures.
