@@ -73,7 +73,7 @@ type ColdOrderedNode struct {
 	Answers bool   `json:"answers"`           // without an answer the node begins nothing, unless it answered too late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
 	Refused string `json:"refused,omitempty"` // why the node begins nothing
-	Never   bool   `json:"never,omitempty"`   // under the node's settings no row ever becomes old
+	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
 }
 
 // ColdMigration selects the rows that leave memory. Before and OlderThan exclude each other.

@@ -26,7 +26,7 @@ type FeedOp struct {
 	Kind      OpKind
 	User      uint64
 	Followees []Followee
-	Since     uint64 // stamp of the feed before the posts were read, by the rule below; 0 for an op of a restore
+	Since     uint64 // stamp of the feed before the posts were read, by the rule below; 0 for an op without posts that were just read, such as an unfollow or an op of a restore
 	Group     string // of FeedPutGroup and FeedDropGroup
 }
 
@@ -34,7 +34,8 @@ type FeedOp struct {
 // differently than their proposers read. This rule ensures that a user's seen posts never go back:
 //
 //  1. A feed has a stamp: the index of the last entry that set its posts by an op with Since.
-//  2. The proposer reads the stamp, then the posts, and proposes the stamp as Since, at least 1.
+//  2. The proposer learns the stamp, then reads the posts. It proposes the stamp or less as Since, at
+//     least 1.
 //  3. If the stamp is not above Since, every earlier op that set posts was applied before this op's
 //     posts were read. So this op's posts are newer. They replace the others, even by lower numbers:
 //     a followee may have deleted posts.
@@ -43,7 +44,7 @@ type FeedOp struct {
 //     the row (FeedMerged). The proposer then reads the posts again and proposes a FeedRead with a
 //     newer Since, until rule 3 holds. A round fails only if another op of the user overtook it.
 //
-// Rule 3 relies on one fact: a stamp that a proposer has read is the index of an applied entry. It
+// Rule 3 relies on one fact: a stamp that a proposer has learned is the index of an applied entry. It
 // is, because replicas show only applied entries. A lower Since is always safe. A feed that loses
 // its last followee loses its stamp too: no posts are left that could go back.
 //

@@ -50,7 +50,8 @@ func (r *Result) Use(request int) dedup.Use {
 func (r *Result) SetUse(use dedup.Use) { r.use = use }
 
 // Position returns the position of the partition of one of the entry's requests, as of right after
-// that request. It returns false unless the request is a section of a source.
+// that request. The request must be a section of a source. For any other request Position returns
+// false, or an empty answer if a later request of the entry is a section of a source.
 func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
 	if request >= len(r.positions) {
 		return answer, false

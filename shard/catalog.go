@@ -137,9 +137,9 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	return n.served(ctx, name, index)
 }
 
-// served returns the keyspace of a name once this node knows it, this node's replicas of it can serve,
-// and the other nodes know it. The catalog has already changed. So an error must not read as if
-// nothing had happened.
+// served returns the keyspace of a name once this node knows it and this node's replicas of it can
+// serve. It also waits until the other living nodes know the keyspace, for at most rpc.AskTimeout. The
+// catalog has already changed. So an error must not read as if nothing had happened.
 func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace, error) {
 	err := n.follow()
 	if errors.Is(err, ErrDraining) || scarce.Is(err) {

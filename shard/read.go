@@ -27,8 +27,8 @@ const (
 // reader answers reads of all shards from this node's memory or disk, or from another node. It never
 // changes a shard.
 //
-// Invariant: each shard's part of an answer comes from one replica, here or on another node, that
-// admit accepted for that read.
+// Invariant: each row or feed of an answer comes from one replica, here or on another node, that
+// admit accepted for that read. So do all rows of a shard; feeds are read feedsInReadMax at a time.
 type reader struct {
 	*router
 	streams *stream.Streams // to other nodes
@@ -214,8 +214,8 @@ func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys [
 // ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends. It
 // is the only retry loop of reads. here reads from this node's replica, as soon as that may answer;
 // r is the replica if it may answer already. at reads from another node; ask tries the leader first.
-// An error of here is final unless it is ErrNoQuorum; of at, only ErrBadToken and ErrUnknownKeyspace
-// are final.
+// An error of here is final unless it is ErrNoQuorum and the cluster has other nodes. Of at, only
+// ErrBadToken and ErrUnknownKeyspace are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, here func(*localReplica) error, at func(context.Context, string) error) error {
 	last := ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {

@@ -245,7 +245,8 @@ type Write struct {
 	// Duplicate reports that the request came before. For a key, the shard that judges the key decides:
 	// one of several concurrent copies gets false, and a retry that completes the rest gets true. For a
 	// producer, it is true if every shard had applied its part. In both cases it is also true if a
-	// shard's answer was lost and the node proposed the part again. Rows then hold the present counts.
+	// shard had applied its part, its answer was lost, and the node proposed the part again. Rows then
+	// hold the present counts.
 	Duplicate bool
 	// Repeated reports that this call applied no op, because each had been applied or refused before. For
 	// a write to one row it is more precise than Duplicate.

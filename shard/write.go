@@ -20,7 +20,7 @@ import (
 )
 
 // writer splits writes by shard, proposes each shard's part on the node that leads the shard, and
-// joins the answers. It never reads the present counts of a write.
+// joins the answers. It reads present counts only to admit a write, never to compute one.
 //
 // Invariant: a part of unknown outcome is proposed again only if the write has an identity.
 type writer struct {
@@ -151,7 +151,8 @@ func explained(err error, w *Write) error {
 	return err
 }
 
-// judge adds a part for the shard that judges the key, if the write has no op for it.
+// judge marks the part of the shard that judges the key. It adds that part if the write has no op for
+// the shard.
 func (ps *parts) judge(w *Write, groups []*shardReplica) {
 	s := w.judgeSlot(len(groups))
 	p := &ps.byShard[s]

@@ -72,8 +72,8 @@ const (
 	scanCountsMax = 4 * rowsMax
 )
 
-// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. One page
-// returns an element that exists all the time, and a scan ends. Clients keep cursors in doubles
+// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. Exactly one page
+// returns each element that exists all the time, and every scan ends. Clients keep cursors in doubles
 // and in signed integers, so a cursor has 53 bits:
 //
 //	an id up to scanExact is itself

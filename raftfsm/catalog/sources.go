@@ -155,7 +155,8 @@ type DeleteSourceEntry struct {
 }
 
 // SeekSourceEntry sets the positions at which partitions of a paused source continue. The sender has
-// fenced all shards in these partitions. Afterwards the source counts as paused by an operator.
+// fenced all shards in those of the partitions that had begun. Afterwards the source counts as paused
+// by an operator.
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
 	Version   uint64                   `json:"version"`

@@ -24,7 +24,8 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil. It ignores a use that this shard judged before floor.
+// find returns the record of a key, or nil. It ignores a use that this shard judged if its last is
+// before floor.
 // Only the entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]

@@ -232,8 +232,8 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// AppendName appends a name that a request shares only with its repeats: its kind and its key, or its
-// producer and number.
+// AppendName appends a name that a request shares with its repeats: its kind and its key, or its
+// producer and number. Requests with other bodies under the same key share it too.
 func (id *RequestID) AppendName(dst []byte) []byte {
 	dst = append(dst, id.Section())
 	if id.kind == byKey {

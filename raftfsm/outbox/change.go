@@ -125,8 +125,8 @@ func (c *Change) trim(key uint64, l *Limits, cut uint64) {
 	c.now.IDs, c.now.Trimmed = kept, trimmed
 }
 
-// appendNewest publishes a post that is the newest of its author and makes no post expire, as nearly
-// all are. It copies the body and decodes only the oldest block. For any other post it does nothing
+// appendNewest publishes a post that is the newest of its author, if the limits then remove no post.
+// Nearly all posts are so. It copies the body and decodes only the oldest block. For any other post it does nothing
 // and returns false.
 func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
 	posts, trimmed, blocks := head(body)

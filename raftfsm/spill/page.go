@@ -128,14 +128,14 @@ func (p *page) with(key uint64, body []byte, now uint32) *page {
 	if body == nil {
 		there = 0
 	}
-	from := p.find(key) // the copy has no key from … to-1
+	from := p.find(key) // heads from … to-1 are not copied
 	to := from + 1
 	if from < 0 {
 		from = p.place(Hash(key))
 		to = from
 	}
 	heads, bodies := p.heads(), p.bodies()
-	low, high := p.start(from), p.start(to) // of the bodies that the copy lacks
+	low, high := p.start(from), p.start(to) // of the bodies that are not copied
 	shift := low + len(body) - high         // of the bodies behind them
 	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-golomb.RicePadding+shift)
 

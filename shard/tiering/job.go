@@ -50,7 +50,7 @@ type TieringJob struct {
 type ColdAnswer struct {
 	Rows    uint64 `json:"rows"`              // rows to move, approximately
 	Refused string `json:"refused,omitempty"` // why the node refuses to start
-	Never   bool   `json:"never,omitempty"`   // under the node's settings no row ever becomes old
+	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
 }
 
 // ColdRefusedError is returned if a node cannot carry out the order. No node has started it.

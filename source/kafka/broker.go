@@ -165,7 +165,8 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 }
 
 // compacted returns a *source.StalledError if the topic loses messages before they are read,
-// without a trace, or if the user may not see whether it does. Brokers older than version 0.11 cannot say.
+// without a trace. It returns another error if it cannot find that out: Denied accepts the error if
+// the user may not read the policy. Brokers older than version 0.11 cannot say; then it returns nil.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()

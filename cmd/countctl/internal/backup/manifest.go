@@ -34,8 +34,8 @@ type manifest struct {
 	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
-	// Sources are those that did not change during the backup. Their positions are in the files of
-	// the shards.
+	// Sources are those that kept their number during the backup: they were neither created, nor did
+	// the meaning of their messages change. Their positions are in the files of the shards.
 	Sources []client.SavedSource `json:"sources,omitempty"`
 }
 

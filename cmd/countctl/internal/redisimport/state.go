@@ -29,7 +29,7 @@ type State struct {
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
 	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No other
-	// keyspace ever has such a number; one that the server did not report it is missing.
+	// keyspace ever has such a number; a keyspace whose number the server did not report is missing.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
 	// Fence is that of all runs which used this file.
 	Fence fence.Fence `json:"fence,omitzero"`

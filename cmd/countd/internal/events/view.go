@@ -23,7 +23,7 @@ type View struct {
 	Disk   Space   // of this node; a full one stops writes
 	Memory Space   // likewise; without free memory there are no new rows
 	// VotersFull holds the names of the groups led by this node that refuse writes because
-	// most of their voters have a full disk.
+	// too few of their voters have free disk.
 	VotersFull []string
 	// Replaced returns when the cluster gives up a dead node, or why it never does.
 	Replaced func(key string) (at time.Time, never string)
