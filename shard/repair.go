@@ -24,8 +24,8 @@ import (
 // moment any more.
 
 const (
-	// repairAgainAfter is the least time between two repairs of the same replica. A node runs one
-	// repair at a time, so the others get their turn.
+	// repairAgainAfter is the least time from the start of a repair that failed to the next repair of
+	// the same replica. A node runs one repair at a time, so the others get their turn.
 	repairAgainAfter = 10 * time.Second
 	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first piece comes
 	// once the other node has written the snapshot.

@@ -60,9 +60,9 @@ type MemberQuery struct {
 	ID    raft.ServerID
 }
 
-// ServeGone answers whether a replica will never be a member of a group that this node leads
-// again. After the answer yes, the asking node may delete its replica. So this node must lead the
-// group now, and the absence must be committed.
+// ServeGone answers whether no configuration of a group that this node leads has a replica. After
+// the answer yes, the asking node may delete its replica. So this node must lead the group now, and
+// the absence must be committed.
 func (m *Membership) ServeGone(ctx context.Context, q MemberQuery) (gone bool, err error) {
 	g := m.cfg.Replicas.Replica(q.Group)
 	if g == nil {

@@ -13,7 +13,8 @@ import (
 
 // This file restores everything except rows of counts and positions.
 
-// clear is empty for a shard of feeds or of the board.
+// clear empties a shard of feeds, or the board, and begins the restore. Without force it returns
+// ErrNotEmpty if the shard has rows.
 func (r *restore) clear(force bool) error {
 	led, err := r.leader()
 	if err != nil {

@@ -40,8 +40,8 @@ func (r *restore) openPositions() error {
 }
 
 // PositionsAfter returns the positions of a shard, ascending, after a restore of a snapshot with these
-// positions. A partition that the snapshot lacks, or that was sought since, begins at its recorded
-// start. A deleted source has no positions.
+// positions. A partition that the snapshot lacks, or that was sought since, begins at the position of
+// originOf: mostly its recorded start. A deleted source has no positions.
 func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {

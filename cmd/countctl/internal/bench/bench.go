@@ -1,6 +1,6 @@
 // Package bench owns the command bench: it checks the flags and the target, runs the load of
-// internal/load, and compares the counts with the answers. It changes counts of a distant
-// server only after a question.
+// internal/load, and compares the counts with the answers. It loads a distant server only with
+// --yes. It asks before it changes a keyspace with rows that the command line does not name.
 package bench
 
 import (

@@ -2,10 +2,12 @@
 // drains, upgrades, restarts, cold rows and verification. Each gives an order, waits until
 // the cluster has carried it out, and prints how far it is.
 //
-// It never carries out a step itself, and keeps no state between commands.
+// It never carries out a step itself, except that rolling-restart restarts one node after
+// another. It keeps no state between commands.
 //
 // Invariant: the cluster carries out each order by itself, so an interrupted command loses
-// nothing, and repeating a command changes nothing that is done.
+// nothing, and repeating an order changes nothing that is done. An interrupted rolling-restart
+// prints the command that continues it.
 package cluster
 
 import (

@@ -4,8 +4,8 @@
 //
 // It never reads a queue and never moves a position: servers do.
 //
-// Invariant: reconcile sends a correction only for a difference that it has printed, and only
-// once the operator has agreed.
+// Invariant: reconcile corrects a difference only if it found the same difference twice. If one is
+// larger than --max-correction, it corrects nothing before the operator has agreed.
 package sources
 
 import (

@@ -2,7 +2,8 @@
 // and export of members. It checks flags and files; internal/csvimport and
 // internal/redisimport do the work.
 //
-// Invariant: a run that stopped continues where it stopped, and adds no row twice.
+// Invariant: an import that stopped continues where it stopped and adds no row twice, unless it read
+// standard input or keeps no progress file.
 package transfer
 
 import (
