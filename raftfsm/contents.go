@@ -18,8 +18,8 @@ type contents interface {
 	// void makes the last ops change nothing; they return the current row.
 	void(ops int)
 	// apply applies the decoded ops of the entry r.Index at a time of the log, in Unix
-	// milliseconds, and fills the exported fields of r. On an error, rows outside of memory
-	// could not be read and nothing was applied.
+	// milliseconds. It fills r.Rows, which the caller makes, r.Overflows, r.Cuts and r.Changed.
+	// On an error, rows outside of memory could not be read and nothing was applied.
 	apply(now int64, r *Result) error
 
 	digest() uint64
