@@ -15,7 +15,7 @@ import (
 type session struct {
 	*Runner
 	reader Reader
-	at     Position  // all ops of messages below it are applied
+	at     Position  // all ops of messages below it are applied or refused
 	low    Position  // of the lowest shard
 	high   Position  // of the highest shard
 	even   bool      // all shards are at at

@@ -3,8 +3,8 @@
 // the runner reads, so this package knows nothing of shards.
 //
 // Invariant: a position passes a message only after the Sink has applied the message's ops, after the broker
-// has acknowledged its dead letter, or because the configuration skips bad messages. Only a seek of an
-// operator moves a position otherwise.
+// has acknowledged its dead letter, or because the configuration skips bad messages. Nothing here
+// moves a position otherwise: only a seek of an operator, or a restore of a shard, does.
 package source
 
 import (

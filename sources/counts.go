@@ -9,7 +9,8 @@ import (
 )
 
 // counts holds the messages that this node has counted since it started. It outlives the readers, so that a
-// pause resets no count. It needs no lock of Sources, because consumers ask for counts under their own lock.
+// pause resets no count. It must not use the lock of Sources, because consumers ask for counts under their own
+// lock.
 type counts struct {
 	partitions sync.Map // by partitionKey, a *source.Counts
 }

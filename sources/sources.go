@@ -197,7 +197,8 @@ func (s *Sources) endAll() {
 }
 
 // owner returns the node that reads a partition: the living node whose hash with the partition is the highest. So
-// few partitions move when nodes come and go. Nodes that drain own a partition only if all living nodes drain.
+// few partitions move when nodes come and go. Nodes that drain or leave own a partition only if no living node is
+// active.
 func (s *Sources) owner(view *catalog.View, number uint64, partition uint32) string {
 	best, top, active := "", uint64(0), false
 	for key, node := range view.Nodes {

@@ -80,8 +80,8 @@ func (c *Changes) RestoreSource(ctx context.Context, name string, config json.Ra
 	return s, err
 }
 
-// SetSource replaces the configuration of a source without changing what its messages mean. The source runs
-// after it, unless it was paused and paused is set.
+// SetSource replaces the configuration of a source without changing what its messages mean. If paused is
+// set, the source must be paused, and stays so. Otherwise it runs afterwards.
 func (c *Changes) SetSource(ctx context.Context, s catalog.Source, config json.RawMessage, paused bool) (catalog.Source, error) {
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: s.Name, Config: config, Version: s.Version, Paused: paused})
 }
