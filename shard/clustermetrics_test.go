@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,9 +29,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 			"countd_nodes":                 3,
 			"countd_nodes_dead":            0,
 		} {
-			if got := metricOf(t, n, name); got != want {
-				t.Errorf("%s: %s is %v, want %v", n.cfg.NodeName, name, got, want)
-			}
+			eventually(t, fmt.Sprintf("%s: %s is %v", n.cfg.NodeName, name, want), func() bool { return metricOf(t, n, name) == want })
 		}
 	}
 	alone := 0.0 // groups that nobody has placed on more nodes

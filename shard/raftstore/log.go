@@ -32,6 +32,16 @@ var (
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
+// NoSegment returns an ErrNoSegment that wraps only why, which is transient. scarce.Is holds for it,
+// as it would not if ErrNoSegment were wrapped beside why.
+func NoSegment(why error) error { return noSegmentError{why} }
+
+type noSegmentError struct{ why error }
+
+func (e noSegmentError) Error() string        { return ErrNoSegment.Error() + ": " + e.why.Error() }
+func (e noSegmentError) Is(target error) bool { return target == ErrNoSegment }
+func (e noSegmentError) Unwrap() error        { return e.why }
+
 const (
 	// SegmentBytesDefault is the size of a segment. A change of segments costs two syncs and a
 	// list of all replicas, which is little compared with 16 MiB of entries.

@@ -114,7 +114,7 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 func (l *Log) noSegment(number uint32, err error) error {
 	if scarce.Is(err) {
 		l.startPrepare(number)
-		return fmt.Errorf("%w: %w", ErrNoSegment, err)
+		return NoSegment(err)
 	}
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }

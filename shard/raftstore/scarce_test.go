@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 // The disk is full, or no file descriptor is left, when the log needs its next file. It refuses
@@ -33,7 +35,7 @@ func TestNextSegmentThatCannotBeMade(t *testing.T) {
 					broken.mu.Unlock()
 					o := randomOp(random, h.last(), 1500)
 					for err := h.make(l, o); err != nil; err = h.make(l, o) {
-						if !errors.Is(err, ErrNoSegment) || !errors.Is(err, failure) {
+						if !errors.Is(err, ErrNoSegment) || !errors.Is(err, failure) || !scarce.Is(err) {
 							t.Fatal(err)
 						}
 						refused++

@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-var errNoFile = fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
+var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 
 // A leader whose log has no file for a change of its members:
 //

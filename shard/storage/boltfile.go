@@ -100,7 +100,7 @@ func (b *boltFile) change(write func() error) error {
 	}
 	if scarce.NoRoom(err) {
 		if after, unread := b.newest(); unread == nil && after == before {
-			return fmt.Errorf("%w: %w", raftstore.ErrNoSegment, err)
+			return raftstore.NoSegment(err)
 		}
 	}
 	return err

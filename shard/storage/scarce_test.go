@@ -2,7 +2,6 @@ package storage
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,7 +26,7 @@ func (s *fullStores) full() error {
 		return nil
 	}
 	s.refuse--
-	return fmt.Errorf("%w: %w", raftstore.ErrNoSegment, syscall.ENOSPC)
+	return raftstore.NoSegment(syscall.ENOSPC)
 }
 
 func (s *fullStores) StoreLogs(entries []*raft.Log) error {

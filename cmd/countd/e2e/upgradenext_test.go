@@ -39,19 +39,21 @@ func (*MarkEntry) apply(v *View) (Result, bool) {
 }
 `},
 	{"raftfsm/catalog/command.go", "type Command struct {\n", "type Command struct {\n\tMark *MarkEntry `json:\"mark,omitempty\"`\n"},
-	{"raftfsm/catalog/command.go", "\tadd(c.Create != nil, c.Create)\n", "\tadd(c.Create != nil, c.Create)\n\tadd(c.Mark != nil, c.Mark)\n"},
 	{"raftfsm/catalog/catalog.go", "\tchanged chan struct{} //", "\tMarks int `json:\"marks,omitempty\"`\n\tchanged chan struct{} //"},
 	{"client/admin.go", "type ClusterVersion struct {\n", "type ClusterVersion struct {\n\tMarks int `json:\"marks,omitempty\"`\n"},
 	{"admin/gather.go", "client.ClusterVersion{", "client.ClusterVersion{Marks: v.Marks, "},
-	{"admin/types.go", "type FinalizeChange struct{}\n", "type FinalizeChange struct{}\ntype MarkChange struct{}\nfunc (MarkChange) change() {}\n"},
-	{"admin/admin.go", "\tcase FinalizeChange:\n", `	case MarkChange:
-		if !o.catalog.TakesMarks() {
-			return nil, refusedf("marks need a later cluster version than %d", o.catalog.ClusterVersion)
-		}
-		err := o.command(ctx, &catalog.Command{Mark: &catalog.MarkEntry{}})
-		return o.changedVersion(), err
-	case FinalizeChange:
-`},
+	{"admin/change.go", "func (FinalizeChange) make(", `// MarkChange counts one mark.
+type MarkChange struct{}
+
+func (MarkChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+	if !o.catalog.TakesMarks() {
+		return nil, refusedf("marks need a later cluster version than %d", o.catalog.ClusterVersion)
+	}
+	err := o.command(ctx, &catalog.Command{Mark: &catalog.MarkEntry{}})
+	return o.changedVersion(), err
+}
+
+func (FinalizeChange) make(`},
 	{"api/adminserve.go", "Finalize *bool `json:\"finalize\"`\n", "Finalize *bool `json:\"finalize\"`\n\tMark *bool `json:\"mark\"`\n"},
 	{"api/adminserve.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
 }
