@@ -14,18 +14,19 @@ import (
 )
 
 // partCheck checks the ops of a shard's part of a write before the node proposes them. It collects
-// the keys that Apply needs from disk and reads them, so that Apply finds them in memory and the
-// entries behind do not wait for the disk. The ops come from a caller of this node, or in a
-// section of another node.
+// the keys that Apply needs from disk and reads them, so that Apply finds them in memory and later
+// entries do not wait for the disk. The ops come from a caller of this node, or in a section that
+// another node forwarded.
 //
-// Apply does not rely on it: at each replica, spill.Bodies.LockReturned reads bodies from disk.
+// Apply does not rely on this check: on each replica, spill.Bodies.LockReturned reads the bodies
+// from disk.
 type partCheck struct {
 	r          *localReplica // leads its group
 	memoryFull bool
 	dropped    uint64 // bit i: column i was dropped
 	deadline   time.Time
 
-	wider   bool           // the op was refused because it widens rows, not because it makes one
+	wider   bool           // the refused op makes no row, but widens rows
 	rows    []uint64       // keys of rows that may be cold
 	bodies  []uint64       // keys of feeds and outboxes on disk
 	pairs   []members.Pair // members that join or leave sets
@@ -46,8 +47,8 @@ func (wr *writer) newCheck(r *localReplica, deadline time.Time) (partCheck, erro
 }
 
 // admit checks each part of a write whose shard this node leads, and reads from disk what the part
-// needs. It fails if that cannot be read, because this node could not apply the part. The leaders
-// of the other parts check theirs.
+// needs. It fails if the read fails, because this node could not apply the part either. The leaders
+// of the other shards check the other parts.
 func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	var full *NewRowError
 	for s := range ps.byShard {
@@ -196,8 +197,8 @@ func (r *localReplica) growsTable(t raftfsm.Table, key uint64, op *engine.Op, de
 	return r.fsm.TableOf(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
-// widensTable reports whether an op may make the rows of its segment wider. That takes memory in
-// each of them.
+// widensTable reports whether an op may make the rows of its segment wider. Each row of the segment
+// then takes more memory.
 func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
@@ -208,8 +209,8 @@ func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) b
 // is full.
 func growsOutbox(op *outbox.Op) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
 
-// growsFeed reports whether an op may take more memory: a group, or more followees than the user
-// has.
+// growsFeed reports whether an op may take more memory, because it stores a group or more followees
+// than the user has now.
 func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
 	if r.feed != nil && op.Kind == raftfsm.FeedPutGroup {
 		return true

@@ -32,8 +32,8 @@ func (n *Node) LeaderOf(number uint32) string {
 
 // OpenSnapshot takes a snapshot of a shard that this node leads. The snapshot has everything that
 // was acknowledged before the call. It is one of the group's own snapshots, read back and checked
-// whole. If another node leads the group, OpenSnapshot returns ErrNoLeader. If no snapshot
-// succeeds until ctx ends, it returns ErrOverloaded.
+// whole. If another node leads the group, OpenSnapshot returns ErrNoLeader. If no snapshot succeeds
+// before ctx ends, OpenSnapshot returns ErrOverloaded.
 func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, error) {
 	g := n.registry.shardOf(number)
 	if g == nil {
@@ -48,8 +48,9 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 		if err == nil {
 			return s, nil
 		}
-		// The snapshot waits while the group's members change. Another leader's snapshot may
-		// replace it before it is open. Without a proof by the other voters it is worth nothing.
+		// Try again. The group's members may have been changing, or another leader's snapshot may
+		// have replaced this one before it was open, or the other voters did not confirm this
+		// leader.
 		select {
 		case <-time.After(retry.PauseMax):
 		case <-ctx.Done():

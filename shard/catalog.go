@@ -26,8 +26,8 @@ func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Loa
 // returns that one. Shards 0 means ShardsDefault, and Sharding "" means ShardingModulo; for an
 // existing keyspace, both match any value.
 //
-// It waits until the cluster has begun, because the catalog places the groups on the nodes of that
-// moment.
+// CreateKeyspace waits until the cluster has begun, because the catalog places the groups on the
+// nodes that it knows at that moment.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := k.Check(); err != nil {
 		return nil, err
@@ -118,9 +118,9 @@ func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) 
 	return all
 }
 
-// SetEverywhere makes every node hold a replica of each shard of a keyspace, or only the voters, and
-// returns the keyspace. It does not wait for the copies: those are complete once all nodes are
-// members that have caught up.
+// SetEverywhere makes every node hold a replica of each shard of a keyspace, or only the voters,
+// and returns the keyspace. It does not wait for the new replicas. They are complete once they are
+// members of their groups and have caught up.
 func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
 		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}

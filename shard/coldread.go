@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// get fills rows, width counts for each key, from a table of this replica, cold rows included. Its
-// error is ErrOverloaded, or one after which another replica may be asked.
+// get fills rows, width counts for each key, from a table of this replica, cold rows included.
+// After any error but ErrOverloaded, the caller may ask another replica.
 func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
 	table := r.fsm.TableOf(of)
 	missing := table.GetMany(keys, width, rows, nil)
@@ -87,8 +87,8 @@ func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) boo
 	return row != [engine.ColumnsMax]int64{}
 }
 
-// readRun returns up to a chunk of rows of a table from a key on, in the form of rows. If it cannot
-// read cold rows, another replica may be asked.
+// readRun returns up to a chunk of rows of a table from a key on, encoded as localReplica.rows
+// describes. If it cannot read cold rows, the caller may ask another replica.
 func (r *localReplica) readRun(table *engine.Table, q *remoteRead) ([]int64, error) {
 	rows := []int64{0}
 	err := table.Scan(q.keys[0], q.width, func(p *engine.Page) bool {

@@ -42,14 +42,15 @@ type Config struct {
 	// CertProblems returns problems of this node's certificates for operators; nil for a node without
 	// certificates.
 	CertProblems func() []string
-	// Bootstrap begins a new cluster with this node if Dir is empty. Without it, an empty node waits until
-	// the node that it asked adds it.
+	// Bootstrap begins a new cluster with this node if Dir is empty. Without Bootstrap, an empty
+	// node waits until a member of a cluster adds it.
 	Bootstrap bool
-	// NodesWanted is the number of nodes that a new cluster waits for before it creates the built-in
-	// keyspaces; 0 for 1.
+	// NodesWanted is the number of nodes that a new cluster waits for before it creates the
+	// built-in keyspaces. 0 means 1.
 	NodesWanted int
-	// VotersWanted is the number of voters of the catalog that it also waits for; 0 for 1. Package
-	// cluster adds them. So no node is ready while the loss of one other node can stop the catalog.
+	// VotersWanted is the number of voters of the catalog's group that a new cluster also waits
+	// for. 0 means 1. Package cluster adds these voters. With three, no node is ready while the
+	// loss of one node could stop the catalog.
 	VotersWanted int
 	Shards       map[string]int   // of built-in keyspaces, by name, used when they are created; may be nil
 	LogStore     storage.LogStore // "" for the node's present one, or LogStoreDefault for a new node
@@ -70,8 +71,8 @@ type Config struct {
 	// bounds the memory for them in bytes; 0 for members.MemoryBytesDefault.
 	MembersDir    string
 	MembersMemory uint64
-	// Opened records the groups of which this node has a replica, so that Open refuses to begin again if
-	// a replica's files are lost. Without a record (nil), the replica begins again.
+	// Opened records the groups of which this node has a replica, so that Open refuses to begin
+	// again if a replica's files are lost. If Opened is nil, such a replica begins again.
 	Opened dirs.Opened
 	// Place chooses the nodes of a new keyspace's shards; nil for this node alone.
 	Place func(view *catalog.View, shards int) [][]string
@@ -101,9 +102,9 @@ var LimitsDefault = dedup.Limits{
 	ProducersMax: 100_000,
 }
 
-// KeyHorizonMin is the least horizon of a key with which all tries of one write count once. A node tries
-// for up to a minute. Meanwhile the log's time may run at twice the speed, and continue under a
-// leader whose clock is a minute ahead.
+// KeyHorizonMin is the least horizon with which a shard recognizes every try of one write. A node
+// tries for up to a minute. In that minute the log's time may advance by two minutes, and a new
+// leader's clock may be another minute ahead.
 const KeyHorizonMin = 3 * time.Minute
 
 // CursorIdleDefault is how long the cursors of a user stay without a move. A user who returns later is

@@ -82,8 +82,8 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 
 // removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves aside
 // the files of those that are closed; finishDeletions deletes them. runReconcile calls it after
-// follow, so nobody opens such a replica any more. It needs no proof of a group's leader: all that a
-// dropped group has promised goes with it.
+// follow, so nobody opens such a replica any more. It needs no proof by the group's leader, because
+// all promises of a dropped group end with the group.
 func (n *Node) removeDropped(view *catalog.View) {
 	table := n.registry.groups.Load()
 	for _, g := range table.dropped {

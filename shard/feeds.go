@@ -25,7 +25,8 @@ func (f *Feeds) StampOf(i int) uint64 {
 	return 0
 }
 
-// appendRow appends the feed of the first row of appendFeedRow, and returns the rows after it.
+// appendRow decodes the first feed in rows, which appendFeedRow encoded, and appends that feed. It
+// returns the remaining rows.
 func (f *Feeds) appendRow(rows []int64) []int64 {
 	stamp, followees, rows := uint64(rows[1]), rows[2:2+2*rows[0]], rows[2+2*rows[0]:]
 	for ; len(followees) > 0; followees = followees[2:] {

@@ -80,11 +80,13 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 
 // replicaToHold returns the number of the replica of a group that this node should have open, and
 // false for none. A replica whose files are here stays open until it is deleted, because the group
-// may need its vote. Otherwise it is the replica that the catalog wants here, or one of the group's
-// first voters that is not retired: the other voters may need its vote to move it elsewhere.
+// may need its vote. If no files are here, replicaToHold returns the replica that the catalog wants
+// here, or a first voter of the group that is not retired. The other voters may need that first
+// voter before they can move it to another node.
 //
-// The node never begins a number that it deleted: the replica would have forgotten its votes. In
-// that case the local catalog is behind, and the node waits until the catalog assigns a new number.
+// A node never reuses the number of a replica that it deleted, because a new replica would not know
+// the old one's votes. If the local catalog still has the old number, the node waits until the
+// catalog assigns a new one.
 func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
 	if number, here := n.registry.dirs.Number(group); here {
 		return number, true
@@ -150,8 +152,8 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 }
 
 // openReplica opens this node's replica of a group. A new replica that is one of the group's first
-// voters begins with their configuration. Any other waits until the leader adds it: an earlier
-// replica on this node may have been a first voter, but a later one is not.
+// voters begins with their configuration. Any other new replica waits until the leader adds it. If
+// an earlier replica of this node was a first voter, a later replica still is not.
 func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
@@ -236,8 +238,8 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 }
 
 // closeReplica takes this node's replica of a group out of service, closes it, and reports true.
-// The caller then sets g.closing to nil. It reports false if another goroutine did so before, or if
-// the node stops: then the node's Close waits for the replica.
+// The caller then sets g.closing to nil. closeReplica reports false if another goroutine closes the
+// replica, or if the node stops. In the second case the node's Close waits for the replica.
 //
 // It waits as long as the replica takes to close, because its state machine may wait for disk. It
 // holds no lock meanwhile.
@@ -280,7 +282,7 @@ func (n *Node) openAgain(g *shardReplica, number uint64) error {
 // close answers the waiting requests, then stops the replica. A second call waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
-	r.group.EndWaits() // which proposals may wait for
+	r.group.EndWaits() // pending proposals may wait for these
 	drained := make(chan struct{})
 	go func() { r.proposer.Load().Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
 	select {

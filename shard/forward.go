@@ -137,8 +137,8 @@ func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method s
 	return parseAllSettled(answer, parts)
 }
 
-// parseAllSettled parses the outcomes of parts. If any of the answer is invalid, it returns none:
-// what came before the mistake may be wrong too.
+// parseAllSettled parses the outcomes of parts. If a part of the answer is invalid, parseAllSettled
+// returns no outcome, because earlier outcomes may be wrong too.
 func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal, error) {
 	r := wire.Reader{Rest: answer}
 	settled := make([]*propose.Proposal, len(parts))

@@ -40,7 +40,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	proposals := make([]*propose.Proposal, len(parts))
-	var reading sync.WaitGroup // parts that wait for the disk, so that the others do not
+	var reading sync.WaitGroup // parts that read the disk; the other parts do not wait for them
 	for i, f := range parts {
 		p := wr.check(g, f, deadline)
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
@@ -73,8 +73,8 @@ type checkedPart struct {
 	err     error // why the part is refused; nil if it is not
 }
 
-// check checks a forwarded part by a deadline. It refuses ops on dropped columns: a node that does
-// not know of the drop sends them, and they would be acknowledged and count nowhere.
+// check checks a forwarded part by a deadline. It refuses ops on dropped columns. A node that does
+// not know of the drop yet may send such ops, and their acknowledged counts would be lost.
 func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
 	p := &checkedPart{Part: f}
 	r, err := g.led()

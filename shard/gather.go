@@ -47,10 +47,10 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	return err
 }
 
-// repeated reports Write.Duplicate. The shard that judges the key decides; a producer has no judge,
-// so every shard of its ops must have met the request before. A shard whose earlier answer this
-// node lost counts too: then the rows are the present ones, even if the client sent the request
-// once.
+// repeated reports Write.Duplicate. For a key, the shard that judges the key decides. For a
+// producer, every shard of the ops must have met the request before. repeated also returns true if
+// a shard applied its part in an earlier try and this node lost the answer. In that case the rows
+// are the present ones, even if the client sent the request once.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != dedup.Applied {
@@ -71,9 +71,9 @@ func (ps *parts) repeated(w *Write) bool {
 // answered reports whether the part has ops and its shard answered without an error.
 func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 
-// wasRefused reports whether the part is a repeat of which every op had overflowed;
-// wasPartlyRefused, of which some had. The group remembers only that: neither which ops nor which
-// columns.
+// wasRefused reports whether the part is a repeat whose ops had all overflowed. wasPartlyRefused
+// reports whether only some of them had. The group remembers neither which ops nor which columns
+// overflowed.
 func (p *part) wasRefused() bool       { return p.proposal.Outcome() == dedup.Refused }
 func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.PartlyRefused }
 
@@ -117,7 +117,7 @@ func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, co
 	if w.Outbox != nil {
 		column = raftfsm.TooOldColumn
 		if w.Width > 0 && q.Row(at, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
-			column = raftfsm.PostsColumn // of the two reasons, the one that still holds
+			column = raftfsm.PostsColumn // the post count is at its maximum, which still holds
 		}
 		return column, w.Outbox[op].Kind == outbox.Publish
 	}
@@ -135,9 +135,9 @@ func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, co
 	return 0, false
 }
 
-// failure returns nil if every shard answered. If no op was applied, and none has an unknown
-// outcome or the write has one shard, it returns the worst error of the shards. Otherwise it
-// returns a PartialError.
+// failure returns nil if every shard answered. Otherwise it returns a PartialError if an op was
+// applied, or if several shards have ops and the outcome of an op is unknown. In all other cases it
+// returns the worst error of the shards.
 func (ps *parts) failure(w *Write) error {
 	var worst error
 	touched := 0

@@ -8,8 +8,8 @@ import (
 
 // Health is the state whose changes an operator should hear of.
 type Health struct {
-	// Leaders has, by group, the key of the leader that may serve as far as this node knows, or "". It
-	// has the groups of which this node holds, and should hold, a replica.
+	// Leaders maps a group to the key of its leader, or to "" if this node knows no leader that may
+	// serve. It covers the groups of which this node holds, and should hold, a replica.
 	Leaders map[uint32]string
 	Disk    headroom.Usage // a full one stops writes
 	Memory  headroom.Usage // full memory stops new rows

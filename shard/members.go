@@ -71,7 +71,7 @@ func (rd *reader) Of(ks *Keyspace, column int, member uint64, page members.Page,
 		p.keys, p.after = append(p.keys, member), members.Entry{}
 		if page.Continues {
 			key, above := route.FirstAbove(page.After.ID, s)
-			if p.after = (members.Entry{ID: key, At: page.After.At}); !above { // no row of the shard with the same stamp follows
+			if p.after = (members.Entry{ID: key, At: page.After.At}); !above { // the shard has no further row with the same stamp
 				p.after = members.Entry{At: page.After.At - 1}
 			}
 		}

@@ -62,7 +62,7 @@ func (n *Node) registerMetrics() error {
 }
 
 // registerCluster registers the metrics of all groups and of other nodes. The catalog's group must
-// be open. Without a log of all groups, the node exports no size of it.
+// be open. A node without a shared log exports no log size.
 func (n *Node) registerCluster() error {
 	all := []prometheus.Collector{
 		metric.Gauge("countd_replicas",
@@ -151,7 +151,7 @@ func (s *registry) snapshotsDeferred() (deferred int) {
 	return deferred
 }
 
-// countReplicas counts the replicas of this node, the catalog's included, that of accepts.
+// countReplicas counts the replicas of this node for which of returns true, the catalog's included.
 func (n *Node) countReplicas(of func(*replica.Replica) bool) (count int) {
 	for _, g := range n.registry.Replicas() {
 		if of(g) {

@@ -25,7 +25,7 @@ import (
 )
 
 // startTimeout bounds the first election, and the creation of the built-in keyspaces, when the only
-// node of a cluster opens. A replica that takes longer to close is logged.
+// node of a cluster opens. The node logs a replica that takes longer than startTimeout to close.
 const startTimeout = 30 * time.Second
 
 // Node owns the replicas of one process: that of the catalog's group, and those of the shards of every

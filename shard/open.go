@@ -29,9 +29,9 @@ import (
 	"github.com/countd/countd/shard/upkeep"
 )
 
-// Open opens the node's groups. The only node of a cluster knows its catalog when Open returns; the
-// member of a larger one, once it has found the others. The groups may not be ready yet: see
-// WaitReady.
+// Open opens the node's groups. The only node of a cluster knows the catalog when Open returns. A
+// member of a larger cluster knows it once it has found the other members. The groups may not be
+// ready yet: see WaitReady.
 func Open(cfg Config) (*Node, error) {
 	cfg, id, err := cfg.withDefaults()
 	if err != nil {

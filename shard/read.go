@@ -16,8 +16,9 @@ import (
 
 const (
 	// followMax bounds how long a read waits until a replica has applied committed entries. While
-	// writes arrive, the wait is a fraction of that. After the last write, a follower learns of the
-	// commit only from the leader's next idle message, and the leader answers the read sooner.
+	// writes arrive, a read waits for a fraction of followMax. After the last write, a follower
+	// learns of the commit only from the leader's next idle message. Asking the leader is faster
+	// than waiting for that message.
 	followMax = 5 * time.Millisecond
 	// renewShare is the share (1/2) of the allowed staleness after which a bounded read renews the
 	// confirmation in the background, so that a steady stream of reads never waits.
@@ -28,7 +29,8 @@ const (
 // changes a shard.
 //
 // Invariant: each row or feed of an answer comes from one replica, here or on another node, that
-// admit accepted for that read. So do all rows of a shard; feeds are read feedsInReadMax at a time.
+// admit accepted for that read. All rows of one shard come from the same replica. Feeds may not,
+// because reader reads them feedsInReadMax at a time.
 type reader struct {
 	*router
 	streams *stream.Streams // to other nodes
@@ -106,8 +108,8 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 	return nil
 }
 
-// appendFeed appends one user's feed. It reads memory if this node's replica r, nil for none that may
-// answer, has the feed there.
+// appendFeed appends one user's feed. r is this node's replica if it may answer, or nil. appendFeed
+// reads r's memory if the feed is there.
 func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
 	if r != nil {
 		if followees, stamp, inMemory := r.feed.Followees(into.Followees, key); inMemory {
@@ -179,9 +181,9 @@ type waitingParts struct {
 	errs []error // by shard; each goroutine sets its own element
 }
 
-// fetch reads keys of a shard that this node's memory does not have. It reads the disk if this node's
-// replica r, nil for none, may answer; otherwise, or if that fails, it asks another node. It returns
-// the rows of localReplica.rows.
+// fetch reads keys of a shard that this node's memory does not have. r is this node's replica if it
+// may answer, or nil. fetch reads r's disk. If r is nil or the read fails, fetch asks another node.
+// It returns rows as localReplica.rows does.
 func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys []uint64, opt *ReadOptions) ([]int64, error) {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
@@ -211,11 +213,11 @@ func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys [
 	return rows, nil
 }
 
-// ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends. It
-// is the only retry loop of reads. here reads from this node's replica, as soon as that may answer;
-// r is the replica if it may answer already. at reads from another node; ask tries the leader first.
-// An error of here is final unless it is ErrNoQuorum and the cluster has other nodes. Of at, only
-// ErrBadToken and ErrUnknownKeyspace are final.
+// ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends.
+// It is the only retry loop of reads. here reads from this node's replica, once the replica may
+// answer; r is the replica if it may answer already, or nil. at reads from another node; ask tries
+// the leader first. An error of here is final unless it is ErrNoQuorum and the cluster has other
+// nodes. Of the errors of at, only ErrBadToken and ErrUnknownKeyspace are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, here func(*localReplica) error, at func(context.Context, string) error) error {
 	last := ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
@@ -238,7 +240,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 				return true
 			}
 		}
-		// Also in the first round: this node may just have been elected leader.
+		// Check even in the first round, because this node may just have been elected leader.
 		r, err := rd.admitted(g, opt, time.Now())
 		if r != nil && tryHere(r) {
 			return true
@@ -259,8 +261,9 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
-// admitted returns this node's replica if it may answer a read that arrived at arrived, or nil if
-// only another replica may. Its only error is ErrBadToken: no replica can answer such a read.
+// admitted returns this node's replica if it may answer a read that arrived at the time arrived. It
+// returns nil if only another replica may answer. Its only error is ErrBadToken: no replica can
+// answer such a read.
 func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {

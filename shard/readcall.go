@@ -158,9 +158,10 @@ func (rd *reader) close() {
 	}
 }
 
-// readAt reads from one node. It waits at most as long as a living node may take, so that the caller
-// can try another node. If the rows are cold there, it reads them with a second call, apart from other
-// reads. A read that travels alone uses that call at once.
+// readAt reads from one node. It gives up once a living node would have answered, so that the
+// caller can try another node. If the node answers that the rows are cold, readAt makes a second
+// call, which may wait for the disk. For a read that travels alone, readAt makes only that second
+// call.
 func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
 	ask := func(b *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)

@@ -37,7 +37,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	answers := make([]readAnswer, len(reads))
 	var reading sync.WaitGroup
 	for i, q := range reads {
-		reading.Go(func() { // ends at the deadline, or a read of cold rows at the end
+		reading.Go(func() { // ends at deadline; a read of cold rows ends at end
 			answers[i].rows, answers[i].err = rd.readHere(q, deadline, end)
 		})
 	}
@@ -55,8 +55,8 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// readHere answers another node's read. The replica must be admitted by deadline, and cold rows be
-// read by end.
+// readHere answers another node's read. It waits until deadline for the replica to be admitted, and
+// until end for cold rows.
 func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
 	rep, err := rd.admittedFor(q, deadline)
 	if err != nil {

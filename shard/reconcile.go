@@ -49,7 +49,7 @@ func (n *Node) reconcile() {
 			continue
 		}
 		if r.mustReopen.Swap(false) {
-			n.running.Go(func() { _ = n.reopen(g, r) }) // ends with the replica's closing; if that lacks disk, follow opens it
+			n.running.Go(func() { _ = n.reopen(g, r) }) // ends once the replica is closed; if the disk is too full to open it again, follow opens it later
 			continue
 		}
 		if !n.membership.Reconcile(r.group, view) {
@@ -78,9 +78,9 @@ func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.Vie
 	})
 }
 
-// finishDeletions starts to delete the replicas that were moved aside, unless that is running.
-// Pebble waits while the disk is full. The groups led here must not wait, because the node hands
-// them over then.
+// finishDeletions starts to delete the replicas that were moved aside, unless a deletion is
+// running. The deletion has a goroutine of its own, because Pebble waits while the disk is full.
+// runReconcile must not wait then: it hands over the groups that this node leads.
 func (n *Node) finishDeletions() {
 	if !n.registry.dirs.AnyUnfinished() || n.finishing.Swap(true) {
 		return

@@ -19,9 +19,9 @@ import (
 // This file repairs a replica whose cold rows cannot be read, by a whole snapshot of another
 // replica. The node stores the snapshot beside the replica's own log and vote, as if raft had
 // received it and had not yet cut the log. The replica keeps what it has promised, so it stays a
-// voter; a wiped replica could not. Single blocks of rows would not do: a replica that cannot
-// apply an entry stands still while the others go on, and none of those has the rows of that
-// moment any more.
+// voter; a wiped replica could not. Copies of single blocks would not suffice. A replica that
+// cannot apply an entry stops there. The other replicas go on, and no longer have the rows of that
+// moment.
 
 const (
 	// repairAgainAfter is the least time from the start of a repair that failed to the next repair of

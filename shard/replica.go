@@ -28,8 +28,9 @@ type shardReplica struct {
 
 	replica atomic.Pointer[localReplica] // this node's replica; nil for none
 	opening atomic.Pointer[localReplica] // this node's replica while it opens
-	// closing is this node's replica from when it leaves replica until it is closed. Until it is
-	// nil, no other is opened. It changes under registry.changing.
+	// closing is a replica of this node that has left the field replica but is not closed yet.
+	// While closing is set, this node opens no other replica of the group. It changes under
+	// registry.changing.
 	closing atomic.Pointer[localReplica]
 	// hint is the key of the node that led the group according to the last call; used while the
 	// replica here does not know the leader.
@@ -47,7 +48,7 @@ type localReplica struct {
 	// proposer is set before others see the replica. Tests replace it while upkeep reads it.
 	proposer atomic.Pointer[propose.Proposer]
 	fresh    prover.Freshness
-	// fsm by its kind: at most one of these is set.
+	// At most one of these is set: fsm, as the type of its kind.
 	counters *raftfsm.Counters
 	unread   *raftfsm.Unread
 	feed     *raftfsm.Feed
@@ -90,9 +91,10 @@ func (g *shardReplica) leader() string {
 	return ""
 }
 
-// neverWas reports whether no write of the group was ever acknowledged at index. This replica must lead
-// the group, and its log must end before index. Another leader may have been elected meanwhile, so
-// neverWas makes the voters confirm this one. The client had its token before it asked.
+// neverWas reports whether no write of the group was ever acknowledged at index. This replica must
+// lead the group, and its log must end before index. Another leader may have been elected
+// meanwhile, so neverWas makes the voters confirm this one. That suffices, because the client had
+// its token before it sent the read.
 func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false

@@ -56,9 +56,9 @@ func (n *Node) Holds(ks *Keyspace) bool {
 }
 
 // Scan returns up to limit rows of ids above after, or from the first id if hasAfter is false, in
-// ascending order, width counts for each. Each row has a count in one of these columns, dropped
-// ones aside. Rows written meanwhile may be of different moments. With opt.SkipUnreadable, Scan may
-// leave out shards, and names them.
+// ascending order, width counts for each. Scan returns no row whose only counts are in dropped
+// columns. Rows that are written during the scan may be of different moments. With
+// opt.SkipUnreadable, Scan may leave out shards, and names them.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	r, err := n.reader.scanPage(ks, after, hasAfter, limit, width, opt)
 	return r, n.router.orUnknown(ks, err)

@@ -53,9 +53,9 @@ func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, wid
 	return r, nil
 }
 
-// A scan reads scanSlack rows more from each shard than the shard's even share of a page. To read
-// a whole page from each would take as many times the memory as there are shards. Ids that are
-// spread evenly rarely need a second read.
+// A scan reads scanSlack rows more from each shard than the shard's even share of a page. Reading a
+// whole page from each shard would multiply the memory by the number of shards. Ids that are spread
+// evenly rarely need a second read.
 const scanSlack = 64
 
 // scan is the part of a scan that is the same for all shards.
@@ -104,8 +104,8 @@ func (s *scan) fill(r *run) error {
 	return nil
 }
 
-// shows sets the counts of dropped columns to 0. It reports whether the row has any other count;
-// without dropped columns, each row counts.
+// shows sets the counts of dropped columns to 0. It reports whether the row has a count other than
+// 0 in another column. If no column is dropped, it reports true for every row.
 func (s *scan) shows(counts []int64) bool {
 	if len(s.dropped) == 0 {
 		return true

@@ -59,9 +59,9 @@ func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (
 	}
 }
 
-// leaderBy returns the leader of a group. The replica here knows it while it is in touch with its
-// group. Otherwise leaderBy asks another node that holds the group, and returns the called node
-// unless that node knows better.
+// leaderBy returns the leader of a group. If the replica here is in touch with its group, leaderBy
+// returns the leader that the replica knows. Otherwise it asks a third node that holds the group.
+// If that node names no leader, leaderBy returns the called node.
 func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) string {
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()

@@ -90,10 +90,10 @@ func (rd *reader) mergePosts(pg *page, groups []*shardReplica, limit int, opt *R
 	return unreadable, nil
 }
 
-// readOutboxes reads the outboxes on disk that the page needs. If one could not be read or has moved,
-// it returns false, and the caller must merge the page again. That merge reads the shards of these
-// outboxes separately, with localReplica.postsRow, which repeats until none has moved, or from
-// another node.
+// readOutboxes reads the outboxes on disk that the page needs. If one could not be read or has
+// moved, it returns false, and the caller must merge the page again. The next merge reads the
+// shards of these outboxes separately: with localReplica.postsRow, which repeats until no outbox
+// has moved, or from another node.
 func (pg *page) readOutboxes(route keyspace.Route, authors []uint64, deadline time.Time) (all bool) {
 	missing := pg.newest.Missing(nil)
 	if len(missing) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// votersDisksTick is the interval between checks of the voters' disks. headroom.Tick says how
-// much a disk takes in that time.
+// votersDisksTick is the interval between checks of the voters' disks. See headroom.Tick for how
+// much a disk can write in that time.
 const votersDisksTick = time.Second
 
 // watchVotersDisks checks the disks of voters until the node stops. Open starts it; Close waits.
@@ -61,8 +61,8 @@ func (n *Node) serveDiskFull(context.Context, rpc.None) (bool, error) {
 	return n.headroom.DiskFull.Load(), nil
 }
 
-// tooFewDisks reports whether at least one voter's disk is known to be full, and the disks known
-// not to be are no majority. full holds the answers by node key.
+// tooFewDisks reports whether some voter's disk is known to be full, and fewer than a majority of
+// the voters' disks are known to have space. full holds the answers by node key.
 func tooFewDisks(voters []raft.ServerID, full map[string]bool) bool {
 	without, with := 0, 0
 	for _, id := range voters {

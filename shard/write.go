@@ -201,9 +201,9 @@ func (ps *parts) cancel() {
 	}
 }
 
-// ask proposes the part of the shard that judges whether the key was used for another body. The key
-// alone chooses that shard: another body may have its ops on other shards, which know nothing of
-// these. ask proposes nothing else before that shard accepts the key.
+// ask proposes only the part for the shard that judges the key: whether the key was used for
+// another body. The key alone chooses that shard, because a different body may have its ops on
+// entirely different shards. The other parts follow once the judging shard has accepted the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)

@@ -175,8 +175,8 @@ func (m *Membership) HandOver(number uint32, node string) error {
 //
 // A replica that was removed while it was down, or whose leader died at that moment, never hears
 // from a leader again. So WasRemoved asks all nodes, of which only the leader answers. That leader
-// may itself be on its way out: it then waits for the next replica on this node, which begins only
-// after this one is deleted.
+// may be about to leave the group too. It then waits for the next replica on this node, which
+// begins only after this one is deleted.
 func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[group]
 	if !placement.Retired(m.cfg.Key, number) {

@@ -42,8 +42,8 @@ func (m *Membership) RunRemoved() {
 }
 
 // RemovedBy returns a node that has proved that this node is no longer in the catalog, or "". It
-// asks only if this node was in the catalog before. A node with an entry of the catalog's log was:
-// the leader adds a node to the catalog before it sends entries to it.
+// asks only if this node was in the catalog before. It was if it has an entry of the catalog's log,
+// because the leader adds a node to the catalog before it sends that node entries.
 func (m *Membership) RemovedBy() string {
 	view := m.cfg.Catalog.View()
 	_, in := view.Nodes[m.cfg.Key]

@@ -40,7 +40,8 @@ func (q *Proposal) large() bool { return len(q.section) > smallBytesMax }
 
 // Wait blocks until the request is settled and returns its error. At the deadline it withdraws a
 // queued request (ErrOverloaded) and gives up one that was proposed (ErrOutcomeUnknown). For a
-// Pending one it waits for Settle, because only the caller knows whether it was sent.
+// Pending proposal, Wait blocks until Settle, because only the caller of Pending knows whether the
+// proposal was sent.
 func (q *Proposal) Wait(deadline *time.Timer) error {
 	select {
 	case <-q.done: // the usual case for a request's later parts; cheaper than the timer

@@ -5,11 +5,11 @@ import "slices"
 // These bound the requests of one group that wait or are in flight. Bytes and ops bound the memory
 // whatever the number of callers; a result row takes at most 512 B for each op.
 const (
-	// The slowest disk measured (10 ms a sync) commits this many in a second.
+	// The slowest disk measured, with 10 ms for each sync, commits this many ops in a second.
 	QueueOpsMax   = 200_000
 	QueueBytesMax = 16 << 20
-	// Large requests may use 1/largeShare of both, so that small ones find space however many
-	// large ones arrive.
+	// Large requests may use 1/largeShare of QueueOpsMax and of QueueBytesMax. So small requests
+	// find space however many large ones arrive.
 	largeShare = 2
 	// smallBytesMax bounds the section of a small request: about 250 ops.
 	smallBytesMax = 4 << 10

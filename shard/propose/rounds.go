@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// A round waits for callers that the previous round answered to return. gatherMax bounds that
-	// wait, and so does gatherRounds times the length of the previous round.
+	// After a round, its answered callers often propose again, and the next round waits for them.
+	// It waits at most gatherMax, and at most gatherRounds times the length of the previous round.
 	gatherRounds = 2
 	gatherMax    = 10 * time.Millisecond
 	// A round waits for gatherShare/gatherOf of these callers, because some do not return.

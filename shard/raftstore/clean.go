@@ -10,8 +10,8 @@ const (
 	moveBytesMax = 256 << 10
 
 	// The cleaner moves entries once the dead bytes exceed both cleanSegments segments and
-	// 1/cleanShare of the live bytes. So a log uses at most half more disk than its live bytes,
-	// and cleaning writes at most two bytes for each byte written.
+	// 1/cleanShare of the live bytes. So the dead bytes of a large log stay near half of its live
+	// bytes, and cleaning writes at most two bytes for each byte that callers write.
 	cleanSegments = 2
 	cleanShare    = 2
 )

@@ -33,8 +33,8 @@ func (r *replicaIndex) has(index uint64) bool {
 	return len(r.positions) > 0 && index >= r.first && index <= r.last()
 }
 
-// index describes everything in the log, and counts the live entries of each segment. It refuses a
-// change that contradicts it with ErrDamaged: no such change is ever written.
+// index describes everything in the log, and counts the live entries of each segment. A change that
+// contradicts the index gets ErrDamaged, because the log never writes such a change.
 type index struct {
 	replicas map[ReplicaID]*replicaIndex
 	segments map[uint32]*segment
@@ -116,8 +116,8 @@ func (x *index) move(id ReplicaID, entry uint64, at position) {
 	*p = at
 }
 
-// cuts reports whether deleting entries first to last leaves no gap: they are none of the entries,
-// or a front, an end or all of them.
+// cuts reports whether deleting entries first to last leaves no gap. The range must cover none of
+// the stored entries, all of them, the oldest ones or the newest ones.
 func (r *replicaIndex) cuts(first, last uint64) bool {
 	return len(r.positions) == 0 || last < r.first || first > r.last() || first <= r.first || last >= r.last()
 }

@@ -27,8 +27,8 @@ var (
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
 	// ErrNoSegment is returned if the log needs a new file but the disk is full or no file
-	// descriptor is free. Nothing was written, and the caller may retry. Only Replica.StoreLogs
-	// may have written the first of its entries.
+	// descriptor is free. Nothing was written, and the caller may retry. The exception is
+	// Replica.StoreLogs, which may have written the first of its entries.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
@@ -72,8 +72,8 @@ type Log struct {
 	lock    io.Closer
 
 	mu struct {
-		// The writer holds it while it adds a durable batch to the index. Nobody holds it during a
-		// read or write of a file.
+		// The writer holds this lock while it adds a durable batch to the index. Nobody holds it
+		// during a read or write of a file.
 		sync.RWMutex
 		*index
 		active uint32 // the segment being written

@@ -15,9 +15,10 @@ const vfsCategory = vfs.WriteCategoryUnspecified
 
 func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
-// recover reads the log. The newest segment describes the whole log except the positions of
-// earlier entries: in its first batch, and the changes since. recover reads earlier segments only
-// for entries. If several have the same index, the newest counts.
+// recover reads the log. The newest segment describes the whole log except the positions of earlier
+// entries. Its first batch has the state at its beginning, and its later batches have the changes.
+// recover reads earlier segments only for entries. If several have the same index, the newest
+// counts.
 //
 // recover changes files only after it has found everything intact.
 func (l *Log) recover() error {
@@ -49,7 +50,8 @@ func (l *Log) recover() error {
 	if err := l.countLive(); err != nil {
 		return err
 	}
-	// The newest segment comes first: the previous one may end only once the newest is durable.
+	// Settle the newest segment first, because the previous one may end only once the newest is
+	// durable.
 	if err := s.settle(raw, found); err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	}
 	var path string
 	if len(files) > 1 && files[len(files)-2] == last-1 {
-		// If that segment has ended, recover refuses the log.
+		// If the segment before last has an end item, recover later refuses the log.
 		if begun, err = l.hasBegun(last - 1); err == nil && !begun {
 			path = l.fs.PathJoin(l.dir, segmentName(last-1))
 			err = fmt.Errorf("segment %s: %w", path, damage("it does not begin as it was written, nor does the one after it"))

@@ -60,8 +60,8 @@ func (s *segment) fail(err error) error {
 	return fmt.Errorf("segment %s: %w", s.path, err)
 }
 
-// readSectorsFirst is the size of the first read of an entry. Most entries end in the second
-// sector, and a longer one has its length in its head.
+// readSectorsFirst is the size of the first read of an entry. Most entries fit in two sectors. The
+// head of a longer entry has its length.
 const readSectorsFirst = 2
 
 // readEntry returns a copy of the entry item at an address.

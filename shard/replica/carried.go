@@ -23,9 +23,9 @@ type Snapshot struct {
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait until it
-// may begin. The rest takes as long as the disk needs, minutes for a large shard; Replica.Close
-// interrupts it.
+// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for other
+// snapshots. The rest takes as long as the disk needs, which is minutes for a large shard.
+// Replica.Close interrupts it.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
@@ -36,7 +36,7 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
 	if c, is := checked.ReadCloser.(carriedFile); is {
-		c.note(err) // what was read but makes no sense; Read has noted other damage
+		c.note(err) // damage that only VisitSnapshot finds; Read has noted other damage
 	}
 	if err = errors.Join(err, checked.Close()); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
@@ -150,19 +150,20 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	return &storedSnapshot{carriedFile{c, state}, meta}, nil
 }
 
-// carry opens the cold rows and the sets that the stored snapshot id names; state is the
-// snapshot's file. Either they are of the same entry as state, or the sets are of a later entry
-// and include the outcomes since. members.OpenView verifies that.
+// carry opens the cold rows and the sets that the stored snapshot id names; state is the snapshot's
+// file. Either both are of the same entry as state, or the sets are of a later entry and include
+// the outcomes of the entries in between. members.OpenView verifies that.
 //
-// raft's own sends hold no lock. raft opens and reads the file first. If two newer snapshots
-// finish before carry returns, carry fails, or a later read misses a generation. raft then tries
-// again with the newest snapshot. That cannot go on for ever, because writing and syncing two
-// snapshots takes longer than reading one.
+// raft holds no lock while it sends a snapshot: it opens and reads the file before it calls carry.
+// If two newer snapshots finish before carry returns, carry fails, or a later read misses a
+// generation. raft then tries again with the newest snapshot. That cannot go on for ever, because
+// writing and syncing two snapshots takes longer than reading one.
 //
-// If the snapshot was the newest when everything was open, any part that cannot be read is
-// damaged, because nothing removes what is open (see openTaken). carry reports that damage, or the
-// follower would get the same error for ever. If it was not the newest, a later snapshot may have
-// removed the part, even one of the same entry: cold rows change without an entry.
+// If the snapshot was the newest when everything was open, any part that cannot be read is damaged,
+// because nothing removes what is open (see openTaken). carry reports that damage; otherwise the
+// follower would get the same error for ever. If the snapshot was not the newest, a later snapshot
+// may have removed the part. Even a snapshot of the same entry may do so, because cold rows change
+// without an entry.
 func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	c := &carried{rows, g, g.snaps.IsNewest(id)}
@@ -204,9 +205,10 @@ func (f carriedFile) Close() error {
 	return f.file.Close()
 }
 
-// SnapshotFrom opens the newest stored snapshot. If that is of an entry before index, it takes a
-// new one first. No other snapshot replaces it before it is open, as in openTaken. Its sets may be
-// of a later entry, from which a replica may start. ctx bounds the wait until it may begin.
+// SnapshotFrom opens the newest stored snapshot. If the newest is of an entry before index,
+// SnapshotFrom takes a new snapshot first. No other snapshot replaces it before it is open, as in
+// openTaken. Its sets may be of a later entry than the snapshot; a replica can start from such a
+// snapshot. ctx bounds the wait until it may begin.
 func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
@@ -232,8 +234,8 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 }
 
 // Receive installs a snapshot of another replica as the newest of this one, and keeps this
-// replica's log and vote. fetch asks node for a snapshot of entry from or later. If Receive cannot
-// read all of it, it changes nothing.
+// replica's log and vote. fetch asks node for a snapshot of the entry from, or of a later entry. If
+// Receive cannot read all of it, it changes nothing.
 func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
 	g.snapshotting.Lock() // keeps out this replica's own snapshots, which would be older
 	defer g.snapshotting.Unlock()

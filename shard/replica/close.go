@@ -54,7 +54,8 @@ func (g *Replica) interrupt() {
 	g.stop.Interrupt()
 }
 
-// closeGate refuses new proposals, after those on their way into raft's queue have arrived.
+// closeGate waits until the proposals on their way have entered raft's queue, and then refuses new
+// ones.
 func (g *Replica) closeGate() error {
 	g.gate.Lock()
 	g.closing = true
@@ -91,8 +92,8 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 func (g *Replica) shutdown(ctx context.Context) error {
 	return Within(ctx, func() error {
 		stopped := g.raft.Shutdown()
-		// Before raft has stopped: raft waits for its calls to peers, which end when their
-		// connections close.
+		// Close the streams before raft stops. raft waits for its calls to peers, which end only
+		// when their connections close.
 		g.trans.CloseStreams()
 		all := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)

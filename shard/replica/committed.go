@@ -29,8 +29,8 @@ func (c *committedMembers) note(entries []*raft.Log) {
 }
 
 // CommittedIndex returns the group's commit index as known to its leader, which this node must be.
-// The applied index is not enough: a follower may be ahead of this node's state machine, and a
-// client may have read there what later reads must see.
+// The applied index is not enough. A follower's state machine may be ahead of this node's. If a
+// client has read from that follower, later reads must see the same entries.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
 		return committed
@@ -68,8 +68,8 @@ func (g *Replica) CommittedServers() []raft.Server {
 }
 
 // IndexWith returns the group's index if this node leads the group and forms a majority of its
-// voters with the asker. The asker was in askersTerm, and this node leads that or a later term
-// afterwards. Otherwise it returns 0.
+// voters with the asker. The asker was in askersTerm when it asked, and this node must still lead
+// askersTerm or a later term. Otherwise IndexWith returns 0.
 func (g *Replica) IndexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
 	term := g.readyTerm.Load()
 	if askersTerm > term || g.Ready() != nil {

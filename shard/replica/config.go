@@ -49,8 +49,8 @@ type Config struct {
 	// Addrs returns a node's current address; nil for the addresses in the configuration.
 	Addrs func(node string) (string, bool)
 
-	// StateBytes returns an upper bound of the size of a snapshot now. It may leave out parts that the
-	// last snapshot had as well, such as the request memory; nil for almost nothing.
+	// StateBytes returns an upper bound of the size of a snapshot now. It may leave out parts that
+	// the last snapshot also had, such as the request memory. nil means that snapshots are tiny.
 	StateBytes func() uint64
 	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
 	// disk lacks it. give releases the reservation once the snapshot is written. nil for no check.
@@ -87,16 +87,16 @@ type Config struct {
 // none of them (see Replica.campaign), and raft cannot change the lease of a group that gains
 // voters.
 type Timing struct {
-	Heartbeat time.Duration // a follower campaigns after this to twice this without a leader
+	Heartbeat time.Duration // a follower campaigns after one to two times this without a leader
 	Election  time.Duration // an election without a result is repeated after this
 	Lease     time.Duration // a leader steps down after this without a majority
-	Commit    time.Duration // followers of an idle leader learn its commit index within this to twice this
+	Commit    time.Duration // followers of an idle leader learn its commit index after one to two times this
 }
 
 // TimingDefault keeps many idle groups cheap: a follower gets a heartbeat every 0.4–0.6 s (see
-// raftTransport), and a failed leader is replaced in 1–1.6 s (see Replica.DetectFailure). The
-// lease allows a heartbeat to wait for a beat and then take 0.35 s until its answer, or, measured
-// from beat to beat, 0.55 s.
+// raftTransport), and a failed leader is replaced in 1–1.6 s (see Replica.DetectFailure). The lease
+// tolerates slow answers: up to 0.35 s after the longest interval of 0.6 s, or 0.55 s after an
+// interval of one beat (heartbeatEvery).
 var TimingDefault = Timing{
 	Heartbeat: time.Second,
 	Election:  time.Second,
@@ -110,9 +110,10 @@ const (
 	// would not save a sync.
 	appendEntriesMax = 64
 
-	// A snapshot leaves about dueBytes of entries before it in the log. So a follower that was
-	// away briefly, or that restores the snapshot meanwhile, needs no other snapshot. raft wants a
-	// number of entries: these are the minimum, and the number if nothing is new.
+	// A snapshot leaves about dueBytes of entries before it in the log. So a follower that was away
+	// briefly, or that restores the snapshot meanwhile, needs no other snapshot. raft takes this
+	// amount as a number of entries. trailingEntriesMin is the least number; trailingEntriesDefault
+	// is the number if the log has no new entries.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240
 )

@@ -14,9 +14,8 @@ import (
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader for too
-// long, and could lead. It may be called at any time: a candidate already campaigns, and a
-// follower that knows no leader has nothing to suspect. It returns after which time to check
-// again.
+// long, and could lead. It may be called at any time: a candidate already campaigns, and a follower
+// that knows no leader has nothing to suspect. It returns the time until the next check.
 func (g *Replica) DetectFailure() (again time.Duration, err error) {
 	leader := g.Leader()
 	if leader == "" || leader == g.cfg.NodeID || g.raft.State() != raft.Follower || g.Stuck() != nil || g.applyHangs.Load() {
@@ -40,7 +39,7 @@ func (g *Replica) patience(leader string, silence time.Duration) time.Duration {
 	slices.Sort(heirs) // all of them compute the same order
 	rank := slices.Index(heirs, g.ID())
 	if rank < 0 {
-		return after // it has no vote
+		return after // this replica has no vote
 	}
 	return max(after+time.Duration(rank)*candidateStagger-silence, 0)
 }

@@ -46,8 +46,8 @@ func markOf(e *raft.Log) EntryMark {
 }
 
 // entryWindow remembers the newest entries that the state machine received. Between its first and
-// last index it has every entry that state machines receive: raft keeps barriers and the first
-// entry of a term from all of them.
+// last index it has every entry that state machines receive: raft passes barriers, and the first
+// entry of a term, to no state machine.
 type entryWindow struct {
 	mu struct {
 		sync.Mutex

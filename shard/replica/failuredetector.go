@@ -12,7 +12,7 @@ const (
 
 // FailureDetector makes followers check for a silent leader in time. raft itself checks at random
 // moments, one to two heartbeat timeouts apart, and all voters must have checked before one is
-// elected. That takes two to three times as long.
+// elected. Those checks take two to three times as long as those of FailureDetector.
 type FailureDetector struct {
 	Replicas func() []*Replica
 	Logger   *slog.Logger // rate-limited

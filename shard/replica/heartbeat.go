@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// heartbeatEvery is the time between two beats of a node. It is also about how long raft may get
-// an answer from an earlier contact (see contact).
+// heartbeatEvery is the time between two beats of a node. For about the same time after a
+// successful call, contact answers heartbeats in place of the follower.
 const heartbeatEvery = 400 * time.Millisecond
 
 // Beats makes the heartbeats of all groups of a node leave together, at beats that are
@@ -58,8 +58,8 @@ func (h *Beats) beat() {
 }
 
 // contact records what a replica learned about one follower from successful calls. raft sends ten
-// heartbeats in a heartbeat timeout, which is the cost of an idle group; most of them are answered
-// from here.
+// heartbeats in each heartbeat timeout, even in an idle group. contact answers most of them without
+// a call.
 //
 // A pause (see raftTransport) is the time after a successful call for which raft need not hear
 // from the follower again.
@@ -74,8 +74,8 @@ type contact struct {
 	}
 }
 
-// knownTo is how far a follower has the log and knows it to be committed. It is valid for one
-// opening of the follower's replica: a reopened replica knows of no commit.
+// knownTo is how far a follower has the log and knows it to be committed. It is valid until the
+// follower's replica is opened again, because a reopened replica knows of no commit.
 type knownTo struct {
 	conn      *stream.Conn
 	opening   uint64

@@ -10,7 +10,7 @@ import (
 // Group returns the number of the Raft group.
 func (g *Replica) Group() uint32 { return g.cfg.Group }
 
-// Number returns the number of the replica among those of its node.
+// Number returns the number of the replica: Config.Replica.
 func (g *Replica) Number() uint64 { return g.cfg.Replica }
 
 // Cold returns the store of the replica's cold rows, or nil.

@@ -63,9 +63,10 @@ func (g *Replica) confirm() {
 	}
 }
 
-// campaign makes a voter campaign at once: the only voter of its group, the first of a new one, or
-// one that misses its leader. raft has no call for it. But if the heartbeat timeout is shortened,
-// a follower checks its timer at once, and campaigns if it has not heard from a leader.
+// campaign makes this voter campaign at once. The callers are the only voter of a group, the first
+// voter of a new group, and a voter that misses its leader. raft has no call for it. But if the
+// heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has not
+// heard from a leader.
 func (g *Replica) campaign() error {
 	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {
@@ -101,8 +102,8 @@ func (g *Replica) Follows() error {
 const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
 // InTouch reports whether this replica hears of a new leader as soon as any other does: it is a
-// member, and heard from a leader recently. Then older hints are no better, and the hinted node
-// may be the lost one.
+// member, and heard from a leader recently. An older hint is then no better than what this replica
+// knows, and may name the lost node.
 func (g *Replica) InTouch() bool {
 	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
 		Contains(g.Configuration().Servers, g.ID())

@@ -24,15 +24,16 @@ const (
 // one change at a time, and only from the leader.
 //
 // While replicas join, the group keeps all its voters. A replica that joins is a non-voter until it
-// has caught up, and nobody leaves before all joining replicas are voters. The exception is a member
-// whose address a joining replica has: its node is lost, or now has another replica.
+// has caught up, and nobody leaves before all joining replicas are voters. A member leaves earlier
+// only if a joining replica has its address. That member's node is then lost, or has a new replica.
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	inForce := g.ConfigurationInForce()
 	if inForce == nil {
 		return "", nil // raft would take no other change
 	}
 	step := NextStep(g.ID(), inForce.Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
-	// raft refuses the change if another configuration is the latest by then: it was not checked.
+	// The change names the configuration that NextStep checked. raft refuses the change if a newer
+	// configuration is in use by then.
 	id, addr, checked := step.Member.ID, raft.ServerAddress(step.Member.Addr), inForce.Index
 	switch step.Do {
 	case StepAdd:
@@ -87,7 +88,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 		return MemberStep{}
 	}
 	up := map[raft.ServerID]bool{self: true} // like upOf
-	var there []Member                       // members of the target that could continue without the rest
+	var there []Member                       // voters of the target that are caught up, and this node if it is one
 	for _, s := range servers {
 		if s.Suffrage != raft.Voter || s.ID == self {
 			continue
@@ -299,8 +300,8 @@ func (g *Replica) unstored(err error) error {
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
 // Transfer hands the leadership to another voter. raft refuses writes during the transfer: for at
-// most an election timeout, or for rpcTimeout if the other takes the call and does not answer.
-// Transfer waits at most three election timeouts.
+// most an election timeout, or for rpcTimeout if the other voter accepts the call and does not
+// answer. Transfer waits at most three election timeouts.
 func (g *Replica) Transfer(to Member) error {
 	// Once the handover begins, raft takes at most two election timeouts.
 	if err := g.awaitSoon(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))); err != nil {
@@ -325,8 +326,8 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 	}
 }
 
-// transferMax is longer than any handover during which raft refuses writes, unless that never
-// ends. A handover waits for two election timeouts and the call to campaign: the call may fail on
-// an idle connection, then dial, then be answered, each within rpcTimeout. If an append to the same
-// voter is under way since an earlier handover, it waits for that: reachMax and an rpcTimeout.
+// transferMax is longer than any handover that ends. raft refuses writes during a handover. A
+// handover waits for two election timeouts and the call to campaign: the call may fail on an idle
+// connection, then dial, then be answered, each within rpcTimeout. If an append to the same voter
+// is under way since an earlier handover, it waits for that: reachMax and an rpcTimeout.
 const transferMax = reachMax + 2*rpcTimeout

@@ -41,7 +41,8 @@ func makeGroupDir(dir string) error {
 	if err := atomicfile.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	// Also if dir exists: the process that made it may have been killed before it synced the name.
+	// Sync even if dir existed, because the process that made it may have been killed before it
+	// synced the name.
 	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
@@ -100,9 +101,9 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	return g, nil
 }
 
-// bootstrap writes the first configuration into an empty replica. A crash may leave the term
-// without the entry, so it checks for a log without entries and a term that no election has
-// raised.
+// bootstrap writes the first configuration into an empty replica. A crash may leave the term on
+// disk without the entry. So bootstrap counts a replica as empty if its log has no entry and no
+// election has raised its term.
 func (g *Replica) bootstrap(stable *storage.Votes) error {
 	last, err := g.log.LastIndex()
 	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.NewestIndex() > 0 {
@@ -140,7 +141,8 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	}
 	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, &g.applying, g.noteUnreadable}
 
-	// In its own goroutine, because the stores may end it (see storage.NewEndingLog).
+	// NewRaft runs in its own goroutine, because the stores may end the goroutine that calls them
+	// (see storage.NewEndingLog).
 	var err error
 	started := make(chan struct{})
 	go func() {

@@ -19,7 +19,7 @@ import (
 //
 // It logs an unreachable peer only after some time, and then seldom.
 type raftLogger struct {
-	hclog.Logger // discards; raft calls none of its methods that are not below
+	hclog.Logger // discards; raft calls only the methods that are defined below
 	slog         *slog.Logger
 	failures     *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
 }

@@ -48,8 +48,8 @@ type Replica struct {
 	members committedMembers
 	entries entryWindow
 	first   bool // the first voter of a newly created group
-	// Heirless is set while no other voter would lead the group instead of this node, as of the
-	// last attempt to hand it over.
+	// Heirless is set if the last attempt to hand the group over found no other voter that would
+	// lead it.
 	Heirless atomic.Bool
 
 	leadership chan bool // raft's NotifyCh; raft blocks until it is read

@@ -294,9 +294,9 @@ func boundCommit(call *raft.AppendEntriesRequest) {
 	call.LeaderCommitIndex = min(call.LeaderCommitIndex, call.PrevLogEntry+uint64(len(call.Entries)))
 }
 
-// skipApplied removes applied entries from an append that begins before the log. An append without
-// a previous entry is one before which raft compares nothing; an entirely empty one would be a
-// heartbeat.
+// skipApplied removes applied entries from an append that begins before the log. It also clears the
+// previous entry, so that raft compares nothing before the append. If no entry is left, it makes
+// the append a heartbeat.
 func (f *rpcFilter) skipApplied(call *raft.AppendEntriesRequest) {
 	applied := f.g.raft.AppliedIndex()
 	if isHeartbeat(call) || call.PrevLogEntry > applied || call.PrevLogEntry == f.g.raft.LastIndex() {
@@ -454,8 +454,8 @@ func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []ra
 
 // checkTimeoutNow refuses an order to campaign at once unless it comes from the leader. The order
 // has no term, and raft would obey a late one, even as a leader. A replica that may not campaign
-// refuses it too, because raft raises its term before it requests votes, and so does one that could
-// apply nothing as a leader.
+// also refuses the order, because raft raises its term before it requests votes. So does a replica
+// that could apply no entry as a leader.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	if err := f.mayCampaign(); err != nil {
 		return err

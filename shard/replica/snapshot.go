@@ -61,10 +61,11 @@ func (g *Replica) noteUnreadable(err error) {
 	}
 }
 
-// dueBytes is the size of the log since the last snapshot at which the next is due, and about what
-// each snapshot leaves in the log. It is at least the size of a snapshot, so writing snapshots
-// costs at most as much as writing the log. A follower that gets a snapshot still finds the
-// entries after it, if it restores the snapshot faster than its leader writes that much log.
+// dueBytes is the size of the log since the last snapshot at which the next snapshot is due. A
+// snapshot leaves about as many bytes of entries in the log. It is at least the size of a snapshot,
+// so writing snapshots costs at most as much as writing the log. A follower that gets a snapshot
+// still finds the entries after it, if it restores the snapshot faster than its leader writes that
+// much log.
 func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
 // SnapshotBytes estimates the next snapshot's size: the larger one of the last snapshot and
@@ -107,7 +108,8 @@ func (g *Replica) runSnapshots() {
 			if err == nil && g.logSinceSnapshot() < before {
 				continue
 			}
-			// Deferred, or nothing is applied yet because no leader announced a commit index.
+			// raft deferred the snapshot, or has applied nothing yet because no leader announced a
+			// commit index.
 			select {
 			case <-time.After(snapshotRetryDelay):
 			case <-g.done:

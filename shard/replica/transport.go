@@ -22,8 +22,8 @@ import (
 const (
 	// rpcTimeout bounds one call between two replicas.
 	rpcTimeout = stream.AppendTimeoutMax
-	// snapshotBytesPerTimeout scales the time for sending a snapshot and restoring it: another
-	// rpcTimeout for each so many bytes.
+	// snapshotBytesPerTimeout scales the time for sending and restoring a snapshot: the time grows
+	// by rpcTimeout for each snapshotBytesPerTimeout bytes.
 	snapshotBytesPerTimeout = 16 << 20
 	// The first voter of a new group campaigns at once, while the others open their replicas. If
 	// none is open yet, raft would ask again only after an election timeout. raftTransport asks
@@ -46,10 +46,10 @@ const (
 // goroutine, beside raft's main loop (hashicorp/raft#695). Here heartbeats go through the main
 // loop like any other call.
 //
-// It sends fewer heartbeats (see contact). A heartbeat less than pause after the beginning of
-// another successful call gets that call's answer, unsent. So a leader that is cut off may notice
-// by that much later; nothing else depends on its lease (see prover.ProveTerm). The other
-// heartbeats wait for the next beat (see Beats).
+// It sends fewer heartbeats (see contact). If another successful call began less than pause ago, it
+// does not send a heartbeat: raft gets the answer of that call. So a leader that is cut off may
+// notice up to pause later. Nothing else depends on the leader's lease (see prover.ProveTerm). The
+// other heartbeats wait for the next beat (see Beats).
 //
 // It sends the appends to a follower that keeps up together with those of other groups (see
 // stream.Streams), and larger ones on connections of the group.
@@ -57,9 +57,9 @@ const (
 // It adds to a sent snapshot the cold rows and the sets that the stored snapshot names on this
 // node's disk (see carry).
 //
-// Its incoming calls pass through filter, or not if that is nil. filter also forbids vote requests
-// at times. An append never tells a follower to commit an entry that the append does not compare.
-// A replica without a vote gets only committed entries.
+// Its incoming calls pass through filter, unless filter is nil. filter also forbids vote requests
+// at times. An append never tells a follower to commit an entry that the append does not compare. A
+// replica without a vote gets only committed entries.
 //
 // The embedded transport provides the optional RequestPreVote and Close.
 type raftTransport struct {
@@ -114,7 +114,8 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		return err
 	}
 	for t.muted != nil && t.muted.Load() {
-		// Entries wait here, because raft would pause longer after each error.
+		// An append with entries waits here until the leader is no longer muted, because raft would
+		// pause longer after each error.
 		if isHeartbeat(args) || t.closed.within(reachPause) {
 			return errHangs
 		}
@@ -187,7 +188,7 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
 	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
 		t.beats.wait(now, t.closed.done)
-		pause /= 2 // otherwise the next one would be late
+		pause /= 2 // otherwise the next heartbeat would be late
 	}
 	return c.recent(time.Now(), args.Term, pause)
 }
@@ -255,10 +256,10 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, stream)
 }
 
-// EncodePeer implements raft.Transport. raft encodes only this replica's own address, which
-// it sends with each call. A voter remembers its candidate by these bytes, and votes again
-// for any candidate that sends them in the same term. So they name the replica: another
-// replica may have its address by then.
+// EncodePeer implements raft.Transport. raft encodes only this replica's own address, which it
+// sends with each call. A voter remembers its candidate by these bytes, and votes again for any
+// candidate that sends them in the same term. So these bytes name the replica, because another
+// replica may have this replica's address by then.
 func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
 	return []byte(rpc.ReplicaAt(id, string(addr)))
 }

@@ -27,13 +27,14 @@ type callPeer struct {
 	silent   atomic.Pointer[silence]  // set while pings are unanswered
 }
 
-// silence records that a connection, or none, has been silent since its read count was heard.
+// silence records a silent connection, and its read count when the silence was noticed. line is nil
+// if there was no connection.
 type silence struct {
 	line  *callLine
 	heard uint64
 }
 
-// doubtful reports whether the node has been silent since its pings began to go unanswered.
+// doubtful reports whether pings are unanswered and nothing has arrived from the node since.
 func (p *callPeer) doubtful() bool {
 	s := p.silent.Load()
 	line := p.line.Load()

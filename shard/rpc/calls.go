@@ -44,8 +44,8 @@ type CallsConfig struct {
 	// ByAddress means that nodes are named by their addresses: a call goes to whichever node has
 	// the address.
 	ByAddress bool
-	// Cut is called if a node was silent for too long, so that its other connections are closed
-	// too; nil if it has none.
+	// Cut is called if a node was silent for too long, so that the other connections to it are
+	// closed too. nil means that there are none.
 	Cut    func(nodeKey string)
 	Logger *slog.Logger // nil discards
 }

@@ -20,8 +20,8 @@ const (
 	MessageBytesMax = 20 << 20
 	// answerBytesMax bounds an answer with its code.
 	answerBytesMax = MessageBytesMax + 1
-	// handlersMax bounds the calls that a node handles concurrently. Callers batch: 64 groups with
-	// 4 sends in flight from each of 4 nodes need as many.
+	// handlersMax bounds the calls that a node handles concurrently. Callers send in batches: 64
+	// groups with 4 sends in flight from each of 4 nodes make 1024 calls.
 	handlersMax = 1024
 	// requestBytesMax bounds the memory of the requests being handled, after they are read.
 	requestBytesMax = 256 << 20

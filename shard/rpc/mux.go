@@ -29,10 +29,10 @@ const (
 	// connection that sends none.
 	prefaceTimeout = 5 * time.Second
 	// prefaceConnsMax bounds the connections without a preface yet. A peer sends its preface at
-	// once, so this many are not peers. Further ones are closed.
+	// once, so a larger number cannot all be peers. The Mux closes further connections.
 	prefaceConnsMax = 128
 	// acceptQueueMax bounds the connections that wait until a group, or the server of calls,
-	// accepts them. Normally they accept at once; if not, their peers had better dial again.
+	// accepts them. Normally they accept at once. If they do not, the peer should dial again.
 	acceptQueueMax = 16
 	// acceptRetryDelay is the pause after a failed accept. The usual cause is a lack of file
 	// descriptors.

@@ -9,7 +9,8 @@ const (
 	// failureSpell is how long a peer must fail without pause before that is logged. It is longer
 	// than a node takes to open its groups; other nodes may reach it too early meanwhile.
 	failureSpell = 5 * time.Second
-	// failureGap without a failure ends a spell. raft retries a failing peer about as often.
+	// A spell ends after failureGap without a failure. raft retries a failing peer about once in
+	// that time, or more often.
 	failureGap = 10 * time.Second
 	// failureEvery is the interval at which the log repeats that a peer still fails.
 	failureEvery = time.Minute

@@ -15,8 +15,8 @@ const requestSilenceMax = 2 * time.Second
 // and reads the next. It closes the connection if a request stops half way.
 //
 // raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off
-// while it sends one closes no connection. Without this bound, it would keep that follower from
-// voting until it returns.
+// while it sends one closes no connection. Without this bound, such a leader would keep the
+// follower from voting until the leader returns.
 //
 // raft reads from one goroutine at a time, and writes after it has read.
 type servedConn struct {

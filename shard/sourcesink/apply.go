@@ -236,8 +236,9 @@ func (a *applyCall) send(ctx context.Context, w *Write, must bool) error {
 	return a.learn(w, must)
 }
 
-// checkFrom returns ErrMoved for a batch that begins above a checkpoint. Where no shard has a checkpoint, only
-// a batch from the recorded start may begin: the reader may have missed a seek.
+// checkFrom returns ErrMoved for a batch that begins above a checkpoint. If no shard has a
+// checkpoint, the batch must begin at the recorded start, because the reader may have missed a
+// seek.
 func (a *applyCall) checkFrom() error {
 	known := false
 	for _, p := range a.progress {
@@ -298,8 +299,9 @@ func (a *applyCall) learn(w *Write, must bool) error {
 	return nil
 }
 
-// joins reports whether a late shard may continue from its checkpoint. It must be where the batch begins, and
-// have no mark or the mark of another shard there, as the reader has compared that one with the queue.
+// joins reports whether a late shard may continue from its checkpoint. The checkpoint must be where
+// the batch begins. It must have no mark, or the mark of another shard at that position: the reader
+// has compared that shard's mark with the queue.
 func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	return at.At == a.batch.From && (!at.Mark.Exists() || slices.ContainsFunc(a.progress, func(p *progress) bool {
 		return p.known && p.sure && p.at == at.At && p.mark == at.Mark

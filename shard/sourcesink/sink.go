@@ -128,7 +128,8 @@ func (s *Sink) Start(ctx context.Context, source uint64, partition uint32, start
 	return sink.Start{Position: p.Start, Identity: p.Identity, Seek: p.Since()}, nil
 }
 
-// begin records where partitions begin that have not begun, and returns the source after that.
+// begin records the starts of the partitions that have not begun yet, and returns the changed
+// source.
 func (s *Sink) begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) (catalog.Source, error) {
 	if _, there := s.world.View().Source(source); !there {
 		if err := s.world.CatchUp(ctx); err != nil {
@@ -155,7 +156,7 @@ func (s *Sink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, erro
 	if len(rejectedOps(s.world.Keyspaces(), b.Ops)) == 0 {
 		return nil, nil
 	}
-	// What this node does not know, another may have made before the message was sent.
+	// This node may not know a keyspace yet that another node created before the message was sent.
 	if err := s.world.CatchUp(ctx); err != nil {
 		return nil, err
 	}
@@ -253,9 +254,9 @@ func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint3
 }
 
 // readPositions reads the checkpoints of a partition in all shards, or in those of the named
-// keyspaces, through their logs. With raise, no section of an earlier epoch than the catalog's
-// moves them after that. Shards that do not answer within late are Late, if that is not 0 and another
-// has a checkpoint.
+// keyspaces, through their logs. If raise is set, no section of an epoch before the catalog's moves
+// the shards afterwards. If late is not 0, readPositions marks shards that do not answer within
+// late as Late. It returns an error instead if no shard has a checkpoint.
 func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, late time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &Write{}
 	spaces := s.world.Keyspaces()
@@ -320,8 +321,8 @@ func busy(s target) error {
 	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
 }
 
-// movedOr returns ErrMoved for an error that says that the catalog has changed: the reader
-// checks its ops again.
+// movedOr returns ErrMoved for an error of a changed catalog, so that the reader checks its ops
+// again.
 func movedOr(err error) error {
 	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
 		return fmt.Errorf("%w: %w", sink.ErrMoved, err)

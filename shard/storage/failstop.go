@@ -65,7 +65,7 @@ func (f *FailStop) Usable() error {
 // locks and retries itself.
 func (f *FailStop) Wait(err error) error {
 	f.mu.Lock()
-	if !f.mu.opened { // nor armed: one lock decides both, or Arm could come between
+	if !f.mu.opened { // Arm has not run: check and failure share one lock, so that Arm cannot run in between
 		err, _ = f.failLocked(err)
 		f.mu.Unlock()
 		return err

@@ -117,8 +117,8 @@ type Log struct {
 	cutEnd  bool       // the last entries were deleted and no entry has been stored since; raft's main goroutine only
 	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
 
-	// What was stored since the last snapshot. Covered subtracts what a snapshot covered. due gets
-	// a token at dueBytes.
+	// These count what was stored since the last snapshot; Covered subtracts what a snapshot
+	// covers. due gets a token once bytes reaches dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
 	dueBytes atomic.Int64
@@ -238,8 +238,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
 	}
-	// If the watchdog has given this write up, it must not be acknowledged, although it succeeded
-	// late.
+	// If the watchdog has given this write up, the write must not be acknowledged, even though it
+	// succeeded late.
 	if err := l.stop.Failure(); err != nil {
 		return err
 	}

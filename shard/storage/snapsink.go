@@ -129,8 +129,8 @@ func (k *snapSink) Cancel() error {
 	return nil
 }
 
-// discard removes the files of the snapshot. If it cannot, the next start does. Names lists the
-// snapshot until then, because after a crash it may be the newest.
+// discard removes the files of the snapshot. If discard cannot remove a file, the next start
+// removes it. Names lists the snapshot until then, because after a crash it may be the newest.
 func (k *snapSink) discard() {
 	var errs []error
 	if k.file != nil {

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// snapshotsKept is the number of snapshots kept on disk. Restarts use only the newest. The one
-	// before serves readers that have already named it, and the operator.
+	// snapshotsKept is the number of snapshots kept on disk. Restarts use only the newest. The
+	// previous one serves readers that have already chosen it, and operators.
 	snapshotsKept = 2
 
 	snapshotsDir = "snapshots" // in the replica's directory
@@ -29,7 +29,7 @@ const (
 	// snapBufferBytes is the size of one read or write.
 	snapBufferBytes = 64 << 10
 
-	// snapSyncBytes is written before the system starts to store it. So the final sync, which
+	// The sink asks the system to store the file after each snapSyncBytes. So the final sync, which
 	// nothing can interrupt, is short, and syncs of the log do not wait for the whole snapshot.
 	snapSyncBytes = 4 << 20
 )
@@ -315,8 +315,8 @@ func (s *Snapshots) removeReplaced() {
 	}
 }
 
-// judge stops the group for an error, except a transient one: nobody needs anything of an
-// unfinished snapshot.
+// judge stops the group for an error that is not transient. A transient error does not stop the
+// group, because nobody needs an unfinished snapshot.
 func (s *Snapshots) judge(err error) error {
 	if scarce.Is(err) || errors.Is(err, errs.ErrGroupClosed) {
 		return err

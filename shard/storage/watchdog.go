@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// DiskStallMax bounds one write of a log. If a leader's disk hangs, another node leads long
-// before. A process whose disk hangs longer is of no more use.
+// DiskStallMax bounds one write of a log. If a leader's disk hangs, another node leads long before
+// DiskStallMax has passed. A process whose disk hangs longer is of no use.
 const DiskStallMax = 10 * time.Second
 
 const (
 	// StallTicks is the number of checks after which a write counts as stalled: the watchdog
 	// detects it StallTicks to StallTicks+1 ticks after it began.
 	StallTicks = 20
-	// hangTicks is the same for a write of entries that hangs: 1 to 1.5 s with DiskStallMax. A
-	// disk that is merely busy takes less.
+	// hangTicks is the number of checks after which a write of entries counts as hanging: 1 to 1.5
+	// s with DiskStallMax. A disk that is merely busy takes less.
 	hangTicks = 2
-	// applyTicks is the same for the state machine, which may need seconds for entries that change
-	// many rows: 3 to 3.5 s with DiskStallMax.
+	// applyTicks is the number of checks after which the state machine counts as hanging: 3 to 3.5
+	// s with DiskStallMax. It may need seconds for entries that change many rows.
 	applyTicks = 6
 	// slowTicks is how long a disk counts as slow after a write of entries that hung and ended: a
 	// minute with DiskStallMax.

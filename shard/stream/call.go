@@ -32,8 +32,8 @@ func (s *Streams) Call(ctx context.Context, node, method string, request []byte,
 }
 
 // ask sends a call on the stream. If there is no stream now, or it has no space, ask sends nothing
-// and returns ErrNoStream. So it does for a connection that the node does not serve yet, because
-// the node may refuse it or hang.
+// and returns ErrNoStream. It also returns ErrNoStream for a connection that the node does not
+// serve yet, because the node may refuse that connection or hang.
 func (s *Streams) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	c := s.peer(node).now()
 	if c == nil || !c.serve.Load() {

@@ -40,8 +40,8 @@ type TieringJob struct {
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all
 	DryRun   bool     `json:"dry_run,omitempty"`  // return the answers and start nothing
 
-	// Rows move whose ids are less than Before, or whose ids carry a time older than OlderThan; 0
-	// means not given. With neither, Config.Cold.After decides.
+	// A row moves if its id is less than Before, or if its id carries a time older than OlderThan.
+	// 0 means not given. If neither is given, Config.Cold.After decides.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }

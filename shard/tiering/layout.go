@@ -14,11 +14,11 @@ import (
 const (
 	// layoutAhead is how far in the future an id's time may lie, because clocks differ.
 	layoutAhead = 24 * time.Hour
-	// timedIDMin is the least id that can carry a time. Smaller ids, of fewer than ten digits,
-	// count from 1 under any layout.
+	// timedIDMin is the least id that can carry a time. Under any layout, smaller ids, of fewer
+	// than ten digits, count as sequential numbers without a time.
 	timedIDMin = 1_000_000_000
-	// layoutBegins is the age of a layout at its first id. Sequential ids, and ids that count
-	// larger units of time, decode to an earlier time.
+	// layoutBegins is the time from the epoch of a layout to its first id. Sequential ids, and ids
+	// that count larger units of time, decode to an earlier time.
 	layoutBegins = 30 * 24 * time.Hour
 )
 

@@ -130,8 +130,8 @@ func (t *Tiering) dyingRows() (rows int) {
 	return rows
 }
 
-// The tiers of a row. A row that was written after it left memory, or after it was packed, counts
-// for the tier where it was, not as hot.
+// The tiers of a row. A row that is written after it was packed or moved to disk still counts for
+// the sealed or cold tier.
 const (
 	tierHot    = "hot"
 	tierSealed = "sealed"

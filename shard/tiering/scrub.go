@@ -14,7 +14,7 @@ import (
 
 const (
 	// scrubBytesPerSecondMax bounds the disk reads of a scrub: about a twentieth of what a small
-	// disk reads. At this rate, more than 4.8 TB take longer than a week.
+	// disk reads. At this rate, a scrub of more than 4.8 TB takes longer than a week.
 	scrubBytesPerSecondMax = 8 << 20
 	// scrubPieceBytes is read between two pauses: about 15 blocks.
 	scrubPieceBytes = 64 << 10

@@ -10,8 +10,8 @@ const (
 	// SealAfterDefault is the age from which a row is packed in memory, by the time in its id.
 	// Rows of the last day are read most, and packed rows take longer to read.
 	SealAfterDefault = 24 * time.Hour
-	// sealRoundMax bounds a round. The next round continues where it stopped, so that rows due for
-	// disk do not wait longer.
+	// sealRoundMax bounds a round, because rows that are due to move to disk wait until it ends.
+	// The next round continues where this one stopped.
 	sealRoundMax = 30 * time.Second
 	// sealReliefShare is the share of the rows in memory that a round must pack to postpone a move
 	// to disk while memory is tight. The collector must run before the freed memory shows.
