@@ -9,22 +9,22 @@ import (
 
 // ClusterNode is one node of a cluster as the cluster reports it.
 type ClusterNode struct {
-	ID           string   `json:"id"`  // its name, or its key if another node has the name
+	ID           string   `json:"id"`  // the node's name, or its key if another node has that name
 	Key          string   `json:"key"` // unique to this node; another node may have had the name
 	Zone         string   `json:"zone"`
 	State        string   `json:"state"`     // active, draining or leaving
 	Alive        bool     `json:"alive"`     // according to gossip
 	Answers      bool     `json:"answers"`   // it answered the request for this report
-	NotReady     string   `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
-	Life         string   `json:"life"`      // a new text after each restart; "" when it does not answer
+	NotReady     string   `json:"not_ready"` // why the node cannot serve; "" if it can serve or does not answer
+	Life         string   `json:"life"`      // a text that changes with each restart; "" if the node does not answer
 	Version      string   `json:"version"`
 	VersionMax   int      `json:"version_max"` // the highest cluster version that its program supports
-	Leads        int      `json:"leads"`       // groups
-	Replicas     int      `json:"replicas"`    // groups that it is a member of
+	Leads        int      `json:"leads"`       // number of groups that the node leads
+	Replicas     int      `json:"replicas"`    // number of groups that the node is a member of
 	MemoryFull   bool     `json:"memory_full"`
 	DiskFull     bool     `json:"disk_full"`
-	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of its log has not ended for over a second
-	Insecure     bool     `json:"insecure,omitempty"`      // it listens beyond loopback without what protects it, by --insecure
+	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of the log has taken over a second and has not ended
+	Insecure     bool     `json:"insecure,omitempty"`      // by --insecure, the node listens beyond loopback without the protections that it otherwise requires
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // it is the only node, and was started with --join
 	HTTPAddr     string   `json:"http_addr"`
@@ -35,7 +35,7 @@ type ClusterNode struct {
 // ClusterNodes are the nodes of a cluster, by key.
 type ClusterNodes struct {
 	ClusterID   string        `json:"cluster_id"`
-	ClusterName string        `json:"cluster_name,omitempty"` // "" if the node that answers was told none
+	ClusterName string        `json:"cluster_name,omitempty"` // "" if the answering node was given no name
 	Nodes       []ClusterNode `json:"nodes"`
 }
 
@@ -44,17 +44,17 @@ type ClusterGroup struct {
 	ID          uint32    `json:"id"`
 	Keyspace    string    `json:"keyspace"` // "meta" for the group of the catalog
 	Shard       int       `json:"shard"`
-	Leader      string    `json:"leader"` // "" for none that answers
+	Leader      string    `json:"leader"` // "" if no leader answers
 	Term        uint64    `json:"term"`
 	Target      []string  `json:"target"` // the nodes that are to be voters
 	Voters      []string  `json:"voters"`
 	NonVoters   []string  `json:"non_voters"`
 	Rows        uint64    `json:"rows"`
-	Bytes       uint64    `json:"bytes"`        // of the leader's memory
-	ColdRows    uint64    `json:"cold_rows"`    // of Rows, on the leader's disk instead
-	ColdBytes   uint64    `json:"cold_bytes"`   // of its disk
-	SealedRows  uint64    `json:"sealed_rows"`  // of Rows, packed in its memory
-	SealedBytes uint64    `json:"sealed_bytes"` // of packed rows, included in Bytes
+	Bytes       uint64    `json:"bytes"`        // bytes of the leader's memory
+	ColdRows    uint64    `json:"cold_rows"`    // those of Rows that are on the leader's disk instead of in memory
+	ColdBytes   uint64    `json:"cold_bytes"`   // bytes of the leader's disk
+	SealedRows  uint64    `json:"sealed_rows"`  // those of Rows that are packed in the leader's memory
+	SealedBytes uint64    `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
 	Replicas    []Replica `json:"replicas"`
 	// Misfit describes rows whose ids do not fit the leader's --id-layout; nil for none.
 	Misfit *Misfit `json:"id_layout_misfit,omitempty"`
@@ -62,19 +62,19 @@ type ClusterGroup struct {
 
 // Misfit describes rows whose ids do not fit the layout of their keyspace.
 type Misfit struct {
-	ID     ID     `json:"id"` // of one of the rows
+	ID     ID     `json:"id"` // id of one of these rows
 	Layout string `json:"layout"`
-	Fits   string `json:"fits"` // a layout that fits more ids; none if none fits any; "" for no better one
-	Rows   uint64 `json:"rows"` // an estimate
+	Fits   string `json:"fits"` // a layout that fits more ids; "none" if no layout fits; "" if no layout is better
+	Rows   uint64 `json:"rows"` // estimated number of these rows
 }
 
 // Replica is a replica that was reported.
 type Replica struct {
 	Node         string `json:"node"`
-	ID           string `json:"replica"` // its Raft id, which no other replica of the group ever had
+	ID           string `json:"replica"` // its Raft id, which no other replica of the group has ever had
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
-	Lag          uint64 `json:"lag"`                    // entries that the leader has applied and it has not
+	Lag          uint64 `json:"lag"`                    // entries that the leader has applied and this replica has not
 	ColdDamaged  bool   `json:"cold_damaged,omitempty"` // some of its rows on disk cannot be read
 }
 
@@ -92,7 +92,7 @@ type ReplicaDigest struct {
 	AppliedIndex uint64       `json:"applied_index"`
 	Digest       string       `json:"digest"` // 16 hex digits
 	Marks        []DigestMark `json:"marks"`
-	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index
+	Entries      []EntryMark  `json:"entries"` // the newest entries that the replica applied, by index
 }
 
 // DigestMark is a replica's digest at an index.
@@ -111,8 +111,8 @@ type EntryMark struct {
 // PlanStep is one of the next steps of the placement.
 type PlanStep struct {
 	Step    string   `json:"step"`            // place, transfer, set_node_state, remove_node or raise_version
-	Group   *uint32  `json:"group,omitempty"` // of place and transfer
-	Name    string   `json:"name,omitempty"`  // of the group, such as posts/3
+	Group   *uint32  `json:"group,omitempty"` // of the steps place and transfer
+	Name    string   `json:"name,omitempty"`  // the group's name, such as posts/3
 	Add     []string `json:"add,omitempty"`
 	Remove  []string `json:"remove,omitempty"`
 	From    string   `json:"from,omitempty"`
@@ -126,13 +126,13 @@ type PlanStep struct {
 // ClusterVersion determines which commands and formats the nodes may use.
 type ClusterVersion struct {
 	Version int  `json:"version"`
-	Max     int  `json:"max"` // the highest that all nodes support
+	Max     int  `json:"max"` // the highest version that all nodes support
 	Held    bool `json:"held"`
 }
 
 // Changed is the state after a change, of the node, group or version that the change named.
 type Changed struct {
-	Changed bool            `json:"changed"` // false when it was so before
+	Changed bool            `json:"changed"` // false if the state was already so
 	Node    *ChangedNode    `json:"node,omitempty"`
 	Group   *ChangedGroup   `json:"group,omitempty"`
 	Version *ClusterVersion `json:"version,omitempty"`
@@ -184,7 +184,8 @@ func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 	return ask[ClusterVersion](ctx, a.c, get("/v1/admin/version"))
 }
 
-// changeCluster makes a change, which may be repeated. It returns once the change has begun.
+// changeCluster makes a change. Repeating the call is safe. It returns once the change has
+// begun.
 func (a Admin) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
 	return ask[Changed](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/" + what, request: request})
 }
@@ -204,7 +205,7 @@ func (a Admin) Remove(ctx context.Context, node string) (Changed, error) {
 	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
 }
 
-// Transfer hands a group over to another of its voters.
+// Transfer hands a group over to one of its other voters.
 func (a Admin) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
 	return a.changeCluster(ctx, groupPath(group, "transfer"), struct {
 		To string `json:"to"`

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// answerGrace is how long past the deadline a try waits for the server to report the
-	// fate of the request.
+	// answerGrace is how long a try waits after its deadline for the server to report the
+	// outcome of the request.
 	answerGrace = time.Second
 	// answerBytesMax bounds one answer. A page of 10,000 rows of 64 columns with the longest
 	// names and counts stays below it.
@@ -29,11 +29,11 @@ const (
 type call struct {
 	method string
 	path   string // escaped, with its query
-	token  string // of a write that a read must see; "" for none
+	token  string // token of a write that a read must see; "" for none
 	body   []byte // JSON; nil sends none
 	// request is encoded into body unless it is nil.
 	request any
-	write   bool // changes counts, so that the client must know whether it happened
+	write   bool // the call changes counts, so the client must know whether it happened
 	once    bool // must not be sent twice
 	header  http.Header
 }
@@ -61,8 +61,8 @@ func member[T any](ctx context.Context, c *Client, req call, name string) (of T,
 
 func get(path string) call { return call{method: http.MethodGet, path: path} }
 
-// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete what was made
-// since.
+// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete a new
+// object of the same name.
 func deleteOnce(path string) call {
 	return call{method: http.MethodDelete, path: path, write: true, once: true}
 }
@@ -87,15 +87,15 @@ func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) erro
 }
 
 // overflowed reports whether the server refused every op of a write for its sum. The server
-// remembers that under the write's key or number, so it holds for the earlier tries too, answered
-// or not.
+// remembers the refusal under the write's key or number. So it also holds for earlier tries,
+// answered or not.
 func overflowed(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
 // round tries the address in use. While the server fails, it tries each of the other addresses.
-// It sets maybe after a try of a write whose outcome is not known, and never clears it.
+// It sets maybe if a try of a write has an unknown outcome, and never clears it.
 func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()
@@ -107,7 +107,8 @@ func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) erro
 		if !elsewhere(err) {
 			return err
 		}
-		// Only the first of the concurrent calls that failed here switches the address.
+		// If several concurrent calls fail at this address, only the first of them switches to
+		// the next one.
 		c.current.CompareAndSwap(current, current+1)
 		if tries >= len(c.bases) || req.once || ctx.Err() != nil {
 			return err
@@ -169,8 +170,8 @@ func (c *Client) send(ctx context.Context, base string, req call) (status int, b
 	return resp.StatusCode, body, resp.Header, nil
 }
 
-// tryTimeout returns the server's deadline for one try: the client's timeout or the rest of
-// ctx, less the time in which the answer travels.
+// tryTimeout returns the server's deadline for one try: the client's timeout or the rest of ctx,
+// less some time for the answer to travel.
 func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	deadline, has := ctx.Deadline()
 	if !has {

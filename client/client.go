@@ -33,12 +33,12 @@ import (
 const (
 	// TimeoutMax is the longest deadline that the API accepts.
 	TimeoutMax = 60 * time.Second
-	// TimeoutDefault is the API's own.
+	// TimeoutDefault is the deadline that the API uses if a request names none.
 	TimeoutDefault = 5 * time.Second
 	// AddrsMax bounds the addresses that a call tries before it waits.
 	AddrsMax = 16
-	// idleConnsMax keeps a connection to each address for every request that a
-	// Writer has in flight at most.
+	// idleConnsMax bounds the idle connections to one address. It equals the most requests that
+	// a Writer has in flight.
 	idleConnsMax = 64
 	dialTimeout  = 5 * time.Second
 )
@@ -48,23 +48,26 @@ type Config struct {
 	// Addrs are the servers of one cluster: http://host:port or https://host:port; the scheme is
 	// optional. Calls use one of them until it fails, then the next.
 	Addrs   []string
-	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
+	Timeout time.Duration // deadline of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // of each call
-	// TLS is for servers at https:// addresses: its RootCAs verify their certificates, and its
-	// Certificates go to servers that ask for one. nil for the system's authorities and no
-	// certificate. With it, https is the scheme of an address that names none.
+	// TLS is for servers at https:// addresses. RootCAs verify the servers' certificates, and
+	// Certificates identify this client to servers that request a certificate. nil uses the
+	// system's authorities and no client certificate. If TLS is set, an address without a scheme
+	// means https.
 	TLS *tls.Config
-	// Token authenticates each call; "" for none. A server without --auth ignores it. If one of
-	// Addrs has TLS, the token goes without TLS only to those of Addrs that have none.
+	// Token authenticates each call; "" for none. A server without --auth ignores it. If any of
+	// Addrs has TLS, the client sends the token without TLS only to those of Addrs that have
+	// none.
 	Token string
-	// With TokenToAddrs, the token goes without TLS only to Addrs, even if none of them has TLS.
+	// With TokenToAddrs, the client sends the token without TLS only to Addrs, even if none of
+	// them has TLS.
 	TokenToAddrs bool
 }
 
 // Client calls the servers of one cluster. It is safe for concurrent use.
 type Client struct {
 	bases   []string
-	current atomic.Uint32 // index into bases, modulo their number, of the one in use
+	current atomic.Uint32 // the address in use: an index into bases, modulo their number
 	timeout time.Duration
 	retry   Retry
 	http    *http.Client
@@ -142,7 +145,7 @@ func (c *Client) Addrs() []string { return slices.Clone(c.bases) }
 
 func (c *Client) base(current uint32) string { return c.bases[int(current)%len(c.bases)] }
 
-// Close drops idle connections. A Writer of the client must be closed before.
+// Close drops idle connections. The caller closes the Writers of the client first.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // elsewhere reports whether another server may succeed where this one failed.

@@ -21,8 +21,8 @@ type Keyspace struct {
 	Warning string `json:"warning,omitempty"`
 	// Everywhere is set if every node holds a replica of each shard, not only the voters.
 	Everywhere bool `json:"everywhere,omitempty"`
-	// DroppedColumns are the numbers of the columns that were dropped, counted in the order
-	// in which columns were added. No other column has them.
+	// DroppedColumns are the numbers of the columns that were dropped, counted in the order in
+	// which columns were added. No other column ever gets these numbers.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
 	// Floors holds the floors of columns. No increment lowers a count below its floor.
 	Floors map[string]int64 `json:"floors,omitempty"`
@@ -59,10 +59,10 @@ func (c Column) MarshalJSON() ([]byte, error) {
 	}{c.Name, c.Floor})
 }
 
-// Cluster is a node's own state and that of its groups.
+// Cluster is the state of a node and of its groups.
 type Cluster struct {
 	ClusterID   string  `json:"cluster_id"`
-	ClusterName string  `json:"cluster_name"` // "" if the node that answers was told none
+	ClusterName string  `json:"cluster_name"` // "" if the answering node was given no name
 	Nodes       []Node  `json:"nodes"`
 	Groups      []Group `json:"groups"`
 }
@@ -77,11 +77,11 @@ type Node struct {
 	GossipAddr  string `json:"gossip_addr"`
 }
 
-// Group describes one replica of one Raft group. Two replicas of equal
-// AppliedIndex have equal digests.
+// Group describes one replica of one Raft group. Two replicas with the same AppliedIndex have
+// equal digests.
 type Group struct {
 	ID            uint32 `json:"id"`
-	Replica       string `json:"replica"` // its Raft id, which no other replica of the group ever had
+	Replica       string `json:"replica"` // its Raft id, which no other replica of the group has ever had
 	Keyspace      string `json:"keyspace"`
 	Shard         int    `json:"shard"`
 	Role          string `json:"role"`
@@ -92,12 +92,12 @@ type Group struct {
 	SnapshotIndex uint64 `json:"snapshot_index"`
 	Digest        string `json:"digest"` // 16 hex digits, at AppliedIndex
 	Rows          uint64 `json:"rows"`
-	Bytes         uint64 `json:"bytes"`        // of memory
-	ColdRows      uint64 `json:"cold_rows"`    // of Rows, on disk instead of in memory
-	ColdBytes     uint64 `json:"cold_bytes"`   // of disk
+	Bytes         uint64 `json:"bytes"`        // bytes of memory
+	ColdRows      uint64 `json:"cold_rows"`    // those of Rows that are on disk instead of in memory
+	ColdBytes     uint64 `json:"cold_bytes"`   // bytes of disk
 	ColdDamaged   bool   `json:"cold_damaged"` // some of the cold rows cannot be read
-	SealedRows    uint64 `json:"sealed_rows"`  // of Rows, packed in memory
-	SealedBytes   uint64 `json:"sealed_bytes"` // of packed rows, included in Bytes
+	SealedRows    uint64 `json:"sealed_rows"`  // those of Rows that are packed in memory
+	SealedBytes   uint64 `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
 	// Members is the group's configuration as the replica knows it.
 	Members []GroupMember `json:"members"`
 }
@@ -130,7 +130,7 @@ type NewKeyspace struct {
 	Sharding string   `json:"sharding,omitempty"` // modulo or hash
 }
 
-// CreateKeyspaceWith is CreateKeyspace for all that a keyspace can be created with.
+// CreateKeyspaceWith is CreateKeyspace with all settings of a new keyspace.
 func (c *Client) CreateKeyspaceWith(ctx context.Context, k NewKeyspace) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces", k)
 }
@@ -164,9 +164,9 @@ func (c *Client) SetEverywhere(ctx context.Context, keyspace string, everywhere 
 	}{everywhere})
 }
 
-// DropKeyspace drops a keyspace with all its rows, and returns what it was. It is sent once:
-// a repeat could drop a new keyspace of that name. If the error is ErrUnknown, call
-// Keyspaces to find out whether it was dropped.
+// DropKeyspace drops a keyspace with all its rows, and returns its last state. It is sent once:
+// a repeat could drop a new keyspace of that name. If the error is ErrUnknown, call Keyspaces to
+// find out whether it was dropped.
 func (c *Client) DropKeyspace(ctx context.Context, name string) (Keyspace, error) {
 	return ask[Keyspace](ctx, c, deleteOnce("/v1/keyspaces/"+url.PathEscape(name)))
 }
@@ -191,10 +191,10 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return member[string](ctx, c, get("/v1/version"), "version")
 }
 
-// Ready reports whether the node can serve. If it cannot, why is its reason and the error is nil.
-// A node that is drained or stopping still can, but new requests should not go there; then why
-// says so. Ready sends one request to one node. If that node is not ready, the next call uses the
-// next address.
+// Ready reports whether the node can serve. If the node cannot serve, why holds its reason and
+// the error is nil. A draining or stopping node is ready, but should get no new requests; why
+// then holds that reason. Ready sends one request to one node. If that node is not ready, the
+// next call uses the next address.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error

@@ -11,32 +11,32 @@ type ColdNode struct {
 	Node         string         `json:"node"`
 	Answers      bool           `json:"answers"`            // if false, the other fields are zero
 	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not leave memory because of their age
-	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
+	DiskBytes    uint64         `json:"disk_bytes"`         // bytes of all files
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
-	Reads        uint64         `json:"reads"` // of blocks that were not in the cache
+	Reads        uint64         `json:"reads"` // blocks read that were not in the cache
 	ReadP50      float64        `json:"read_p50_seconds"`
 	ReadP99      float64        `json:"read_p99_seconds"`
-	Refused      uint64         `json:"reads_refused"`  // because too many waited
-	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
+	Refused      uint64         `json:"reads_refused"`  // reads refused because too many were waiting
+	Damaged      uint64         `json:"damaged_blocks"` // damaged blocks found; a block counts each time it is found
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`
-	Work         *ColdWork      `json:"work,omitempty"` // the newest job; nil for none since the start
+	Work         *ColdWork      `json:"work,omitempty"` // the newest job; nil if there was none since the start
 }
 
 // ColdScrub is the progress of a node in reading all its rows on disk to find damage.
 type ColdScrub struct {
-	EverySeconds float64   `json:"every_seconds"` // 0 for never
+	EverySeconds float64   `json:"every_seconds"` // 0 if it never runs
 	Blocks       uint64    `json:"blocks"`
 	Bytes        uint64    `json:"bytes"`
-	PassBytes    uint64    `json:"pass_bytes"` // of the current pass
-	PassOf       uint64    `json:"pass_of"`    // estimated size of the pass
-	Passes       uint64    `json:"passes"`     // that have ended
+	PassBytes    uint64    `json:"pass_bytes"` // bytes read in the current pass
+	PassOf       uint64    `json:"pass_of"`    // estimated size of the current pass
+	Passes       uint64    `json:"passes"`     // passes that have ended
 	LastPass     time.Time `json:"last_pass,omitzero"`
 	Damaged      uint64    `json:"damaged_generations"`
 }
 
-// ColdKeyspace is the rows of a node's replicas of one keyspace.
+// ColdKeyspace counts the rows that a node's replicas of one keyspace have.
 type ColdKeyspace struct {
 	Keyspace      string `json:"keyspace"`
 	Rows          uint64 `json:"rows"` // in memory and on disk
@@ -44,33 +44,33 @@ type ColdKeyspace struct {
 	ColdRows      uint64 `json:"cold_rows"` // on disk
 	ColdBytes     uint64 `json:"cold_bytes"`
 	Generations   int    `json:"generations"` // runs of rows on disk
-	DueRows       uint64 `json:"due_rows"`    // that are to leave memory
+	DueRows       uint64 `json:"due_rows"`    // rows that are to leave memory
 	DamagedShards int    `json:"damaged_shards"`
 }
 
-// ColdWork is the current or the last job of a node.
+// ColdWork is the current job of a node, or its last one if none is running.
 type ColdWork struct {
 	ID       string    `json:"id"`
-	Verb     string    `json:"verb"`               // migrate
-	Keyspace string    `json:"keyspace,omitempty"` // "" for all
+	Verb     string    `json:"verb"`               // always migrate
+	Keyspace string    `json:"keyspace,omitempty"` // "" for all keyspaces
 	Began    time.Time `json:"began"`
 	Running  bool      `json:"running"`
-	Rows     uint64    `json:"rows"`             // that have moved
-	Of       uint64    `json:"of"`               // an estimate
-	Failed   string    `json:"failed,omitempty"` // why not all could
+	Rows     uint64    `json:"rows"`             // rows moved so far
+	Of       uint64    `json:"of"`               // estimated number of rows to move
+	Failed   string    `json:"failed,omitempty"` // why some rows could not be moved
 }
 
 // ColdOrdered holds the answers of the nodes to an order. The jobs run in the background;
 // Client.Cold reports their progress.
 type ColdOrdered struct {
-	ID    string            `json:"id"` // that of the work; "" of a dry run
+	ID    string            `json:"id"` // id of the job; "" for a dry run
 	Nodes []ColdOrderedNode `json:"nodes"`
 }
 
 // ColdOrderedNode is the answer of one node to an order.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"`           // without an answer the node begins nothing, unless it answered too late
+	Answers bool   `json:"answers"`           // a node that does not answer begins nothing, unless only its answer was late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
 	Refused string `json:"refused,omitempty"` // why the node begins nothing
 	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
@@ -79,9 +79,9 @@ type ColdOrderedNode struct {
 // ColdMigration selects the rows that leave memory. Before and OlderThan exclude each other.
 // Without either, each node moves the rows that are old by its own settings.
 type ColdMigration struct {
-	Keyspace  string        // "" for all
-	Before    uint64        // rows of lesser ids; 0 for not given
-	OlderThan time.Duration // in whole seconds, 1s … 100 years; 0 for not given
+	Keyspace  string        // "" for all keyspaces
+	Before    uint64        // selects rows with ids below it; 0 means not given
+	OlderThan time.Duration // in whole seconds, 1s … 100 years; 0 means not given
 	DryRun    bool
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bounds of the API that callers split their work by.
+// Bounds of the API. Callers split larger requests.
 const (
 	GetIDsMax   = 1000   // ids of one GetMany
 	WriteOpsMax = 10_000 // ops of one Incr or Set
@@ -24,8 +24,8 @@ type Row struct {
 // ReadOptions set how fresh a read must be. The zero value is the server's default.
 type ReadOptions struct {
 	Consistency  string        // stale, bounded or linearizable; "" for the server's default
-	MaxStaleness time.Duration // of bounded; 0 for the server's default
-	Token        string        // of a write that the read must see; "" for none
+	MaxStaleness time.Duration // bound for bounded reads; 0 for the server's default
+	Token        string        // token of a write that the read must see; "" for none
 	// SkipUnreadable makes a stale Scan leave out shards without a living replica instead of
 	// failing with no_quorum. Page.Unreadable names them.
 	SkipUnreadable bool
@@ -72,8 +72,8 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 // Page is one page of a scan.
 type Page struct {
 	Rows []Row `json:"results"`
-	Next *ID   `json:"next"` // to continue after; nil at the end
-	// Unreadable are the shards whose rows are missing: ReadOptions.SkipUnreadable.
+	Next *ID   `json:"next"` // the next page begins after this id; nil on the last page
+	// Unreadable lists the shards whose rows the page lacks; see ReadOptions.SkipUnreadable.
 	Unreadable []int `json:"unreadable_shards"`
 }
 

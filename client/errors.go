@@ -11,24 +11,26 @@ import (
 	"time"
 )
 
-// ErrNoAnswer is returned when no answer came: the connection was refused,
-// broke, or stayed silent past the deadline.
+// ErrNoAnswer is returned if the server did not answer: the connection was refused or broke, or
+// the deadline passed.
 var ErrNoAnswer = errors.New("no answer")
 
-// ErrUnknown is returned, around the error of the last try, for a write that may have happened or
-// not: a try was sent and not answered. The same key or number, sent again, still counts once.
+// ErrUnknown is returned, around the error of the last try, if a write may or may not have
+// happened, because a try got no answer. The write still counts once if the caller repeats it
+// with the same key or number.
 var ErrUnknown = errors.New("it is not known whether the write happened")
 
-// Error is a refusal that the server answered with.
+// Error is an answer in which the server refused a request.
 type Error struct {
-	Status     int           // of HTTP
-	Code       string        // such as invalid_argument; "" when the body was not an error of countd
+	Status     int           // HTTP status
+	Code       string        // such as invalid_argument; "" if the body was not an error of countd
 	Message    string        // one line
-	Field      string        // path of what is wrong in the body, such as ops[3].id; "" when none
+	Field      string        // path of the wrong field in the body, such as ops[3].id; "" for none
 	RetryAfter time.Duration // the server's Retry-After; 0 for none
-	Applied    []ID          // of a write over several shards: ids that were applied
-	Unknown    []ID          // of a write over several shards: ids whose fate is not known
-	// The same ops by number in the request, because an id may occur in several keyspaces.
+	Applied    []ID          // ids that were applied, for a write over several shards
+	Unknown    []ID          // ids whose outcome is unknown, for a write over several shards
+	// AppliedOps and UnknownOps name the same ops by their number in the request, because an id
+	// may occur in several keyspaces.
 	AppliedOps, UnknownOps []int
 }
 
@@ -63,13 +65,13 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrNoAnswer)
 }
 
-// needsTLS reports whether a request without TLS reached a port with TLS. countd answers it as
-// Go's net/http does.
+// needsTLS reports whether a request without TLS reached a port with TLS. To such a request,
+// countd gives the same answer as Go's net/http.
 func (e *Error) needsTLS() bool {
 	return e.Status == http.StatusBadRequest && e.Code == "" && strings.HasPrefix(e.Message, "Client sent an HTTP request to an HTTPS server")
 }
 
-// errorMessageBytesMax cuts the text of an answer that is not countd's own.
+// errorMessageBytesMax bounds the text kept of an answer that did not come from countd.
 const errorMessageBytesMax = 200
 
 // decodeError parses the body of an answer whose status is not 2xx. The body of another server,

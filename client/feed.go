@@ -9,7 +9,7 @@ import (
 // Feed is the number of posts that a user has not seen.
 type Feed struct {
 	Unread    int64        `json:"unread"`
-	Followees map[ID]int64 `json:"followees,omitempty"` // of every followee, if asked for
+	Followees map[ID]int64 `json:"followees,omitempty"` // unread posts by followee, for every followee, if requested
 }
 
 // FeedResult holds a user's unread posts after a write.
@@ -18,7 +18,7 @@ type FeedResult struct {
 	Written
 }
 
-// Feed reads the number of posts that a user has not seen; with detail also by followee.
+// Feed reads the number of posts that a user has not seen; with detail, also by followee.
 func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) (Feed, error) {
 	query := url.Values{}
 	if detail {
@@ -27,9 +27,9 @@ func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) 
 	return readAt[Feed](ctx, c, feedPath(user, "unread"), query, o)
 }
 
-// Followees returns up to limit of the followees of a user, ascending; with limit 0 the
-// server chooses. cursor is "" for the first page and the previous page's result for others;
-// the last page returns "".
+// Followees returns up to limit of the followees of a user, ascending; with limit 0 the server
+// chooses. cursor is "" for the first page, and the previous page's next cursor for later pages.
+// The last page returns "".
 func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit int, o ReadOptions) (followees []ID, next string, err error) {
 	answer, err := readAt[struct {
 		Followees []ID   `json:"followees"`
@@ -38,8 +38,8 @@ func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit in
 	return answer.Followees, answer.Cursor, err
 }
 
-// ResetFeed marks all posts of these followees, up to FolloweesMax, as seen and makes them
-// the user's only followees. nil stands for the current followees.
+// ResetFeed marks all posts of these followees, up to FolloweesMax, as seen and makes them the
+// user's only followees. nil keeps the current followees.
 func (c *Client) ResetFeed(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	if followees == nil {
 		return c.changeFeed(ctx, user, "reset", nil, o)
@@ -47,9 +47,9 @@ func (c *Client) ResetFeed(ctx context.Context, user ID, followees []ID, o Write
 	return c.changeFeed(ctx, user, "reset", followeesOf(followees), o)
 }
 
-// ResetFeedUpTo marks the posts of the current followees up to the id upTo as seen, such as those
-// of a page that begins with upTo. Posts with higher ids stay unread, also those published since
-// the page was read.
+// ResetFeedUpTo marks the posts of the current followees as seen, up to and including the id
+// upTo. Posts with higher ids stay unread, so a caller that showed a page passes the highest id
+// of the page.
 func (c *Client) ResetFeedUpTo(ctx context.Context, user, upTo ID, o WriteOptions) (FeedResult, error) {
 	return c.changeFeed(ctx, user, "reset", map[string]ID{"up_to": upTo}, o)
 }

@@ -34,8 +34,8 @@ type MemberOp struct {
 // MemberOutcome is the part of an OpResult that only an op with a member has.
 type MemberOutcome struct {
 	Member  ID    `json:"member"`
-	Changed bool  `json:"changed"` // false if the set was so before; of a repeat always
-	Count   int64 `json:"count"`   // right after the op; of a repeat as of now
+	Changed bool  `json:"changed"` // false if the op left the set unchanged; always false for a repeat
+	Count   int64 `json:"count"`   // the count right after the op; for a repeat, the present count
 }
 
 // MemberWritten is the answer of a write of one member.
@@ -76,8 +76,8 @@ func (m Members) Change(ctx context.Context, ops []MemberOp, o WriteOptions) (Wr
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, true), o)
 }
 
-// Copy is Change without a change of the counts, for members of counts that are there
-// already. Members can only be added.
+// Copy is Change that leaves the counts unchanged. It is for members that existing counts
+// already include. Members can only be added.
 func (m Members) Copy(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, false), o)
 }
@@ -120,13 +120,13 @@ type Member struct {
 // MembersPage is a page of the members of a row, newest first.
 type MembersPage struct {
 	ID      ID       `json:"id"`
-	Count   int64    `json:"count"` // with what was added or set without members
+	Count   int64    `json:"count"` // includes counts that were added or set without members
 	Members []Member `json:"members"`
-	Cursor  string   `json:"cursor,omitempty"` // of the next page; "" after the last
+	Cursor  string   `json:"cursor,omitempty"` // cursor of the next page; "" on the last page
 }
 
-// List reads a page of the members of a row. cursor is that of the page before, "" for the
-// first. limit 0 is the server's default.
+// List reads a page of the members of a row. cursor is the Cursor of the previous page, or ""
+// for the first page. With limit 0, the server uses its default.
 func (m Members) List(ctx context.Context, id ID, cursor string, limit int, o ReadOptions) (MembersPage, error) {
 	return readAt[MembersPage](ctx, m.c, m.path+"/"+id.String(), pageQuery(cursor, limit), o)
 }
@@ -141,7 +141,7 @@ type RowOfMember struct {
 type RowsOfMember struct {
 	Member ID            `json:"member"`
 	IDs    []RowOfMember `json:"ids"`
-	Cursor string        `json:"cursor,omitempty"` // of the next page; "" after the last
+	Cursor string        `json:"cursor,omitempty"` // cursor of the next page; "" on the last page
 	LagMs  int64         `json:"lag_ms"`           // how old the page may be beyond ReadOptions
 }
 

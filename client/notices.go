@@ -48,7 +48,7 @@ func (c *Client) Retract(ctx context.Context, channel string, seq int64, o Write
 }
 
 // Notices reads a user's position in a channel. If since is not nil, a user that the channel
-// does not know starts after that notice.
+// does not know starts after notice since.
 func (c *Client) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
 	return readAt[Notices](ctx, c, userPath("notices", channel, user), numberQuery("since", since), o)
 }

@@ -9,7 +9,7 @@ import (
 type PastEvent struct {
 	Position SourcePosition `json:"position"`
 	ID       ID             `json:"id"`
-	Add      Counts         `json:"add,omitempty"` // this or Set
+	Add      Counts         `json:"add,omitempty"` // either Add or Set is present
 	Set      Counts         `json:"set,omitempty"`
 	Floor    *int64         `json:"floor,omitempty"`
 }
@@ -17,11 +17,11 @@ type PastEvent struct {
 // Past is a part of a source's queue.
 type Past struct {
 	Events []PastEvent    `json:"events"` // in order
-	Next   SourcePosition `json:"next"`   // where the next ones begin
+	Next   SourcePosition `json:"next"`   // where the next events begin
 }
 
-// Past reads the ops that messages of a source do to rows of a keyspace, from a position on. If
-// there are none yet, Next is the position.
+// Past reads the ops that messages of a source apply to rows of a keyspace, beginning at a
+// position. If there are no messages yet, Next equals from.
 func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
@@ -32,14 +32,15 @@ type ShardRow struct {
 	Shard int `json:"shard"`
 }
 
-// SourceWindow is where a shard was in a partition of a source while its rows were read.
+// SourceWindow bounds the position of a shard in a partition of a source while the server read
+// rows of the shard.
 type SourceWindow struct {
 	Partition uint32         `json:"partition"`
-	From      SourcePosition `json:"from"` // the rows have all messages below
-	To        SourcePosition `json:"to"`   // and none at or above
+	From      SourcePosition `json:"from"` // the rows contain all messages below it
+	To        SourcePosition `json:"to"`   // the rows contain no message at or above it
 }
 
-// SourceRows are rows, and where a source was in their shards.
+// SourceRows are rows, and the positions of a source in their shards.
 type SourceRows struct {
 	Rows   []ShardRow             `json:"rows"`
 	Shards map[int][]SourceWindow `json:"shards"`
@@ -48,8 +49,8 @@ type SourceRows struct {
 // SourceIDsMax is how many rows one SourceRows reads.
 const SourceIDsMax = 10_000
 
-// SourceRows reads up to SourceIDsMax rows in the order of ids, and where a source was in their
-// shards; in all shards if there are no ids.
+// SourceRows reads up to SourceIDsMax rows in the order of ids, and the positions of a source in
+// their shards. Without ids it reads the positions in all shards.
 func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []ID) (SourceRows, error) {
 	answer, err := orderSource[SourceRows](ctx, c, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]ID{}, ids...)})
 	if err == nil && len(answer.Rows) != len(ids) {

@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// RetryForDefault is longer than the restart of a node takes, and far below the ten
-	// minutes for which a server remembers a key.
+	// RetryForDefault is longer than a node takes to restart. It is far below the ten minutes
+	// for which a server remembers a key.
 	RetryForDefault = 30 * time.Second
 	// RetryNever is the Retry.For of calls that are sent once.
 	RetryNever = time.Duration(-1)
 
 	retryFirst = 50 * time.Millisecond
-	// retryMax keeps the wait short enough that a server that is back is used
-	// again within seconds.
+	// retryMax bounds the wait, so that a client uses a server again within seconds of its
+	// return.
 	retryMax = 5 * time.Second
 )
 
 // Retry configures how calls are repeated.
 type Retry struct {
-	// For is how long after its first failure a call is repeated: 0 for RetryForDefault,
-	// below 0 for never.
+	// For is how long after its first failure a call is repeated. 0 means RetryForDefault; a
+	// negative value means never.
 	For time.Duration
-	// OnWait, if not nil, is called after each failure, before the wait that follows, by the
-	// goroutine that makes the call.
+	// OnWait, if not nil, is called after each failure and before the following wait. The
+	// goroutine that makes the call runs it.
 	OnWait func(err error, wait time.Duration)
 }
 

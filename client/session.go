@@ -11,8 +11,8 @@ const (
 	Window = 64
 	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
-	// sessionAgeMax ends a session long before a server forgets the producer. A server
-	// forgets it after a day, and its shards may measure that day from different writes.
+	// sessionAgeMax ends a session long before a server forgets the producer. A server forgets a
+	// producer after a day, and each of its shards may measure the day from another write.
 	sessionAgeMax = time.Hour
 )
 
@@ -21,8 +21,8 @@ func NewProducer() string { return rand.Text() }
 
 // session numbers the batches of one producer.
 //
-// Invariant: every open number, that is one that was sent and may be sent again, lies in
-// [lowest, next), and next - lowest is at most Window.
+// Invariant: every open number lies in [lowest, next), and next - lowest is at most Window. A
+// number is open if it was sent and may be sent again.
 type session struct {
 	producer string
 	born     time.Time
@@ -46,7 +46,7 @@ func (s *session) take() uint64 {
 	return seq
 }
 
-// settle closes a number, which will not be sent again.
+// settle closes a number. The caller never sends it again.
 func (s *session) settle(seq uint64) {
 	delete(s.open, seq)
 	for s.lowest < s.next && !s.open[s.lowest] {

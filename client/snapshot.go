@@ -15,14 +15,14 @@ import (
 
 // Snapshot streams one shard's rows as of a moment from the server.
 type Snapshot struct {
-	io.ReadCloser        // to be read to its end, which is an error if bytes are missing, and closed
+	io.ReadCloser        // the caller reads it to the end, where missing bytes are an error, and closes it
 	Bytes         int64  // length of the snapshot
-	Index         uint64 // log index that it is of
+	Index         uint64 // log index of the snapshot
 	Rows          uint64
 	Digest        string // of the rows, 16 hex digits
 }
 
-// SavedSource is a source as a backup has it. Shards have positions of it under its number.
+// SavedSource is a source in a backup. The shards keep the source's positions under its number.
 type SavedSource struct {
 	Name       string          `json:"name"`
 	Number     string          `json:"number"`
@@ -47,8 +47,8 @@ type Restored struct {
 	Group  uint32 `json:"group"`
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"`
-	// CursorsSetBack is the number of cursors that were beyond the end of the board and were
-	// set back to it. Rows and Digest then differ from those of the snapshot.
+	// CursorsSetBack is the number of cursors that were beyond the last notice and were set back
+	// to it. Rows and Digest then differ from those of the snapshot.
 	CursorsSetBack uint64 `json:"cursors_set_back"`
 }
 

@@ -13,20 +13,20 @@ type Source struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
 	State    string `json:"state"`  // running, paused or stalled
-	Reason   string `json:"reason"` // why it is stalled or does not go on
+	Reason   string `json:"reason"` // why the source is stalled or makes no progress
 	Node     string `json:"node,omitempty"`
-	Applied  uint64 `json:"applied"` // messages, since each node started
+	Applied  uint64 `json:"applied"` // messages applied; each node counts from its own start
 	Rejected uint64 `json:"rejected"`
-	// DeadLetters is the queue of what is rejected; "" if there is none.
+	// DeadLetters is the queue that rejected messages go to; "" if there is none.
 	DeadLetters string `json:"dead_letters,omitempty"`
 	// LastRejected is nil while nothing is rejected.
 	LastRejected *SourceRejection  `json:"last_rejected,omitempty"`
-	Lag          *uint64           `json:"lag,omitempty"` // messages that wait; nil if not known of all partitions
+	Lag          *uint64           `json:"lag,omitempty"` // messages that wait; nil if unknown for some partition
 	Partitions   []SourcePartition `json:"partitions"`
 	Config       json.RawMessage   `json:"config,omitempty"`
 }
 
-// SourceRejection is the last message of a source that could not be applied, or op of one.
+// SourceRejection describes the last message, or op of a message, that a source could not apply.
 type SourceRejection struct {
 	Partition uint32         `json:"partition"`
 	Position  SourcePosition `json:"position"`
@@ -38,12 +38,12 @@ type SourcePartition struct {
 	Partition  uint32         `json:"partition"`
 	State      string         `json:"state"`
 	Reason     string         `json:"reason"`
-	Node       string         `json:"node,omitempty"`     // that reads it
-	Position   SourcePosition `json:"position,omitempty"` // all below it is counted; "" if it is not known
-	End        SourcePosition `json:"end,omitempty"`      // of the message that will be written next
+	Node       string         `json:"node,omitempty"`     // the node that reads the partition
+	Position   SourcePosition `json:"position,omitempty"` // all messages below it are counted; "" if unknown
+	End        SourcePosition `json:"end,omitempty"`      // position of the next message to be written
 	EndAgeMS   *int64         `json:"end_age_ms,omitempty"`
 	Lag        *uint64        `json:"lag,omitempty"`
-	LagSeconds *float64       `json:"lag_seconds"` // age of the last message that was counted, while others wait; nil if their times are not known
+	LagSeconds *float64       `json:"lag_seconds"` // age of the last counted message while others wait; nil if the times of the messages are unknown
 	Rate       float64        `json:"rate"`        // messages a second
 	Applied    uint64         `json:"applied"`
 	Rejected   uint64         `json:"rejected"`
@@ -60,7 +60,7 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 
 func sourcePath(name string) string { return "/v1/sources/" + url.PathEscape(name) }
 
-// orderSource orders something about a source.
+// orderSource sends a command about a source.
 func orderSource[T any](ctx context.Context, c *Client, name, verb string, request any) (T, error) {
 	return ask[T](ctx, c, call{method: http.MethodPost, path: sourcePath(name) + "/" + verb, request: request})
 }
@@ -95,7 +95,7 @@ func (c *Client) SeekSource(ctx context.Context, name string, to map[uint32]Sour
 	return orderSource[Source](ctx, c, name, "seek", map[string]any{"positions": to})
 }
 
-// DeleteSource deletes a source with its positions. What was counted stays.
+// DeleteSource deletes a source with its positions. The counts stay.
 func (c *Client) DeleteSource(ctx context.Context, name string) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: sourcePath(name), once: true}, nil)
 }

@@ -10,10 +10,10 @@ import (
 
 // PostResult is the result of a write of one post.
 type PostResult struct {
-	// Changed is false if the post was there already, or was not there to remove, and for a
-	// repeat of the request.
+	// Changed is false for a repeat of the request, for an added post that was already there,
+	// and for a removed post that was not there.
 	Changed bool  `json:"changed"`
-	Posts   int64 `json:"posts"` // of the author, afterwards
+	Posts   int64 `json:"posts"` // number of posts of the author after the write
 	Written
 }
 
@@ -31,8 +31,8 @@ func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions
 type Post struct {
 	ID     ID               `json:"id"`
 	Author ID               `json:"author"`
-	Counts map[string]int64 `json:"counts,omitempty"` // if the query names a keyspace
-	Member map[string]bool  `json:"member,omitempty"` // if the query names columns, by column
+	Counts map[string]int64 `json:"counts,omitempty"` // set if the query names a keyspace
+	Member map[string]bool  `json:"member,omitempty"` // by column; set if the query names columns
 }
 
 // PostPage is a page of posts, newest first.
@@ -47,11 +47,11 @@ type PostPage struct {
 type PostQuery struct {
 	Limit  int    // 0 lets the server choose
 	Cursor string // the previous page's; "" for the first page
-	// Group and Counts are for a timeline: the followees of this group only, and the keyspace of
-	// the posts' counts; "" for neither.
+	// Group and Counts are for a timeline. Group limits it to the followees of that group; ""
+	// means all. Counts names the keyspace of the posts' counts; "" means no counts.
 	Group, Counts string
-	// Member names columns for whose sets of members the answer reports whether the user is in
-	// them. They belong to the keyspace of Counts, or else to posts.
+	// Member names columns. For each, the answer reports whether the user is in the set of
+	// members. The columns belong to the keyspace Counts or, if Counts is "", to posts.
 	Member []string
 }
 
@@ -104,7 +104,8 @@ func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o Read
 	return member[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
 }
 
-// PutFolloweeGroup makes a group of some of a user's followees, in place of one of that name.
+// PutFolloweeGroup makes a group of some of a user's followees, or replaces the group of that
+// name.
 func (c *Client) PutFolloweeGroup(ctx context.Context, user ID, name string, followees []ID, o WriteOptions) (GroupResult, error) {
 	return writeAt[GroupResult](ctx, c, http.MethodPut, followeeGroupPath(user, name), followeesOf(followees), o)
 }

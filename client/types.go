@@ -14,8 +14,8 @@ import (
 // not survive every JSON reader; an integer is read too.
 type ID uint64
 
-// ErrBadID is returned for a text that is not an unsigned 64-bit integer in
-// decimal digits, without a sign and leading zeros.
+// ErrBadID is returned for a text that is not an unsigned 64-bit integer in decimal digits,
+// without a sign or leading zeros.
 var ErrBadID = errors.New("not an unsigned 64-bit integer")
 
 // ParseID parses an id's decimal form. Each id has one form: the server refuses 007 too.
@@ -67,8 +67,8 @@ type Count struct {
 	Value  int64
 }
 
-// Counts are a row's columns in the server's order. Its JSON form is an
-// object of column to integer.
+// Counts are a row's columns in the server's order. The JSON form is an object that maps each
+// column to an integer.
 type Counts []Count
 
 // Get returns a column's value and whether the column is there.
@@ -115,9 +115,9 @@ func appendText(dst []byte, text string) []byte {
 
 var errBadCounts = errors.New("counts are not an object of column to 64-bit integer")
 
-// UnmarshalJSON keeps the order of the columns. Pages hold rows by the ten thousand, so it
-// parses this one shape by hand: names without escapes (a column's name has none), integers
-// without fraction or exponent.
+// UnmarshalJSON keeps the order of the columns. A page holds up to ten thousand rows, so
+// UnmarshalJSON parses this one shape by hand. It accepts names without escapes, as column names
+// have none, and integers without fraction or exponent.
 func (c *Counts) UnmarshalJSON(text []byte) error {
 	rest, ok := cutByte(text, '{')
 	if !ok {

@@ -16,8 +16,8 @@ const (
 
 // Written holds what the answer to every write contains.
 type Written struct {
-	Duplicate bool   `json:"duplicate"` // it had been applied before; the other fields are current
-	Token     string `json:"token"`     // a read that brings it sees the write
+	Duplicate bool   `json:"duplicate"` // the write was applied before; the other fields are current
+	Token     string `json:"token"`     // a read that sends this token sees the write
 }
 
 // UserCounts are the counters of a user. A user that was never written has zeros.
@@ -39,13 +39,13 @@ func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts
 	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
 }
 
-// IncrUnread is IncrMany for the one-to-one numbers of users. The IDs of ops and results are
-// those of users.
+// IncrUnread is IncrMany for the one-to-one numbers of users. The ID of each op and result is
+// the id of a user.
 func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, "/v1/unread/incr", appendOps(nil, "user", "add", ops, !o.Quiet), o)
 }
 
-// ResetUnread clears columns of a user, whatever is in them.
+// ResetUnread sets columns of a user to zero, whatever their counts are.
 func (c *Client) ResetUnread(ctx context.Context, user ID, columns []string, o WriteOptions) (ResetResult, error) {
 	return c.resetUnread(ctx, user, map[string][]string{"columns": columns}, o)
 }
@@ -64,9 +64,9 @@ func (c *Client) resetUnread(ctx context.Context, user ID, body any, o WriteOpti
 type Poll struct {
 	User    ID               `json:"user"`
 	Unread  Counts           `json:"unread"`
-	Notices map[string]int64 `json:"notices"` // unread ones, by channel
-	Dots    map[string]bool  `json:"dots"`    // whether each is shown
-	Feed    int64            `json:"feed"`    // unread posts
+	Notices map[string]int64 `json:"notices"` // number of unread notices, by channel
+	Dots    map[string]bool  `json:"dots"`    // whether the user sees each dot
+	Feed    int64            `json:"feed"`    // number of unread posts
 }
 
 // Poll reads everything that a user polls for, of these channels and dots.

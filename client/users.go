@@ -89,8 +89,8 @@ func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) 
 // succeeds, and people change users.
 const changeUserTriesMax = 16
 
-// UserRights are the grants and limits of a user, nil for none. Without grants they stand for
-// no user.
+// UserRights are the grants and limits of a user. Limits is nil for no limits. UserRights
+// without grants mean that the user does not exist.
 type UserRights struct {
 	Grants []Grant     `json:"grants"`
 	Limits *UserLimits `json:"limits,omitempty"`
@@ -102,7 +102,7 @@ type UserChange struct {
 	Was *UserRights `json:"was,omitempty"`
 }
 
-// putUser stores a user; if was is not nil, only while the user has those rights.
+// putUser stores a user; if was is not nil, only while the rights of the user equal was.
 func (a Admin) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
 	request := UserChange{rights, was}
 	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
@@ -142,19 +142,19 @@ type AuditEvent struct {
 	From       string    `json:"from"`            // address of the caller
 	What       string    `json:"what"`            // name of the call or command
 	Target     string    `json:"target,omitempty"`
-	Outcome    string    `json:"outcome"`              // ok, an error's code, or why it was refused
-	Status     int       `json:"status,omitempty"`     // of HTTP
-	Served     bool      `json:"served,omitempty"`     // --auth permissive served what enforce would have refused
-	Suppressed uint64    `json:"suppressed,omitempty"` // earlier refusals of this outcome that have no line
+	Outcome    string    `json:"outcome"`              // ok, the code of an error, or the reason for the refusal
+	Status     int       `json:"status,omitempty"`     // HTTP status
+	Served     bool      `json:"served,omitempty"`     // --auth permissive allowed a call that enforce would have refused
+	Suppressed uint64    `json:"suppressed,omitempty"` // number of earlier refusals with this outcome that were not logged
 }
 
-// Audit returns the last lines of the audit log of the server in use, at most limit of them.
+// Audit returns the last lines of the audit log of the server in use, at most limit lines.
 func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
 	return member[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
 }
 
-// bearer adds a token to each request, redirects included, because a node redirects to others of
-// its cluster.
+// bearer adds a token to each request, redirects included, because a node redirects to other
+// nodes of its cluster.
 type bearer struct {
 	next  http.RoundTripper
 	token string

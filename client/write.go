@@ -26,15 +26,16 @@ func Floor(n int64) *int64 { return &n }
 // Delta returns the delta of a column for Incr.
 func Delta(column string, n int64) Count { return Count{Column: column, Value: n} }
 
-// OpResult is the result of one op: the row right after it, or why it alone was refused.
+// OpResult is the result of one op: the row right after the op, or the reason for which only
+// this op was refused.
 type OpResult struct {
 	ID     ID     `json:"id"`
 	Counts Counts `json:"counts,omitempty"`
-	// Added holds the deltas as applied of those columns whose delta a floor cut short. A
-	// repeat has none.
+	// Added holds the deltas that were applied to columns where a floor cut the requested delta
+	// short. The answer to a repeat has none.
 	Added          Counts   `json:"added,omitempty"`
 	Error          *OpError `json:"error,omitempty"`
-	*MemberOutcome          // of an op with a member, which has no Counts; otherwise nil
+	*MemberOutcome          // only for an op with a member, which has no Counts; otherwise nil
 }
 
 // OpError is the reason why one op of a request was refused.
@@ -46,10 +47,10 @@ type OpError struct {
 
 // WriteResult is the answer of a write.
 type WriteResult struct {
-	Results []OpResult `json:"results,omitempty"` // in the order of the ops; none if not requested
-	Applied int        `json:"applied,omitempty"` // ops certainly applied, when results were not asked for
-	Failed  int        `json:"failed,omitempty"`  // ops refused
-	Refused []OpResult `json:"errors,omitempty"`  // the refused ones, if results were not requested
+	Results []OpResult `json:"results,omitempty"` // in the order of the ops; empty if not requested
+	Applied int        `json:"applied,omitempty"` // number of ops certainly applied, if results were not requested
+	Failed  int        `json:"failed,omitempty"`  // number of refused ops
+	Refused []OpResult `json:"errors,omitempty"`  // the refused ops, if results were not requested
 	// Unknown holds, for a repeat, the ids of ops that the first try either applied or
 	// refused; the server no longer knows which. They belong to a shard that refused some
 	// ops. Another repeat does not resolve them.
@@ -61,10 +62,10 @@ type WriteResult struct {
 // so that it is retried and counts once.
 type WriteOptions struct {
 	Quiet bool // the answer only counts the ops
-	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Give one if the caller
-	// itself may repeat the same write, for example after a crash. The same key with other
-	// ops is refused. After the server's --key-horizon, 10 minutes by default, the server
-	// refuses a key of NewKey and takes any other key for a new one.
+	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Set it if the caller itself may
+	// repeat the same write, for example after a crash. The same key with other ops is refused.
+	// After the server's --key-horizon, 10 minutes by default, the server refuses a key of
+	// NewKey and takes any other key for a new one.
 	Key string
 	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer
 	// in the API. Numbers may be in flight in any order if none is 64 or more below the
@@ -90,7 +91,7 @@ const keyHeader = "idempotency-key"
 // errBadOnce is returned before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq from 1, and Unkeyed")
 
-// header returns the headers by which a server recognises a repeat.
+// header returns the headers by which a server recognizes a repeat.
 func (o WriteOptions) header() (http.Header, error) {
 	keyed, produced := o.Key != "", o.Producer != "" || o.Seq != 0
 	switch {
@@ -144,10 +145,10 @@ func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o Writ
 
 // KeyspaceOp is one op of Ops.
 type KeyspaceOp struct {
-	Keyspace string `json:"keyspace"` // "unread" for unread numbers, whose users IDs are
+	Keyspace string `json:"keyspace"` // "unread" for unread numbers, where ID is the id of a user
 	ID       ID     `json:"id"`
-	Add      Counts `json:"add,omitempty"` // this or Set
-	Set      Counts `json:"set,omitempty"` // of counters only
+	Add      Counts `json:"add,omitempty"` // either Add or Set is present
+	Set      Counts `json:"set,omitempty"` // for counters only
 	Floor    *int64 `json:"floor,omitempty"`
 	// Member, if not nil, joins the set of a column, or leaves it, in place of Add and Set.
 	Member *KeyspaceMember `json:"-"`
@@ -185,7 +186,7 @@ func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
 
 const unreadKeyspace = "unread"
 
-// UnmarshalJSON reads a result of a row, or of a user, whose ID that is then.
+// UnmarshalJSON reads the result of a row or of a user. For a user, ID is the id of the user.
 func (r *OpResult) UnmarshalJSON(text []byte) error {
 	type plain OpResult
 	var read struct {
@@ -242,13 +243,13 @@ func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOpti
 	return writeAt[WrittenRow](ctx, c, http.MethodDelete, rowPath(keyspace, id), nil, o)
 }
 
-// AppendOps appends the JSON body of a write to dst: each op's cells under
-// verb, "add" or "set". Without results the answer only counts the ops.
+// AppendOps appends the JSON body of a write to dst: verb, "add" or "set", is the field for the
+// cells of each op. Without results the answer only counts the ops.
 func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 	return appendOps(dst, "id", verb, ops, results)
 }
 
-// appendOps is AppendOps for ops whose IDs have a name.
+// appendOps is AppendOps with id as the name of the id's field.
 func appendOps(dst []byte, id, verb string, ops []Op, results bool) []byte {
 	dst = append(dst, '{')
 	if !results {

@@ -12,8 +12,8 @@ const (
 	writerInFlightDefault   = 4
 	writerBatchOpsDefault   = 1000
 	writerWaitingOpsDefault = 100_000
-	// writerRetryForMax keeps a batch's last try within the life of its
-	// producer's name.
+	// writerRetryForMax bounds the retries of a batch, so that servers still know its producer
+	// at the last try.
 	writerRetryForMax = time.Hour
 )
 
@@ -23,17 +23,17 @@ var (
 	ErrFull = errors.New("the writer is full")
 	// ErrClosed is returned by a Writer that was closed.
 	ErrClosed = errors.New("the writer is closed")
-	// ErrBadDelta is returned by Add for deltas that are no increment of a row: no delta, or
-	// two of one column.
+	// ErrBadDelta is returned by Add if there is no delta, or if two deltas have the same
+	// column.
 	ErrBadDelta = errors.New("not one delta for each of some columns")
 )
 
 // WriterConfig configures a Writer. Zero fields have defaults.
 type WriterConfig struct {
-	InFlight      int           // requests at a time, at most InFlightMax; default 4
+	InFlight      int           // concurrent requests, at most InFlightMax; default 4
 	BatchOps      int           // rows of one request, at most WriteOpsMax; default 1,000
-	WaitingOpsMax int           // rows in the queue, without those in flight; default 100,000
-	FailWhenFull  bool          // Add returns ErrFull where it would wait
+	WaitingOpsMax int           // rows in the queue, not counting those in flight; default 100,000
+	FailWhenFull  bool          // Add returns ErrFull instead of waiting
 	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
 	// OnFailure, if not nil, is called for each row whose sum was not counted, or may not have
 	// been. The goroutines that send call it; it must not call the Writer.
@@ -68,15 +68,15 @@ type Writer struct {
 	mu struct {
 		sync.Mutex                     // not held while a request is made or OnFailure runs
 		work       sync.Cond           // a batch waits, the window moved, or closed was set
-		room       chan struct{}       // closed and replaced when a batch has left the queue
+		room       chan struct{}       // closed and replaced when a batch leaves the queue
 		queue      []*batch            // oldest first
-		filling    map[string]*batch   // by keyspace: the newest in queue
-		waiting    map[rowAt]*batch    // where in queue a row's newest op is
-		rows       int                 // ops in queue
-		unsettled  map[*batch]struct{} // in queue or in flight
+		filling    map[string]*batch   // the newest batch in queue, by keyspace
+		waiting    map[rowAt]*batch    // the batch in queue that has the newest op of a row
+		rows       int                 // number of ops in queue
+		unsettled  map[*batch]struct{} // the batches in queue or in flight
 		flying     []*batch            // in flight
-		session    *session            // of the next batch
-		failed     error               // the first since the last Flush
+		session    *session            // session that numbers the next batch
+		failed     error               // first failure since the last Flush
 		closed     bool
 	}
 }
@@ -90,7 +90,7 @@ type rowAt struct {
 // batch is one request.
 type batch struct {
 	keyspace string
-	sums     Sums          // guarded by the writer's lock while in its queue
+	sums     Sums          // guarded by the writer's lock while the batch is queued
 	settled  chan struct{} // closed when every op was counted or has failed
 	session  *session      // set, like seq, when the batch leaves the queue
 	seq      uint64
@@ -172,7 +172,8 @@ func checkDeltas(deltas Counts) error {
 	return nil
 }
 
-// queueDeltas queues deltas if they fit. If not, room is closed when another try may succeed.
+// queueDeltas queues deltas if they fit. If they do not fit, room is closed when the caller may
+// try again.
 func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +201,7 @@ func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan
 }
 
 // Flush waits until every earlier Add is counted or has failed, or ctx ends. It returns the
-// first failure since the previous Flush; OnFailure is called for all.
+// first failure since the previous Flush; OnFailure is called for every failure.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	batches := make([]*batch, 0, len(w.mu.unsettled))

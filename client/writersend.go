@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// run sends batches until the writer is closed and the queue is empty.
+// run sends batches until the writer is closed and its queue is empty.
 func (w *Writer) run(ctx context.Context) {
 	for b := w.next(); b != nil; b = w.next() {
 		w.send(ctx, b)
@@ -63,7 +63,7 @@ func (w *Writer) settle(b *batch) {
 	b.session.settle(b.seq)
 	delete(w.mu.unsettled, b)
 	w.mu.flying = slices.DeleteFunc(w.mu.flying, func(f *batch) bool { return f == b })
-	w.mu.work.Broadcast() // the window may have moved for all that wait
+	w.mu.work.Broadcast() // all waiting goroutines, because the window may have moved
 	w.mu.Unlock()
 	close(b.settled)
 }
@@ -115,8 +115,8 @@ func (w *Writer) sendOnce(ctx context.Context, b *batch, ops []Op) (WriteResult,
 	return w.client.write(ctx, retry, keyspacePath(b.keyspace)+"/incr", body, o)
 }
 
-// renew starts a new session unless old was replaced already. The name of old must not be
-// used again.
+// renew starts a new session unless another goroutine has replaced old already. No later batch
+// may use the name of old.
 func (w *Writer) renew(old *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,8 +136,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the single ops that the server refused, and the ops that an unanswered try
-// may have applied or refused.
+// failRefused reports the ops that the server refused one by one. It also reports the ops that
+// an unanswered try may have applied or refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {
