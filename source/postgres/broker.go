@@ -126,6 +126,9 @@ func (b *Broker) queryLocked(ctx context.Context, sql string) ([][][]byte, error
 		_ = b.closeLocked() // err says more
 		return nil, err
 	}
+	if len(results) == 0 {
+		return nil, errors.New("the server answers without a result")
+	}
 	return results[len(results)-1].Rows, nil
 }
 

@@ -20,6 +20,7 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 type decoder struct {
 	prefix    string // of the messages; empty: changes of tables
 	relations map[uint32]relation
+	compares  bool // passes messages outside of transactions; see message
 
 	inside bool // a transaction
 	commit uint64
@@ -132,26 +133,29 @@ func (d *decoder) relation(f *fields) {
 	d.relations[id] = r
 }
 
-// message decodes a message of pg_logical_emit_message. One outside of transactions has its
-// own place in the log, before those that commit later.
+// message decodes a message of pg_logical_emit_message. One that is outside of transactions has no position:
+// PostgreSQL tells where its record ends, but a stream from anywhere behind the record's start does not have it.
+// So it stalls the source before it is passed. A stream from the record's end has all that comes later.
 func (d *decoder) message(f *fields) (item, error) {
 	transactional := f.u8() == 1
 	lsn := f.u64()
 	prefix := f.text()
 	content := f.take(int(f.u32()))
-	p := source.Position{Hi: lsn}
-	next := source.Position{Hi: lsn + 1}
-	at := time.Time{}
-	var xid []byte
+	var p source.Position
 	if transactional {
 		p = d.position()
-		next = source.Position{Hi: p.Hi, Lo: p.Lo + 1}
-		at, xid = d.time, d.xid
 	}
-	if d.prefix == "" || prefix != d.prefix || f.bad {
+	switch end := (source.Position{Hi: lsn}); {
+	case d.prefix == "" || prefix != d.prefix || f.bad:
 		return item{}, nil
+	case !transactional && d.compares:
+		return item{next: end}, nil
+	case !transactional:
+		return item{}, source.Lost(end, "a message of prefix %s, which ends at position %s, was written outside of a transaction, and so cannot be counted exactly once: "+
+			"write messages with pg_logical_emit_message(true, ...), and this one again", prefix, end)
 	}
-	return item{source.Message{Position: p, Value: bytes.Clone(content), Time: at, Key: xid}, true, next}, nil
+	next := source.Position{Hi: p.Hi, Lo: p.Lo + 1}
+	return item{source.Message{Position: p, Value: bytes.Clone(content), Time: d.time, Key: d.xid}, true, next}, nil
 }
 
 // change decodes a change of a table into an envelope of Debezium.

@@ -56,14 +56,14 @@ type reader struct {
 
 // Read returns a reader. It stalls if the slot has passed from.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
-	r, err := b.read(ctx, from, found, func() {})
+	r, err := b.read(ctx, from, found, false, func() {})
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-func (b *Broker) read(ctx context.Context, from source.Position, found source.Mark, heard func()) (*reader, error) {
+func (b *Broker) read(ctx context.Context, from source.Position, found source.Mark, compares bool, heard func()) (*reader, error) {
 	conn, err := pgconn.ConnectConfig(ctx, b.conn)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 	life, cancel := context.WithCancel(context.Background())
 	r := &reader{
 		conn:   conn,
-		dec:    decoder{prefix: b.cfg.Prefix, relations: map[uint32]relation{}},
+		dec:    decoder{prefix: b.cfg.Prefix, relations: map[uint32]relation{}, compares: compares},
 		items:  make(chan item, pendingMax),
 		holds:  source.NewBuffered(),
 		ended:  make(chan struct{}),
@@ -117,7 +117,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 	if !again.Whole {
 		from = confirmed
 	}
-	r, err := b.read(ctx, from, source.Mark{}, progress)
+	r, err := b.read(ctx, from, source.Mark{}, true, progress)
 	if err != nil {
 		return again, err
 	}
