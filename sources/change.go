@@ -109,10 +109,12 @@ type held struct {
 func (s *Sources) release(ctx context.Context, of *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	n, err := s.cfg.Node()
+	var err error
 	for tries := 0; err == nil && tries < changesMax; tries++ {
-		now, gone := n.Source(of.Name)
+		n, now, gone := s.find(ctx, of.Name) // a change whose answer was lost may not be known here yet
 		switch {
+		case n == nil:
+			return gone
 		case gone != nil || now.Number != of.Number || !now.Changing:
 			return nil
 		case !unbegun(now):
