@@ -36,9 +36,9 @@ type Config struct {
 	// Listener listens on ClusterAddr. If it is nil, Open listens there. Close closes it; if Open fails,
 	// the caller must close it.
 	Listener   net.Listener
-	HTTPAddr   string // this and GossipAddr are stored in the catalog: for Status, admin calls and cluster
+	HTTPAddr   string // this and GossipAddr are stored in the catalog: for Status, admin calls and package cluster
 	GossipAddr string
-	Insecure   bool // only reported: other machines reach a port that is open to anybody
+	Insecure   bool // only reported: whether other machines can reach a port that is open to anybody
 	// CertProblems returns problems of this node's certificates for operators; nil for a node without
 	// certificates.
 	CertProblems func() []string

@@ -120,7 +120,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 // endDropped refuses the requests that wait for a dropped group, and closes this node's replica.
 func (n *Node) endDropped(g *shardReplica) {
 	g.forward.Close()
-	n.registry.changing.Lock() // a goroutine that opens it again has done so, or finds the group dropped
+	n.registry.changing.Lock() // a goroutine that opens the replica again has finished, or will find the group dropped
 	r := g.replica.Load()
 	n.registry.changing.Unlock()
 	if r == nil {

@@ -145,7 +145,7 @@ func (n *Node) start() error {
 	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // by the catalog's snapshot on disk
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // as of the catalog's snapshot on disk
 		return err
 	}
 	if err := n.registerCluster(); err != nil {

@@ -26,7 +26,7 @@ type pagePart struct {
 	here *localReplica // of feeds and posts: this node's replica, which answers instead of rows
 
 	// Only for posts.
-	outboxes *spill.Bodies // of here
+	outboxes *spill.Bodies // the outboxes of here
 	disk     bool          // an outbox could not be read, or moved: fetch reads the whole part
 
 	after members.Entry // of readRows: the last entry of the page before, with the key in this shard

@@ -148,7 +148,7 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView,
 // readShards reads each shard's part from memory if this node's replica may answer. It reads the
 // other parts concurrently, from disk or other nodes. It is the only fan-out of reads.
 func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
-	var rest *waitingParts // nil, so that no memory is allocated, while memory has all parts
+	var rest *waitingParts // nil while memory has all parts, so that nothing is allocated
 	for s, g := range groups {
 		if len(pg.byShard[s].keys) == 0 {
 			continue

@@ -42,7 +42,7 @@ func (n *Node) reconcile() {
 	view := n.catalog.View()
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
-	tellCatalog := true // until the catalog does not answer: the other groups must not wait for it
+	tellCatalog := true // false once the catalog does not answer, so that the other groups do not wait
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if r == nil {

@@ -44,7 +44,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// stateOf returns NodeStatus.State: this node's view of a node, or else the catalog's.
+// stateOf returns NodeStatus.State: this node's own view of a node, or the catalog's if this node
+// has none.
 func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
 	case self && (n.draining.Load() || n.membership.HandingOver.Load()):

@@ -61,8 +61,8 @@ func (n *Node) serveDiskFull(context.Context, rpc.None) (bool, error) {
 	return n.headroom.DiskFull.Load(), nil
 }
 
-// tooFewDisks reports whether some voter's disk is known to be full, and fewer than a majority of
-// the voters' disks are known to have space. full holds the answers by node key.
+// tooFewDisks reports whether some voter's disk is known to be full, and no majority of the voters'
+// disks is known to have space. full holds the answers by node key.
 func tooFewDisks(voters []raft.ServerID, full map[string]bool) bool {
 	without, with := 0, 0
 	for _, id := range voters {

@@ -43,7 +43,7 @@ type part struct {
 	settled  bool              // no further try follows
 	unknown  bool              // a try may have been proposed, and this node did not learn its outcome
 	err      error             // of the last try
-	from     int               // the next overflow of the entry for Proposal.Overflow
+	from     int               // the place in the entry's overflows; see Proposal.Overflow
 }
 
 // slot returns the index of an op's shard among the write's groups, and the op's key there. r is the
@@ -203,7 +203,8 @@ func (ps *parts) cancel() {
 
 // ask proposes only the part for the shard that judges the key: whether the key was used for
 // another body. The key alone chooses that shard, because a different body may have its ops on
-// entirely different shards. The other parts follow once the judging shard has accepted the key.
+// entirely different shards. The write proposes its other parts once the judging shard has accepted
+// the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)

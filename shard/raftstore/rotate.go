@@ -12,8 +12,8 @@ import (
 // endSectors is kept free in each segment for the batch that ends it.
 const endSectors = 1
 
-// zeroBytes is how much of a new file make writes and syncs at a time. A sync of the log waits for no
-// more than that.
+// zeroBytes is how much of a new file make writes and syncs at a time. So a sync of the log never
+// waits for more than zeroBytes of the new file.
 const zeroBytes = 1 << 20
 
 // sparesMax bounds the files of removed segments that the log keeps for later segments.

@@ -93,7 +93,7 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 // but delays no snapshot.
 //
 // Only two things can still replace the sets: a snapshot from another leader, and the removal of a
-// damaged file. Then the caller gets an error and tries again.
+// damaged file. In both cases openTaken returns an error, and the caller tries again.
 func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err

@@ -42,9 +42,10 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	return errors.Join(all...)
 }
 
-// EndWaits makes a write of the log or of a vote fail soon if it waits for disk or file
-// descriptors, and every later one that would wait. The group then fails with errs.ErrGroupClosed
-// and must be closed. The caller closes the group next; meanwhile it can wait for proposals.
+// EndWaits makes writes of the log and of votes fail instead of waiting for disk or file
+// descriptors. That includes the writes that wait now. The group then fails with
+// errs.ErrGroupClosed and must be closed. The caller closes the group next; meanwhile it can wait
+// for proposals.
 func (g *Replica) EndWaits() { g.ends.Store(true) }
 
 // interrupt ends the reads and writes of snapshots. An interrupted restore fails the group, but

@@ -83,9 +83,9 @@ type Config struct {
 	Timing        Timing           // zero for TimingDefault
 }
 
-// Timing has raft's timeouts. Groups of one voter and of three use the same: a single voter needs
-// none of them (see Replica.campaign), and raft cannot change the lease of a group that gains
-// voters.
+// Timing has raft's timeouts. Groups of one voter and of three use the same timeouts. A single
+// voter needs none of them (see Replica.campaign), but raft cannot change the lease when the group
+// gains voters.
 type Timing struct {
 	Heartbeat time.Duration // a follower campaigns after one to two times this without a leader
 	Election  time.Duration // an election without a result is repeated after this

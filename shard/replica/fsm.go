@@ -24,8 +24,8 @@ type watchedFSM struct {
 	entries *entryWindow
 	members *committedMembers
 	applies *storage.StallGauge
-	// damaged receives the error of a snapshot whose data cannot be read from disk. That stops
-	// nothing: the replica's own snapshot and log have everything, and the node repairs it.
+	// damaged receives the error of a snapshot whose data cannot be read from disk. Such damage
+	// does not stop the replica: its own snapshot and log have everything, and the node repairs it.
 	damaged func(error)
 }
 

@@ -32,7 +32,8 @@ func (g *Replica) watchLeadership() {
 
 // confirm makes this node ready in the term that it leads. Entries of earlier terms may be
 // committed but not applied here, so it waits for a barrier after them. The lock confirming lets
-// the confirm of an earlier term end first, so that it does not overwrite this one's result.
+// the confirm of an earlier term end first, so that the earlier confirm does not overwrite the
+// result of the later one.
 func (g *Replica) confirm() {
 	g.confirming.Lock()
 	defer g.confirming.Unlock()

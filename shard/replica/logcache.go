@@ -80,8 +80,8 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 }
 
 // age removes the entries that were here at its previous call, except a small newest entry. It
-// reschedules itself until nothing else is left. It touches only memory, so a closing log need not
-// wait for it.
+// reschedules itself until only that entry is left. It touches only memory, so a closing log need
+// not wait for it.
 func (c *logCache) age() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -238,9 +238,9 @@ func isIn(list []Member, s raft.Server) bool {
 	return slices.ContainsFunc(list, func(m Member) bool { return m.ID == s.ID })
 }
 
-// dismissStep removes the first surplus member that the others can do without, or takes its vote.
-// Members that do not answer go first. The leader goes last: it first hands over to a member of
-// there.
+// dismissStep removes the first surplus member without which the others keep a majority, or takes
+// its vote. Members that do not answer go first. The leader goes last, after it has handed the
+// group over to a member in there.
 func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, there []Member, up map[raft.ServerID]bool) MemberStep {
 	leads := false
 	for _, silent := range []bool{true, false} {
@@ -262,9 +262,9 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, the
 	return MemberStep{StepHandOver, there[0], "handed over to " + string(there[0].ID)}
 }
 
-// changed waits until a change of members is committed, at most three election timeouts: its
-// caller changes all groups of the node. The change may happen later, so the caller reads the
-// configuration again. raft refuses another change meanwhile.
+// changed waits until a change of members is committed, but at most three election timeouts,
+// because its caller changes all groups of the node in turn. The change may happen later, so the
+// caller reads the configuration again. raft refuses another change meanwhile.
 func (g *Replica) changed(future raft.IndexFuture) error {
 	if err := g.awaitSoon(future); err != nil {
 		return fmt.Errorf("cannot change the members: %w", err)

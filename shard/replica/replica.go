@@ -98,9 +98,9 @@ func (refusedFuture) Response() any  { return nil }
 // Apply proposes an entry. It returns at once unless raft's queue is full; then it waits for
 // space, up to EnqueueTimeoutMax. raft owns the entry from here on: the caller must not change it.
 //
-// The future's Error blocks until the entry is applied here, or its outcome cannot be known:
-// errs.NeverProposed tells which. If the group fails or closes meanwhile, it may block for ever,
-// so wait for Failed as well.
+// The future's Error blocks until the entry is applied here, or returns an error.
+// errs.NeverProposed reports whether that error promises that no log ever has the entry. If the
+// group fails or closes meanwhile, it may block for ever, so wait for Failed as well.
 func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	g.gate.RLock()
 	defer g.gate.RUnlock()

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// evenEvery is how often Apply also moves the shards without ops. A reader that begins anew then reads
-	// little again.
+	// evenEvery is how often Apply also moves the shards without ops. So a reader that begins anew
+	// reads few messages a second time.
 	evenEvery = time.Second
 	// answerMax is how long Apply waits for a shard that the batch has no op for. The shard is then late, so
 	// that a shard without a leader delays its own messages only.
@@ -83,7 +83,8 @@ func (a *applyCall) run(ctx context.Context) error {
 	if a.partition.Identity == "" && !a.strict {
 		return sink.ErrMoved
 	}
-	// A reader from before the pause may still even out shards that no node has raised.
+	// A reader from before the pause may still even out the shards, until a node raises their
+	// epochs.
 	ends := found.Paused && a.reader.epoch >= a.partition.Since()
 	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
 		return sink.ErrMoved
@@ -153,9 +154,10 @@ func (a *applyCall) behind() string {
 	return ""
 }
 
-// meetShards makes sure that the checkpoint of each shard is known and not below the batch. It reads the
-// checkpoints that a lost answer left in doubt, and begins new shards where the batch begins. It finishes
-// before any shard moves. So no other shard has passed a message of this batch that is for a new shard.
+// meetShards makes sure that the checkpoint of each shard is known and not below the batch. It
+// reads the checkpoints that a lost answer left in doubt, and begins new shards where the batch
+// begins. It finishes before any shard moves. So when a new shard begins, no other shard has passed
+// a message of this batch that is for the new shard.
 //
 // A shard that the batch has no op for may stay unknown, as the batch passes none of its messages. A shard
 // that the batch has an op for must begin where the batch begins, or have the checkpoint and mark of another

@@ -179,8 +179,9 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 	return nil
 }
 
-// DeleteSource deletes the source that the caller read. Shards apply no section of it after that. A shard
-// without a leader drops its positions soon after it gets one. A later source of the name begins anew.
+// DeleteSource deletes the source that the caller read. Shards apply no section of it after that. A
+// shard without a leader drops the positions soon after it gets a leader. A later source of the
+// name begins anew.
 func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	_, _, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {

@@ -46,9 +46,9 @@ func (s *Sink) even(ctx context.Context, r *reader, source catalog.Source, parti
 	return low, nil
 }
 
-// Fence raises the epochs of all shards to that of the pause, whatever their positions are. A reader that
-// does not know of the pause yet then applies nothing. Fence also begins the shards without a position, as
-// such a reader could begin them otherwise.
+// Fence raises the epochs of all shards to that of the pause, whatever their positions are. A
+// reader that does not know of the pause yet then applies nothing. Fence also begins the shards
+// without a position, because such a reader could otherwise begin them.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
 	var r reader // as in Settle
 	all, err := s.positions(ctx, &r, source.Number, partition, true)

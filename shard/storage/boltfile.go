@@ -146,8 +146,8 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore. It deletes entries at the front, which a snapshot covers,
 // in many transactions, so that bolt can store new entries between them; a crash then leaves a log
-// that begins earlier. It deletes any other range in one transaction: raft never decided on a
-// half-cut log.
+// that begins earlier. It deletes any other range in one transaction: a crash must not leave such a
+// range partly deleted.
 func (b *boltFile) DeleteRange(first, last uint64) error {
 	begin, err := b.FirstIndex()
 	if err != nil {

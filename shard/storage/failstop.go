@@ -140,11 +140,11 @@ func (f *FailStop) Disarm() {
 	f.mu.armed = false
 }
 
-// raft panics in its own goroutines, where nobody can recover, if it cannot save its term or read
-// a committed entry. The two types below wrap the stores for raft. Once the group has failed, they
+// raft panics in its own goroutines, where nobody can recover, if it cannot save its term or read a
+// committed entry. The two types below wrap the stores for raft. Once the group has failed, they
 // end the calling goroutine instead. Its deferred calls still run: raft refuses the RPC in hand,
-// and a leader stops its replication. raft.Shutdown can still wait for it, and notify decides how
-// the process ends.
+// and a leader stops its replication. raft.Shutdown can still wait for that goroutine, and notify
+// decides how the process ends.
 
 // NewEndingLog wraps the log for raft.
 func NewEndingLog(log raft.LogStore, stop *FailStop) raft.LogStore { return endingLog{log, stop} }

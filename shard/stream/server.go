@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// servedAppendsMax bounds the appends that wait for one replica. A leader has two unanswered,
-	// one of them a heartbeat. Others are from earlier leaders, or were given up.
+	// servedAppendsMax bounds the appends that wait for one replica. A leader has at most two
+	// unanswered appends, one of them a heartbeat. Further appends are from earlier leaders, or
+	// their senders gave them up.
 	servedAppendsMax = 8
 	// answersWait bounds how long the answer to a heartbeat waits for the answers to the
 	// heartbeats of other groups that arrived with it. So a replica whose disk hangs delays no

@@ -20,7 +20,7 @@ import (
 //	append:  0 | id | group | to (8 bytes, little endian) | protocol version | term
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
 //	entry:   index | term | type | seconds (zigzag) | nanoseconds | data | extensions
-//	call:    1 | id | method | microseconds that it has | request, which is the rest
+//	call:    1 | id | method | microseconds until its deadline | request, which is the rest
 //	answer:  id | 1 | success (1) | no pause (1) | opening | term | last index, to an append
 //	         id | 2 | text of the error
 //	         id | 3 | error (rpc.AppendError) | body, which is the rest, to a call

@@ -32,8 +32,8 @@ const (
 	// takes a snapshot. A snapshot writes the rows that stay, so at this rate it costs little.
 	coldSnapshotShare = 8
 	// coldShare is the share (1/8) of one core that moving and packing rows takes while memory is
-	// not tight. That is about 200,000 rows a second to disk, far more than a service creates. It
-	// leaves the processors to reads.
+	// not tight. That is about 200,000 rows a second to disk, far more than a service creates. The
+	// rest of the processors is left to reads.
 	coldShare = 8
 	// relieveTurns is the number of turns in which Relieve would move all idle rows. Each turn
 	// takes the same share of every shard, so that the oldest rows of all shards move first.
