@@ -12,9 +12,9 @@ import (
 type batch struct {
 	ops     []engine.Op
 	cells   []engine.Cell
-	ends    []int      // where each op's cells end, for link: cells may move until all are decoded
-	outbox  []outboxOp // ops on outboxes, which are among ops too
-	members []memberOp // ops on sets, which are among ops too; ascending by op
+	ends    []int      // the end of each op's cells, for link: an append may move cells until all are decoded
+	outbox  []outboxOp // ops on outboxes; each also has an op in ops
+	members []memberOp // ops on sets, ascending by op; each also has an op in ops
 }
 
 func (b *batch) begin() {
@@ -74,7 +74,7 @@ func (b *batch) op(p []byte) ([]byte, error) {
 	return nil, errOp(p, codec.KindCounters)
 }
 
-// onTable returns the kind that a table knows the op by.
+// onTable returns the engine.OpKind of an op.
 func (k OpKind) onTable() engine.OpKind {
 	switch k {
 	case opSet, opPlace:

@@ -97,7 +97,7 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 		number, value = int64(d.Number), d.Fired
 	}
 	if op.void && op.id != (answerID{}) {
-		for _, a := range slices.Backward(b.answers) { // the latest, as a key may have two answers
+		for _, a := range slices.Backward(b.answers) { // newest first: a key may have two answers
 			if a.ID == op.id {
 				value = a.Value
 				break

@@ -21,8 +21,9 @@ const (
 	RefusedFull    Refusal = 1 // CursorsMax channels and dots exist, or RetractedMax retracted notices
 )
 
-// RepeatedRefusal returns the refusal of the first request of a repeated op. value is that of the
-// repeat's row. If the board no longer remembers the refusal, the current notices decide.
+// RepeatedRefusal returns the refusal of the first request of a repeated op. value is the value in
+// the repeat's result row. If the board no longer remembers the refusal, the current notices
+// decide.
 func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
 	switch {
 	case value < 0:
@@ -84,7 +85,7 @@ func (op *BoardOp) appendTo(dst []byte) []byte {
 		body, err = json.Marshal(op.Dot)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("raftfsm: a channel or dot without JSON: %v", err)) // numbers have one
+		panic(fmt.Sprintf("raftfsm: a channel or dot without JSON: %v", err)) // every Channel and Dot has JSON
 	}
 	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
 }

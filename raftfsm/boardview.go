@@ -39,7 +39,7 @@ type Channel struct {
 // Dot is a red dot. A user sees it from a firing until the user clears it.
 type Dot struct {
 	Number   uint8 `json:"number"`    // of its cursors' column, 1 to CursorsMax
-	Fired    int64 `json:"fired"`     // how often
+	Fired    int64 `json:"fired"`     // number of firings
 	NewUsers bool  `json:"new_users"` // users without cursors see it, too
 }
 
@@ -114,7 +114,7 @@ func (d *Dot) digest(name string) uint64 {
 
 func nameDigest(kind, name string, values ...int64) uint64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %s %d", kind, name, values) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%s %s %d", kind, name, values) // a write to a hash never fails
 	return splitmix.Next(h.Sum64())
 }
 
@@ -167,9 +167,9 @@ func (c *Channel) check(name string) error {
 	return nil
 }
 
-// CursorsEnd returns the highest possible cursor of each column: the channel's last
-// notice or the dot's last firing, plus one as in all cursors; 0 for a number without
-// channel or dot. The day has no bound.
+// CursorsEnd returns the highest value that a cursor may have in each column. It is one above the
+// channel's last notice or the dot's last firing. It is 0 for a number without a channel or dot.
+// The column of the day has no bound.
 func (v *BoardView) CursorsEnd() (end [engine.ColumnsMax]int64) {
 	end[CursorDay] = math.MaxInt64
 	for _, c := range v.Channels {

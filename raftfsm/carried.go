@@ -24,7 +24,7 @@ type Carried struct {
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // of part, whose blocks from next on follow; nil for none
+	blocks *cold.Generation // the generation of part; its blocks from next on come next; nil for none
 	next   int
 	ended  bool
 

@@ -15,10 +15,11 @@ import (
 type SectionVisitor struct {
 	Op   func(table Table, key uint64, op *engine.Op) error // counters and unread
 	Feed func(key uint64, op *FeedOp) error
-	// Outbox receives the ops on outboxes of counters, behind all calls of Op. Op has received them
-	// too, as ops that count.
+	// Outbox receives the ops on outboxes of counters, after all calls of Op. Op has received the
+	// change of the count of each such op.
 	Outbox func(key uint64, op *outbox.Op) error
-	// Member receives the pairs that join or leave sets of counters, under the same rule.
+	// Member receives the pairs that join or leave sets of counters, after all calls of Op. Op has
+	// received the change of the count here, too.
 	Member func(p members.Pair) error
 }
 

@@ -29,8 +29,8 @@ type contents interface {
 	load(s *codec.StreamReader, kind byte, p []byte) error
 	// loaded completes a snapshot whose end states these totals.
 	loaded(told codec.Totals) error
-	// adopt follows loaded. It makes the data that load stored on disk those of the replica, in
-	// place of those of earlier contents.
+	// adopt is called after loaded. On disk, it replaces the data of the earlier contents by the
+	// data that load stored.
 	adopt() error
 	// dispose releases data on disk. It is the last call.
 	dispose()

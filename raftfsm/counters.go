@@ -37,8 +37,8 @@ type Tiers struct {
 	Members *members.Group // sets of members, on disk; nil for none
 	// Outboxes is where idle outboxes go.
 	Outboxes spill.Place
-	// Seal selects the rows of a snapshot that are sealed while they are loaded, by a
-	// range of adjacent keys; nil for none.
+	// Seal reports whether the rows of a snapshot with the keys first … last are sealed while they
+	// are loaded. If Seal is nil, no rows are sealed.
 	Seal func(first, last uint64) bool
 }
 

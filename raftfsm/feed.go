@@ -87,9 +87,9 @@ func groupsOf(body []byte) []Group {
 // Bytes implements Machine. While a snapshot is being restored, its contents count too.
 func (f *Feed) Bytes() uint64 { return f.bodies.Bytes() }
 
-// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot
-// includes the feeds on disk. Its encoding in whole bytes takes a quarter more than the
-// bits in memory if ids are in the millions.
+// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot includes
+// the feeds on disk. A snapshot encodes numbers in whole bytes. For ids in the millions, these take
+// a quarter more space than the bits in memory.
 func (f *Feed) SnapshotBytes() uint64 {
 	s := f.bodies.Stats()
 	return (s.Bytes + s.SpilledBytes) * 3 / 2
@@ -157,8 +157,8 @@ func (f *feed) apply(_ int64, r *Result) error {
 	return nil
 }
 
-// change sets now to the feed after an op of the entry of an index, given the feed before it, was.
-// If it refuses the op, it sets now to was.
+// change applies an op of the entry at index to the feed in was, and stores the result in now. If
+// it refuses the op, it copies was to now.
 func (f *feed) change(op *FeedOp, index uint64) (why uint8, refused bool) {
 	f.was, f.wasStamp, f.wasGroups = f.was[:0], 0, nil
 	if body := f.bodies.Get(op.User); body != nil {

@@ -26,7 +26,7 @@ type FeedOp struct {
 	Kind      OpKind
 	User      uint64
 	Followees []Followee
-	Since     uint64 // stamp of the feed before the posts were read, by the rule below; 0 for an op without posts that were just read, such as an unfollow or an op of a restore
+	Since     uint64 // stamp of the feed before the proposer read the posts, see below; 0 if it read none, as for an unfollow or a restore
 	Group     string // of FeedPutGroup and FeedDropGroup
 }
 
@@ -62,13 +62,14 @@ func (op *FeedOp) setsPosts() bool {
 	return (op.Kind == FeedReset || op.Kind == FeedFollow || op.Kind == FeedRead) && len(op.Followees) > 0
 }
 
-// overtaken reports whether rule 4 applies to the op on a feed with a stamp. FeedFollow
-// changes no posts that are there.
+// overtaken reports whether rule 4 applies to the op on a feed with a stamp. It never applies to
+// FeedFollow, which does not change the posts of existing followees.
 func (op *FeedOp) overtaken(stamp uint64) bool {
 	return op.Since > 0 && stamp > op.Since && op.setsPosts() && op.Kind != FeedFollow
 }
 
-// merge returns the followee with the higher posts of the feed's and the op's.
+// merge returns the followee with the higher of two numbers of posts: that of the feed and that of
+// the op.
 func merge(was, named Followee) Followee {
 	named.Posts = max(named.Posts, was.Posts)
 	return named
@@ -117,7 +118,8 @@ func appendFolloweeList(dst []byte, followees []Followee) []byte {
 	return dst
 }
 
-// readFollowees appends followees in that form to dst. It fails r for anything else.
+// readFollowees reads what appendFolloweeList appended, and appends the followees to dst. It fails
+// r for anything else.
 func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 	id := uint64(0)
 	for i := range r.CountTo(2, FolloweesMax) {

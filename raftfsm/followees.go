@@ -31,7 +31,7 @@ const (
 )
 
 // appendFeed appends followees in their form in memory, with a stamp unless it is 0. An empty list
-// takes two bytes, because a body that begins with 0 is a mark, and has no stamp.
+// has no stamp. It takes two bytes, because a body must not begin with 0, as marks do.
 func appendFeed(dst []byte, followees []Followee, stamp uint64) []byte {
 	if len(followees) == 0 {
 		return append(dst, 0x80, 0)

@@ -97,7 +97,7 @@ func decodeGroups(p []byte, followees []Followee) []Group {
 // Columns of an Overflow of a refused op on a feed.
 const (
 	RefusedFollowees   = 0 // the user would have more than FolloweesMax
-	RefusedNotFollowed = 1 // the user does not follow one of the group
+	RefusedNotFollowed = 1 // the user does not follow all users of the group
 	RefusedGroups      = 2 // the user would have more than GroupsMax
 )
 

@@ -10,13 +10,14 @@ import (
 
 // judge applies the ops on outboxes and sets of an entry while the table applies its own ops. The
 // table calls it right before each op. So it judges an op by the table, the outboxes and the sets
-// as all earlier ops left them. If the count of an op overflows, it undoes the op before the next.
+// as all earlier ops left them. The judge undoes an op whose count overflows before it judges the
+// next op.
 type judge struct {
 	*counts
 	now  int64
 	sets *sets // nil for an entry that does not change them
 
-	outboxes, members int // number of those of the batch that were judged
+	outboxes, members int // how many ops of the batch were judged
 
 	undo struct { // of the last op on an outbox that changed one
 		op   int
@@ -88,7 +89,8 @@ func (j *judge) Refused(op int) {
 	}
 }
 
-// applyJudged is apply for an entry that may change outboxes, or sets if touched.
+// applyJudged is apply for an entry that may change outboxes or, if touched is set, sets of
+// members.
 func (c *counts) applyJudged(now int64, touched bool, r *Result) (err error) {
 	j := judge{counts: c, now: now}
 	j.undo.op = -1

@@ -11,7 +11,7 @@ type kindForm struct {
 	kind codec.Kind
 	// fresh returns the state machine before its first entry.
 	fresh func() Machine
-	// clocked means that every entry needs the leader's time, also without a request with an
+	// clocked means that every entry needs the leader's time, even if none of its requests has an
 	// identity.
 	clocked bool
 	// check decodes the ops of a request and calls the visitor with each. It reports whether

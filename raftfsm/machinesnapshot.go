@@ -11,8 +11,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Snapshot captures the state between two entries; raft persists it while it applies
-// further entries. A stuck replica takes none, because raft believes it to be further.
+// Snapshot captures the state between two entries; raft persists it while it applies further
+// entries. A stuck replica takes no snapshot, because raft believes that the replica has applied
+// later entries, too.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err

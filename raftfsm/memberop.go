@@ -22,7 +22,7 @@ const (
 // change.
 type memberOp struct {
 	kind  OpKind
-	op    int // of the batch
+	op    int // its index in the batch's ops
 	pair  members.Pair
 	stamp members.Stamp // of a copy
 	pairs int           // of a purge

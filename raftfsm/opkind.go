@@ -55,22 +55,22 @@ const (
 	opForget OpKind = 27 // deletes the row: a restore
 	opSweep  OpKind = 28
 
-	// Ops on feeds. The row of an op has the number of the user's followees, of an op on a group
-	// that of the group's.
+	// Ops on feeds. The result row of an op has the number of the user's followees. For an op on a
+	// group, it has the number of the group's followees.
 	FeedReset    OpKind = 32 // replaces the user's followees
 	FeedFollow   OpKind = 33 // adds the followees that the user lacks; refused above FolloweesMax
 	FeedUnfollow OpKind = 34 // removes followees
 	FeedRead     OpKind = 35 // sets the posts of the followees that the user has
 	FeedClear    OpKind = 36 // removes the feeds of all users of the shard: a restore
-	// FeedPutGroup makes a group of some of the user's followees, in place of one of that name. It
-	// is refused if the user does not follow one of them, or would have more than GroupsMax groups.
+	// FeedPutGroup creates or replaces a group of some of the user's followees. It is refused if
+	// the user does not follow all of them, or would have more than GroupsMax groups.
 	FeedPutGroup  OpKind = 37
 	FeedDropGroup OpKind = 38
 
-	// Ops on the board. Their row has the number of the channel or dot, and its last notice or how
-	// often the dot was fired. A publish or fire that is repeated soon returns its first result. A
-	// refused op has a Refusal as the column of its engine.Overflow; RepeatedRefusal returns the
-	// refusal of a repeat.
+	// Ops on the board. The result row has the number of the channel or dot. It also has the
+	// channel's last notice or the dot's number of firings. A publish or fire that is repeated soon
+	// returns its first result. A refused op has a Refusal as the column of its engine.Overflow;
+	// RepeatedRefusal returns the refusal of a repeat.
 	BoardPublish    OpKind = 48 // one more notice; makes the channel
 	BoardRetract    OpKind = 49 // retracts the notice Seq
 	BoardFire       OpKind = 50 // makes the dot

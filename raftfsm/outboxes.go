@@ -31,7 +31,8 @@ const (
 
 	// outboxPageBytes is small, as a publish copies a page.
 	outboxPageBytes = 512
-	// outboxSpillBytes is the size of an outbox whose mark takes half as much memory.
+	// outboxSpillBytes is twice the size of a mark. A smaller outbox would free less than half of
+	// its memory.
 	outboxSpillBytes = 26
 )
 
@@ -108,8 +109,9 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return r.Rest, nil
 }
 
-// NewestPosts selects the newest Limit posts of some authors, with ids up to Last. Posts of the
-// first Below authors have ids below Last: the previous page had their posts with the id Last.
+// NewestPosts selects the newest Limit posts of some authors, with ids up to Last. For the first
+// Below authors, it selects only ids below Last, because the previous page has their posts with the
+// id Last.
 type NewestPosts struct {
 	Last  uint64
 	Below int
@@ -154,7 +156,8 @@ type capturedOutboxes struct {
 
 func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
 
-// write writes the sections of outboxes: none if there are none. The body of an author is that of an op.
+// write writes the sections of outboxes, or nothing if there are no outboxes. An outbox has the same form as in
+// an op.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
 	var box outbox.Outbox
 	return writeBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {

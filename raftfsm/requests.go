@@ -66,8 +66,8 @@ func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory
 	return nil
 }
 
-// request decodes one request and judges it. It does not judge a request of another route, so that
-// one leaves nothing in the request memory.
+// request decodes one request and judges it. It does not judge a request of another route, so such a request
+// leaves nothing in the request memory.
 func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held contents, clocked bool) error {
 	b.all = append(b.all, request{})
 	r := &b.all[len(b.all)-1]

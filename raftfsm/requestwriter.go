@@ -108,8 +108,8 @@ func (w *RequestWriter) onTable(kind OpKind, key uint64, op *engine.Op) {
 	}
 }
 
-// floorOf returns the floor of a cell: the higher of its own, which is the previous cell, and
-// the column's.
+// floorOf returns the floor of a cell: the higher of the column's floor and the floor in the
+// previous cell, if there is one.
 func (w *RequestWriter) floorOf(cells []engine.Cell, i int) (floor int64, has bool) {
 	floor, has = w.floors.Of(cells[i].Column)
 	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {

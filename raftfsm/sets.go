@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/engine/members"
 )
 
-// sets holds the sets of members of a shard of counters. The disk has the newest sets. They may be
-// ahead of the counts while a restart replays the log.
+// sets holds the sets of members of a shard of counters. The disk has the newest sets. While a
+// restart replays the log, these may be ahead of the counts.
 //
-// Invariant: at is the state of the sets after the applied entries. The sets on disk are of at, or of
-// a later entry of the same log. In the second case the disk has an outcome for each entry in
+// Invariant: at is the state of the sets after the applied entries. The sets on disk have that state, or the
+// state after a later entry of the same log. If they are later, the disk has an outcome for each entry in
 // between. So an entry has the same effect on the counts, whether the sets or an outcome judge it.
 type sets struct {
 	group *members.Group // nil for a shard without a disk

@@ -44,7 +44,7 @@ func parseSetsState(p []byte) members.State {
 	}
 }
 
-// setsCapture is sets as of a snapshot.
+// setsCapture holds the state of the sets at the moment of a snapshot.
 type setsCapture struct {
 	group      *members.Group
 	generation uint32
@@ -143,9 +143,9 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 	return nil
 }
 
-// adopt makes the loaded sets those of the replica, durably. If the snapshot has no section of sets,
-// the shard had none then. Entries behind the snapshot made the sets on disk. adopt removes these
-// sets, and the entries make them again.
+// adopt makes the loaded sets those of the replica, durably. If the snapshot has no section of
+// sets, the shard had no sets at that moment: later entries made the sets on disk. adopt then
+// removes these sets, and a replay of the entries makes them again.
 func (s *sets) adopt() error {
 	switch load := s.load; {
 	case load != nil:

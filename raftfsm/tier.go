@@ -16,8 +16,8 @@ const freezeSegmentsMax = 16
 // Idle is the list of segments that may leave memory, in ascending order of keys.
 type Idle struct {
 	table  *engine.Table
-	least  uint64   // of the keys in memory
-	firsts []uint64 // of the keys that each owns
+	least  uint64   // lowest key in memory
+	firsts []uint64 // first key of each segment
 	due    int
 }
 

@@ -39,7 +39,8 @@ func NewUnread() *Unread {
 // Table returns the counters. Restore replaces the table, so a caller calls Table for each request.
 func (u *Unread) Table() *engine.Table { return u.current.Load().counts }
 
-// Cursors returns the cursors. A caller calls it for each request, too.
+// Cursors returns the cursors. Restore replaces the table, so a caller calls Cursors for each
+// request.
 func (u *Unread) Cursors() *engine.Table { return u.current.Load().cursors }
 
 // TableOf implements Machine.
@@ -74,11 +75,11 @@ type unread struct {
 	set    []engine.Cell
 }
 
-// The kinds of ops on cursors. Set and delete are those of counters, for a restore.
+// The kinds of ops on cursors. A restore also uses the kinds of counters that set and delete.
 const (
 	// CursorRaise moves each cell's cursor to its value, never back.
 	CursorRaise = engine.OpAdd
-	// CursorBegin gives each cell's cursor its value if it has none.
+	// CursorBegin sets each cell's cursor to its value, unless the cursor is set already.
 	CursorBegin = engine.OpTake
 )
 

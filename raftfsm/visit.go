@@ -16,8 +16,9 @@ type SnapshotFacts struct {
 	Index  uint64 // of the last entry that it includes
 	Rows   uint64
 	Digest uint64 // of its contents; a shard with equal contents has the same digest
-	// CursorsSetBack is set by a restore: how many cursors were beyond the board, so that it set
-	// them to the board's end. Rows and Digest are those of the restored shard then.
+	// CursorsSetBack is set by a restore. It is the number of cursors that were beyond the board's
+	// end, and that the restore set back to it. Rows and Digest are then those of the restored
+	// shard.
 	CursorsSetBack uint64
 	// MembersLater means that the sets of members are those of a later entry than Index.
 	MembersLater bool

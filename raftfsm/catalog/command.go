@@ -46,7 +46,7 @@ type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
 	User     User     // after the command of a user; DeleteUser: before it
-	Exists   bool     // Create, PutSource: the name is taken; commands with the version of a source: it has another; AddToken: the number does not follow the last one; PutUser: the user's rights are not Was
+	Exists   bool     // Create, PutSource: the name is taken; commands that name a source's version: the source has another one; AddToken: the number does not follow the last one; PutUser: the user's rights are not Was
 	Missing  bool     // the keyspace, column, node, source, user or token does not exist
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
 	Refused  string   // the reason why the command does not fit the catalog, for people; "" if it fits
@@ -100,9 +100,9 @@ func (c *Command) change() (only change, err error) {
 	return only, nil
 }
 
-// AppendEntry appends the log entry of a command to dst. It refuses a command without
-// exactly one change, because no node could apply it. A command of a later program decodes to one
-// without a change here.
+// AppendEntry appends the log entry of a command to dst. It refuses a command without exactly one
+// change, because no node could apply it. A command of a later program may decode to a command
+// without a change.
 func AppendEntry(dst []byte, command *Command) ([]byte, error) {
 	body, err := json.Marshal(command)
 	if err == nil {

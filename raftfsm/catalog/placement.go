@@ -8,8 +8,8 @@ import (
 // Group is the number of the group that holds the catalog.
 const Group = 0
 
-// ReplicasMax bounds the voters of a group: five outlive any two of them, and
-// each more makes every write wait for more disks.
+// ReplicasMax bounds the voters of a group: a group of five survives the loss of any two. Each
+// further voter makes every write wait for more disks.
 const ReplicasMax = 5
 
 // Placement names the nodes of a group. The group's Raft configuration follows it, one change at a
@@ -34,9 +34,9 @@ type Placement struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// PlaceEntry changes a group's target. It is refused unless the current target is Was,
-// in that order, so that two planners do not undo each other's change. For the
-// catalog's own group, the first one sets Initial too.
+// PlaceEntry changes a group's target. It is refused unless the current target is Was, in that
+// order, so that two planners do not undo each other's change. For the catalog's own group, the
+// first PlaceEntry sets Initial too.
 type PlaceEntry struct {
 	Group  uint32   `json:"group"`
 	Target []string `json:"target"`

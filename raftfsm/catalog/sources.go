@@ -60,8 +60,9 @@ type Partition struct {
 	// Identity names the queue of Start; "" from a seek until a reader has recorded it.
 	Identity string `json:"identity,omitempty"`
 	// Changed is the position from which on messages have their present meaning. An earlier
-	// configuration has counted the messages below it in the queue of the identity ChangedIn, or in
-	// an unknown queue if that is "". Changed is zero if the meaning never changed.
+	// configuration has counted the messages below Changed. It read them from the queue with the
+	// identity ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the
+	// meaning never changed.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
 	// Rejected counts the messages below RejectedTo, and ops of messages, that could not be applied.
@@ -125,8 +126,8 @@ type PutSourceEntry struct {
 	Config  json.RawMessage `json:"config"`
 	Version uint64          `json:"version,omitempty"` // 0 makes a source
 	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new number
-	// Paused makes a source that is paused, and Changing, or leaves one paused as it is. Without it
-	// the source runs.
+	// If Paused is set, a new source is paused and Changing, and a paused source stays as it is. If
+	// Paused is not set, the source runs.
 	Paused bool `json:"paused,omitempty"`
 	// NewMeaning means that messages have another meaning from now on. The source must be paused.
 	// It gets a new number, because a reader that does not know of the change uses the old one.
@@ -154,9 +155,9 @@ type DeleteSourceEntry struct {
 	Version uint64 `json:"version"`
 }
 
-// SeekSourceEntry sets the positions at which partitions of a paused source continue. The sender has
-// fenced all shards in those of the partitions that had begun. Afterwards the source counts as paused
-// by an operator.
+// SeekSourceEntry sets the positions at which partitions of a paused source continue. For each of the
+// partitions that had begun, the sender has fenced all shards. Afterwards the source counts as paused by an
+// operator.
 type SeekSourceEntry struct {
 	Name      string                   `json:"name"`
 	Version   uint64                   `json:"version"`

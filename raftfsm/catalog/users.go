@@ -80,10 +80,10 @@ func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10)
 // 0-9, ".", "_" and "-".
 func ValidUserName(name string) bool { return names.IsLabel(name, UserNameBytesMax) }
 
-// PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay. Was
-// has the rights that the sender has read. If the user has neither these nor already those of the
-// entry, the catalog refuses the entry as Exists or Missing, so that it undoes no other change. A
-// repeated entry changes nothing.
+// PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay. Was has the
+// rights that the sender has read. If the user has neither these rights nor those of the entry, the catalog
+// refuses the entry as Exists or Missing. So the entry never undoes another change. A repeated entry changes
+// nothing.
 type PutUserEntry struct {
 	Name   string      `json:"name"`
 	Grants []Grant     `json:"grants"`

@@ -24,8 +24,8 @@ func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// places has the place of each kind of section in a stream. Places never fall, and only those of
-// severalAt have several sections. It is read only.
+// places has the place of each kind of section in a stream. The places of the sections in a stream
+// never fall. Only the places of severalAt may have several sections. It is read only.
 var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
@@ -96,8 +96,8 @@ func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
 	return h.index, nil
 }
 
-// CarriedHead reads the head of a snapshot. It returns the head that the snapshot has if it carries
-// its cold rows, and how many bytes these add. The head is valid until the next call.
+// CarriedHead reads the head of a snapshot. It returns the head for the form of the snapshot that
+// carries its cold rows, and the bytes that these rows add. The head is valid until the next call.
 func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, err error) {
 	h, payload, err := s.head(state)
 	if err != nil {

@@ -8,7 +8,7 @@ type keyRecord struct {
 	body  [16]byte
 	last  int64   // when the key arrived here or was created, whichever is later
 	met   int64   // of a use that another shard judged: Use.Met, by that shard's log; otherwise 0
-	judge uint32  // that shard's group; otherwise 0
+	judge uint32  // group of the other shard that judged the use; otherwise 0
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }
 
@@ -24,9 +24,8 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil. It ignores a use that this shard judged if its last is
-// before floor.
-// Only the entry that brought the key may change the record.
+// find returns the record of a key, or nil. If this shard judged the use and the record's last is
+// before floor, find returns nil. Only the entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {

@@ -117,7 +117,8 @@ func BySource(s SourceSection) RequestID { return RequestID{kind: bySource, sect
 
 // RestoredPositions are the positions that a restore sets in a group.
 type RestoredPositions struct {
-	// Closed has the group refuse all sections until another write of a restore opens it.
+	// If Closed is set, the group refuses all sections until another write of a restore opens the
+	// group.
 	Closed bool
 	All    []PositionRecord // ascending by key; owned by the RequestID
 }
@@ -146,7 +147,7 @@ type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, the latest last
 	closed  bool
-	digest  uint64   // sum over at and closed; a restored shard may remember other deleted sources
+	digest  uint64   // sum over at and closed, but not deleted: a restored shard may remember other deleted sources
 	numbers []uint64 // sources of at, ascending; replaced whole
 }
 
@@ -310,7 +311,7 @@ func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// readMark reads the mark of a position. It fails r if no mark of it has this form.
+// readMark reads the mark that belongs to the position at. It fails r if the mark is not below at.
 func readMark(r *wire.Reader, at sink.Position) sink.Mark {
 	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
 	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(at)) {
@@ -330,7 +331,8 @@ func (s *SourceSection) appendTo(dst []byte) []byte {
 	return appendMark(appendPosition(appendPosition(dst, prev), s.Next), s.Mark)
 }
 
-// parseSource splits a section of a source into what it does and its request.
+// parseSource parses the identity of a section of a source, and returns the rest: the ops of its
+// request.
 func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 	r := wire.Reader{Rest: p}
 	s := SourceSection{

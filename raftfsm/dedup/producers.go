@@ -14,7 +14,7 @@ type producer struct {
 	refused    uint64 // bit i: number high-i was judged, and all its ops overflowed
 	partly     uint64 // bit i: number high-i was judged, and some but not all of its ops overflowed
 	used       int64
-	next, prev uint32 // slots of the neighbours by last use; of a free slot, next is another or 0
+	next, prev uint32 // slots of the neighbours by last use; in a free slot, next is another free slot or 0
 }
 
 // moveTo makes seq, which is above high, the highest number.

@@ -80,8 +80,8 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. asked is the call and its meaning, which
-// is equal for all spellings of a body. A repeat must have the same.
+// ByKey identifies a request by a key that the client chose. asked is the call and its meaning, which is equal
+// for all spellings of a body. A repeat must have the same asked.
 func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -108,8 +108,8 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns when the key was created, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the identity of a part of a request whose key another shard judges: that of group.
-// If the use is not known yet, SetUse writes it into the section later.
+// JudgedBy returns the identity of a part of a request if another shard judges its key. group is the group of
+// that shard. If the use is not known yet, SetUse writes it into the section later.
 func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 	part := *id
 	part.judge, part.use = group, use
@@ -126,8 +126,8 @@ func (id *RequestID) IsJudged() bool { return id.kind == byKey && id.born == 0 }
 // Key returns the hash of the key, zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
 
-// Shard returns the number of the shard that judges the key, of shards shards. It depends on the key
-// alone.
+// Shard returns the number of the shard that judges the key, if there are so many shards. It
+// depends on the key alone.
 func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }

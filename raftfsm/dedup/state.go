@@ -160,7 +160,7 @@ func (o *Memory) restoreProducers(p []byte) error {
 	return ended(&r)
 }
 
-// ended returns an error if a section was cut, or goes on.
+// ended returns an error if a section was cut short or has further bytes.
 func ended(r *wire.Reader) error {
 	if err := r.End(); err != nil {
 		return fmt.Errorf("%w: memory of requests: %w", codec.ErrSnapshot, err)

@@ -94,7 +94,7 @@ func (c *Change) publish(op *Op, key uint64, body []byte, now int64) Outcome {
 	return Changed
 }
 
-// newest returns the newest of id and of ids, which descend, that is not of the future, or 0.
+// newest returns the highest of id and ids that is not of the future, or 0. ids descend.
 func (l *Limits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 	if l.Keep == 0 {
 		return 0
@@ -118,16 +118,16 @@ func (c *Change) trim(key uint64, l *Limits, cut uint64) {
 			kept = append(kept, id)
 			continue
 		}
-		trimmed = max(trimmed, id, 1) // 0 is none
+		trimmed = max(trimmed, id, 1) // at least 1, because 0 means none
 		c.Digest -= idDigest(key, id)
 	}
 	c.Digest += trimmedDigest(key, trimmed) - trimmedDigest(key, c.now.Trimmed)
 	c.now.IDs, c.now.Trimmed = kept, trimmed
 }
 
-// appendNewest publishes a post that is the newest of its author, if the limits then remove no post.
-// Nearly all posts are so. It copies the body and decodes only the oldest block. For any other post it does nothing
-// and returns false.
+// appendNewest publishes a post that is the newest of its author, if the limits then remove no post. That is
+// true of nearly all posts. appendNewest copies the body and decodes only the oldest block. For any other post
+// it does nothing and returns false.
 func (c *Change) appendNewest(op *Op, key uint64, body []byte, now int64) bool {
 	posts, trimmed, blocks := head(body)
 	if op.ID <= trimmed && trimmed > 0 {

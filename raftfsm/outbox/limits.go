@@ -11,8 +11,8 @@ type Limits struct {
 	// Keep is how long an id is kept, in units of the time in ids; 0 for ids without time. If it
 	// is 0, the fields below are not used.
 	Keep uint64
-	// An id shifted right by Shift is a number of units of UnitMicros microseconds since
-	// Epoch, in units from 1970 on.
+	// An id shifted right by Shift is a time: the number of units since Epoch. A unit has
+	// UnitMicros microseconds. Epoch is the number of units from 1970 on.
 	Shift      uint8
 	UnitMicros uint64
 	Epoch      int64

@@ -30,8 +30,8 @@ type Newest struct {
 // added is an outbox whose newest post was added.
 type added struct {
 	newest Post
-	body   []byte // nil for one on disk until Found
-	mark   []byte // of one on disk
+	body   []byte // nil for an outbox on disk until Found
+	mark   []byte // of an outbox on disk
 }
 
 // Missing is an outbox on disk that Posts needs.

@@ -127,9 +127,9 @@ func (b *Bodies) fetch(ctx context.Context, key uint64, keep bool) ([]byte, erro
 	}
 }
 
-// FetchMark returns the body of a mark of these bodies, also if the body has moved since, as long as
-// the record exists. It returns ErrMoved if the record was removed because the body has moved. In all
-// else it is like Shard.Fetch.
+// FetchMark returns the body of a mark of these bodies, also if the body has moved since, as long as the record
+// exists. It returns ErrMoved if the record was removed because the body has moved. Otherwise it does the same
+// as Shard.Fetch.
 func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte, error) {
 	body, err := b.read(ctx, key, mark, !b.shard.cfg.short())
 	if err != nil && b.shard.Current() != b {
@@ -191,8 +191,8 @@ type marked struct {
 // readsAtOnce bounds the bodies that Apply reads concurrently.
 const readsAtOnce = 16
 
-// LockReturned reads the bodies of keys back into memory and returns with the lock held that
-// Unlock releases. Until then no body moves. On an error the lock is free and nothing
+// LockReturned reads the bodies of keys back into memory, and returns with a lock held. No body
+// moves until the caller releases the lock by Unlock. On an error the lock is free and nothing
 // observable has changed. It reads the disk without the lock. It calls keys several times.
 func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
 	var read []marked

@@ -181,7 +181,7 @@ func (r *round) write() error {
 	if err := r.out.records.Write(records); err != nil {
 		return err
 	}
-	if r.out.closed.Load() { // perhaps before they were written
+	if r.out.closed.Load() { // Dispose may have removed all records before this Write
 		r.out.forget()
 		return nil
 	}

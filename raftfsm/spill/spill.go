@@ -124,9 +124,9 @@ func (s *Shard) Bytes() uint64 {
 	return bytes
 }
 
-// Bodies are the bodies of a shard as one contents has them. Readers call Get, Peek, GetMany
-// and Stats concurrently with the one writer, which applies entries or loads a snapshot, and
-// with the rounds that move bodies.
+// Bodies are the bodies of a shard from one Restore to the next. Readers call Get, Peek, GetMany
+// and Stats concurrently with the one writer, which applies entries or loads a snapshot, and with
+// the rounds that move bodies.
 type Bodies struct {
 	shard *Shard
 	pages *pageTable
@@ -157,7 +157,7 @@ func (b *Bodies) Stats() Stats {
 // writer, and holds the lock of LockReturned or has not shown the bodies.
 func (b *Bodies) Set(key uint64, body []byte) { b.pages.set(key, body) }
 
-// Clear removes all bodies. The caller is as that of Set.
+// Clear removes all bodies. The caller must meet the conditions of Set.
 func (b *Bodies) Clear() {
 	b.pages.clear()
 	if b.out == nil {

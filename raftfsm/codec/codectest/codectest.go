@@ -101,8 +101,8 @@ func Restore(fsm raft.FSM, snapshot []byte) error {
 	return fsm.Restore(io.NopCloser(bytes.NewReader(snapshot)))
 }
 
-// ApplyError applies an entry and returns what it panicked with; anything but an
-// *EntryError goes on panicking.
+// ApplyError applies an entry and returns the *EntryError that Apply panicked with. It does not
+// recover other panics.
 func ApplyError(fsm raft.FSM, entry *raft.Log) (err *codec.EntryError) {
 	defer func() {
 		if r := recover(); r != nil {
