@@ -55,8 +55,8 @@ func nextShift(keys []string, load map[string]int, e edges) (shift, bool) {
 	return shift{last[0], last[1], e[last][0], false}, true
 }
 
-// shortestChain returns the nodes of the shortest chain from a node to one with
-// at least two less, or nil.
+// shortestChain returns the nodes of the shortest chain from a node to a node whose load is at
+// least two lower, or nil.
 func shortestChain(from string, keys []string, load map[string]int, e edges) []string {
 	before := map[string]string{from: from}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
@@ -134,7 +134,7 @@ func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) 
 	return e
 }
 
-// shards returns the groups of the keyspaces for which ok holds.
+// shards returns the groups of keyspaces for which ok returns true.
 func (p *plan) shards(ok func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
 		return p.light[g] || !ok(g)
@@ -211,9 +211,9 @@ func (p *plan) leaveLeaders() {
 	}
 }
 
-// evenLeaders moves leaderships of shards from nodes that lead many to nodes
-// that lead few, no more at a time than groups may move. Groups without a
-// leader will have one soon, so they are waited for.
+// evenLeaders moves leaderships of shards from nodes that lead many to nodes that lead few, at most
+// MovesMax at a time. While the leader of a group sends no report, evenLeaders moves nothing,
+// because the group will have a leader soon.
 func (p *plan) evenLeaders() {
 	for range p.settings.MovesMax {
 		if p.unheard > 0 {
@@ -280,8 +280,8 @@ func (p *plan) mayTransfer(g uint32) bool {
 	return p.settled(g) && p.leaders[g] == p.view.Groups[g].Leader
 }
 
-// byFirst orders keys by the first of the measures that differ, then by
-// themselves.
+// byFirst orders keys by the first measure in which they differ. Keys that differ in no measure are
+// in ascending order.
 func byFirst(measures ...func(string) int) func(a, b string) int {
 	return func(a, b string) int {
 		for _, m := range measures {

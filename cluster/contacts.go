@@ -12,8 +12,8 @@ import "slices"
 type contacts struct {
 	clusters map[string]bool // by id
 	nodes    map[string]bool // by key; at most membersMax
-	// answers holds the members of each answer that arrived while this node dialled. One is
-	// from the address dialled; the others are from nodes that dialled this one.
+	// answers holds the members of each answer that arrived while this node dialled. One of the
+	// answers is from the address dialled; the others are from nodes that dialled this one.
 	answers  [][]Member
 	dialling bool
 }

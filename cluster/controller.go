@@ -37,10 +37,10 @@ type Members interface {
 	Seeds(addrs []string)
 }
 
-// Controller carries out the steps of Plan while its node leads the catalog. On other nodes
-// it only passes the catalog's addresses to gossip, so that a restarted node finds the
-// others. It keeps no state but the time since which nodes are missing, so the Controller of
-// another node can continue where this one stopped.
+// Controller carries out the steps of Plan while its node leads the catalog. On other nodes it only
+// passes the catalog's addresses to gossip, so that a restarted node finds the others. Its only
+// state is since when nodes have been missing, so the Controller of another node can continue where
+// this one stopped.
 //
 // StartController starts its goroutine; Close stops it and waits for it.
 type Controller struct {

@@ -36,8 +36,8 @@ const (
 	lookEvery = 250 * time.Millisecond
 	// waitLogEvery is how often the node logs why it waits.
 	waitLogEvery = 10 * time.Second
-	// rivalFor is how long another node may hold this one's name before this one gives up.
-	// By then gossip has found the old node dead that a wiped node replaces.
+	// rivalFor is how long another node may hold this one's name before this one gives up. If this
+	// node was wiped, gossip has found by then that its predecessor is dead.
 	rivalFor = 20 * time.Second
 )
 

@@ -207,8 +207,8 @@ func (g *Gossip) Member(key string) (Member, bool) {
 	return members[at], true
 }
 
-// Trust lets a node without a cluster join that of any node of a set, in the form of
-// Identity.Promised.
+// Trust lets a node without a cluster join the cluster of any node of a set. The set has the form
+// of Identity.Promised.
 func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
 
 // Changed returns a channel that is closed when Members changes. A caller that waits gets

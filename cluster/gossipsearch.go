@@ -14,17 +14,17 @@ const (
 	// seedsMax bounds the addresses to search: those of --join and those of all nodes of the
 	// catalog.
 	seedsMax = membersMax
-	// triesMax bounds the addresses that one search tries on a node that is alone. triesMin
-	// bounds it on other nodes, because all of them search.
+	// triesMax bounds the addresses that one search tries on a node that is alone. triesMin bounds
+	// the addresses on other nodes, because all of these nodes search.
 	triesMax = 64
 	triesMin = 3
-	// searchLogEvery is how often a node that is alone logs that.
+	// searchLogEvery is how often a node that has found no other node logs this.
 	searchLogEvery = 10 * time.Second
 )
 
-// search looks for members that gossip does not reach: at first all members, and after a
-// network partition those on the other side. memberlist forgets those half a minute after it
-// declared them dead.
+// search looks for members that gossip does not reach: at first all members, and after a network
+// partition those on the other side. memberlist forgets a member half a minute after it declared
+// that member dead.
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// membersMax bounds the members known, the dead among them. A cluster has
-	// tens; more are a mistake or an attack.
+	// membersMax bounds the known members, including dead ones. A cluster has tens of nodes. Over a
+	// thousand members are a mistake or an attack.
 	membersMax = 1024
-	// refusedMax bounds the clusters whose refusal was logged; past it all are
-	// logged once more.
+	// refusedMax bounds the record of clusters whose refusal was logged. A full record is cleared,
+	// so each refusal may be logged once more.
 	refusedMax = 64
 	// refusalLogEvery is how often the refusal of one cluster's nodes is logged.
 	refusalLogEvery = 10 * time.Minute
@@ -99,7 +99,7 @@ func (v *gossipView) peers(alive bool) []Member {
 // alone reports whether no peer is alive.
 func (v *gossipView) alone() bool { return len(v.peers(true)) == 0 }
 
-// trust lets a node without a cluster join that of any of these nodes.
+// trust lets a node without a cluster join the cluster of any of these nodes.
 func (v *gossipView) trust(keys []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -118,7 +118,8 @@ func (v *gossipView) dial() bool {
 	return false
 }
 
-// dialled follows the exchange, and reports whether it has led to another cluster.
+// dialled follows the exchange, and reports whether the exchange has added a cluster that the node
+// may join.
 func (v *gossipView) dialled(addr string, answered bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +182,8 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	if !errors.Is(err, errBare) && !(errors.Is(err, errStranger) && v.mu.contacts.dialling) {
 		v.logRefusalLocked(peer, &m, err)
 	}
-	// A node never loses its cluster, so the entry without one is the older.
+	// A node never loses its cluster, so an entry without a cluster is older than one with a
+	// cluster.
 	if known, ok := v.mu.members[m.Key]; ok && known.ClusterID == "" && m.ClusterID != "" {
 		delete(v.mu.members, m.Key)
 		v.publishLocked()
@@ -189,9 +191,8 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	return m, err
 }
 
-// NotifyMerge implements memberlist.MergeDelegate: an error ends a join in either direction.
-// It returns an error if it refuses all peers; NotifyAlive keeps out the refused ones among
-// others.
+// NotifyMerge implements memberlist.MergeDelegate: an error ends a join in either direction. It
+// returns an error if it refuses all peers. If it refuses only some, NotifyAlive keeps those out.
 func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -246,7 +247,7 @@ func (v *gossipView) refusalLocked(m *Member) error {
 func (v *gossipView) logRefusalLocked(peer *memberlist.Node, m *Member, err error) {
 	of := m.ClusterID + "/" + m.ClusterName
 	if of == "/" {
-		of = peer.Name // it has neither, or cannot be read
+		of = peer.Name // the member has neither, or its data cannot be read
 	}
 	if logged, ok := v.mu.refused[of]; ok && time.Since(logged) < refusalLogEvery {
 		return

@@ -8,9 +8,9 @@ import (
 // ErrNoNodes is returned when no node that is alive can hold replicas.
 var ErrNoNodes = errors.New("no node takes replicas")
 
-// Initial returns the nodes of each shard of a new keyspace, the intended leader first. It
-// makes the loads of all nodes as even as the new shards allow. A dead node gets none if there are
-// Replicas others. It returns ErrNoNodes when no node can hold them.
+// Initial returns the nodes of each shard of a new keyspace, the intended leader first. It makes
+// the loads of all nodes as even as the new shards allow. A dead node gets no replica if there are
+// Replicas other nodes. Initial returns ErrNoNodes if no node can hold replicas.
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
 	if len(p.takers()) < view.Settings.Replicas {

@@ -15,9 +15,9 @@ func (p *plan) mend() {
 	}
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
-			// The catalog's group and the board's are small, and a new node is ready only once
-			// both have taken it in. If the node has the address of a lost one, that comes after
-			// the lost node has left. So these groups ignore MovesMax.
+			// The catalog's group and the board's are small, and a new node is ready only once it is a member
+			// of both. A new node with the address of a lost node becomes a member only after the lost node has
+			// left. So these groups ignore MovesMax.
 			if !p.settled(g) || !p.mayStartMove() && !p.light[g] {
 				continue
 			}
@@ -28,10 +28,10 @@ func (p *plan) mend() {
 	}
 }
 
-// retarget changes the target of a move if the joining node dies, or starts to leave, before it is a voter. The new target names
-// another node that is alive; otherwise the group would wait as long as the node is away. The plan may also have chosen a node
-// that had just died, which gossip detects within seconds. retarget replaces a lost voter of the target too: the group may need
-// the voter that is to go.
+// retarget changes the target of a move if the joining node dies, or starts to leave, before it is a voter. The
+// new target names another node that is alive; otherwise the group would wait as long as the node is away. The
+// plan may also have chosen a node that had just died, which gossip detects within seconds. retarget also
+// replaces a lost voter of the target, because the group may need the voter that the move removes.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
 	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -81,8 +81,8 @@ func (p *plan) staying(g uint32) []string {
 	return slices.DeleteFunc(slices.Clone(p.targets[g]), p.leaves)
 }
 
-// replace returns the target without a node that is leaving: with a substitute, or without
-// one if the rest is enough.
+// replace returns the target without a node that is leaving: with a substitute, or without one if
+// the remaining nodes are enough.
 func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	target := p.targets[g]
 	kept := p.staying(g)

@@ -75,8 +75,8 @@ func Plan(view View) []Step {
 	return p.steps
 }
 
-// mostDead reports whether the living nodes are no majority. Then it is more likely that
-// this node is cut off than that the others are lost.
+// mostDead reports whether the living nodes are no majority. In that case this node is probably cut
+// off, and the other nodes are not lost.
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
@@ -116,8 +116,8 @@ func (p *plan) kept(key string) string {
 	return ""
 }
 
-// Kept returns why Plan never gives up a dead node while the view stays the same; "" if it
-// does so after ReplaceAfter.
+// Kept returns why Plan never gives up a dead node while the view stays the same. It returns "" if
+// Plan gives the node up after ReplaceAfter.
 func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 
 // removeEmpty removes nodes that are leaving and are in no group. It waits for the report of

@@ -182,8 +182,8 @@ func (p *plan) settled(g uint32) bool {
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 
-// sound reports whether a group may get another target although it works with its present
-// one: all of its voters are fresh.
+// sound reports whether all voters of a group are fresh. Then the group may get another target
+// although it works with its present one.
 func (p *plan) sound(g uint32) bool {
 	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
 }

@@ -36,7 +36,7 @@ type Place struct {
 type Transfer struct {
 	Group  uint32 `json:"group"`
 	Name   string `json:"name"`
-	From   string `json:"from"` // if another node leads by then, the step does nothing
+	From   string `json:"from"` // if another node leads when the step is carried out, it does nothing
 	To     string `json:"to"`
 	Reason `json:"reason"`
 }

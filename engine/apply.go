@@ -4,11 +4,11 @@ import "sync/atomic"
 
 // This file is the write path: it finds the row of an op and stores the result.
 
-// Apply applies ops in their order. If width is not 0 it fills rows, width counts an op,
-// with each op's row right after that op, or with what an OpTake took. It appends an
-// Overflow for each refused op to overflows and returns overflows; a refused op changes
-// nothing. Cells must name columns below ColumnsMax, or Apply panics. Apply allocates
-// only for new rows, for overflows, and when it rebuilds a segment after many deletes.
+// Apply applies ops in their order. If width is not 0, it fills rows with width counts for each op:
+// the row right after the op, or the counts that an OpTake took. It appends an Overflow for each
+// refused op to overflows and returns overflows; a refused op changes nothing. Cells must name
+// columns below ColumnsMax, or Apply panics. Apply allocates only for new rows, for overflows, and
+// when it rebuilds a segment after many deletes.
 //
 // Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
 // error and applies nothing.
@@ -55,7 +55,7 @@ func (t *Table) Cuts() []Cut { return t.cuts }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge) []Overflow {
 	at := t.locate(op.ID)
-	at.s.prefetch(at.p) // before Lock, whose locked instruction would wait for a plain load
+	at.s.prefetch(at.p) // before Lock: its locked instruction would wait for a plain load
 	t.mu.Lock()
 	defer t.unlock()
 	if !at.standsIn(t.dir.Load()) {
@@ -241,9 +241,8 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 			t.rows.Add(1)
 		}
 	case slot >= 0:
-		// The row outgrows its segment's words: reshape the segment first. That drops a
-		// row of zeros outside of the cold part, so look the slot up again, also because
-		// the window may have moved.
+		// The row outgrows its segment's words: reshape the segment first. Reshaping may drop a row
+		// of zeros outside of the cold part, and may move the window. So look the slot up again.
 		t.reshapeLocked(i, last/wordColumns+1)
 		slot := -1
 		if s := d.segs[i].Load(); s.covers(id) {

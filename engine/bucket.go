@@ -14,11 +14,10 @@ import (
 //	wide     t4     t5     t6   t7  c4  c5  c6  c7
 type bucket [lineWords]uint64
 
-// matchNarrowGo returns bit i if the i-th tag of a is tag, and bit lineWords+i if the
-// i-th tag of b is tag marked as in its second bucket. Bits above the lowest mean
-// nothing: a tag is in one slot only. It has no branch: the slot is as good as random,
-// and a misprediction would keep the processor from starting on the next row while it
-// waits for this one's memory.
+// matchNarrowGo returns bit i if the i-th tag of a is tag. It returns bit lineWords+i if the i-th
+// tag of b is tag|tagSecond. Bits above the lowest mean nothing: a tag is in one slot only. It has
+// no branch: the slot is as good as random, and a misprediction would keep the processor from
+// starting on the next row while it waits for this one's memory.
 func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
 	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
 }

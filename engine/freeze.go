@@ -45,8 +45,8 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 }
 
 func (s *segment) worthFolding(share int) bool {
-	// A generation may have more than rowsMax rows; it must then be split. A share of all its rows may be
-	// more than a segment ever has in memory.
+	// A generation with more than rowsMax rows must be split. Count at most rowsMax of its rows, because a
+	// segment may never have a share of all of them in memory.
 	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 
@@ -166,8 +166,8 @@ func (t *Table) replaceFrozen(f *frozen, most int) (unneeded []*coldPart, replac
 	}
 	rows := f.s.changed(now, len(made) > 0)
 	if len(made) > 0 {
-		// Over a cold part, deleted rows stay as rows of zeros. But a split may have made a
-		// segment without a cold part for some rows. Once it was empty, it was dropped.
+		// Over a cold part, deleted rows stay as rows of zeros. But a split may have made a segment
+		// without a cold part. That segment was dropped once all of its rows were deleted.
 		for _, id := range now.gone(f.s) {
 			rows = append(rows, slotID{id, noSlot})
 		}

@@ -53,10 +53,10 @@ const SegmentRowsMax = rowsMax
 //
 // A stored tag is never 0; 0 is an empty slot.
 //
-// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results
-// of any two ids are as good as independent, except that their number of equal low bits
-// stays. So without the salt the place of one id does not predict that of another, and no
-// set of ids collides under more than a few salts.
+// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results of any two
+// ids are as good as independent, except that their number of equal low bits stays. So nobody can
+// predict the place of an id from the places of other ids without the salt. No set of ids collides
+// under more than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
@@ -97,8 +97,8 @@ func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
 	g.addend, g.factor = splitmix.Mix(salt)-g.base, splitmix.Mix(salt+mixA)|1
-	// Behind the point, two mixed values of one bucket differ by at least
-	// buckets<<unused. So many low bits can go and the values still differ.
+	// Behind the point, two mixed values of one bucket differ by at least buckets<<unused. So the
+	// values still differ without the low bits below that difference.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
 }

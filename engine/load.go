@@ -26,9 +26,9 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
-// Cut starts a new segment at an id that is above all rows, so that rows from there on
-// share no segment with these. It returns the first id of that segment: a lower one if
-// the last segment is empty.
+// Cut starts a new segment at an id that is above all rows, so that rows from there on share no
+// segment with these. It returns the first id of that segment. If the last segment is empty, this
+// id is below at.
 func (t *Table) Cut(at uint64) (first uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,13 +21,13 @@ const (
 	// must not be negative.
 	OpTake OpKind = 4
 
-	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member
-	// was not in the set. OpLeave removes a member, and subtracts 1 if the member was in the
-	// set. Each has one cell: the column, and the member's 64 bits as its value; Copy has another. Sets are not
-	// part of a Table: package raftfsm gives it an OpAdd in place of these.
+	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not in the set.
+	// OpLeave removes a member, and subtracts 1 if the member was in the set. Each has one cell: the column,
+	// and the member's 64 bits as its value. A Copy has a second cell. A Table has no sets: package raftfsm
+	// passes it an OpAdd in place of these ops.
 	OpJoin  OpKind = 5
 	OpLeave OpKind = 6
-	// OpClearMembers removes all members of the shard of its id, likewise.
+	// OpClearMembers removes all members of the shard of its id. A Table never receives it.
 	OpClearMembers OpKind = 7
 )
 
@@ -69,8 +69,8 @@ func Leave(id uint64, column uint8, member uint64) Op {
 	return Op{ID: id, Kind: OpLeave, Cells: []Cell{{Column: column, Value: int64(member)}}}
 }
 
-// Copy returns an op that adds a member of another set as it was there: with its stamp, and
-// without changing the count. Stamp 0 stands for the time of the log entry.
+// Copy returns an op that adds a member with the stamp that it has in another set. The op does not
+// change the count. Stamp 0 stands for the time of the log entry.
 func Copy(id uint64, column uint8, member uint64, stamp uint64) Op {
 	op := Join(id, column, member)
 	op.Cells = append(op.Cells, Cell{Column: column, Value: int64(stamp)})
@@ -91,8 +91,8 @@ func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
 // OfSets reports whether the op changes sets of members.
 func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
-// HasValue reports whether a cell, floors aside, has a value other than 0. Only such an
-// op can create a row.
+// HasValue reports whether a cell that is not a floor has a value other than 0. Only such an op can
+// create a row.
 func (op *Op) HasValue() bool {
 	if op.OfMember() {
 		return op.Kind == OpJoin

@@ -39,8 +39,8 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 		return
 	}
 	slots := s.occupied()
-	// Growth must be real, or ids that find no room would return here for ever. Dropping
-	// rows of zeros counts as progress too.
+	// Each call must make progress, or the caller would retry for ever with an id that finds no
+	// room. Dropping rows of zeros is progress, too.
 	want := len(slots) + 1
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)

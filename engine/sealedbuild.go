@@ -68,7 +68,7 @@ func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 // mix sorts the rows by bucket and remainder. count must have run before.
 func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
-	for i, n := range x.ends { // becomes where the bucket begins, for now
+	for i, n := range x.ends { // the start of each bucket's rows; the next loop moves it to the end
 		x.ends[i] = end
 		end += n
 	}

@@ -14,7 +14,8 @@ const (
 	wordColumns = 4      // 16-bit counts to a word
 	inOverflow  = 0xFFFF // mark of a count that is in the overflow table
 
-	// segmentBytes is the struct itself, in its allocator class, and its directory entry.
+	// segmentBytes is the size of the struct in its allocator class, plus the size of its directory
+	// entry.
 	segmentBytes = 144 + 16
 )
 
@@ -48,7 +49,7 @@ type segment struct {
 	seq      atomic.Uint32
 	rowWords uint32 // 64-bit words of counts a row; never changes
 	buckets  []bucket
-	more     []uint64 // words()-1 words a slot: the counts from column 4 on
+	more     []uint64 // words()-1 words for each slot: the counts from column 4 on
 	over     atomic.Pointer[overflow]
 
 	// cold is the segment's rows outside of the array, nil for none. It never changes: a

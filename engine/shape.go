@@ -31,11 +31,11 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
 
-// window chooses the base of a narrow window for ids low … high in a segment that owns
-// first … last. It returns false if the segment must be wide. If the window cannot cover
-// the whole range, the last segment gets most of the spare room above, where ids in order
-// go; other segments get half on either side. Both get some below: otherwise each of a
-// run of falling ids would be outside and rebuild the segment.
+// window chooses the base of a narrow window for ids low … high in a segment that owns first …
+// last. It returns false if the segment must be wide. If the window cannot cover the whole range,
+// the last segment gets most of the spare room above, where ids in order go; other segments get
+// half on either side. Both get some spare room below. Otherwise each of a run of falling ids would
+// be outside of the window and cause a rebuild.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Snapshot is a table as it was at one moment, while writes go on. It holds the segments
-// of that moment: the writer copies such a segment, once, before it changes it. Close
-// ends that.
+// Snapshot is a table as it was at one moment, while writes go on. It holds the segments of that
+// moment: the writer copies such a segment, once, before it changes it. After Close the writer
+// makes no such copies.
 type Snapshot struct {
 	table  *Table
 	epoch  uint64

@@ -20,8 +20,8 @@ type Table struct {
 	// coldParts counts the segments with rows on disk. If it is 0, writes skip the search
 	// for rows to bring back. mu guards its changes.
 	coldParts atomic.Int64
-	// coldMax is an upper bound of the ids of all those rows. It never falls. Nearly all
-	// writes have new ids, which are above it.
+	// coldMax is an upper bound of the ids of all rows on disk. It never falls. Nearly all writes
+	// have new ids, which are above it.
 	coldMax atomic.Uint64
 	// writing is held by Apply from before it brings cold rows into memory until it has
 	// used them, and by whoever moves rows out. It is acquired before mu, and held while

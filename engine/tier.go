@@ -30,10 +30,9 @@ type Generation interface {
 	Release()
 }
 
-// coldPart is the rows of a segment that are not in its array, on disk or sealed: the
-// generation's rows with ids first … last, except the ids that the segment has a row of,
-// be it a row of zeros. A coldPart never changes. The segment owns one reference to the
-// generation.
+// coldPart is the rows of a segment that are not in its array, on disk or sealed: the generation's
+// rows with ids first … last. A row in the segment's array, even a row of zeros, hides the row with
+// its id. A coldPart never changes. The segment owns one reference to the generation.
 //
 // first … last is the segment's range when the part was made. The segment may own more
 // ids since a neighbour was dropped; the generation's rows of those ids, if any, are

@@ -83,8 +83,8 @@ func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, 
 	return size, nil
 }
 
-// notFollowed returns the error for a group that names a user who is not followed. It names the first such
-// user, if the user still does not follow that one.
+// notFollowed returns the error for a group that names a user who is not followed. The error names the first of
+// the given followees that the user does not follow now, if there is one.
 func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write) error {
 	argument := &shard.ArgumentError{Field: "followees", Problem: "the user does not follow all of them"}
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)

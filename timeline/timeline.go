@@ -126,7 +126,8 @@ type Query struct {
 	HasAfter bool
 	// Counts is the keyspace of the counters that the page returns for each post; nil for none.
 	Counts *shard.Keyspace
-	// Member has the columns whose sets the page checks for the user, of the keyspace Sets.
+	// Member has columns of the keyspace Sets. For each of them, the page reports whether the user
+	// is in the set of each post.
 	Member []uint8
 	Sets   *shard.Keyspace
 }

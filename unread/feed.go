@@ -147,7 +147,7 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shar
 		return Feed{}, err
 	}
 	if !w.Repeated && upTo == nil {
-		return Feed{}, nil // as it was at that moment
+		return Feed{}, nil // right after the reset, nothing is unread
 	}
 	return n.feedAfter(user, w)
 }
@@ -182,10 +182,10 @@ type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 // writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. raftfsm.FeedOp
 // documents the rule by which seen posts stay seen. The caller sets op.Since if it has read the feed.
 //
-// If another op overtook this one, its followees have the higher counts of both. That hides new posts where
-// an author deleted some meanwhile, so writeFeed then reads and proposes the posts again. The second proposal
-// needs no identity: a repeat of the request would not make it, and it does no more than a request that
-// arrives now.
+// If another op overtook this one, each followee has the higher count of the two ops. That hides new posts of
+// an author who deleted posts meanwhile. So writeFeed then reads and proposes the posts again. The second
+// proposal needs no identity. A repeat of the request would not make it, and its effect is that of a new
+// request.
 func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)

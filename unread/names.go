@@ -9,8 +9,8 @@ import (
 // NameRule is the error for a name that catalog.ValidName refuses.
 const NameRule = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 
-// NameProblem returns the reason why a request must not name this channel or dot behind the names before,
-// or "".
+// NameProblem returns the reason why a request must not have this name of a channel or dot after its earlier
+// names, or "".
 func NameProblem(before []string, name []byte) string {
 	switch {
 	case !catalog.ValidName(name):

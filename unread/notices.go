@@ -72,7 +72,7 @@ func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard
 }
 
 // BeginNotices creates the cursor of a user in a channel at a notice, as if the user had read up to that
-// notice. It does nothing if the user has one.
+// notice. It does nothing if the user has a cursor in the channel.
 func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
 }

@@ -17,18 +17,18 @@ const PollUsersMax = 100
 // megabytes.
 const feedUsersMax = 16
 
-// Poll is one poll and its answer. The caller owns it and may reuse it. The answer has a row for each
-// user; a row has the order of the request.
+// Poll is one poll and its answer. The caller owns it and may reuse it. The answer has a row for each user. The
+// values of a row are in the order of the names in the request.
 type Poll struct {
 	Users    []uint64
 	Channels []string
 	Dots     []string
 
 	Columns []string // of the counts
-	Counts  []int64  // len(Columns) a user
-	Notices []int64  // len(Channels) a user
-	Shown   []bool   // len(Dots) a user
-	Feeds   []int64  // one a user
+	Counts  []int64  // len(Columns) counts for each user
+	Notices []int64  // len(Channels) numbers for each user
+	Shown   []bool   // len(Dots) values for each user
+	Feeds   []int64  // one number for each user
 }
 
 // scratch is the memory of one running poll.

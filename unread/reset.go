@@ -6,10 +6,10 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// ResetOps returns the two ops of a user's reset: the first returns the cleared
-// counts, the second the remaining ones. The reset subtracts each cell's value from its
-// column, but not below 0; with all it sets the columns to 0, also negative counts. The ops
-// share the returned slice, which is cells with as many cells appended.
+// ResetOps returns the two ops of a user's reset: the first returns the cleared counts, the second
+// the remaining ones. The reset subtracts each cell's value from its column, but not below 0; if
+// all is set, it sets the columns to 0, even those with negative counts. The ops share the returned
+// slice, which is cells with as many cells appended.
 func ResetOps(user uint64, cells []engine.Cell, all bool) ([2]engine.Op, []engine.Cell) {
 	n := len(cells)
 	left := engine.OpAdd

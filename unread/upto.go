@@ -12,8 +12,8 @@ import (
 const (
 	// newerMax bounds the posts above the id of a reset, which reads them all.
 	newerMax = 100_000
-	// newerFirst and newerPage are the numbers of posts that the first read and the later ones ask for. Most
-	// resets follow a page, so few posts are newer.
+	// The first read asks for newerFirst posts, and each later read for newerPage posts. Most resets follow a
+	// page, so few posts are newer.
 	newerFirst, newerPage = 50, 1_000
 )
 
@@ -27,12 +27,12 @@ type tally struct {
 // are above upTo. opt is linearizable, so it reads all acknowledged writes.
 //
 // It reads posts and outboxes separately, twice, and again for authors that changed in between: publishes by
-// some authors do not delay the others. Two reads that agree show one moment, with one exception. An author
-// may change three times during the reads and return to the initial state, for example by publishing,
-// removing and publishing the same post. That author's unread number is then one off until the next reset.
-// More reads only make this rarer. A version in each outbox would exclude it, but would take memory for every
-// author, and be part of digests and snapshots. So would a read of both under the lock for entries with
-// posts, but that needs one more kind of read between nodes.
+// some authors do not delay the reads of the others. Two equal reads show the state of one moment, with one
+// exception. An author may change three times during the reads and return to the initial state, for example by
+// publishing, removing and publishing the same post. That author's unread number is then one off until the next
+// reset. More reads only make this rarer. A version in each outbox would exclude it, but would take memory for
+// every author, and be part of digests and snapshots. A read of posts and outboxes under the lock that entries
+// with posts hold would also exclude it. But that needs one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
 	at := make([]int, len(authors)) // of each author that is still to be read

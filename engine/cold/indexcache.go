@@ -7,10 +7,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Pebble's cache holds the indexes of its files, so that a lookup reads one block from
-// disk. The store caches the blocks themselves, without what Pebble adds. An index entry
-// takes some 30 bytes for a block of 4 KiB. The cache has three times that, because blocks
-// pass through it too.
+// Pebble's cache holds the indexes of its files, so that a lookup reads one block from disk. The
+// store caches the blocks themselves, without what Pebble adds. An index entry takes some 30 bytes
+// for a block of 4 KiB. The cache has three times the size of the indexes, because blocks pass
+// through it too.
 const (
 	indexShare    = 48 // of the size of the store's files
 	indexCacheMin = 2 << 20

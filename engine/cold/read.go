@@ -23,7 +23,7 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	}
 	began := time.Now()
 	b, err := s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
-	if err == nil || errors.Is(err, ErrDamaged) { // otherwise the disk has not answered
+	if err == nil || errors.Is(err, ErrDamaged) { // count only reads that the disk has answered
 		s.stats.reads.add(time.Since(began))
 	}
 	return b, err

@@ -20,9 +20,9 @@ import (
 // Records is what a shard stores outside of memory besides rows: byte bodies, each under
 // a key. Its methods are safe for concurrent use.
 //
-// Records live at most as long as the process, because their contents are in the owner's Raft log and
-// snapshots too. So Records writes them without a sync, and Open removes those of an earlier
-// process. Generations survive a restart: snapshots name them and do not contain their rows.
+// Records live at most as long as the process, because their contents are in the owner's Raft log and snapshots
+// too. So Records writes them without a sync, and Open removes the records of an earlier process. Generations
+// survive a restart: snapshots name them and do not contain their rows.
 //
 // A record is in Pebble
 //

@@ -6,14 +6,14 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// This file keeps a full disk from ending the process. If free space is low, the store begins no generation.
-// If there is none, Pebble's pending writes wait for some (scarce.Wait). Reads, and counts in memory, need no
-// space on disk.
+// This file keeps a full disk from ending the process. If free space is low, the store begins no generation. If
+// there is no free space, Pebble's pending writes wait until there is some (scarce.Wait). Reads, and counts in
+// memory, need no space on disk.
 
 // ErrFull is returned by Group.Write and Records.Write while the disk is too full. The caller may retry.
 var ErrFull = errors.New("the disk has no room for cold rows")
 
-// hasRoom reports whether the disk has enough free space for a batch of generations, its files and what
+// hasRoom reports whether the disk has enough free space for a batch of generations, and for the files that
 // Pebble rewrites meanwhile. It returns true if the free space is unknown.
 func (s *Store) hasRoom() bool {
 	usage, err := s.cfg.FS.GetDiskUsage(s.cfg.Dir)

@@ -48,7 +48,7 @@ const (
 	removedWithin = 10 * time.Second
 )
 
-// ErrBusy is returned for a read when too many wait already.
+// ErrBusy is returned for a read if waitingMax reads wait already.
 var ErrBusy = errors.New("too many reads of cold rows are waiting")
 
 // Store owns the cold rows of all shards of a node, in one Pebble. Its methods are safe

@@ -108,8 +108,8 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	return b, nil
 }
 
-// What an entry read counts only if the group is still usable afterwards. Discard gives a group up before it
-// removes the group's keys with a damaged file; from then on pairs seem to be absent.
+// The pairs that an entry has read are valid only if the group is still usable afterwards. Discard gives a
+// group up before it removes the group's keys with a damaged file; from then on pairs seem to be absent.
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {

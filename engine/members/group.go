@@ -53,7 +53,7 @@ type Group struct {
 	number uint32
 
 	// state is the store's state, after the newest entry in it. A replay after a restart begins at an earlier
-	// one.
+	// state.
 	state State
 	// reading is held for reading while the fields below are in use, and for writing to
 	// change them.

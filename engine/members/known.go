@@ -9,9 +9,8 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// By a filter in memory, a group recognises nearly every absent pair. Few of the pairs that a page or an
-// entry asks for exist. Without the filter, Pebble would search its memtables and a file of each level for
-// each of them.
+// A filter in memory recognises nearly every absent pair of a group. Few of the pairs that a page or an entry
+// looks up exist. Without the filter, each lookup would search Pebble's memtables and a file of each level.
 //
 // Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk. A commit
 // adds its pairs before it writes them, both in one step (knownPairs.mu). The first filter of a group without
@@ -100,8 +99,8 @@ type filters struct {
 	one      sync.Mutex    // held while a filter is filled: one at a time is enough
 	released atomic.Uint64 // how often memory for a group's filter may have become free
 
-	// lackedAt is a little below the number of pairs in the store with which there was no memory for a filter.
-	// With fewer than lackedAt there may be memory. 0 if no group lacks a filter.
+	// lackedAt is a little below the number of pairs at which the store had no memory for a filter. Once the
+	// store has fewer pairs than lackedAt, there may be memory. lackedAt is 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex

@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// Stamp says when a member joined: a time in milliseconds, times 64, plus a number that
-// orders up to 64 joins of one millisecond. More than 64 take the stamps of the milliseconds
-// that follow, so lists keep the order of the log. Stamps come from the log, so all replicas
-// have the same.
+// Stamp says when a member joined: a time in milliseconds, times 64, plus a number that orders up
+// to 64 joins of one millisecond. Further joins take the stamps of the following milliseconds, so
+// lists keep the order of the log. Stamps come from the log, so all replicas have the same.
 type Stamp uint64
 
 const (

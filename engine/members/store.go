@@ -40,19 +40,19 @@ const (
 	// MemoryBytesMin is the least memory that the store works with.
 	MemoryBytesMin = 8 << 20
 
-	// blockBytes is small because a lookup that misses the cache reads and unpacks a whole block. With 16 KiB
-	// that takes twice as long, and pairs take 6 % less space.
+	// blockBytes is small because a lookup that misses the cache reads and unpacks a whole block. With blocks
+	// of 16 KiB, a lookup takes twice as long, and pairs take 6 % less space.
 	blockBytes = 4 << 10
 	// indexBytes is the size of a part of a file's index. A lookup reads one part unless it is cached.
 	indexBytes = 16 << 10
 	// fileBytes is the size of most files.
 	fileBytes = 8 << 20
-	// memtables bounds the memtables, including those being flushed. As many again may stay in memory, for a
-	// reader or for reuse.
+	// memtables bounds the memtables, including those being flushed. The same number of flushed memtables may
+	// stay in memory, for a reader or for reuse.
 	memtables = 2
 	// memtableMost is below Pebble's limit.
 	memtableMost = 1 << 30
-	// level0Most sets when Pebble merges pairs into the lower levels: once half as many files of level 0 may
+	// level0Most sets when Pebble merges pairs into the lower levels: once level0Most/2 files of level 0 may
 	// have the same key. A high value merges more files at once, and rewrites each lower file less often.
 	level0Most = 8
 )
@@ -87,8 +87,8 @@ type Store struct {
 	// writes is held for reading by each write to Pebble, and for writing while a damaged file is replaced.
 	// It is acquired before all locks except that of pebbledb.DB.Use.
 	writes sync.RWMutex
-	// excising is held for writing while files are replaced, and for reading to find keys or to begin to, see
-	// present. Its holder acquires no lock but mu.
+	// excising is held for writing while files are replaced, and for reading while a caller finds keys or opens
+	// an iterator, see present. Its holder acquires no other lock than mu.
 	excising sync.RWMutex
 	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
 	// cutting holds the paths of the files that stay whole while others are replaced; otherwise it is nil.
@@ -162,8 +162,8 @@ type reader interface {
 }
 
 // present finds the keys that the store has at the time of the call. All reads of present keys use it. For a
-// moment of an ingest with an excise, Pebble no longer has the earlier keys, and does not yet show their
-// replacements. An iterator from before keeps the earlier keys. Pebble snapshots are taken under
+// moment during an ingest with an excise, Pebble has neither the earlier keys nor their replacements. An
+// iterator that was opened before the ingest keeps the earlier keys. Pebble snapshots are taken under
 // Store.writes.
 type present struct{ of *Store }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Pebble also finds damage where nobody reads a set: when it merges files. It names the file and the keys at
-// its ends. These may belong to several groups, and to none that is in use. So each group that may be
-// affected is a suspect until a Scrub shows whether it is damaged.
+// its ends. These keys may belong to several groups. Perhaps none of these groups is in use. So each group that
+// may be affected is a suspect until a Scrub shows whether it is damaged.
 
 // suspect holds what the store knows of a group that was opened.
 type suspect struct {

@@ -51,8 +51,9 @@ type DB struct {
 	Stopping context.Context    // ends when Close begins
 	Stop     context.CancelFunc // ends Stopping before Close
 
-	// gate is held for reading while Pebble is in use, and for writing to close it. It is
-	// acquired once, before all other locks: a caller that waits for it behind Close holds none.
+	// gate is held for reading while Pebble is in use, and for writing to close it. It is acquired
+	// once, before all other locks. So a caller that waits for gate during Close holds no other
+	// lock.
 	gate   sync.RWMutex
 	closed bool
 }

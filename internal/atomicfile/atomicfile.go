@@ -150,8 +150,8 @@ func Replace(path string, data []byte) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// MkdirAll creates a directory and its missing parents. It makes the names of those that it creates
-// durable.
+// MkdirAll creates a directory and its missing parents. It makes the names of the directories that
+// it creates durable.
 func MkdirAll(path string, mode os.FileMode) error {
 	path = filepath.Clean(path)
 	var changed []string

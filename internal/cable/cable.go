@@ -1,6 +1,6 @@
-// Package cable is a TCP proxy that tests put between two nodes, and cut like a cable. It
-// owns its goroutines and the connections through it, and never reads what it carries.
-// Invariant: once Close has returned, none of them is left.
+// Package cable is a TCP proxy that tests put between two nodes, and cut like a cable. It owns its
+// goroutines and connections, and never interprets the bytes. Invariant: once Close has returned,
+// no goroutine and no connection is left.
 package cable
 
 import (
@@ -25,7 +25,7 @@ type Proxy struct {
 		closed bool
 	}
 	Refuse atomic.Bool  // new connections are closed at once
-	still  sync.RWMutex // while it is write-locked bytes go neither way
+	still  sync.RWMutex // while it is write-locked, no bytes pass
 }
 
 // New starts a proxy in front of an address. It ends with the test at the latest.
@@ -93,7 +93,7 @@ func (p *Proxy) serve() {
 	}
 }
 
-// copy moves bytes until either side is closed, and closes the other then.
+// copy moves bytes until either side is closed, and then closes the other side.
 func (p *Proxy) copy(to io.WriteCloser, from io.ReadCloser) {
 	defer to.Close()
 	defer from.Close()

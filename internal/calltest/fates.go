@@ -1,7 +1,7 @@
-// Package calltest holds helpers for tests of calls between nodes: the addresses of the nodes,
-// and many callers of one method. It owns the callers, and compares the answers that they got
-// with the calls that the handlers served. It never interprets an error: its user names the two
-// errors that matter. Invariant: once Fates.End has returned, no caller is left.
+// Package calltest holds helpers for tests of calls between nodes: the addresses of the nodes, and
+// many callers of one method. It owns the callers, and compares their answers with the calls that
+// the handlers served. It never interprets an error: the test passes the two errors that matter.
+// Invariant: once Fates.End has returned, no caller is left.
 package calltest
 
 import (
@@ -30,13 +30,13 @@ type Fates struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	handled map[uint64]int // times
+	handled map[uint64]int // request → how many times it was handled
 }
 
-// callers is how many call at once.
+// callers is the number of concurrent callers.
 const callers = 16
 
-// Call is rpc.Calls.Call, or the same by another way.
+// Call is rpc.Calls.Call or a function with the same effect.
 type Call = func(ctx context.Context, node, method string, request []byte) ([]byte, error)
 
 // NewFates returns fates. A call that was not sent fails with notSent, and one whose answer was
@@ -98,7 +98,7 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 	}
 }
 
-// GoOn waits until as many calls as there are callers, and one more, have been answered.
+// GoOn waits until more calls have been answered than there are callers.
 func (f *Fates) GoOn(t *testing.T) {
 	t.Helper()
 	before := f.Answered.Load()
@@ -147,7 +147,7 @@ func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func
 	}
 }
 
-// MustBeTrue compares the results of the calls with the calls that the handlers have served. The
+// MustBeTrue checks the results of the calls against the calls that the handlers have served. The
 // handlers must have ended.
 func (f *Fates) MustBeTrue(t *testing.T) {
 	t.Helper()

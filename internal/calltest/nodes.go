@@ -47,8 +47,8 @@ func Within10s(t testing.TB) context.Context {
 	return ctx
 }
 
-// MustLeaveNothing checks that no goroutine of calls, batchers or gRPC is left once everything
-// that the test opens later is closed.
+// MustLeaveNothing makes the end of the test check for left goroutines of calls, batchers and gRPC.
+// Everything that the test opens after the call must be closed by then.
 func MustLeaveNothing(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

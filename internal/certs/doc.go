@@ -1,7 +1,6 @@
 // Package certs owns the certificates of the process: it reads their files, follows changes
 // of the files while the process runs, and makes listeners and connections that use them.
 //
-// It knows nothing of what travels over a connection. Invariant: whatever becomes of the
-// files, a handshake uses one complete set of certificate, key and authorities that was
-// checked, the newest such set.
+// It never reads the data of a connection. Invariant: whatever happens to the files, a handshake
+// uses the newest complete set of certificate, key and authorities that passed the checks.
 package certs

@@ -19,9 +19,10 @@ import (
 const (
 	// handshakeTimeout bounds a handshake: many round trips.
 	handshakeTimeout = 5 * time.Second
-	// handshakesMax bounds the connections in their handshake. Further ones wait in the
-	// kernel's queue until one of these ends, or until the oldest has taken handshakeGrace:
-	// that one is closed then, so that clients which never finish keep nobody out for longer.
+	// handshakesMax bounds the connections in their handshake. Further connections wait in the
+	// kernel's queue until a handshake ends, or until the oldest handshake has taken
+	// handshakeGrace. The listener then closes the oldest, so clients that never finish delay
+	// others no longer than that.
 	handshakesMax  = 512
 	handshakeGrace = time.Second // a client finishes within milliseconds on an idle machine
 	// lingerTime is how long the listener reads on from a refused connection. A close with
@@ -55,9 +56,9 @@ func plainRedis([5]byte) []byte {
 	return []byte("-ERR this port speaks TLS alone: connect with TLS, such as by redis-cli --tls\r\n")
 }
 
-// Listener hands on connections whose handshake has succeeded. One goroutine accepts, and
-// one for each handshake ends within handshakeTimeout and lingerTime. Close ends them all
-// and waits.
+// Listener returns connections whose handshake has succeeded. One goroutine accepts connections.
+// Each handshake has a goroutine, which ends within handshakeTimeout and lingerTime. Close ends all
+// goroutines and waits for them.
 type Listener struct {
 	net.Listener
 	protocol Protocol
@@ -90,8 +91,8 @@ type accepted struct {
 	err  error
 }
 
-// Listen returns a listener of connections over TLS, on a listener of plain ones that it
-// owns from then on.
+// Listen returns a listener of connections over TLS. It owns the given listener of plain
+// connections from then on.
 func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 	config := s.Server()
 	return listen(plain, protocol, s.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
@@ -165,8 +166,8 @@ func (l *Listener) hand(a accepted) bool {
 	}
 }
 
-// enter waits for a free place among the handshakes and gives it to a connection. It returns nil
-// after Close.
+// enter waits for a free place among the handshakes, and assigns the place to a connection. It
+// returns nil after Close.
 func (l *Listener) enter(raw net.Conn) *list.Element {
 	for {
 		place, wait := l.tryEnter(raw)
@@ -181,8 +182,8 @@ func (l *Listener) enter(raw net.Conn) *list.Element {
 	}
 }
 
-// tryEnter is enter without the wait. If no place is free, it returns how long to wait at most
-// before the next try.
+// tryEnter is enter without the wait. If no place is free, it returns the longest wait before the
+// next try.
 func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,7 +249,7 @@ func (l *Listener) refuse(raw net.Conn, err error) {
 		"port", l.protocol.Name, "from", raw.RemoteAddr().String(), "err", err)
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && record.Conn != nil && l.protocol.Plain != nil {
-		_, _ = raw.Write(l.protocol.Plain(record.RecordHeader)) // it need not listen
+		_, _ = raw.Write(l.protocol.Plain(record.RecordHeader)) // the client may have gone
 	}
 	linger(raw)
 }
@@ -284,7 +285,8 @@ func cause(err error) string {
 	return "its handshake failed"
 }
 
-// linger ends sending and drops what comes, until the other side closes or lingerTime is over.
+// linger stops sending, and discards received bytes until the other side closes or lingerTime is
+// over.
 func linger(raw net.Conn) {
 	half, ok := raw.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {

@@ -48,7 +48,7 @@ func (m *Metrics) AddPeers(p *Peers) {
 	m.mu.peers = p
 }
 
-// AddListener exports a listener, in place of one of the same port that was closed.
+// AddListener exports a listener. It replaces a closed listener of the same port.
 func (m *Metrics) AddListener(l *Listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,10 +19,10 @@ import (
 	"github.com/countd/countd/internal/lograte"
 )
 
-// Once two nodes have shaken hands, the one that dialled names itself, and the other one
-// answers whether it accepts that. In TLS 1.3 whoever dials has shaken hands before its
-// certificate is judged: it would read the refusal only behind its first request, and could
-// not tell it from a lost connection.
+// After the TLS handshake, the dialling node sends its name, and the other node answers whether it
+// accepts the name. In TLS 1.3 the handshake of the dialling node ends before the other node checks
+// its certificate. Without the answer, the dialling node would see a refusal only after its first
+// request, and could not distinguish it from a lost connection.
 //
 //	dials:   ┌───────────┬────────┬─────────┐   answers: ┌─────────────┬────────┬────────┐
 //	         │ version 1 │ length │ node id │            │ 0 or refusal│ length │ reason │
@@ -38,29 +38,28 @@ const (
 // other without TLS begins with it.
 const recordHandshake = 0x16
 
-// ErrWrongName is returned for a certificate that does not name the node that it should.
+// ErrWrongName is returned for a certificate that does not carry the name of the expected node.
 var ErrWrongName = errors.New("the certificate names another node")
 
 // PeersConfig configures OpenPeers.
 type PeersConfig struct {
-	// Setting, CASetting, CertFile, KeyFile, CAFile and Logger are Config's. All files are
-	// needed.
+	// Setting, CASetting, CertFile, KeyFile, CAFile and Logger are those of Config. All files must
+	// be set.
 	Setting, CASetting        string
 	CertFile, KeyFile, CAFile string
 	Logger                    *slog.Logger
 	// NodeID is this node's name, which its own certificate must carry.
 	NodeID string
-	// Name, if it is not "", is what the certificates of all nodes carry, in place of the
-	// node's own name.
+	// Name, if not "", is the name that the certificates of all nodes carry in place of the node's
+	// own name.
 	Name string
-	// Permissive accepts connections without TLS too, and dials without it a node that
-	// cannot be reached with it, while a cluster that runs turns TLS on.
+	// Permissive lets a running cluster turn TLS on. It also accepts connections without TLS, and
+	// dials a node without TLS if the node cannot be reached with TLS.
 	Permissive bool
 }
 
-// Peers is mutual TLS between nodes: both sides show a certificate that one of the
-// authorities signed, for servers and for clients, and that names the node which the other
-// side dialled, or which says that it dialled.
+// Peers is mutual TLS between nodes: both sides show a certificate that one of the authorities
+// signed, for servers and for clients, and that carries the name of the node on its side.
 type Peers struct {
 	*Source
 	cfg     PeersConfig
@@ -82,7 +81,7 @@ func OpenPeers(cfg PeersConfig) (*Peers, error) {
 	return p, nil
 }
 
-// checkOwn returns why the other nodes would refuse this node's own certificate at any time.
+// checkOwn returns why the other nodes would refuse this node's own certificate, whatever the time.
 func (p *Peers) checkOwn(set *Set) error {
 	var chain []*x509.Certificate
 	for _, raw := range set.Certificate.Certificate {
@@ -92,15 +91,15 @@ func (p *Peers) checkOwn(set *Set) error {
 		}
 		chain = append(chain, c)
 	}
-	// That it has expired is no reason: it may be replaced while the process runs.
+	// An expired certificate is accepted here: it may be replaced while the process runs.
 	if err := verify(set, chain); err != nil && set.outdated(time.Now()) == nil {
 		return err
 	}
 	return p.checkName(chain[0], p.cfg.NodeID)
 }
 
-// verify returns an error unless an authority of the set signed the chain, for a server and
-// for a client: what an authority signed for clients alone is no node.
+// verify returns an error unless an authority of the set signed the chain, for a server and for a
+// client. A certificate that is only for clients does not identify a node.
 func verify(set *Set, chain []*x509.Certificate) error {
 	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
@@ -119,8 +118,8 @@ func verify(set *Set, chain []*x509.Certificate) error {
 	return nil
 }
 
-// checkName returns an error unless a certificate carries the name of all nodes or, if there
-// is none, this one.
+// checkName returns an error unless a certificate carries the name of all nodes or, if that is "",
+// the given name.
 func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
 	want := node
 	if p.cfg.Name != "" {
@@ -159,7 +158,8 @@ func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	})
 }
 
-// welcome hears which node has connected, and answers whether its certificate says so too.
+// welcome reads the name of the node that has connected, and answers whether the node's certificate
+// carries this name.
 func (p *Peers) welcome(conn *peerConn) error {
 	var head [2]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
@@ -179,12 +179,12 @@ func (p *Peers) welcome(conn *peerConn) error {
 	}
 	reason := err.Error()
 	reason = reason[:min(len(reason), math.MaxUint8)]
-	_, _ = conn.Write(append([]byte{refusal, byte(len(reason))}, reason...)) // err is why anyway
+	_, _ = conn.Write(append([]byte{refusal, byte(len(reason))}, reason...)) // welcome returns err whether or not the answer arrives
 	return err
 }
 
-// Dial connects to the node of a name or, where no name is known, to that of the address.
-// It returns once that node has accepted this one's certificate.
+// Dial connects to the node of a name or, if no name is known, to the node at the address. It
+// returns once that node has accepted this node's certificate.
 func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -208,14 +208,15 @@ func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	return raw, nil
 }
 
-// greet shakes hands with the node of a name, and waits until that has accepted this one.
+// greet runs the handshake with the node of a name, and waits until that node has accepted this
+// node.
 func (p *Peers) greet(ctx context.Context, raw net.Conn, node string) (net.Conn, error) {
 	set := p.Current()
 	conn := &peerConn{tls.Client(raw, &tls.Config{
 		Certificates: []tls.Certificate{set.Certificate},
 		MinVersion:   tls.VersionTLS12,
-		// VerifyConnection verifies the chain as crypto/tls would, and a name that may be the
-		// common name, which crypto/tls ignores.
+		// VerifyConnection verifies the chain as crypto/tls would. It also verifies the name, and
+		// accepts the common name, which crypto/tls ignores.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if err := verify(set, state.PeerCertificates); err != nil {
@@ -256,14 +257,14 @@ func (p *Peers) countPlain(direction string, raw net.Conn, args ...any) {
 	p.limited.Warn("a connection between nodes has no TLS: without --cluster-tls-permissive it would be refused", args...)
 }
 
-// peerConn is a connection to another node. Its Close closes at once: crypto/tls would first
-// wait up to 5 s until it has told a peer that may be frozen. Whatever travels between nodes
-// says itself where it ends.
+// peerConn is a connection to another node. Its Close closes at once: crypto/tls would first wait
+// up to 5 s to notify a peer that may be frozen. The notice is not needed, because every message
+// between nodes marks its own end.
 type peerConn struct{ *tls.Conn }
 
 func (c *peerConn) Close() error { return c.NetConn().Close() }
 
-// begunConn is a connection of which the first bytes were read.
+// begunConn is a connection whose first bytes were read already.
 type begunConn struct {
 	net.Conn
 	first *bufio.Reader

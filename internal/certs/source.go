@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// pollEvery is how often the files are read. Reading them finds what only looking at them
-	// would miss: a link that leads elsewhere, a file of the same size and time.
+	// pollEvery is how often the files are read. Their size and time alone would not show every
+	// change: a link may lead elsewhere, and a new file may have the same size and time.
 	pollEvery = 2 * time.Second
 	// fileBytesMax bounds a file: hundreds of authorities.
 	fileBytesMax = 1 << 20
-	// expiresSoon is how long before its end a certificate is a problem. Those who renew theirs
-	// by themselves do so weeks before.
+	// expiresSoon is how long before its end a certificate counts as a problem. Automatic renewals
+	// happen weeks before the end.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
-// ErrBadFiles is returned for files that are not one usable set.
+// ErrBadFiles is returned for files that do not form a usable set.
 var ErrBadFiles = errors.New("not a usable certificate")
 
 // Config configures Open.
@@ -36,22 +36,23 @@ type Config struct {
 	// Setting is the prefix of the settings that name the files, such as "tls" for tls-cert,
 	// for errors, logs and metrics.
 	Setting string
-	// CASetting names CAFile likewise.
+	// CASetting is the setting that names CAFile.
 	CASetting string
 	// CertFile and KeyFile hold a certificate with its chain, and its key, in PEM. CAFile holds
 	// the authorities whose certificates a peer may have, or is "".
 	CertFile, KeyFile, CAFile string
-	// Check returns why a set of good files is not to be used; nil for no further checks.
+	// Check returns why a set that parsed well must not be used. If Check is nil, there is no such
+	// check.
 	Check func(*Set) error
-	// CheckPeer returns why a peer's certificate, which one of the authorities signed for
-	// clients, is not accepted; nil for no further checks.
+	// CheckPeer returns why a peer's certificate is not accepted, although one of the authorities
+	// signed it for clients. If CheckPeer is nil, there is no such check.
 	CheckPeer func(set *Set, chain []*x509.Certificate) error
 	Logger    *slog.Logger
 
 	pollEvery time.Duration // pollEvery if 0
 }
 
-// Set is what one reading of the files gave. It is immutable.
+// Set is the result of one reading of the files. It is immutable.
 type Set struct {
 	Certificate tls.Certificate // with Leaf
 	CAs         *x509.CertPool  // nil without a CA file
@@ -100,8 +101,8 @@ func Open(cfg Config) (*Source, error) {
 // Current returns the set in use.
 func (s *Source) Current() *Set { return s.current.Load() }
 
-// Problem returns what an operator should mend, or "": the files cannot be used, or the
-// certificate in use ends soon.
+// Problem returns a problem that an operator should mend, or "". Either the files cannot be used,
+// or the certificate in use ends soon.
 func (s *Source) Problem(now time.Time) string {
 	leaf := s.Current().Certificate.Leaf
 	ends := leaf.NotAfter.UTC().Format(time.RFC3339)
@@ -116,7 +117,7 @@ func (s *Source) Problem(now time.Time) string {
 	return ""
 }
 
-// Close ends the reading of the files. The newest set stays in use.
+// Close stops reading the files. The newest set stays in use.
 func (s *Source) Close() {
 	close(s.stop)
 	<-s.stopped
@@ -173,8 +174,8 @@ func (s *Source) Reload() error {
 	return s.loadLocked(contents, sum, err)
 }
 
-// loadLocked takes contents into use, or counts and logs why it does not: once for the same
-// contents, whose certificate may become valid later.
+// loadLocked uses contents from now on, or counts and logs why it does not. It logs the same
+// contents once. It tries them again later, because their certificate may become valid.
 func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) error {
 	var set *Set
 	if err == nil {
@@ -275,8 +276,9 @@ func (s *Source) parse(f files) (*Set, error) {
 	return set, nil
 }
 
-// serverConfig returns the configuration of handshakes that use a set. A resumed session
-// would skip the check of the client's certificate, so there are none where it is checked.
+// serverConfig returns the configuration of handshakes that use a set. A resumed session would skip
+// the check of the client's certificate. So a listener that checks client certificates does not
+// resume sessions.
 func (s *Source) serverConfig(set *Set) *tls.Config {
 	c := &tls.Config{Certificates: []tls.Certificate{set.Certificate}, MinVersion: tls.VersionTLS12}
 	if set.CAs == nil {
@@ -315,8 +317,8 @@ func parseAuthorities(content []byte) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// outdated returns an error if the certificate is not valid at a time. Its authorities are
-// not checked: an old one may stay beside the new one.
+// outdated returns an error if the certificate is not valid at a time. It does not check the
+// authorities, because an old authority may stay beside the new one.
 func (set *Set) outdated(now time.Time) error {
 	leaf := set.Certificate.Leaf
 	switch {

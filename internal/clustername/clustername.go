@@ -6,8 +6,8 @@ package clustername
 
 import "fmt"
 
-// BytesMax bounds the name of a cluster: it has one byte for its length, any peer that
-// connects may send it, and the metadata in gossip must have room for more.
+// BytesMax bounds the name of a cluster: its length takes one byte, any peer that connects may send
+// a name, and the metadata in gossip needs space for other fields.
 const BytesMax = 32
 
 // Agree reports whether two nodes may belong to one cluster, judged by their --cluster-name.

@@ -29,14 +29,14 @@ const (
 	nodesDefault  = 3
 	nodesMax      = 8
 	shardsDefault = 7 // of each of the four keyspaces that every cluster has
-	// settleTimeout is generous, for machines that run more than this.
+	// settleTimeout is generous, for machines that also run other work.
 	settleTimeout = 60 * time.Second
 	// placeTimeout bounds what the cluster does by itself, one step a second.
 	placeTimeout = 90 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
-	// pollEvery lies between two polls at first. It grows with the time waited, as polls of
-	// all nodes take processor time from what they wait for.
+	// pollEvery lies between two polls at first. The interval grows with the time waited, because
+	// polls of all nodes take processor time from the cluster.
 	pollEvery    = 20 * time.Millisecond
 	pollEveryMax = 200 * time.Millisecond
 )
@@ -60,7 +60,7 @@ type Cluster struct {
 	bin    proctest.Binaries
 	opts   Options
 	sites  []proctest.Site           // of its nodes, and of those that may be added
-	divide func(parts [][]int) error // lets only nodes in the same part reach each other, and those in no part; nil if it cannot
+	divide func(parts [][]int) error // lets only nodes in the same part reach each other; nodes in no part form one more; nil if cuts are not possible
 
 	mu struct {
 		sync.RWMutex
@@ -187,14 +187,14 @@ func (c *Cluster) AwaitReady(nodes ...*Node) {
 	}
 }
 
-// Pause stops a node in its tracks, as a machine does that swaps or migrates.
+// Pause suspends a node's process, as happens on a machine that swaps or migrates.
 func (n *Node) Pause() { n.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused node.
 func (n *Node) Resume() { n.Signal(syscall.SIGCONT) }
 
-// Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them.
-// Nothing is refused: packets across a cut are lost. Nodes in no part are together.
+// Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them. Packets
+// across a cut are lost, not refused. All nodes in no part can reach each other.
 func (c *Cluster) Cut(parts ...[]*Node) {
 	c.t.Helper()
 	var numbers [][]int

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// watchEvery is how often digests are compared: several times in the least fault.
+// watchEvery is how often digests are compared: several times during the shortest fault.
 const watchEvery = 250 * time.Millisecond
 
 // digests collects the states that replicas report, and compares those of one group at one
@@ -20,7 +20,7 @@ type digests struct {
 	mu struct {
 		sync.Mutex
 		seen    map[place]sighting
-		matched int // that another replica had shown before
+		matched int // reports equal to the earlier report of another replica
 		wrong   []string
 	}
 }

@@ -36,7 +36,7 @@ type History struct {
 	mu struct {
 		sync.Mutex
 		next    uint64   // number of ids used so far
-		ids     []uint64 // that are worked on now, by shard
+		ids     []uint64 // the ids in use now, by shard
 		counts  map[uint64]*count
 		answers map[string]int // by kind of operation
 	}

@@ -25,9 +25,9 @@ const (
 	RequestDeadline = 5 * time.Second
 )
 
-// Load is writers that increment through all nodes of a cluster, the clients of a history, and
-// a watch of all replicas' digests. A write has an identity, and its writer repeats it at the next
-// node until one acknowledges it; so the expected counts are known.
+// Load is writers that increment through all nodes of a cluster, the clients of a history, and a
+// watch of all replicas' digests. A write has an identity, and its writer repeats it at the next
+// node until one acknowledges it; so the test knows the expected counts.
 type Load struct {
 	*crew
 	History *History
@@ -54,7 +54,7 @@ type Request struct {
 	Failed []FailedTry   // the failed tries
 }
 
-// FailedTry is a try of a request that did not do.
+// FailedTry is a failed try of a request.
 type FailedTry struct {
 	Node, Why string
 	Took      time.Duration
@@ -64,8 +64,8 @@ func (t FailedTry) String() string {
 	return fmt.Sprintf("%s: %s after %v", t.Node, t.Why, round(t.Took))
 }
 
-// StartLoad starts a number of writers, as many clients of a history, and the watch. A writer
-// begins a request at each pace.
+// StartLoad starts a number of writers, the same number of clients of a history, and the watch.
+// Each writer begins one request per pace.
 func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 	c.t.Helper()
 	l := &Load{crew: newCrew(c.t), cluster: c, digests: c.watchDigests(), pace: pace}

@@ -11,10 +11,10 @@ import (
 // Stats sums up the requests of a load in a stretch of time.
 type Stats struct {
 	Requests int
-	Late     int            // took longer than RequestDeadline, and not because of stalls: failed, for their client
-	Stalled  time.Duration  // for how long the machine stalled
+	Late     int            // took longer than RequestDeadline without stalls, so they failed for their client
+	Stalled  time.Duration  // total time for which the machine stalled
 	Retried  int            // were sent more than once
-	Failed   map[string]int // tries that did not do, by why
+	Failed   map[string]int // failed tries by reason
 	P50, P99 time.Duration
 	Max      time.Duration
 	Longest  []FailedTry // failed tries of the request that took longest

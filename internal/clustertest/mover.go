@@ -11,8 +11,8 @@ import (
 // moverPause is the time between two polls of a group whose replica moves.
 const moverPause = 50 * time.Millisecond
 
-// Mover moves replicas of posts back and forth, one of each shard at a time, as
-// ordered through any node.
+// Mover moves replicas of posts back and forth, at most one of each shard at a time. It sends its
+// orders through any node.
 type Mover struct {
 	*crew
 	cluster *Cluster

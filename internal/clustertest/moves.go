@@ -104,7 +104,8 @@ func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
 	})
 }
 
-// AwaitSettled waits until a group has so many voters, and is to have these.
+// AwaitSettled waits until a group has the given number of voters, and its target names exactly
+// these.
 func (c *Cluster) AwaitSettled(at *Node, group uint32, voters int) (p *Placed) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {

@@ -21,10 +21,10 @@ import (
 //	node 1: eth0 10.0.0.2 ── p1 ┼ b0        hub
 //	node 2: eth0 10.0.0.3 ── p2 ─ b1
 //
-// Nodes on one bridge reach each other. A cable is moved to another bridge with
-// both its ends up, so what is sent into a cut is lost without a word. Clients
-// enter the namespace of the node that they call and reach it whatever is cut.
-// Nothing of this is seen outside, and it ends with the process that holds it.
+// Nodes on one bridge reach each other. A cable moves to another bridge while both its ends are up,
+// so packets into a cut are lost without an error. Clients enter the namespace of the node that
+// they call and reach it whatever is cut. Other processes do not see these networks, which end with
+// the process that holds them.
 type namespaces struct {
 	hub   *namespace
 	nodes []*namespace
@@ -37,7 +37,7 @@ const (
 	portGossip  = 7402
 )
 
-// newNamespaces returns the sites of nodes, and what divides the nodes.
+// newNamespaces returns the sites of nodes, and the function that divides the nodes.
 func newNamespaces(t testing.TB) (sites []proctest.Site, divide func(parts [][]int) error, err error) {
 	n := &namespaces{}
 	t.Cleanup(n.close)

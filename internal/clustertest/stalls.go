@@ -20,8 +20,8 @@ const (
 )
 
 // stalls measures how much other tests and programs slow the machine down. A probe is a wake-up and
-// a sync, as a node does for a write. It does not involve the cluster, so a slow cluster does not
-// excuse itself.
+// a sync, as a node does for a write. Probes do not involve the cluster, so a slow cluster never
+// counts as a stall.
 type stalls struct {
 	mu struct {
 		sync.Mutex

@@ -16,10 +16,10 @@ const (
 	tallyWrongMax = 10 // bound on the reported faults of a test
 )
 
-// Tally is one count that a test increments and reads through nodes of its choice. Each
-// increment adds one and is sent once, so the count is never below the acknowledged
-// increments, and never above those plus the ones of unknown outcome. Tally checks every
-// answer against that. Its methods may be called concurrently.
+// Tally is one count that a test increments and reads through nodes of its choice. Each increment
+// adds one and is sent once, so the count is never below the number of acknowledged increments. It
+// is never above that number plus the increments of unknown outcome. Tally checks every answer
+// against these bounds. Its methods may be called concurrently.
 type Tally struct {
 	t  testing.TB
 	id string

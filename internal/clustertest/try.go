@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// tryTimeout is how long a try waits for a node before the next node is asked. It is
+	// tryTimeout is how long a try waits for a node before the client tries the next node. It is
 	// longer than an election.
 	tryTimeout = 2 * time.Second
 	// tryGrace is how long past its deadline a try waits for an answer.
@@ -27,7 +27,7 @@ const (
 	done    fate = iota // answered 200
 	refused             // it changed nothing
 	unknown             // it may have been applied, or may still be
-	wrong               // answered as no good request may be
+	wrong               // an answer that the API must never give to a valid request
 )
 
 // outcome is the result of one try.

@@ -64,7 +64,8 @@ func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
 	})
 }
 
-// AwaitLed waits until each group that other nodes than but hold has a leader among them.
+// AwaitLed waits until each group with a replica on a node not in but has a leader among these
+// nodes.
 func (c *Cluster) AwaitLed(but ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {

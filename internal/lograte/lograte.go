@@ -17,13 +17,13 @@ import (
 const (
 	// Every is how often a message that repeats is written.
 	Every = time.Minute
-	// messagesMax bounds the messages that are remembered: several times as many as the
-	// libraries have. Past it all are forgotten, and each is written once more.
+	// messagesMax bounds the messages that are remembered: several times as many as the libraries
+	// have. If there are more, the Limiter forgets all of them and writes each once more.
 	messagesMax = 256
 )
 
-// Limiter writes the first of a message, and then one a minute with the number of its
-// occurrences since the last one as "times". Two messages are the same if they differ in
+// Limiter writes the first occurrence of a message, and then one a minute. The attribute "times" is
+// the number of occurrences since the last written one. Two messages are the same if they differ in
 // digits or attributes alone. The zero Limiter is ready; it is safe for concurrent use.
 type Limiter struct {
 	mu struct { // never held during I/O
@@ -45,8 +45,8 @@ func (l *Limiter) Logger(logger *slog.Logger) *slog.Logger {
 	return slog.New(&handler{Handler: logger.Handler(), limiter: l})
 }
 
-// pass counts a message, and reports how often it occurred since it was written if it is
-// to be written now.
+// pass counts a message, and reports whether to write it now. If so, times is the number of
+// occurrences since the last written one.
 func (l *Limiter) pass(text string) (times uint64, write bool) {
 	now := time.Now
 	if l.now != nil {

@@ -1,5 +1,5 @@
-// Package must holds the checks that tests of every package share, and the time that a test
-// waits at most. A check that fails ends the test.
+// Package must holds the checks that tests of every package share, and the longest wait of a test.
+// A check that fails ends the test.
 package must
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BecomeMax is how long a test waits for a condition: on a busy machine with few cores,
-// that takes many times as long as on an idle one.
+// BecomeMax is how long a test waits for a condition. A busy machine with few cores needs many
+// times as long as an idle machine.
 const BecomeMax = time.Minute
 
 // Become polls until a condition holds.

@@ -21,9 +21,9 @@ type Fault struct {
 	Field      string
 	Body       string        // the whole answer, in place of an error; "" for none
 	RetryAfter string        // header; "" for none
-	After      bool          // the node applies the request all the same
+	After      bool          // the node still applies the request
 	Shards     []int         // with After: only these shards of posts apply the request, and the answer names the ids; nil for all
-	Late       time.Duration // with After: how long after the answer the node gets the request; 0 for before it
+	Late       time.Duration // with After: the node gets the request so long after the answer; 0 means before the answer
 	Hang       bool          // no answer: the connection is cut
 }
 
@@ -95,8 +95,8 @@ func (s *Server) apply(pass http.Handler, r *http.Request, body []byte, late tim
 	})
 }
 
-// parted returns the part of a write that the shards of a fault apply, nil for none, with the ids
-// of its ops and those whose outcome the fault hides.
+// parted returns the part of a write that the shards of a fault apply; nil for none. It also
+// returns the ids of the ops in that part, and the ids of the ops whose outcome the fault hides.
 func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) {
 	const shards = 4 // of posts
 	var request map[string]json.RawMessage
@@ -118,7 +118,7 @@ func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) 
 	if len(ops) == 0 {
 		return nil, nil, unknown
 	}
-	request["ops"], _ = json.Marshal(ops) // what was JSON is JSON again
+	request["ops"], _ = json.Marshal(ops) // parsed JSON always encodes
 	part, _ = json.Marshal(request)
 	return part, applied, unknown
 }

@@ -114,8 +114,8 @@ func (s *Server) Renew() {
 	s.mu.node, s.mu.pass = node, pass
 }
 
-// dir returns a directory that ends with the test, in memory where the system has such: clients
-// do not wait for a disk then.
+// dir returns a directory that ends with the test. It is in memory if the system supports that, so
+// that clients do not wait for a disk.
 func (s *Server) dir() string {
 	dir, err := os.MkdirTemp("/dev/shm", "countd-nodetest-")
 	if err != nil {

@@ -15,8 +15,8 @@ import "github.com/countd/countd/internal/strictjson"
 type Member struct {
 	ID  uint64 // of the member
 	Set bool   // the member joins; otherwise it leaves
-	// ColumnAt is where the column's string begins in the text. Who reads the op may have to
-	// know its keyspace before it can look the column up.
+	// ColumnAt is where the column's string begins in the text. The caller may have to read the
+	// op's keyspace before it can look the column up.
 	ColumnAt int
 
 	read uint8
@@ -29,8 +29,8 @@ const (
 )
 
 // Field reads the value of a field of the op if it is one of an op with a member, and reports
-// whether it is. A field "set" is one only if its value is true or false. path returns the
-// JSON path of a field of the op.
+// whether it is. A field "set" belongs to an op with a member only if its value is true or false.
+// path returns the JSON path of a field of the op.
 func (m *Member) Field(c *strictjson.Cursor, key []byte, path func(field string) string) bool {
 	switch string(key) {
 	case "column":
@@ -69,11 +69,11 @@ func (m *Member) once(c *strictjson.Cursor, field uint8, name string, path func(
 	m.read |= field
 }
 
-// Given reports whether any of the fields was read: then the op is one with a member.
+// Given reports whether any of the fields was read. If so, the op has a member.
 func (m *Member) Given() bool { return m.read != 0 }
 
-// Missing returns the first of the fields that was not read, or "". An op whose column is
-// known otherwise has none.
+// Missing returns the first of the fields that was not read, or "". hasColumn is false if the
+// column is known otherwise; then it is never missing.
 func (m *Member) Missing(hasColumn bool) string {
 	switch {
 	case hasColumn && m.read&column == 0:

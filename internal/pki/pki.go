@@ -2,8 +2,8 @@
 // that it signs. It is for users without a PKI of their own, and for tests.
 //
 // It writes no file and keeps no list of what it signed, so it revokes nothing. Invariant: a
-// certificate of a client can never pass as one of a node, because it is good for clients
-// alone.
+// certificate of a client can never pass as the certificate of a node, because it is valid only for
+// clients.
 package pki
 
 import (

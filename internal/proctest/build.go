@@ -65,8 +65,8 @@ func build(to string, packages ...string) (sources []string, err error) {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
-	// Without what debuggers need, which takes the linker half of its time. Stack traces keep
-	// their names and lines.
+	// Omit the data for debuggers, which takes half of the linker's time. Stack traces keep their
+	// names and lines.
 	if _, err := run("build", "-ldflags=-s -w", "-o", to); err != nil {
 		return nil, err
 	}
@@ -81,9 +81,9 @@ func build(to string, packages ...string) (sources []string, err error) {
 }
 
 // note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
-// inherits. go test repeats a test whose result it has cached only if a variable changed that the
-// test itself read, a file that it opened, or one in a directory that it opened. What go build
-// reads, or TestMain before the tests run, does not count.
+// inherits. go test reuses a cached result unless a variable or file changed that the test itself
+// read. Files in a directory that the test opened count too. Files and variables that only go build
+// reads do not count, nor those that TestMain reads before the tests.
 func note(t testing.TB, sources []string) {
 	t.Helper()
 	_ = os.Getenv(logStoreEnv)

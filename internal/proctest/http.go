@@ -56,7 +56,7 @@ func (n *Node) ask(ctx context.Context, method, path string, header http.Header,
 		req.Header.Set("Authorization", "Bearer "+n.Token)
 	}
 	maps.Copy(req.Header, header)
-	req.GetBody = nil // with it net/http sends a request with a key again by itself
+	req.GetBody = nil // otherwise net/http itself repeats a request with a key
 	resp, err := n.client.Do(req)
 	if err != nil {
 		return 0, nil, err

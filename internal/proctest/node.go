@@ -37,9 +37,9 @@ type Node struct {
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
 	Addr string   // host:port of the HTTP API
-	// Redis is where clients of Redis are served, HOST:PORT; "" for nowhere.
+	// Redis is the address that serves clients of Redis, HOST:PORT; "" for none.
 	Redis string
-	// Token is what the package's own calls bear; "" for none.
+	// Token is the bearer token of the package's own calls; "" for none.
 	Token string
 
 	t      testing.TB
@@ -55,8 +55,8 @@ type Node struct {
 type Site struct {
 	HTTP, Cluster, Gossip string // addresses, HOST:PORT
 	Redis                 string // likewise; "" for none
-	// Enter runs f where processes that it starts and sockets that it opens are
-	// in the node's network; nil if that is the test's own.
+	// Enter runs f inside the node's network: processes that f starts and sockets that f opens
+	// belong to it. Enter is nil if the node uses the test's own network.
 	Enter func(f func() error) error
 }
 
@@ -147,7 +147,7 @@ func (n *Node) Start() {
 	n.t.Helper()
 	cmd, log := exec.Command(n.bin.Countd, n.Args...), &Buffer{}
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, n.Cwd
-	// Not by a flag: a program that lacks it, such as an older one, would end.
+	// Not by a flag: an older program that lacks the flag would end.
 	cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
 	live, err := run(n.site, cmd)
 	if err != nil {

@@ -26,7 +26,7 @@ func StartPostgres(t testing.TB) *Server {
 	must.Do(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	as := &syscall.SysProcAttr{}
-	if os.Getuid() == 0 { // as which PostgreSQL refuses to run
+	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		as.Credential = userOf(t, "postgres")
 		must.Do(t, os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)))
 	}

@@ -9,18 +9,19 @@ import (
 
 // A process has a limit of file descriptors (RLIMIT_NOFILE; Go raises the soft one to the hard
 // one). Linux gives a new file the lowest number that is free. So if no connection of a client
-// keeps a number from a bound on, all numbers from there on are for the node itself, however many
-// clients connect. The same with a higher bound for peers.
+// keeps a number at or above a bound, these numbers are for the node itself, however many clients
+// connect. Connections of peers have a higher bound.
 const (
 	// FilesMin is the least limit that a node starts with: half of it holds its ports, a segment
 	// of the log for each 16 MiB, two files for each snapshot that is written or sent, the tables
 	// of rows and members on disk (TableFiles each), and connections to a few peers.
 	FilesMin = 512
-	// FilesWanted is a limit that leaves HTTP and Redis clients the 8,192 connections each that
-	// they may have, and the node filesOwnMax.
+	// FilesWanted is the limit that suffices for 8,192 HTTP connections, 8,192 Redis connections
+	// and filesOwnMax descriptors of the node.
 	FilesWanted = 2*8192 + filesOwnMax
 
-	// filesOwnMax bounds what clients leave free: segments for 64 GiB of log and as many others.
+	// filesOwnMax bounds the descriptors that clients leave free: 4,096 for segments of 64 GiB of
+	// log, and 4,096 others.
 	filesOwnMax = 8192
 	// tableFilesMax bounds the files of one Pebble that stay open. Each keeps some kilobytes of memory.
 	tableFilesMax = 512
@@ -38,11 +39,11 @@ func FileLimit() (Files, error) {
 	return Files(min(limit.Cur, 1<<30)), nil
 }
 
-// own is how many descriptors clients leave to the node.
+// own returns how many descriptors clients leave to the node.
 func (f Files) own() Files { return min(f/2, filesOwnMax) }
 
-// Bounds returns ForClients and ForPeers of this process's limit as it is now: it may be lowered
-// while the process runs (prlimit). If it is unknown, they bound nothing.
+// Bounds returns ForClients and ForPeers of this process's present limit, which may be lowered
+// while the process runs (prlimit). If the limit is unknown, both are math.MaxInt.
 func Bounds() (clients, peers int) {
 	f, err := FileLimit()
 	if err != nil {
@@ -51,13 +52,14 @@ func Bounds() (clients, peers int) {
 	return f.ForClients(), f.ForPeers()
 }
 
-// ForClients is the number from which on no descriptor is a client's.
+// ForClients returns a bound: connections of clients keep only descriptors below it.
 func (f Files) ForClients() int { return int(f - f.own()) }
 
-// ForPeers is the number from which on no descriptor is that of a connection from a peer.
+// ForPeers returns a bound: connections from peers keep only descriptors below it.
 func (f Files) ForPeers() int { return int(f - f.own()/2) }
 
-// TableFiles is how many files one Pebble of the node keeps open. Pebble takes some 60 at least.
+// TableFiles returns how many files one Pebble of the node keeps open. Pebble needs about 60 at
+// least.
 func TableFiles() int {
 	if f, err := FileLimit(); err == nil {
 		return int(min(f/16, tableFilesMax))
@@ -65,8 +67,8 @@ func TableFiles() int {
 	return tableFilesMax
 }
 
-// Descriptor returns the file descriptor of a connection, also of one under TLS, or -1 if it has
-// none.
+// Descriptor returns the file descriptor of a connection with or without TLS, or -1 if the
+// connection has none.
 func Descriptor(conn net.Conn) int {
 	for {
 		over, ok := conn.(interface{ NetConn() net.Conn })

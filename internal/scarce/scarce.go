@@ -1,6 +1,6 @@
-// Package scarce owns what a node does about a machine that has too little disk or too few file
-// descriptors for a moment: which errors mean that, file systems that wait until it has more, and
-// how the process shares its descriptors out.
+// Package scarce handles a temporary shortage of disk space or file descriptors. It recognises the
+// errors of a shortage, and owns file systems that wait until it is over. It also divides the
+// descriptors of the process between clients, peers and the node.
 //
 // It never ends the process. Invariant: as long as the files of the node need no more descriptors
 // than are kept for them, no client and no peer can take the last one.
@@ -10,9 +10,8 @@ import (
 	"syscall"
 )
 
-// Is reports whether err passes once the machine has more of what it lacks. What can wait is then
-// tried again; the disk is not damaged. Of joined errors all must pass: one other is reason enough
-// to stop.
+// Is reports whether err means only that disk space or file descriptors are short. The disk is then
+// not damaged, and the caller may retry later. A joined error must have no other cause.
 func Is(err error) bool {
 	return every(err, func(e syscall.Errno) bool { return isNoFiles(e) || isNoRoom(e) })
 }
@@ -20,7 +19,7 @@ func Is(err error) bool {
 // NoFiles reports whether err means that the process or the machine has no file descriptor left.
 func NoFiles(err error) bool { return every(err, isNoFiles) }
 
-// NoRoom reports whether err means that the disk is full, or the user's share of it.
+// NoRoom reports whether err means that the disk is full, or that the user's quota is used up.
 func NoRoom(err error) bool { return every(err, isNoRoom) }
 
 func isNoFiles(e syscall.Errno) bool { return e == syscall.EMFILE || e == syscall.ENFILE }

@@ -11,30 +11,31 @@ import (
 )
 
 const (
-	// RoomMin is the free space that writes wait for once the disk was full: Pebble rewrites
+	// RoomMin is the free space that a write waits for after the disk was full: Pebble rewrites
 	// files of some megabytes at a time.
 	RoomMin  = 64 << 20
 	waitPoll = 200 * time.Millisecond
 )
 
 // Wait is a file system whose calls wait while the disk is full or no file descriptor is left,
-// instead of failing. Pebble ends the process for such errors, or takes a file for damaged.
+// instead of failing. Without it, Pebble ends the process on such an error, or takes a file for
+// damaged.
 //
-// vfs.OnDiskFull would not do: it tries a call twice only, and does not know a user's share of a
-// disk (EDQUOT). A sync is never tried again, as the system may have dropped what it could not
-// write: file systems that are full refuse the write before.
+// vfs.OnDiskFull is not enough: it tries a call only twice, and does not recognise a user's quota
+// (EDQUOT). Wait never repeats a sync, because the system may have dropped the data that it could
+// not write. A full file system refuses the write before the sync.
 type Wait struct {
 	Dir     string // on the disk that must have room
 	What    string // that is written, for the log
 	Logger  *slog.Logger
-	Started *atomic.Bool    // while false, calls fail at once, so that Open does
+	Started *atomic.Bool    // while false, calls fail at once, and so does Open
 	Closing <-chan struct{} // once closed, calls fail at once
 }
 
 // Over returns fs with calls that wait.
 func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// retry calls try until it succeeds, or fails for another reason than a scarce resource.
+// retry calls try until try succeeds, or fails for a reason other than a scarce resource.
 func (fs *waitingFS) retry(try func() error) error {
 	w := &fs.wait
 	err := try()
@@ -67,7 +68,7 @@ type waitingFS struct {
 // Unwrap implements vfs.FS.
 func (fs *waitingFS) Unwrap() vfs.FS { return fs.FS }
 
-// tried is retry for a call that returns something too.
+// tried is retry for a call that also returns a value.
 func tried[T any](fs *waitingFS, call func() (T, error)) (result T, err error) {
 	err = fs.retry(func() (err error) { result, err = call(); return err })
 	return result, err

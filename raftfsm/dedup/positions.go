@@ -311,7 +311,8 @@ func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// readMark reads the mark that belongs to the position at. It fails r if the mark is not below at.
+// readMark reads the mark that belongs to the position at. It fails r if the mark is malformed or
+// not below at.
 func readMark(r *wire.Reader, at sink.Position) sink.Mark {
 	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
 	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(at)) {
