@@ -1,6 +1,7 @@
 // Package certs owns the certificates of the process: it reads their files, follows changes
 // of the files while the process runs, and makes listeners and connections that use them.
 //
-// It never reads the data of a connection. Invariant: whatever happens to the files, a handshake
-// uses the newest complete set of certificate, key and authorities that passed the checks.
+// It never interprets the data of a connection. Invariant: whatever happens to the files, a
+// handshake uses one complete set of certificate, key and authorities. It is the newest set that
+// passed the checks.
 package certs
