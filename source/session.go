@@ -243,6 +243,14 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 					if err := s.flush(ctx); err != nil {
 						return err
 					}
+					if s.late { // a seek could skip messages that are there and that the late shard lacks
+						if err := s.settle(ctx); err != nil {
+							return err
+						}
+						if s.behind != "" {
+							return errors.New(s.behind)
+						}
+					}
 				}
 				return s.brokerError("read", f.err)
 			}

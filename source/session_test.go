@@ -128,6 +128,34 @@ func TestSeekThatIsNamed(t *testing.T) {
 	}
 }
 
+// A stall names no seek while a shard is late: the seek could skip messages of that shard.
+func TestNoSeekWhileLate(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1))
+	c.Restore(0, Position{})
+	c.Restore(1, Position{})
+	q.first = 1
+	var late atomic.Bool
+	late.Store(true)
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+	r.times.backoffMin = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it says which shard is late", func() bool {
+		reason := r.Status().Reason
+		if strings.Contains(reason, "seek to") {
+			t.Fatal(reason)
+		}
+		return strings.Contains(reason, "keyspace late does not answer")
+	})
+	late.Store(false)
+	eventually(t, "it names the seek", func() bool {
+		return r.Status().State == StateStalled && strings.Contains(r.Status().Reason, "seek to 1")
+	})
+}
+
 // A queue that was truncated below the shard that is furthest stalls, though another shard is
 // behind its end: what is written there next would be new to one and old to the other.
 func TestTruncatedBetweenShards(t *testing.T) {
