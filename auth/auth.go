@@ -204,8 +204,8 @@ func (a *Authorizer) Identify(token []byte, now time.Time) (*Caller, Refusal) {
 	return c, Granted
 }
 
-// Still returns the caller as it is now: its token may have been deleted, its grants may have
-// changed.
+// Still returns the caller as it is now: its token may have been deleted or its grants changed
+// since Identify.
 func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
 	if c.rights == rootRights {
 		if root := a.root.caller.Load(); root == nil || root.hash != c.hash {
@@ -227,9 +227,9 @@ func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
 	return is, Granted
 }
 
-// Keeps returns why a call may not continue that the caller was allowed to make, or Granted. It
-// refuses a caller that lost any of its rights, even one that the call does not need: nothing of
-// the call is served, so the caller can make it again.
+// Keeps returns Granted if a call that was allowed before may still be served, or else the reason
+// against it. It refuses a caller that lost any right, even a right that the call does not need.
+// The caller can repeat the call, because no part of it was served.
 func (a *Authorizer) Keeps(c *Caller, now time.Time) Refusal {
 	is, why := a.Still(c, now)
 	if why == Granted && is != c && !is.rights.cover(c.rights) {
@@ -293,8 +293,8 @@ func (c *Caller) May(access Access, keyspace []byte) bool {
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
 
 // Allows reports whether the caller, or nobody if c is nil, may make a call that needs need.
-// keyspace is the one that the request names. A call whose keyspaces are named in its body is
-// allowed if the caller may make it on any; the server checks each of them.
+// keyspace is the keyspace in the path of the request. If the body names the keyspaces, one
+// allowed keyspace is enough here; the server then checks each of them.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {
 	switch {
 	case need.Access == Public:

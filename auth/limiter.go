@@ -28,7 +28,7 @@ type limiter struct {
 	refused [limits]atomic.Uint64
 }
 
-// newLimiter returns a limiter that has refused what before has, which may be nil.
+// newLimiter returns a limiter with the counts of refusals of before, which may be nil.
 func newLimiter(of catalog.UserLimits, before *limiter) *limiter {
 	l := &limiter{limits: of}
 	l.buckets[Requests].perSec = of.Requests
@@ -42,8 +42,8 @@ func newLimiter(of catalog.UserLimits, before *limiter) *limiter {
 	return l
 }
 
-// bucket holds up to a second's worth of tokens. A batch that needs more is admitted whole and
-// owes the rest. The next call waits until that is paid.
+// bucket holds up to a second's worth of tokens. A batch that needs more tokens is admitted whole
+// and owes the difference. The next call waits until the debt is paid.
 type bucket struct {
 	perSec int64 // 0 for no limit
 	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty from a
@@ -61,7 +61,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 		full := b.full.Load()
 		from := max(full, at)
 		if owed := from - at - int64(time.Second); owed >= 0 {
-			// A clock that was set back must not lock a user out for as long.
+			// If the clock was set back, do not lock the user out for that long.
 			if owed > int64(owedMax+time.Minute) { // more than Owe owes, and more than calls that began a little earlier see
 				b.full.CompareAndSwap(full, at)
 				continue
@@ -77,8 +77,8 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 // owedMax bounds the debt. It is more than any batch owes: 10,000 ops at one a second.
 const owedMax = 4 * time.Hour
 
-// Take counts n against a limit of the caller. It returns 0 if the limit allows that, or how long
-// to wait. The root token has no limit.
+// Take counts n against a limit of the caller. It returns 0 if the limit allows the call, or else
+// how long to wait. The root token has no limit.
 func (c *Caller) Take(l Limit, n int, now time.Time) (wait time.Duration) {
 	if c.limiter == nil {
 		return 0

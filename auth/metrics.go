@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts refusals. Limits are counted per user, whose number is bounded; a user that
-// is deleted takes its series along.
+// metrics counts refusals. It counts refusals by limits per user. The number of users is bounded,
+// and the series of a deleted user ends.
 type metrics struct {
 	refused   [refusals]prometheus.Counter
 	permitted [refusals]prometheus.Counter

@@ -15,8 +15,8 @@ type Call struct {
 	Target string // keyspace or path
 }
 
-// Refuse counts and logs a call that is to be refused, and reports whether it is: the mode
-// Permissive serves it.
+// Refuse counts and logs a call that the caller may not make. It reports whether to refuse the
+// call: the mode Permissive serves it.
 func (a *Authorizer) Refuse(why Refusal, c Call) bool {
 	counters := &a.metrics.permitted
 	if a.Enforces() {

@@ -10,7 +10,7 @@ import (
 // Access is what a call does.
 type Access uint8
 
-// The kinds of access. Nobody, the zero one, belongs to a call that names no need.
+// The kinds of access. Nobody, the zero value, belongs to a call without a Need.
 const (
 	Nobody Access = iota
 	Public        // nobody needs a token

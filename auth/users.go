@@ -17,13 +17,14 @@ var (
 	ErrNoUser = errors.New("no such user")
 	// ErrNoToken is returned when a user has no token of an id.
 	ErrNoToken = errors.New("the user has no such token")
-	// ErrUserChanged is returned when a user is not as the caller of a change read it.
+	// ErrUserChanged is returned if a user differs from the one that the caller of a change has
+	// read.
 	ErrUserChanged = errors.New("the user is another one, or was changed meanwhile")
 	// ErrNoCatalog is returned while a node has no catalog.
 	ErrNoCatalog = errors.New("this node does not know its cluster yet")
 )
 
-// FieldError is returned for a value that a user cannot have.
+// FieldError is returned for an invalid value of a field of a user.
 type FieldError struct{ Field, Problem string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
@@ -162,7 +163,7 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 // NameRule is the rule for names of users.
 const NameRule = "not 1 to 64 of A-Z a-z 0-9 . _ -"
 
-// checkUser returns the first fault of a user, or of was.
+// checkUser returns the first fault of the name, of rights or of was.
 func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) error {
 	switch {
 	case !catalog.ValidUserName(name):
@@ -205,7 +206,7 @@ func checkRights(path string, rights catalog.UserRights) error {
 // DefaultName is the user of Redis clients that name none.
 const DefaultName = "default"
 
-// checkGrant refuses a meaningless grant. A grant of a role for the cluster is one on all
+// checkGrant refuses a meaningless grant. A grant of a role for the cluster applies to all
 // keyspaces, even if it names none.
 func checkGrant(field string, g *catalog.Grant) error {
 	if _, known := roles[g.Role]; !known {

@@ -25,11 +25,14 @@ var (
 	keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
 	// userPassword is a password before the host of an address without a scheme.
 	userPassword = regexp.MustCompile(`:\S*@`)
-	// urlPassword is a password before the host of a URL: where net/url reads it, and where libpq does.
+	// urlPassword is a password before the host of a URL, at the place where net/url or libpq
+	// finds it.
 	urlPassword = regexp.MustCompile(`^[^/?]*:[^/?]*@|^[^/@]*:[^/@]*@`)
-	// hostList is what stands between :// and / if nobody logs in: hosts, each perhaps with a port.
+	// hostList matches the text between :// and / of a URL without a user: hosts, each with an
+	// optional port.
 	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
-	// lateHost is a host after an @ in the path: what seems to be the path is the rest of a password.
+	// lateHost is a host after an @ in the path: the text before the @ is then the end of a
+	// password and not a path.
 	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
 	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 	// keywordFile is a setting of libpq that names a file of the node, or a section of one.
@@ -37,7 +40,7 @@ var (
 )
 
 // holdsPassword reports whether an address has a password: as a keyword, or before its host. It
-// cannot leave that to a parser: an address that none accepts may hold a password all the same.
+// uses no parser, because an address that a parser refuses may still hold a password.
 func holdsPassword(address string) bool {
 	if keywordPassword.MatchString(decoded(address)) {
 		return true
@@ -106,5 +109,5 @@ func untrusted(err error) bool {
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, plain := errors.AsType[tls.RecordHeaderError](err) // the other side does not speak TLS
 	alert, is := errors.AsType[*net.OpError](err)
-	return certificate || plain || is && alert.Op == "remote error" // what crypto/tls calls an alert of the other side
+	return certificate || plain || is && alert.Op == "remote error" // crypto/tls uses this Op for an alert that the peer sent
 }

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns, except for the last one. So
-	// a reader holds a few times as much, whatever the messages are.
+	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns, except for
+	// the last one. So a reader holds a few times FetchBytesMax, whatever the size of the
+	// messages.
 	FetchBytesMax = 8 << 20
 	// MessageBytesMax is the size up to which each message can be read. A reader may stall at a larger one.
 	MessageBytesMax = 32 << 20
@@ -30,8 +31,8 @@ type Buffered struct {
 // NewBuffered returns an empty Buffered.
 func NewBuffered() *Buffered { return &Buffered{freed: make(chan struct{}, 1)} }
 
-// Add adds a message. It waits while there are FetchBytesMax or more, and returns false if ended is closed
-// meanwhile. Only one goroutine may call it.
+// Add adds a message. It waits while the buffered messages have FetchBytesMax or more, and returns
+// false if ended is closed meanwhile. Only one goroutine may call it.
 func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	for b.bytes.Load() >= FetchBytesMax {
 		select {

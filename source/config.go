@@ -63,14 +63,14 @@ type Config struct {
 	Stream      string   `json:"stream,omitempty"`      // nats
 	Addr        string   `json:"addr,omitempty"`        // redis-stream
 	Key         string   `json:"key,omitempty"`         // redis-stream
-	Field       string   `json:"field,omitempty"`       // redis-stream: of an entry, the one that is the message
+	Field       string   `json:"field,omitempty"`       // redis-stream: the field of an entry that holds the message
 	DSN         string   `json:"dsn,omitempty"`         // postgres
 	Slot        string   `json:"slot,omitempty"`        // postgres
 	Publication string   `json:"publication,omitempty"` // postgres
-	Prefix      string   `json:"prefix,omitempty"`      // postgres: of pg_logical_emit_message
+	Prefix      string   `json:"prefix,omitempty"`      // postgres: prefix of pg_logical_emit_message
 
 	Username     string `json:"username,omitempty"`
-	PasswordFile string `json:"password-file,omitempty"` // on each node: the catalog has no secrets
+	PasswordFile string `json:"password-file,omitempty"` // a file on each node, because the catalog has no secrets
 	Mechanism    string `json:"mechanism,omitempty"`     // kafka: plain, scram-sha-256 or scram-sha-512
 	TLS          *TLS   `json:"tls,omitempty"`           // nil: none, unless the address says so
 
@@ -97,11 +97,11 @@ type Bounds struct {
 	Linger   Duration `json:"linger"` // how long the first message waits for others
 }
 
-// Mapping says where in a message, or in a row, the parts of an op are: each a constant, or
-// a path such as $.post.id. User is ID for keyspace unread. Of Add and Set there is one. With
-// Member there is no Add, and Set is whether the member joins; a change of a table's row needs
-// none. If and Unless are paths; a message or row counts only where If is true, and only where
-// Unless is null, false or 0.
+// Mapping tells where a message or row has the parts of an op. Each part is a constant, or a path
+// such as $.post.id. The keyspace unread has User in place of ID. A mapping has either Add or Set.
+// With Member it has no Add, and Set decides whether the member joins; a mapping of table rows
+// then needs no Set. If and Unless are paths. A message or row counts only if the value at If is
+// true and the value at Unless is null, false or 0.
 type Mapping struct {
 	If       string `json:"if,omitempty"`
 	Unless   string `json:"unless,omitempty"`
@@ -114,10 +114,10 @@ type Mapping struct {
 	Member   string `json:"member,omitempty"`
 }
 
-// StartAt says where a partition begins that was never read.
+// StartAt sets where a source begins a partition that it has never read.
 type StartAt struct {
 	Latest bool
-	At     map[uint32]Position // those that are not in it begin at the earliest
+	At     map[uint32]Position // partitions that are not in it begin at their first messages
 
 	texts map[uint32]string // At as it was written; parsed once the type is known
 	ids   bool              // At holds ids of a Redis stream
@@ -176,15 +176,15 @@ func (c *Config) JSON() []byte {
 	return text
 }
 
-// SameMeaning reports whether messages mean the same in both, and come from the same queue.
-// Only then may one replace the other while shards are at different positions.
+// SameMeaning reports whether both configurations read the same queue and give its messages the
+// same meaning. Only then may one replace the other while shards are at different positions.
 func (c *Config) SameMeaning(other *Config) bool {
 	return bytes.Equal(c.meaning(), other.meaning())
 }
 
-// Continues returns why a partition of a queue that was read by another configuration cannot go on
-// at a position with this one, or nil. Inside a transaction of PostgreSQL, the position of a change is
-// its number among those that the publication has.
+// Continues returns nil if c can continue a partition at a position that configuration before has
+// reached, or else why not. Inside a transaction of PostgreSQL, a position counts the changes that
+// the publication contains.
 func (c *Config) Continues(before *Config, at Position) error {
 	if c.Type == TypePostgres && before.Publication != c.Publication && at.Lo != 0 {
 		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", at, c.Publication, before.Publication)
@@ -204,8 +204,8 @@ func (c *Config) meaning() []byte {
 // ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
 func ParseConfig(text []byte) (*Config, error) { return ParseNamed("", text) }
 
-// ParseNamed is ParseConfig for a source whose name the text need not have, and must not have
-// otherwise. Without a name it is the text's.
+// ParseNamed is ParseConfig for a source with a name. The text may leave the name out, but must
+// not contain a different one. If name is empty, the text must contain the name.
 func ParseNamed(name string, text []byte) (*Config, error) {
 	if len(text) > configBytesMax {
 		return nil, bad("", "over %d bytes", configBytesMax)
@@ -259,10 +259,10 @@ func (c *Config) Position(text string) (Position, error) {
 // consumer group's name.
 const nameBytesMax = 64
 
-// slotForm is what PostgreSQL calls a slot.
+// slotForm matches the names that PostgreSQL allows for a slot.
 var slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// tableForm is what the table of dead letters may be called: it needs no quotes.
+// tableForm matches the allowed names of the table of dead letters. They need no quotes in SQL.
 var tableForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$`)
 
 func (c *Config) validate() error {
@@ -298,7 +298,7 @@ func (c *Config) validateType() error {
 	fields := []struct {
 		name  string
 		set   bool
-		types string // that have the field; needed by those that end in !
+		types string // the type that has the field; a final ! makes the field mandatory
 	}{
 		{"brokers", len(c.Brokers) > 0, "kafka!"},
 		{"topic", c.Topic != "", "kafka!"},

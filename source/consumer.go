@@ -45,8 +45,8 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 
 // ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
-	// RunnerConfig is that of the runners, except for Partition and Late. Closing Ending makes all of them end; the
-	// consumer ends after that, or after a while.
+	// RunnerConfig applies to all runners, except for Partition and Late. Closing Ending ends all
+	// runners. The consumer ends after the runners, or after times.ending.
 	RunnerConfig
 	// Owns reports whether this node reads a partition. Nodes may disagree for a while.
 	Owns func(partition uint32) bool
@@ -93,7 +93,8 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// NewConsumer returns a Consumer for a source that Begin was called for, unless it begins at the first messages.
+// NewConsumer returns a Consumer. Unless the source begins at the first messages, the caller has
+// called Begin for it.
 func NewConsumer(cfg ConsumerConfig) *Consumer {
 	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}
 	c.mu.runners, c.mu.partitions = map[uint32]*running{}, map[uint32]time.Time{}
@@ -130,9 +131,9 @@ func (c *Consumer) Run(ctx context.Context) {
 	}
 }
 
-// list asks the broker for the partitions. A removed partition keeps its runner, whose status says why it does
-// not go on. Until the broker has answered once, there is partition 0, which every queue has, so that a runner
-// reports why nothing is read.
+// list asks the broker for the partitions. A removed partition keeps its runner, whose status says
+// why it does not go on. Until the broker first answers, list assumes partition 0, which every
+// queue has. So a runner can report why it reads nothing.
 func (c *Consumer) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimes.call)
 	defer cancel()

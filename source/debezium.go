@@ -25,10 +25,11 @@ var envelope = &pathNode{slot: -1, children: []*pathNode{
 	{key: "after", slot: envAfter},
 }}
 
-// debezium reads a change of a row: c counts its mapped value, d takes it back, u counts the
-// difference between the row before and after, and r (a row of a snapshot) counts nothing:
-// only a reconciliation knows what a snapshot's rows add. Where the map has a member, it joins
-// by c, leaves by d, and does both by u. An empty message is a tombstone.
+// debezium reads a change of a row: c adds the mapped value of the row, d subtracts it, and u adds
+// the difference between the row after and before. r, a row of a snapshot, counts nothing: only a
+// reconciliation knows what the rows of a snapshot add. If the map has a member, c makes it join
+// and d makes it leave. For u, the old member leaves and the new one joins. An empty message is a
+// tombstone.
 func (d *Decoder) debezium(value []byte) error {
 	if len(value) == 0 || string(value) == "null" {
 		return nil
@@ -82,9 +83,9 @@ func (d *Decoder) envelope(text []byte) (raw [envSlots][]byte, err error) {
 	return raw, c.Err
 }
 
-// change appends the ops that take back the row before and count the row after; either may
-// be nil if the change has no such row. Each is counted by itself: one whose conditions do not
-// hold, or that has null for a part of the op, counts nowhere.
+// change appends the ops that take back the row before and count the row after; either may be nil
+// if the change has no such row. Each row counts separately. A row counts nothing if its
+// conditions do not hold, or if a part of its op is null.
 func (d *Decoder) change(before, after []byte) error {
 	switch {
 	case before == nil && isNull(after):

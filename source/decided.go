@@ -6,8 +6,8 @@ import "slices"
 // fail after some shards have applied it, and an operator may create or drop a column before the next try. The
 // decision stays: otherwise a message could both count and be a dead letter.
 type decided struct {
-	// handed has the positions that the Sink got. The spans ascend and do not touch. There are several while the
-	// runner reads again below decided messages, for a shard that was late or restored.
+	// handed has the positions that the Sink got. The spans ascend and do not touch. handed has
+	// several spans while the runner reads decided messages again for a late or restored shard.
 	handed []span
 	// refused has the refused messages. All other messages of handed are taken.
 	refused map[Position]*refusal

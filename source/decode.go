@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// opsMax bounds the ops of one message, as it does those of a request.
+// opsMax bounds the ops of one message. A request has the same bound.
 const opsMax = 10_000
 
 // unread is the keyspace of ops with a user.
@@ -76,7 +76,7 @@ func (d *Decoder) Decode(m *Message) error {
 	return nil
 }
 
-// notText returns why a message cannot be JSON, by its first bytes; "" if they may be.
+// notText returns why the first bytes of a message cannot begin a JSON text, or "" if they can.
 func notText(value []byte) string {
 	for prefix, what := range map[string]string{
 		"\x00":         "as in Confluent's wire format, which needs a schema registry; write plain JSON",
@@ -120,7 +120,7 @@ func (d *Decoder) json(value []byte) error {
 	return c.Err
 }
 
-// op reads one op. path is what the names of its fields begin with.
+// op reads one op. path is the prefix of the names of its fields.
 func (d *Decoder) op(path string) {
 	c := &d.cursor
 	if !c.Begin('{') {
@@ -207,7 +207,7 @@ func (d *Decoder) op(path string) {
 	}
 }
 
-// opMember makes an op that of a member.
+// opMember turns an op into one that adds or removes a member.
 func (d *Decoder) opMember(o *sink.Op, of *opjson.Member, path string) {
 	c := &d.cursor
 	switch lacks := of.Missing(true); {

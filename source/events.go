@@ -17,9 +17,9 @@ type Past struct {
 	Sink      sink.Sink
 }
 
-// Read returns the ops of some messages from a position on, leaving out messages that would be refused. next is
-// where the next messages begin; it is from if none come for a while. Read returns a *StalledError if the queue
-// is another or has lost messages.
+// Read returns the ops of some messages from a position on, without the messages that a reader
+// would refuse. next is where the next messages begin. If no message comes for a while, next
+// equals from. Read returns a *StalledError if the queue was created anew or has lost messages.
 func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.Op, next Position, err error) {
 	reader, err := p.Broker.Read(ctx, p.Partition, from, Mark{})
 	if err != nil {

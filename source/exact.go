@@ -11,11 +11,11 @@ import (
 // This file reads numbers and booleans in the forms of other systems: decimals of databases, texts of Redis and
 // of protobuf's JSON, and MySQL's 0 and 1 for booleans. It only accepts exact values.
 
-// floatMax is the highest integer up to which floats are exact. A literal with a fraction or an exponent may be
-// a float, so it is refused above.
+// floatMax is the highest integer up to which floats are exact. A literal with a fraction or an
+// exponent may be a float, so values above floatMax are refused.
 const floatMax = 1 << 53
 
-// plain returns a JSON value without quotes, and whether it had some.
+// plain returns a JSON value without its quotes, and whether it had quotes.
 func plain(raw []byte) (text []byte, quoted bool) {
 	if raw[0] != '"' {
 		return raw, false

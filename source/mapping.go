@@ -22,13 +22,13 @@ const (
 	mapSlots
 )
 
-// part is where a part of an op comes from: a path, or a constant if there is none.
+// part is the origin of one part of an op: a path or, without a path, a constant.
 type part struct {
 	field string // in the configuration
 	path  string // $.a.b
 	text  string // a constant keyspace or column
 	id    uint64 // a constant id, or member
-	value int64  // a constant value; of an op with a member 1 if it joins
+	value int64  // a constant value; for an op with a member, 1 if the member joins
 }
 
 // mapping is a compiled Mapping.
@@ -248,7 +248,7 @@ func (d *Decoder) mapped(value []byte) error {
 type row struct {
 	keyspace, column string
 	id, member       uint64
-	value            int64 // of a row with a member 1 if it joins
+	value            int64 // for a row with a member, 1 if the member joins
 }
 
 // find finds the parts of an op in a JSON text.
@@ -288,7 +288,7 @@ func (d *Decoder) counts() (bool, error) {
 	return true, nil
 }
 
-// hasNull reports whether a part of an op is null: a row with it counts nowhere.
+// hasNull reports whether a part of an op is null: such a row counts nothing.
 func (d *Decoder) hasNull() bool {
 	for slot, raw := range d.raw {
 		if slot != mapIf && slot != mapUnless && raw != nil && isNull(raw) {
@@ -298,7 +298,7 @@ func (d *Decoder) hasNull() bool {
 	return false
 }
 
-// row returns the parts that find found.
+// row parses the parts that find has found.
 func (d *Decoder) row() (row, error) {
 	m := d.mapping
 	var r row

@@ -45,9 +45,10 @@ func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	}
 }
 
-// verify compares the marks of the shards with the queue, the highest first: DESIGN.md. It returns a
-// *StalledError if the queue has other messages than the shards have passed. It returns the position of a
-// message that is still there, if the message has a time, as a message in its place would have another time.
+// verify compares the marks of the shards with the queue, the highest first: DESIGN.md. It returns
+// a *StalledError if the queue has other messages than the shards have passed. If the message of a
+// mark is still there and has a time, verify returns its position: a later message in its place
+// would have another time.
 func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
 	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
 	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
@@ -74,8 +75,8 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 	return there, nil
 }
 
-// again reads the message of a shard's mark. It waits as long as the broker gets on: PostgreSQL may have to read
-// a large transaction, or all of the log since the begin of one that is still open.
+// again reads the message of a shard's mark. It waits as long as the broker makes progress.
+// PostgreSQL may have to read a large transaction, or all the log since an open transaction began.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
 	way := fmt.Sprintf("pause the source and seek to %s to go on without comparing it", s.high)
 	s.status.set(func() {
@@ -115,8 +116,8 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 // dated reports whether a message has a time that is not part of its position, as with Redis.
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
-// Differs returns how the messages differ from the one with a mark. It returns "" if they do not, or if that is
-// unknown.
+// Differs returns how the messages differ from the one with a mark. It returns "" if they do not
+// differ, or if nobody can tell.
 func (a *Again) Differs(mark sink.Mark) string {
 	same := func(m Message) bool { return MarkOf(&m) == mark }
 	at := func(m Message) bool { return m.Position == mark.Position }

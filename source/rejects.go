@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// rejectsMax bounds the refusals that wait to be recorded. A reader that has more stops reading.
+	// rejectsMax bounds the refusals that wait to be recorded. A reader stops reading above that
+	// number.
 	rejectsMax = 10_000
 	// rejectsPerTick bounds the commands between two ticks, as all partitions use the catalog.
 	rejectsPerTick = 10
@@ -18,9 +19,9 @@ const (
 	rejectsTimeout = time.Second
 )
 
-// rejects has the refusals that are not recorded yet. It outlives a session. The refusals below the position of
-// the session are complete, because no op is refused after its message was passed. Only complete ones are
-// recorded, in order, and so each of them once.
+// rejects has the refusals that are not recorded yet. It outlives a session. The refusals below
+// the position of the session are complete, because no op is refused after its message was passed.
+// Only complete refusals are recorded, in order, so each is recorded once.
 type rejects struct {
 	waiting  []sink.Refusal
 	ids      map[string]bool // of the letters of waiting: a batch that is tried again may refuse an op again

@@ -27,7 +27,7 @@ type times struct {
 	meet                   time.Duration // between reads of the shards' positions while the queue is idle
 	late                   time.Duration // for which a session goes on without a shard that does not answer
 	call                   time.Duration // bounds a call of the broker or the Sink, except Again
-	silence                time.Duration // for which Again may not get on: a walsender may skip changes silently for wal_sender_timeout / 2
+	silence                time.Duration // how long Again may make no progress: a walsender may skip changes silently for wal_sender_timeout / 2
 }
 
 // RunnerConfig configures a runner, or all runners of a consumer. Late, Logger, Counts, Rejected and Ending are
@@ -86,8 +86,9 @@ func NewRunner(cfg RunnerConfig) *Runner {
 // Status returns the state of the partition.
 func (r *Runner) Status() Status { return r.status.get() }
 
-// Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error it begins again
-// at the positions of the shards. It waits longer each time that the lowest position has not risen.
+// Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error
+// it begins again at the positions of the shards. The wait grows with each session in which the
+// lowest position has not risen.
 func (r *Runner) Run(ctx context.Context) {
 	wait := r.times.backoffMin
 	var reached Position

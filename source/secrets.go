@@ -14,16 +14,16 @@ import (
 // some 200 KiB.
 const secretBytesMax = 1 << 20
 
-// Secrets reads the files that configurations name, all from one directory of the node. Who may
-// change a source may send a file of it to any address.
+// Secrets reads the files that configurations name, all from one directory of the node. Whoever
+// may change a source can send any file of this directory to any address.
 //
 // Invariant: it opens nothing outside of the directory, whatever the names and the symbolic links in
 // it are, and reads regular files of at most secretBytesMax only.
 type Secrets struct {
-	Dir string // "": no file may be named
+	Dir string // if empty, configurations may name no files
 }
 
-// Access is what a broker is reached with.
+// Access holds the credentials for a broker.
 type Access struct {
 	Password string
 	TLS      *tls.Config // nil: none, unless the address says so
@@ -116,7 +116,7 @@ func (s Secrets) read(name string) ([]byte, error) {
 	return text, err
 }
 
-// State returns a text that changes if a file changes that a configuration names.
+// State returns a text that changes whenever a file named by the configuration changes.
 func (s Secrets) State(c *Config) string {
 	files := c.files()
 	if len(files) == 0 {

@@ -110,13 +110,13 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return s.brokerError("read", err)
 	}
-	// Compare the identity after the reader was opened. No queue gets the identity of another.
+	// Compare the identity after opening the reader. No two queues have the same identity.
 	identity, err := s.cfg.Broker.Identity(ctx)
 	if err == nil {
 		err = sameQueue(s.start.Identity, identity)
 	}
 	if err != nil {
-		_ = reader.Close() // err says more
+		_ = reader.Close() // err is more informative
 	}
 	s.reader = reader
 	return s.brokerError("find the queue", err)
@@ -151,7 +151,8 @@ func (s *session) look(ctx context.Context) error {
 	return nil
 }
 
-// wrap adds to an error what the caller could not do. It leaves a *StalledError and ErrMoved as they are.
+// wrap adds to an error the action that failed. It leaves a *StalledError and ErrMoved as they
+// are.
 func wrap(verb string, err error) error {
 	if _, is := errors.AsType[*StalledError](err); err == nil || is || errors.Is(err, sink.ErrMoved) {
 		return err
@@ -322,8 +323,9 @@ func (s *session) tick(ctx context.Context) error {
 	return nil
 }
 
-// settle moves all shards to one position. If they are there, it checks from time to time whether they still
-// are: a shard may have been restored from a backup, and then the session begins anew.
+// settle moves all shards to one position. If all shards are there already, settle reads their
+// positions again from time to time. If a shard was restored from a backup, the session begins
+// anew.
 //
 // While a shard does not answer, the others continue. The session ends after times.late, and the next one asks
 // that shard again.

@@ -2,9 +2,10 @@
 // and the runner that reads one partition. Each package below it knows one broker. A sink.Sink applies what
 // the runner reads, so this package knows nothing of shards.
 //
-// Invariant: a position passes a message only after the Sink has applied the message's ops, after the broker
-// has acknowledged its dead letter, or because the configuration skips bad messages. Nothing here
-// moves a position otherwise: only a seek of an operator, or a restore of a shard, does.
+// Invariant: a position passes a message only after the Sink has applied the message's ops, after
+// the broker has acknowledged its dead letter, or because the configuration skips bad messages.
+// Nothing else in this package moves a position. Only an operator can: by a seek, or by a restore
+// of a shard.
 package source
 
 import (
@@ -59,9 +60,9 @@ func (l *Letter) place() string {
 	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
 }
 
-// Key returns a name by which a broker can drop a letter that was written twice. Other messages at the same
-// position have other keys: those of another source with the name, or of a queue that was created anew or
-// lost messages. A key has less than 200 bytes.
+// Key returns a name by which a broker can drop a letter that was written twice. Another message
+// at the same position has another key. Such a message belongs to another source with the name, or
+// to a queue that was created anew or lost messages. A key has less than 200 bytes.
 func (l *Letter) Key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %q %s", l.number, l.mark.Sum, l.queue, l.ID()))
 	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
@@ -89,13 +90,13 @@ type Broker interface {
 	// Read returns a Reader that begins at from. It returns a *StalledError if a message at or above from is
 	// gone. found is the mark of a message that the queue still had a moment ago, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again returns the messages that the queue has now from one passed position to another. It may take long,
-	// and calls progress whenever it gets on.
+	// Again returns the messages that the queue now has between two passed positions. It may take
+	// long, and calls progress whenever it makes progress.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
 	// DeadLetter writes letters, and waits until the broker has acknowledged them.
 	DeadLetter(ctx context.Context, letters []Letter) error
-	// Denied reports whether an error, of another method or of a Reader, means that the broker refuses the
-	// user or a request, for a reason that does not pass by itself.
+	// Denied reports whether an error of the Broker or a Reader means that the broker refuses the
+	// user or a request. The reason must be one that does not pass by itself.
 	Denied(err error) bool
 	Close() error
 }
@@ -114,7 +115,7 @@ type Fetched struct {
 	Left     int64     // messages at and above Next, if positions do not count them; -1 if unknown
 }
 
-// Again is what a queue has now between two passed positions.
+// Again holds the messages that a queue now has between two passed positions.
 type Again struct {
 	Messages []Message // at or above the first position and below the second; two at most
 	// Whole is set unless the queue may have removed the first message without a loss: by retention, or because

@@ -12,9 +12,10 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// checkNamed returns a *shard.ArgumentError if a configuration names a missing keyspace, column or queue of dead
-// letters. Otherwise each message would be bad, or the first bad one would stop the source. It only checks what
-// differs from the configuration before, if that is not nil. It skips a queue that does not answer soon.
+// checkNamed returns a *shard.ArgumentError if a configuration names a missing keyspace, column or
+// queue of dead letters. Otherwise each message would be bad, or the first bad one would stop the
+// source. If before is not nil, it checks only the fields that differ from that configuration. It
+// skips a queue that does not answer soon.
 func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.RawMessage, cfg *source.Config) error {
 	old := &source.Config{}
 	if before != nil {

@@ -33,9 +33,9 @@ type Past struct {
 	Next   Position `json:"next"`   // where the next messages begin
 }
 
-// Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a position. If there
-// are no messages yet, Next is that position. A reconciliation compares counts with the truth by this and by
-// Rows. Neither writes anything.
+// Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a
+// position. If there are no messages yet, Next is that position. A reconciliation uses Past and
+// Rows to compare counts with the truth. Neither of them writes anything.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -59,7 +59,8 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	if meant := recorded.MeantFrom(); at.Less(meant) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
-	// Another source with the name may have counted the messages below, with another meaning.
+	// An earlier source of this name may have counted the messages below Start, with another
+	// meaning.
 	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
 	}
@@ -90,8 +91,8 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	return out, nil
 }
 
-// appendEvents appends the events of an op: one for each delta with a floor, and one for all other values. The
-// floor of a delta is the higher one of the op's and the column's.
+// appendEvents appends the events of an op: one for each delta with a floor, and one for all other
+// values. The floor of a delta is the higher of the op's floor and the column's floor.
 func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
 	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
 	counts := make(map[string]int64, len(op.Cells))
@@ -145,9 +146,9 @@ var errNoPosition = errors.New("a shard has no position yet: resume the source, 
 // Rows reads rows and the positions of a source in their shards, or in all shards if there are no ids. The counts
 // of a row contain all messages below From of its shard, and none at or above To.
 //
-// It reads the positions through the logs of the shards, before and after the rows. The replicas that it reads
-// rows from have all writes acknowledged before. A position falls only by a seek or a restore; the caller then
-// sees a To below From.
+// It reads the positions through the logs of the shards, before and after the rows. The replicas
+// that it reads rows from have all writes that were acknowledged before the call. Only a seek or a
+// restore lowers a position; the caller then sees a To below From.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
 	n, of, err := s.find(ctx, name)
 	if err != nil {

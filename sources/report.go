@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// ReportCall is the name of the call by which a node asks another what it reads.
+// ReportCall is the name of the call that asks a node which partitions it reads.
 const ReportCall = "sources.report"
 
 // Position is a place in a partition. All messages below it are applied.
@@ -42,8 +42,8 @@ type Source struct {
 	Config       json.RawMessage    `json:"config"`
 }
 
-// Partition is one partition of a source. Its reader reports it. Without a reader, the shards and the queue tell
-// its position and end.
+// Partition is one partition of a source. Its reader reports the state. Without a reader, the
+// position comes from the shards and the end from the queue.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`

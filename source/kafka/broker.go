@@ -31,8 +31,8 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		// by partition: the leader epoch of the last message that was read. A reader that begins
-		// after it learns from it if another leader had other messages.
+		// epochs holds, by partition, the leader epoch of the last message that was read. From it,
+		// the next reader learns whether a new leader has other messages.
 		epochs map[uint32]int32
 	}
 }
@@ -65,8 +65,8 @@ func Open(cfg *source.Config, access source.Access, more ...kgo.Opt) (*Broker, e
 const (
 	// letterBytesMax bounds a dead letter, above what any topic takes.
 	letterBytesMax = 64 << 20
-	// letterBatchBytes is how much is produced at once, so that small letters are not over what
-	// a topic takes together.
+	// letterBatchBytes bounds the letters of one produce request, so that many small letters
+	// together do not exceed a topic's limit.
 	letterBatchBytes = 512 << 10
 )
 
@@ -100,8 +100,8 @@ func (b *Broker) metadata(ctx context.Context, name string) (cluster string, top
 	return cluster, topic, err
 }
 
-// Identity returns the cluster's id and the topic's. A broker older than version 2.8 has no
-// id of a topic: there, a topic that was made anew shows by its offsets only.
+// Identity returns the cluster's id and the topic's. A broker older than version 2.8 gives topics
+// no id. There, only the offsets can show that a topic was created anew.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
 	cluster, topic, err := b.metadata(ctx, b.cfg.Topic)
 	if err != nil {
@@ -123,8 +123,8 @@ func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
 	return all, nil
 }
 
-// Bounds returns the first offset, and the one after the last, also of a transaction that is open: its
-// messages wait.
+// Bounds returns the first offset, and the one after the last. The end includes an open
+// transaction, whose messages wait.
 func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
 	const earliest, latest = -2, -1
 	if first, err = b.offset(ctx, partition, earliest); err == nil {
@@ -164,9 +164,10 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 	return source.Position{Lo: uint64(offset)}, nil
 }
 
-// compacted returns a *source.StalledError if the topic loses messages before they are read,
-// without a trace. It returns another error if it cannot find that out: Denied accepts the error if
-// the user may not read the policy. Brokers older than version 0.11 cannot say; then it returns nil.
+// compacted returns a *source.StalledError if the topic is compacted, because it then loses unread
+// messages without a trace. It returns another error if it cannot read the policy; Denied accepts
+// that error if the user lacks the permission. For brokers older than version 0.11, which do not
+// report the policy, it returns nil.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()
@@ -191,8 +192,9 @@ func (b *Broker) compacted(ctx context.Context) error {
 	return nil
 }
 
-// unlessOlder returns the error of a request, or nil if it is that the broker does not know the request. The
-// client has no error for that which callers can name, but returns one value for all such requests.
+// unlessOlder returns nil if a request failed because the broker does not know it, or else the
+// error. The client exports no error for unknown requests, but returns the same value for all of
+// them.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {

@@ -44,7 +44,8 @@ func (b *Broker) Read(ctx context.Context, partition uint32, from source.Positio
 	if err := b.compacted(ctx); err != nil {
 		return nil, err
 	}
-	// NoResetOffset and At: an offset that is not there is an error, and never another offset.
+	// With NoResetOffset and At, the client returns an error for a missing offset instead of
+	// choosing another one.
 	start := kgo.NoResetOffset().At(int64(from.Lo))
 	b.mu.Lock()
 	if epoch, known := b.mu.epochs[partition]; known {
@@ -73,14 +74,14 @@ func outside(at, first, end source.Position) error {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
 	ended := end
-	if !end.Less(at) { // it has grown since the broker refused at: it ended below
+	if !end.Less(at) { // the log has grown since the broker refused at, so it ended below at then
 		ended = source.Position{Lo: max(at.Lo, 1) - 1}
 	}
 	return source.Truncated(ended, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
 }
 
-// Next returns messages, or none after a while. The topic is still the one that the reader
-// began with after the messages were fetched, so they are of that topic.
+// Next returns messages, or none after a while. After each fetch it checks that the topic is still
+// the one that the reader began with, so the messages belong to that topic.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	var got source.Fetched
 	wait, cancel := context.WithTimeout(ctx, waitMax)

@@ -113,8 +113,8 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.Strea
 	return stream, stream.CachedInfo(), nil
 }
 
-// explain returns why a request was not answered, if the server dropped one since asked. One that it
-// dropped before is not why: others were answered since.
+// explain returns the reason if the server dropped a request since asked, or else err. A request
+// dropped before asked does not explain err, because the server has answered later ones.
 func (b *Broker) explain(err error, asked time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +158,7 @@ func identity(info *jetstream.StreamInfo) string {
 	return "stream " + info.Config.Name + " made at " + info.Created.UTC().Format(time.RFC3339Nano)
 }
 
-// covers reports whether a subject, which may have wildcards, covers another without.
+// covers reports whether pattern, which may have wildcards, matches subject, which has none.
 func covers(pattern, subject string) bool {
 	tokens, have := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range tokens {

@@ -20,9 +20,11 @@ const (
 	pullMax = 10_000
 	// readyMax bounds the messages that wait for Next.
 	readyMax = 2_000
-	// heartbeat is how often the server is heard, so that a lost consumer is noticed.
+	// heartbeat is how often the server sends a sign of life, so that the reader notices a lost
+	// consumer.
 	heartbeat = time.Second
-	// pullAnswerMax is after how long the library misses the server: two heartbeats, and some time to spare.
+	// pullAnswerMax is how long the library waits for the server: two heartbeats, and some time to
+	// spare.
 	pullAnswerMax = 3 * heartbeat
 )
 
@@ -39,7 +41,7 @@ type reader struct {
 	ended    chan struct{} // closed by Close
 	at       uint64        // next to read, by the stream's sequence
 	seen     uint64        // messages that the consumer has delivered
-	broken   error         // of a message behind those that Next returned last
+	broken   error         // error of a message that follows the messages of the last Next
 }
 
 // Read returns a reader. It stalls if messages at or above from are gone.
@@ -82,7 +84,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ sou
 	if err != nil {
 		return nil, err
 	}
-	// A request that is smaller than a message and its headers would never get it.
+	// A request with a smaller bound than a message and its headers would never get that message.
 	pullBytes := max(source.FetchBytesMax, 2*int(b.payloadMax()))
 	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytes),
 		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
@@ -110,8 +112,8 @@ func (r *reader) deliver(m jetstream.Msg) {
 	}
 }
 
-// judge returns a *source.StalledError if the stream is another, or has lost what was not
-// read.
+// judge returns a *source.StalledError if the stream was created anew, or has lost messages that
+// were not read.
 func (r *reader) judge(info *jetstream.StreamInfo) error {
 	switch now := identity(info); {
 	case now != r.identity:
@@ -124,8 +126,8 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// removed returns a *source.StalledError if the next message was removed, and none after it was delivered,
-// as there is none, or it is on its way.
+// removed returns a *source.StalledError if the next message was removed. take cannot notice that
+// while no later message is delivered, because none exists or it is on its way.
 func (r *reader) removed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
@@ -169,7 +171,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 			return got, err
 		}
 	case <-wait.C:
-		// Messages on their way are not lost: the next look finds at moved.
+		// Check the stream only if no message waits for Next: a message on its way is not lost.
 		if _, info, err := r.b.stream(ctx); err != nil {
 			return got, err
 		} else if len(r.messages) == 0 {
@@ -190,7 +192,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 			if r.broken = r.take(&got, m); r.broken == nil {
 				continue
 			}
-			// What is before it is there: a seek past what is gone must not lose it.
+			// Return the messages before the failed one first, so that a seek past the lost
+			// messages does not skip them.
 		default:
 		}
 		break
@@ -220,8 +223,8 @@ func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
 	return nil
 }
 
-// Again returns the message at a sequence number that was read. No number is left out, so one without a
-// message had it removed.
+// Again returns the message at a sequence number that was read. JetStream skips no sequence
+// number, so a number without a message means that the message was removed.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position, _ func()) (source.Again, error) {
 	stream, _, err := b.stream(ctx)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package redisstream reads a Redis stream for package source.
 //
-// A stream has no identity and forgets silently: a trim removes entries that nobody has
-// read. So a source keeps a consumer group in the stream. Its name has a random part, which
-// is gone with the stream; and its count of entries read tells a trim of entries that were
-// read from one of entries that were not.
+// A stream has no identity and forgets silently: a trim removes entries that nobody has read. So a
+// source keeps a consumer group in the stream. The name of the group has a random part, so a new
+// stream does not have the same group. The group's count of read entries shows whether a trim
+// removed unread entries.
 package redisstream
 
 import (
@@ -63,8 +63,8 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 // dialTimeout bounds the wait for a connection.
 const dialTimeout = 5 * time.Second
 
-// Quiet ends the log of Redis's client, which repeats the errors that it returns on stderr, in a form
-// of its own. The log is one of the process, so call it before a broker is open.
+// Quiet turns off the log of the Redis client, which also writes each returned error to stderr.
+// The log belongs to the whole process, so call Quiet before opening a broker.
 func Quiet() { logging.Disable() }
 
 // Close closes the connections.
@@ -161,7 +161,8 @@ func (b *Broker) Denied(err error) bool {
 	if redis.IsAuthError(err) {
 		return true
 	}
-	// Of a script Redis has words only: those of 7.0, and of later versions.
+	// For a refused script, Redis gives only these texts: one of version 7.0, and one of later
+	// versions.
 	return slices.ContainsFunc([]string{"NOPERM", "user executing the script can't run", "ACL failure in script"}, func(words string) bool {
 		return err != nil && strings.Contains(err.Error(), words)
 	})
@@ -183,7 +184,7 @@ func format(p source.Position) string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// after returns the position that follows p; p if it is the highest.
+// after returns the position that follows por, if p is the highest position, p.
 func after(p source.Position) source.Position {
 	switch {
 	case p.Lo < math.MaxUint64:
@@ -194,7 +195,7 @@ func after(p source.Position) source.Position {
 	return p
 }
 
-// before returns the position that p follows; zero if p is.
+// before returns the position that precedes p, or zero if p is zero.
 func before(p source.Position) source.Position {
 	if p == (source.Position{}) {
 		return p

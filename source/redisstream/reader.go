@@ -21,8 +21,8 @@ const (
 	countFirst = 16
 )
 
-// reader reads a stream. Each read is one transaction with a look at the stream's counters,
-// so that it is certain that nothing was removed between two reads.
+// reader reads a stream. Each read is one transaction that also reads the stream's counters, which
+// show whether entries were removed between two reads.
 type reader struct {
 	b     *Broker
 	group string // its consumer group, which is gone if the stream was made anew
@@ -33,7 +33,8 @@ type reader struct {
 		// added is how many entries were ever added below at, if counted.
 		added   int64
 		counted bool
-		// count is how many entries have FetchBytesMax, if they are as those of the last fetch.
+		// count is how many entries together have FetchBytesMax bytes, if they are as large as
+		// those of the last fetch.
 		count int
 		// last is the highest entry that was there: read, or counted before. It is compared again when
 		// the client has made a connection since connects, perhaps to a server that has lost it.
@@ -70,8 +71,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return r.read(ctx, limit)
 }
 
-// read returns at most limit entries and does not wait. If they are larger than those before, it asks
-// for fewer.
+// read returns at most limit entries and does not wait. If the answer is too large, it requests
+// fewer entries.
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,8 +132,9 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	return got, nil
 }
 
-// deleted returns the last entry that was deleted at or above at; zero if none was. Those below it that
-// are left are read before the source stalls, so that a seek past it loses none of them. mu is held.
+// deleted returns the last entry that was deleted at or above at; or zero if none was. The reader
+// returns the remaining entries below it before the source stalls, so that a seek past the deleted
+// entry skips none of them. mu is held.
 func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	last, err := parse(stream.MaxDeletedEntryID)
 	if err != nil || stream.EntriesAdded < stream.Length {
@@ -144,8 +146,8 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	return last, nil
 }
 
-// Again returns the entries from one id up to another. Redis tells an entry that was deleted from one
-// that it lost by the highest id that was ever deleted.
+// Again returns the entries from one id up to another. The highest id that was ever deleted
+// distinguishes a deleted entry from one that Redis has lost.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, _ func()) (source.Again, error) {
 	tx := b.client.TxPipeline()
 	info := tx.XInfoStream(ctx, b.cfg.Key)
@@ -178,7 +180,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 	return again, err
 }
 
-// executed returns why a transaction failed: a command that was refused says why.
+// executed returns why a transaction failed: the error of a refused command has the reason.
 func executed(err error, commands ...redis.Cmder) error {
 	for _, of := range commands {
 		if redis.IsExecAbortError(err) && of.Err() != nil {
@@ -215,7 +217,8 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	if after(last) == at {
 		return nil // everything was read
 	}
-	// Every entry that is left is above at. Were there others between?
+	// All remaining entries are above at. Find out whether a trim removed entries between at and
+	// left.
 	if !r.mu.counted {
 		g := groups[i]
 		if g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0 {
@@ -235,7 +238,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 // compare returns a *source.StalledError if what was read is not from the stream of the last entry. mu
 // is held.
 func (r *reader) compare(ctx context.Context) error {
-	connects := r.b.connects.Load() // before what follows makes another
+	connects := r.b.connects.Load() // load it before the commands below make another connection
 	if connects == r.mu.connects {
 		return nil
 	}
@@ -256,7 +259,7 @@ func (r *reader) compare(ctx context.Context) error {
 	return nil
 }
 
-// take appends entries to got and passes them. mu is held.
+// take appends entries to got and moves at past them. mu is held.
 func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 	got.Messages = make([]source.Message, 0, len(entries))
 	for _, e := range entries {
