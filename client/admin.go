@@ -24,7 +24,7 @@ type ClusterNode struct {
 	MemoryFull   bool     `json:"memory_full"`
 	DiskFull     bool     `json:"disk_full"`
 	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of the log has taken over a second and has not ended
-	Insecure     bool     `json:"insecure,omitempty"`      // by --insecure, the node listens beyond loopback without the protections that it otherwise requires
+	Insecure     bool     `json:"insecure,omitempty"`      // the node listens beyond loopback without protection, which --insecure permits
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // it is the only node, and was started with --join
 	HTTPAddr     string   `json:"http_addr"`
