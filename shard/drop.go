@@ -85,16 +85,14 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 // follow, so nobody opens such a replica any more. It needs no proof by the group's leader, because
 // all promises of a dropped group end with the group.
 func (n *Node) removeDropped(view *catalog.View) {
-	table := n.registry.groups.Load()
+	n.registry.changing.Lock()
+	defer n.registry.changing.Unlock()
+	table := n.registry.groups.Load() // under changing: an older table may lack a group that was opened since
+	open := map[uint32]bool{}
 	for _, g := range table.dropped {
 		if !g.ends.Swap(true) {
 			n.running.Go(func() { n.endDropped(g) }) // ends with the replica, or once the node is stopping
 		}
-	}
-	n.registry.changing.Lock()
-	defer n.registry.changing.Unlock()
-	open := map[uint32]bool{}
-	for _, g := range table.dropped {
 		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
 	}
 	// view may be newer than the one that follow used: a group that only view has dropped is still open.

@@ -486,6 +486,15 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 2))
 	newer := &catalog.View{NextGroup: n.catalog.View().NextGroup} // all keyspaces were dropped
 	n.removeDropped(newer)
+	// A table without the keyspace is replaced while removeDropped waits for the change of the table.
+	n.registry.changing.Lock()
+	table := n.registry.groups.Swap(&groupTable{})
+	removed := make(chan struct{})
+	go func() { n.removeDropped(newer); close(removed) }()
+	time.Sleep(100 * time.Millisecond)
+	n.registry.groups.Store(table)
+	n.registry.changing.Unlock()
+	<-removed
 	for s := range ks.Shards {
 		if _, here := n.registry.dirs.Number(ks.FirstGroup + uint32(s)); !here {
 			t.Errorf("shard %d was deleted while it was open", s)
