@@ -124,11 +124,7 @@ func (n *Node) endDropped(g *shardReplica) {
 	if r == nil {
 		return
 	}
-	closed, err := n.closeReplica(g, r)
-	if err != nil {
-		n.fatal(err)
-	}
-	if closed {
+	if n.closeReplica(g, r) {
 		n.registry.changing.Lock()
 		g.closing.Store(nil)
 		n.registry.changing.Unlock()

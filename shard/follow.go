@@ -218,8 +218,8 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 // again: until it was closed, it may have acknowledged writes.
 func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	leader := g.leader() // without the replica, g knows only an older hint
-	if closed, err := n.closeReplica(g, r); !closed || err != nil {
-		return err
+	if !n.closeReplica(g, r) {
+		return nil
 	}
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
@@ -241,9 +241,12 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 // The caller then sets g.closing to nil. closeReplica reports false if another goroutine closes the
 // replica, or if the node stops. In the second case the node's Close waits for the replica.
 //
+// A close that fails ends the process, even if the machine lacks disk: g.closing stays set, so nobody
+// would open the replica again.
+//
 // It waits as long as the replica takes to close, because its state machine may wait for disk. It
 // holds no lock meanwhile.
-func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool, err error) {
+func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
 	n.registry.changing.Lock()
 	mine := !n.draining.Load() && g.replica.CompareAndSwap(r, nil)
 	if mine {
@@ -251,7 +254,7 @@ func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool, err 
 	}
 	n.registry.changing.Unlock()
 	if !mine {
-		return false, nil
+		return false
 	}
 	slow := time.AfterFunc(startTimeout, func() {
 		n.mux.Limited().Warn("a replica is not closed yet: its disk hangs or is full", "group", g.number)
@@ -260,14 +263,14 @@ func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool, err 
 	ended := make(chan error, 1)
 	go func() { ended <- r.close(context.Background(), false) }() // ends with the replica, or the process
 	select {
-	case err = <-ended:
+	case err := <-ended:
+		if err != nil {
+			n.fatal(fmt.Errorf("cannot close the replica of group %d: %w", g.number, err))
+		}
+		return err == nil
 	case <-n.stopping:
-		return false, nil
+		return false
 	}
-	if err != nil {
-		return false, fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
-	}
-	return true, nil
 }
 
 // openAgain opens a closed replica of a group again, unless the node stops or the group was dropped.

@@ -150,13 +150,13 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 // reopen closes a replica and opens it again, with its newest snapshot and the log after that.
 func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
-	closed, err := n.closeReplica(g, r)
-	if closed {
-		n.registry.changing.Lock()
-		g.closing.Store(nil)
-		err = n.openAgain(g, r.group.Number())
-		n.registry.changing.Unlock()
+	if !n.closeReplica(g, r) {
+		return nil
 	}
+	n.registry.changing.Lock()
+	g.closing.Store(nil)
+	err := n.openAgain(g, r.group.Number())
+	n.registry.changing.Unlock()
 	if err != nil && !n.lacks(err) {
 		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))
 	}

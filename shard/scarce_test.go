@@ -8,7 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -126,5 +132,53 @@ func TestCloseThatWaits(t *testing.T) {
 	eventually(t, "the replica is deleted", func() bool { return isDeleted(t, n, slow.FirstGroup, 1) })
 	if !r.group.Closed() {
 		t.Error("the replica was not closed")
+	}
+}
+
+// fullFSM takes a snapshot until it is released, and then fails because the disk is full.
+type fullFSM struct {
+	raftfsm.Machine
+	began, release chan struct{}
+}
+
+func (f fullFSM) Snapshot() (raft.FSMSnapshot, error) {
+	close(f.began)
+	<-f.release
+	return nil, syscall.ENOSPC
+}
+
+// A replica that could not be closed ends the process, also if the disk was full: nobody would open
+// the replica again.
+func TestCloseThatFailsOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	fatal := make(chan error, 1)
+	n.cfg.Fatal = func(err error) { fatal <- err }
+	fsm := fullFSM{raftfsm.New(codec.KindBoard), make(chan struct{}), make(chan struct{})}
+	cfg := n.groupConfig(7000, 0, "full", fsm)
+	cfg.Fatal = func(error) {}
+	cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
+	group, err := replica.Open(cfg)
+	mustDo(t, err)
+	eventually(t, "the replica is ready", func() bool { return group.Ready() == nil })
+
+	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: fsm}
+	r.proposer.Store(propose.New(n.proposerConfig(g, r)))
+	g.replica.Store(r)
+	go func() { _ = group.TakeSnapshot() }()
+	<-fsm.began
+	ended := make(chan struct{})
+	go func() { _ = n.reopen(g, r); close(ended) }()
+	eventually(t, "the replica is being closed", group.Closing)
+	time.Sleep(200 * time.Millisecond) // what fails from here on, Close returns
+	close(fsm.release)
+	<-ended
+	select {
+	case err := <-fatal:
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("the process ends with %v", err)
+		}
+	default:
+		t.Error("the process goes on, and nobody opens the replica")
 	}
 }
