@@ -15,7 +15,7 @@ const closeShare = 0.75
 
 // Close stops the group. It waits until pending proposals are answered, takes a snapshot if wanted
 // and worthwhile, and closes raft and the stores. If ctx ends first, it returns ctx's error, and
-// the rest stops in the background. Later calls wait for the first.
+// the rest stops in the background. Later calls wait for the end of that.
 //
 // Close interrupts snapshots that are being read, written or restored, at once or after the last
 // snapshot. So their size does not delay it. It also ends a write that waits for disk or file
@@ -25,7 +25,6 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 		return Within(ctx, func() error { <-g.closed; return nil })
 	}
 	g.EndWaits()
-	defer close(g.closed)
 	all := []error{Within(ctx, g.closeGate)}
 	failed := g.stop.Failure()
 	if !snapshot {
@@ -92,6 +91,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 // shutdown stops raft, then the transport and the goroutines, then closes the stores.
 func (g *Replica) shutdown(ctx context.Context) error {
 	return Within(ctx, func() error {
+		defer close(g.closed)
 		stopped := g.raft.Shutdown()
 		// Close the streams before raft stops. raft waits for its calls to peers, which end only
 		// when their connections close.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"io"
 	"path/filepath"
 	"sync/atomic"
@@ -175,4 +176,24 @@ func TestSnapshotWithoutALeader(t *testing.T) {
 	if n := asked.Load(); n > 10 {
 		t.Errorf("it was tried %d times", n)
 	}
+}
+
+// The shutdown takes longer than the first Close: a second one does not return before the shutdown has
+// ended, so that its caller may free what raft uses.
+func TestCloseWaitsForTheShutdown(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Initial = aloneIn(cfg)
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	g.snapshotting.Lock() // shutdown waits for it
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := g.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("closed before the shutdown had ended: %v", err)
+		}
+	}
+	g.snapshotting.Unlock()
+	mustDo(t, g.Close(t.Context(), false))
 }

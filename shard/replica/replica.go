@@ -85,7 +85,7 @@ type Replica struct {
 	wg         sync.WaitGroup
 	ends       atomic.Bool // set by EndWaits
 	closeBegan atomic.Bool
-	closed     chan struct{} // closed once the first Close has returned
+	closed     chan struct{} // closed at the end of shutdown, which may be after the first Close has returned
 }
 
 // refusedFuture is the answer to a proposal that never reached raft.
