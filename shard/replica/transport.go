@@ -236,14 +236,11 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 
 // InstallSnapshot implements raft.Transport.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	switch {
-	case !t.filter.leads(args.Term):
-		return errNotLeading
-	case t.muted != nil && t.muted.Load():
-		return errHangs // followers would take it for a sign of life
+	if err := t.maySend(args.Term); err != nil {
+		return err
 	}
 	if t.carry == nil {
-		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
+		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, leaderStream{data, t, args.Term})
 	}
 	opened, _ := data.(storage.Opened) // raft always passes one
 	stream, err := t.carry(opened.ID, data)
@@ -253,7 +250,34 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	defer stream.Close()
 	larger := *args
 	larger.Size += stream.Added()
-	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, stream)
+	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, leaderStream{stream, t, args.Term})
+}
+
+// maySend returns an error unless this replica may send a snapshot as the leader of a term.
+func (t raftTransport) maySend(term uint64) error {
+	switch {
+	case !t.filter.leads(term):
+		return errNotLeading
+	case t.muted != nil && t.muted.Load():
+		return errHangs // followers would take it for a sign of life
+	}
+	return nil
+}
+
+// leaderStream is a snapshot that is sent. Its Read fails once maySend does: the follower's main loop
+// reads the snapshot and cannot vote before the end. raft closes the connection of a failed call,
+// and the follower then discards the part that it has.
+type leaderStream struct {
+	io.Reader
+	trans raftTransport
+	term  uint64
+}
+
+func (s leaderStream) Read(p []byte) (int, error) {
+	if err := s.trans.maySend(s.term); err != nil {
+		return 0, err
+	}
+	return s.Reader.Read(p)
 }
 
 // EncodePeer implements raft.Transport. raft encodes only this replica's own address, which it

@@ -204,6 +204,57 @@ func TestDeposedLeaderReleasesNothing(t *testing.T) {
 	}
 }
 
+// pausingReader reads zeros, and calls pause before the second read.
+type pausingReader struct {
+	reads int
+	pause func()
+}
+
+func (r *pausingReader) Read(p []byte) (int, error) {
+	if r.reads++; r.reads == 2 {
+		r.pause()
+	}
+	clear(p)
+	return len(p), nil
+}
+
+// A leader that is deposed, or whose disk hangs, ends the call by which it sends a snapshot. The
+// follower, whose main loop reads the snapshot, then votes.
+func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(*Replica)
+		want error
+	}{
+		"deposed": {func(g *Replica) {
+			p := &playedLeader{Replica: g, t: t, cfg: g.cfg}
+			args := &raft.AppendEntriesRequest{RPCHeader: headerOf("n3"), Term: g.raft.CurrentTerm() + 1}
+			mustDo(t, p.dialler().AppendEntries("n2", p.to(), args, &raft.AppendEntriesResponse{}))
+		}, errNotLeading},
+		"disk hangs": {func(g *Replica) { g.muted.Store(true) }, errHangs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t, testMux(t), "n2")
+			cfg.Initial = aloneIn(cfg)
+			leader := mustOpen(t, cfg)
+			mustBeReady(t, leader)
+			follower := playLeader(t, storage.LogStoreBoltDB)
+			term := leader.raft.CurrentTerm()
+			args := &raft.InstallSnapshotRequest{
+				RPCHeader: headerOf("n2"), SnapshotVersion: raft.SnapshotVersionMax, Term: term, LastLogIndex: 20, LastLogTerm: term,
+				Configuration: raft.EncodeConfiguration(follower.Configuration()), ConfigurationIndex: 1, Size: 1 << 30,
+			}
+			state := &pausingReader{pause: func() { test.end(leader) }}
+			err := leader.trans.InstallSnapshot("n1", follower.to(), args, &raft.InstallSnapshotResponse{}, state)
+			if !errors.Is(err, test.want) || state.reads > 3 {
+				t.Errorf("it ended after %d reads: %v", state.reads, err)
+			}
+			if _, granted := follower.ask("n3", term+1, 20, term, true); !granted {
+				t.Error("the follower does not vote")
+			}
+		})
+	}
+}
+
 // A leader that loses its majority while it takes the vote from a replica: that one has not got
 // the configuration by which it would refuse the others and not campaign.
 func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
