@@ -24,12 +24,13 @@ type Sources interface {
 	// Seek sets where partitions of a paused source continue, by the texts of positions.
 	Seek(ctx context.Context, name string, to map[uint32]string) (*sources.Source, error)
 	Delete(ctx context.Context, name string) error
-	// Save returns the sources as a backup has them, and RestoreSaved makes one of them, paused.
+	// Save returns the sources for a backup. RestoreSaved creates one of them, paused.
 	Save(ctx context.Context) ([]sources.Saved, error)
 	RestoreSaved(ctx context.Context, text []byte) (*sources.Source, error)
-	// Past returns what messages do to rows of a keyspace, from the text of a position on.
+	// Past returns the effects of messages on the rows of a keyspace. from is the text of the
+	// first position.
 	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
-	// Rows returns rows, and where the source was in their shards.
+	// Rows returns rows, and the positions of the source in their shards.
 	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// smallFree and largeFree are how many writes of a size class are always admitted: so
-	// few wait only for the log.
+	// smallFree and largeFree are how many writes of a size class are always admitted. So few
+	// writes wait only for the log.
 	smallFree = 64
 	largeFree = 8
 	// classWindow is the interval over which the speed of a size class is measured. It holds
@@ -16,7 +16,7 @@ const (
 	classWindow = 100 * time.Millisecond
 	// tookOver is the approximate number of writes that sizeClass.took averages.
 	tookOver = 16
-	// perSecMax is more than any speed.
+	// perSecMax is above any real speed of a size class.
 	perSecMax = 1 << 40
 	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
 	// deadline. The rest covers what the estimate leaves out: the way from the socket and
@@ -58,22 +58,22 @@ type admission struct {
 	large   sizeClass
 
 	refusalEvery time.Duration
-	nextRefusal  atomic.Int64 // when there may be one more, in nanoseconds since started
+	nextRefusal  atomic.Int64 // earliest time of the next refusal, in nanoseconds since started
 }
 
-// sizeClass is the writes of one size class. Every handler reads and writes its fields
-// without a lock; a race between two makes the rate wrong by one request.
+// sizeClass is the writes of one size class. Every handler reads and writes its fields without a
+// lock; a race between two handlers changes the rate by at most one request.
 type sizeClass struct {
 	count atomic.Int64 // writes in flight
 	bytes atomic.Int64 // the sum of their weights
 
-	began  atomic.Int64 // the window's, in nanoseconds since admission.started
+	began  atomic.Int64 // start of the window, in nanoseconds since admission.started
 	left   atomic.Int64 // weight of the writes that ended in the window
 	quiet  atomic.Bool  // few writes were in flight at some moment of the window
-	perSec atomic.Int64 // weight that left a second in the latest windows; 0 for not known
+	perSec atomic.Int64 // weight completed per second in the latest windows; 0 if unknown
 	took   atomic.Int64 // approximate mean duration of the last completed writes, in nanoseconds
 
-	free int64 // writes that are always let in
+	free int64 // number of writes that are always admitted
 }
 
 func newAdmission() *admission {
@@ -98,8 +98,8 @@ func (a *admission) refusalDelay(cost int, bound time.Duration) time.Duration {
 	}
 }
 
-// classOf returns the size class of a write with a body of n bytes, below 0 for chunks, and
-// the weight of the write.
+// classOf returns the size class of a write with a body of n bytes, n below 0 for a body in
+// chunks, and the weight of the write.
 func (a *admission) classOf(n int) (l *sizeClass, weight int64) {
 	switch {
 	case isSmall(n):

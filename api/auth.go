@@ -127,8 +127,8 @@ func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 	return bytes.TrimSpace(token), false
 }
 
-// checkLimits counts a call against the limits of its caller. A write counts as one op; the
-// rest of a batch is counted by countOps once it is decoded.
+// checkLimits counts a call against the limits of its caller. A write counts as one op; countOps
+// counts the other ops of a batch once the batch is decoded.
 func (s *Server) checkLimits(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	over, wait := auth.Requests, r.caller.Take(auth.Requests, 1, r.received)
 	if c, ok := ctx.Conn().(*listen.Conn); wait == 0 && ok && !c.Counted {
@@ -161,7 +161,7 @@ func (r *request) countOps() {
 	}
 }
 
-// may returns an error if the caller has no such access to a keyspace that its request names.
+// may returns an error if the caller lacks the access to a keyspace that the request names.
 func (r *request) may(access auth.Access, keyspace []byte) error {
 	if r.auth == nil || r.excused || r.caller.May(access, keyspace) {
 		return nil

@@ -57,7 +57,7 @@ func optional(body []byte) []byte {
 // seen remembers which members of an object were read, a bit for each.
 type seen uint16
 
-// once records that member bit is read now; it is refused when it was before.
+// once records that member bit is read. It refuses a member that was read before.
 func (s *seen) once(c *cursor, bit int, path string) {
 	if *s&(1<<bit) != 0 {
 		c.Fail(path, givenTwice)
@@ -224,8 +224,8 @@ func (f *opFloor) read(c *cursor, path string) {
 	}
 }
 
-// floorCells inserts a floor before each cell of an op that subtracts; a floor can stop no
-// others. The cells of the op begin at first.
+// floorCells inserts a floor before each cell of an op that subtracts; a floor cannot affect other
+// cells. The cells of the op begin at first.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {
 		if c := r.cells[i]; c.Value < 0 {

@@ -24,12 +24,12 @@ type Config struct {
 	// (host:port, port 0 for any).
 	Listener net.Listener
 	Addr     string
-	// Scheme is that of redirects to other nodes: https if the cluster's clients need TLS; "" for
-	// http.
+	// Scheme is the scheme of redirects to other nodes: https if clients of the cluster need TLS,
+	// "" for http.
 	Scheme string
 
-	// AllowedHosts holds the names, with or without a port, that a request's Host may have
-	// in addition to IP literals and localhost; AnyHost allows all, and so does nil.
+	// AllowedHosts holds the names, with or without a port, that a request's Host may have in
+	// addition to IP literals and localhost; AnyHost or a nil list allows every Host.
 	AllowedHosts []string
 
 	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and from
@@ -50,10 +50,11 @@ type Config struct {
 	// HeaderBytesMax bounds the request line with the headers, and is the size of each
 	// connection's read buffer.
 	HeaderBytesMax int
-	// ConnsMax bounds the open connections. The server answers one more with 503 and closes it.
+	// ConnsMax bounds the open connections. The server answers a further connection with 503 and
+	// closes it.
 	ConnsMax int
-	// InFlightMax bounds the requests under /v1 that are being served; one more gets 429. A
-	// request in flight holds its body, rows and answer.
+	// InFlightMax bounds the requests under /v1 that are being served; a further request gets 429.
+	// A request in flight holds its body, rows and answer.
 	InFlightMax int
 
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.

@@ -106,8 +106,8 @@ func (r *request) lookUp(name string) (*shard.Keyspace, error) {
 	return r.backend.Keyspace(name), err
 }
 
-// catchUp brings this node's keyspaces and columns up to date, once a request: another node may
-// have just made what this node does not know, and acknowledged that.
+// catchUp brings this node's keyspaces and columns up to date, at most once per request. Another
+// node may just have created and acknowledged a name that this node does not know.
 func (r *request) catchUp() error {
 	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
@@ -284,7 +284,8 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 	return level, staleness, err
 }
 
-// eitherHeader returns a header that has two names: proxies drop one with an underscore.
+// eitherHeader returns a header that has two names, because proxies drop a name with an
+// underscore.
 func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
 	value, err := header(h, name)
 	if err != nil {

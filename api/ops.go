@@ -60,11 +60,11 @@ type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
 	verb   string // add or set, as in the body
-	cells  int    // where the object of verb begins if its keyspace comes later; otherwise 0
+	cells  int    // where the object of verb begins if the keyspace follows it; otherwise 0
 	floor  opFloor
 
 	of     opjson.Member // if it is an op with a member
-	column int           // of that, by number
+	column int           // number of the column of that member op
 }
 
 // decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace,

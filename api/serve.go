@@ -105,8 +105,8 @@ func (s *Server) Serve() error {
 // another node. The server accepts connections until Shutdown.
 func (s *Server) Retire() { s.retiring.Store(true) }
 
-// Shutdown stops accepting connections, closes them as their requests end, and waits for
-// that until ctx ends; then it closes the rest.
+// Shutdown stops accepting connections, closes each open connection once its request ends, and
+// waits for that. When ctx ends, it closes the remaining connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
 	err := s.http.ShutdownWithContext(ctx)

@@ -86,7 +86,7 @@ func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 // readMemberOf sets the columns that the parameter member names. They belong to the keyspace of
-// counts, or else to posts.
+// counts, or, without counts, to the keyspace posts.
 func (r *request) readMemberOf(q *timeline.Query) error {
 	a := &r.asked
 	if a.in == "" {

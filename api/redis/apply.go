@@ -70,8 +70,8 @@ func (b *batch) applyAcross(deadline time.Time) {
 	}
 }
 
-// apply writes the ops: consecutive commands without an identity together, commands that
-// count once in a request each.
+// apply writes the ops. Consecutive commands without an identity share one request; each command
+// with an identity has its own request.
 func (t *table) apply(c *conn, deadline time.Time) {
 	t.counts = resized(t.counts, len(t.ops)*t.width())
 	for from := 0; from < len(t.units); {
@@ -233,9 +233,9 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// applyWithoutNewRows retries units that were refused for lack of memory, without those that
-// create rows. A shard refuses all ops of a request if one of them needs a new row. Shards that
-// did not refuse have applied their ops already.
+// applyWithoutNewRows retries the units that were refused for lack of memory, except the units
+// that create rows. A shard refuses all ops of a request if one of them needs a new row. Shards
+// that did not refuse have applied their ops already.
 func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	units, err := t.refusedForMemory(c, from, to, deadline)
 	if err == nil {

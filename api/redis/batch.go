@@ -54,11 +54,11 @@ type batch struct {
 	until   time.Time // deadline of the planned commands; zero if not set yet
 	missed  bool      // the command being planned names something that this node does not know
 	looked  bool      // unknown names were looked up, once for all commands that have arrived
-	lookErr error     // why that failed
+	lookErr error     // why the lookup failed
 	unsure  bool      // it is an EXEC, and a command failed because of lookErr
 
 	keys   []key   // keys of the command, all parsed before any of it is planned
-	values []int64 // its values, likewise
+	values []int64 // values of the command, also parsed before any of it is planned
 }
 
 // reply is the form of a command's reply.
@@ -152,8 +152,8 @@ func (b *batch) answer(kind replyKind, from int) {
 	b.replies = append(b.replies, reply{kind, b.writes, from, len(b.cells)})
 }
 
-// misses reports whether an error is about a name that was not looked up yet. The command is
-// planned again after lookUp.
+// misses reports whether an error concerns a name that the batch has not looked up yet. The
+// command is planned again after lookUp.
 func (b *batch) misses(err error) bool {
 	_, unknown := errors.AsType[nameError](err)
 	b.missed = b.missed || unknown && !b.looked

@@ -10,9 +10,9 @@ import (
 const (
 	// waveMax bounds the concurrent calls of one connection. Each has a goroutine.
 	waveMax = 256
-	// helpersMax bounds these goroutines of all connections together. Each takes about 7 KiB
-	// while it waits for a write. A connection gets a share of the free ones, waveMax if all are
-	// free, so that a few connections do not delay the others.
+	// helpersMax bounds the goroutines for concurrent calls of all connections together. Each
+	// takes about 7 KiB while it waits for a write. A connection gets a share of the free ones,
+	// waveMax if all are free, so that a few connections do not delay the others.
 	helpersMax = 16 << 10
 )
 
@@ -24,9 +24,9 @@ type panicked struct {
 
 func (p *panicked) String() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
 
-// concurrently calls do for each number below n, and returns when all calls have returned. It
-// uses the caller's goroutine and as many others as it can get, possibly none. It passes a panic
-// on to the caller.
+// concurrently calls do for each number below n, and returns when all calls have returned. It uses
+// the caller's goroutine and as many helper goroutines as it can get, possibly none. It passes a
+// panic on to the caller.
 func (s *Server) concurrently(n int, do func(i int)) {
 	if n == 1 {
 		do(0)

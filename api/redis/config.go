@@ -43,10 +43,10 @@ type Config struct {
 	// LargeBytesMax bounds the memory of all connections together, beyond the 16 KiB of each
 	// read buffer, the 4 KiB of a transaction and the memory in which commands are planned.
 	LargeBytesMax int
-	// ConnsMax bounds the open connections. One more receives an error and is closed.
+	// ConnsMax bounds the open connections. A further connection receives an error and is closed.
 	ConnsMax int
-	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
-	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
+	// DescriptorsMax bounds the file descriptors of connections: the node keeps higher ones for
+	// itself, so the server refuses such connections. 0 means the bound of scarce.Bounds.
 	DescriptorsMax int
 
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.
@@ -119,7 +119,7 @@ const (
 	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
 	// connections than they use, and a buffer counts against all others.
 	largeIdleMax = time.Second
-	// deadlineSlack is the divisor of a timeout by which a deadline may expire early. To set it
-	// for every read would cost as much as a lookup of a key.
+	// deadlineSlack is the divisor of a timeout by which a deadline may expire early. Setting the
+	// deadline for every read would cost as much as looking up a key.
 	deadlineSlack = 8
 )

@@ -45,8 +45,8 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// commandBytesMax bounds the read buffer. A client that has not authenticated gets only what
-// needs no reservation, so that it cannot use up the memory of the others.
+// commandBytesMax bounds the read buffer. A client that has not authenticated gets only a buffer
+// that needs no reservation. So it cannot use up the memory of other clients.
 func (c *conn) commandBytesMax() int {
 	most := c.server.cfg.CommandBytesMax
 	if c.unknown() {

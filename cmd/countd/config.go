@@ -273,7 +273,7 @@ func within[T cmp.Ordered](c *config, name string, is, least, most T) error {
 	return nil
 }
 
-// neverOr1s is within for a time that may also be 0, for never.
+// neverOr1s checks the bounds of a time like within, but also accepts 0, which means never.
 func (c *config) neverOr1s(name string, is time.Duration) error {
 	if is != 0 && (is < time.Second || is > tiering.FeedIdleMax) {
 		return c.bad(name, fmt.Sprintf("%v is neither 0 nor in 1s…%v", is, tiering.FeedIdleMax))
@@ -380,8 +380,8 @@ func (c *config) loggerTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// allowedHosts returns the names allowed in a request's Host: those of this node's addresses
-// and machine, and those of --allowed-hosts.
+// allowedHosts returns the names allowed in a request's Host: the names of this node's addresses
+// and machine, and the names in --allowed-hosts.
 func (c *config) allowedHosts() []string {
 	hosts := append([]string{c.HTTPAddr, c.ClusterAddr, c.GossipAddr}, c.Hosts...)
 	if name, err := os.Hostname(); err == nil {

@@ -73,11 +73,11 @@ func percentFor(live, limit uint64) int {
 	return percent
 }
 
-// runtimeLimit returns the memory limit of the runtime. The target follows the heap only
-// once a gcTick; meanwhile a small heap grows to several times its size under the old
-// target. An eighth and gcHeadroomBytes are for memory that is no live heap: the runtime's
-// own, stacks, and partly filled spans. A heap that exceeds the limit already, after a start
-// with a lower one, does not cause endless collections.
+// runtimeLimit returns the memory limit of the runtime. The target follows the heap only once per
+// gcTick. Until then, a small heap can grow to several times its size under the old target. An
+// eighth and gcHeadroomBytes are reserved for memory outside the live heap: the runtime's own,
+// stacks, and partly filled spans. A heap that exceeds the limit already, after a start with a
+// lower one, does not cause endless collections.
 func runtimeLimit(live, limit uint64) uint64 {
 	heap := min(max(limit, live+live*gcPercent/100), math.MaxInt64/2)
 	return heap + heap/8 + gcHeadroomBytes

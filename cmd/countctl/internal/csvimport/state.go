@@ -52,9 +52,10 @@ type State struct {
 	Position Position `json:"position"`
 	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
 	Session  *Session `json:"session,omitempty"` // of increments
-	// Fence is that of all runs of absolute values which used this file.
+	// Fence is the fence of all runs with absolute values that used this file.
 	Fence fence.Fence `json:"fence,omitzero"`
-	// Overflows are those of the rows in Position, so that a later run reports them too.
+	// Overflows are the overflows of the rows up to Position, so that a later run reports them
+	// too.
 	Overflows Overflows `json:"overflows,omitzero"`
 }
 
@@ -92,8 +93,8 @@ func (s State) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 // members, and its Counter the sets.
 func (s *State) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
-// BeginSession describes one whose increments have not begun, under a name that
-// was never used.
+// BeginSession describes an import whose increments have not begun, under a producer name that was
+// never used.
 func (s State) BeginSession(batchRows int, tickSeconds float64) State {
 	s = s.Begin(State{})
 	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
@@ -145,7 +146,8 @@ func (s State) Differences(other State) []string {
 	return parts
 }
 
-// madeAgain reports whether both are of keyspaces of one name that are not the same.
+// madeAgain reports whether both states name the same keyspace, but the keyspace was dropped and
+// created again in between.
 func (s State) madeAgain(other State) bool {
 	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
 }

@@ -5,8 +5,8 @@
 // caller writes that to the progress file before the first write of a run.
 //
 // Invariant: each number of a run is at least client.Window above every number of the earlier
-// runs. A shard that took one write of a run therefore refuses all that is left of the
-// earlier ones.
+// runs. A shard that has applied one write of a run therefore refuses all later arrivals from
+// earlier runs.
 package fence
 
 import (
@@ -95,8 +95,8 @@ func (w *Writer) Write(ctx context.Context, send func(context.Context, client.Wr
 	return result, err
 }
 
-// take opens the next number. It waits while the lowest open one is client.Window below it:
-// a shard that took a number that far above refuses the lowest.
+// take opens the next number. It waits while the lowest open one is client.Window below it: a
+// shard refuses the lowest number once it has applied one that is client.Window above.
 func (w *Writer) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()
