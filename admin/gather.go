@@ -65,7 +65,7 @@ func (g *groupView) replicas() map[string]*shard.ReplicaReport {
 	return all
 }
 
-// leader returns the key of the node that reports to lead, or "". Of several it returns the
+// leader returns the key of the node that reports to lead, or "". If several do, it returns the
 // one with the latest term.
 func (g *groupView) leader() string {
 	leader, term := "", uint64(0)

@@ -30,7 +30,7 @@ type FieldError struct{ Field, Problem string }
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
 const (
-	// LimitMax bounds a limit of a user. No node does so much.
+	// LimitMax bounds a limit of a user. No node reaches it.
 	LimitMax = 1_000_000_000
 	// ExpiresInMax bounds the life of a token that expires.
 	ExpiresInMax = 10 * 365 * 24 * time.Hour

@@ -172,7 +172,7 @@ func (c *Client) DropKeyspace(ctx context.Context, name string) (Keyspace, error
 }
 
 // DropColumn drops a column of a keyspace with all its counts, and returns the changed
-// keyspace. Like DropKeyspace, it is sent once.
+// keyspace. Like DropKeyspace, the client never retries it.
 func (c *Client) DropColumn(ctx context.Context, keyspace, column string) (Keyspace, error) {
 	return ask[Keyspace](ctx, c, deleteOnce("/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns/"+url.PathEscape(column)))
 }

@@ -52,10 +52,11 @@ type Restored struct {
 	CursorsSetBack uint64 `json:"cursors_set_back"`
 }
 
-// Snapshot takes a snapshot of a shard, which is named by the number of its group. It is
-// sent once, to the current address, which may redirect to the leader. The server has
-// TimeoutMax to begin the snapshot; the rest has no time limit. The first byte comes once the
-// snapshot is written and checked, for a large shard after minutes.
+// Snapshot takes a snapshot of a shard, which is named by the number of its group. The
+// client sends the request to the current address, which may redirect to the leader, and
+// never retries it. The server must begin the snapshot within TimeoutMax; the answer has no
+// time limit. The first byte comes once the snapshot is written and checked, for a large shard after
+// minutes.
 func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 	r, err := a.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {
@@ -80,8 +81,8 @@ func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
 // Restore replaces the rows of a shard by those of a snapshot of size bytes. It is refused
-// if the shard has rows, outboxes or members, unless force deletes them first. It is sent once;
-// repeat a restore that was cut short with force.
+// if the shard has rows, outboxes or members, unless force deletes them first. The client never
+// retries this request. To repeat a restore that was cut short, set force.
 func (a Admin) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
 	return a.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
 }

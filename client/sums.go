@@ -11,8 +11,8 @@ import (
 //
 // A row ends at the counts that its increments give one by one in the order of Add, also where
 // a column has a floor. So increments of one sign are merged: max(floor, c-a-b) is
-// max(floor, max(floor, c-a)-b). Those of both signs are not: with a floor of 0 and a count of
-// 5, -7 and then +3 give 3, and their sum of -4 gives 1.
+// max(floor, max(floor, c-a)-b). Increments of both signs are not merged: with a floor of 0 and
+// a count of 5, -7 and then +3 give 3, but their sum of -4 gives 1.
 type Sums struct {
 	ops []Op
 	at  map[ID]sumsRow
@@ -60,8 +60,8 @@ func (s *Sums) InOrder(later *Sums) bool {
 	return false
 }
 
-// Add adds deltas, each of another column, to a row. They become an op of their own where a
-// sum does not fit int64, or would be of deltas of both signs.
+// Add adds deltas to a row, at most one for each column. It begins another op if a sum would
+// not fit int64, or would mix deltas of both signs.
 func (s *Sums) Add(id ID, deltas Counts) {
 	if !s.merge(id, deltas) {
 		s.append(id, deltas)

@@ -108,13 +108,14 @@ func (a Admin) putUser(ctx context.Context, name string, rights UserRights, was 
 	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
 }
 
-// DeleteUser deletes a user with all its tokens, and returns it. It is sent once.
+// DeleteUser deletes a user with all its tokens, and returns it. The client never
+// retries this request.
 func (a Admin) DeleteUser(ctx context.Context, name string) (User, error) {
 	return ask[User](ctx, a.c, deleteOnce(apiUserPath(name)))
 }
 
-// CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. It is sent
-// once.
+// CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. The
+// client never retries this request.
 func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
 	request := struct {
 		ExpiresIn string `json:"expires_in,omitempty"`
@@ -126,7 +127,7 @@ func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Dura
 }
 
 // RevokeToken deletes a token of a user. It returns the nodes that did not confirm the deletion.
-// It is sent once.
+// The client never retries this request.
 func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
 	answer, err := ask[UserToken](ctx, a.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
 	return answer.NodesBehind, err

@@ -137,7 +137,7 @@ func (cfg *WriterConfig) complete() error {
 	return nil
 }
 
-// Add queues deltas of a row, each of another column. It copies them. It returns nil once
+// Add queues deltas of a row, at most one for each column. It copies them. It returns nil once
 // they are queued; Flush reports whether they are counted. While the writer is full, Add
 // waits until ctx ends, unless FailWhenFull is set.
 func (w *Writer) Add(ctx context.Context, keyspace string, id ID, deltas ...Count) error {
@@ -228,7 +228,7 @@ func (w *Writer) takeFailure() error {
 }
 
 // Close refuses new increments, sends the queued ones and stops the writer. If ctx ends
-// first, the rest fails. It returns what Flush returns. A second call only waits.
+// first, the unsent ones fail. It returns what Flush returns. A second call only waits.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.mu.closed = true

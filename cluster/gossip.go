@@ -19,8 +19,8 @@ import (
 const (
 	// gossipLabel keeps other programs that use memberlist apart.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits for the farewell to reach others. A stop has 10 s in all; the failure detector of
-	// the other nodes notices the rest.
+	// leaveTimeout bounds how long Close waits for the farewell to reach others. A stop has 10 s in all. The failure detectors of
+	// other nodes notice a stop without a farewell.
 	leaveTimeout = time.Second
 	// announceTimeout bounds how long Announce waits until others know.
 	announceTimeout = time.Second
@@ -63,8 +63,8 @@ type GossipConfig struct {
 	// Join holds the gossip addresses, HOST:PORT, at which to search for other nodes. Each
 	// search resolves a host name again, to all its addresses.
 	Join []string
-	// Joining and Promised are those of Identity, for a node without a cluster: it joins
-	// that cluster, or the one that these nodes have formed.
+	// Joining and Promised are the fields of Identity. They let a node without a cluster join
+	// the cluster Joining, or one that a node of the set Promised belongs to.
 	Joining, Promised string
 	// Keys encrypt gossip. Without keys, gossip is neither encrypted nor authenticated.
 	Keys *GossipKeys // nil for none

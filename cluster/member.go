@@ -61,9 +61,9 @@ type Member struct {
 	State       MemberState
 
 	Alive bool
-	// Since is when Alive last changed. A member became dead when it last answered a probe of this process, or when it announced
-	// its stop. It became alive when this process noticed. Since has a monotonic reading and does not depend on the member's
-	// clock.
+	// Since is the start of the present state of Alive. For a dead member, it is when the member last answered a probe of this
+	// process, or announced its stop. For a live one, it is when this process noticed. Since has a monotonic reading of this
+	// process's clock, so it does not depend on the member's clock.
 	Since time.Time
 }
 

@@ -47,8 +47,8 @@ func (s PlanSettings) Check() error {
 // Plan returns the next steps, the most urgent first, and none when nothing needs to change. It is a pure function. Carrying out
 // its steps, plan after plan, leads to a state in which:
 //
-//   - Each group has Replicas voters, or as many as there are nodes, in as many zones as
-//     possible.
+//   - Each group has Replicas voters, or one on each node if there are fewer nodes. The voters
+//     are in as many zones as possible.
 //   - Nodes that take replicas have the same number of replicas (give or take one) as
 //     far as zones allow. They lead the same number of groups of each keyspace, and then
 //     of all keyspaces as far as that allows.

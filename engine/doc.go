@@ -4,9 +4,9 @@
 // # Structure
 //
 // A Table is an ordered directory of segments. A segment owns a range of ids
-// and is one open-addressing hash array of cache lines: a line is a bucket with
-// the first four counts of its rows, 16 bits each in one 64-bit word a row, and
-// the rows' tags, 4 bytes each (8 where the range is too wide, see geometry).
+// and is one open-addressing hash array of cache lines. Each line is a bucket.
+// For each row it has a 64-bit word with the row's first four counts, 16 bits
+// each, and a tag of 4 bytes, or of 8 if the range is too wide (see geometry).
 // Counts from the fifth column on stand in an array of their own. No array
 // holds a pointer, so the garbage collector never scans them. A count that does
 // not fit 16 bits is marked FFFF and lives in its segment's overflow table as

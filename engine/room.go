@@ -3,9 +3,10 @@ package engine
 // This file decides the structure of a table: when a segment grows, widens, splits, shrinks or is
 // dropped. These decisions depend only on the ops and the table's salts.
 
-// appendRowsMin is how full the last segment must be before an id beyond it opens a new
-// one. Ids in order fill a segment completely and never touch it again. Ids too sparse
-// for that get wide tags in the same segment instead.
+// appendRowsMin is how many rows the last segment must have before an id beyond it opens a
+// new segment. Ids in order fill a segment completely and never touch it again. If ids are
+// so sparse that the last segment has fewer rows, it gets wide tags instead, which cover
+// a wider range.
 const appendRowsMin = rowsMax * 3 / 4
 
 // insertLocked stores a row that is absent.

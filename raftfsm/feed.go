@@ -230,8 +230,8 @@ func (op *FeedOp) change(dst, was []Followee, merges bool) []Followee {
 	return dst
 }
 
-// replace replaces the followees and groups of a user, which were was and wasGroups, with
-// now and nowGroups.
+// replace stores now, nowStamp and nowGroups as a user's feed. The feed that it replaces is
+// was, wasStamp and wasGroups.
 func (f *feed) replace(key uint64) {
 	if slices.Equal(f.was, f.now) && f.wasStamp == f.nowStamp && sameGroups(f.wasGroups, f.nowGroups) {
 		return

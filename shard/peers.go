@@ -15,8 +15,8 @@ const (
 	// askInFlightMax lets one call travel while the other node still answers the previous one. Reads
 	// that arrive meanwhile share the next call.
 	askInFlightMax = 2
-	// These bound the reads that wait for one peer. Even an idle peer, which answers thousands a
-	// second, would not answer more in time.
+	// These bound the reads that wait for one peer. Even an idle peer answers only thousands of reads a
+	// second, so it could not answer a longer queue before the deadlines.
 	askQueueMax      = 16_384
 	readsQueueBytes  = 16 << 20
 	readsInCallMax   = 1024

@@ -243,7 +243,7 @@ type Write struct {
 	Changed   []int             // indexes of the member ops that changed their set, ascending; none for a repeat
 	Unknown   []int             // for a repeat: indexes of ops that were applied or refused, which is no longer known; ascending
 	// Duplicate reports that the request came before. For a key, the shard that judges the key decides:
-	// one of several concurrent copies gets false, and a retry that completes the rest gets true. For a
+	// one of several concurrent copies gets false, and a retry that applies missing parts gets true. For a
 	// producer, it is true if every shard had applied its part. In both cases it is also true if a
 	// shard had applied its part, its answer was lost, and the node proposed the part again. Rows then
 	// hold the present counts.

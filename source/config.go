@@ -192,7 +192,9 @@ func (c *Config) Continues(before *Config, at Position) error {
 	return nil
 }
 
-// meaning is the configuration without how it is reached, and how it is read.
+// meaning returns, as JSON, the fields that decide which queue is read and what its messages mean.
+// It leaves out how the node reaches the queue (addresses, logins, TLS) and how it reads it (start,
+// batches, errors, dead letters).
 func (c *Config) meaning() []byte {
 	m := *c
 	m.Brokers, m.URL, m.Addr, m.DSN = nil, "", "", ""

@@ -41,8 +41,8 @@ type Config struct {
 	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
 	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
 	DescriptorsMax int
-	// WriteTimeout, if not 0, is the time that a client has to accept what is written before a
-	// handler runs: each read deadline sets the write deadline so much later.
+	// WriteTimeout, if not 0, bounds how long a client may take to accept bytes that are written
+	// before a handler runs: each read deadline sets the write deadline that much later.
 	WriteTimeout time.Duration
 	Refusal      []byte // a whole answer
 	Conns        prometheus.Gauge
@@ -168,7 +168,7 @@ func (l *Listener) Wake() {
 	}
 }
 
-// CloseConns closes every open connection without a word to the client. Then it waits until the
+// CloseConns closes every open connection without an answer to the client. Then it waits until the
 // refusals under way have ended, which takes two lingerTimes at most.
 func (l *Listener) CloseConns() {
 	l.mu.Lock()

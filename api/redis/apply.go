@@ -104,8 +104,8 @@ func (t *table) wave(from int) (to int) {
 	return to
 }
 
-// keys are the idempotency keys of concurrent writes. Of several writes with one key, the
-// first must finish before the others begin, because they may repeat it.
+// keys are the idempotency keys of concurrent writes. If several writes have one key,
+// the first must finish before the others begin, because they may repeat it.
 type keys map[[16]byte]bool
 
 // add reports whether no earlier write had the key of id; a write without a key always

@@ -15,7 +15,7 @@ const (
 )
 
 // renewLogin updates the login: the token may have been revoked, or may have expired. It first
-// executes what is planned, which the former login was allowed.
+// executes the planned commands, which the former login was allowed.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -28,7 +28,7 @@ func (c *conn) renewLogin(now time.Time) {
 	}
 }
 
-// Still implements shard.Permission: it refuses what is planned if the client lost its token or
+// Still implements shard.Permission: it refuses the planned commands if the client lost its token or
 // rights since. No other goroutine changes the login while a batch runs.
 func (c *conn) Still() error {
 	a := c.server.cfg.Auth

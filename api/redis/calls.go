@@ -16,7 +16,7 @@ const (
 
 // calls is the part of a batch that package unread answers, because it joins several keyspaces,
 // and the reads of sets of members. Its reads run with the batch's reads, its writes last. plan
-// executes the batch first if a command must see what is planned.
+// executes the batch first if a command must see the effects of planned commands.
 type calls struct {
 	polls  []pollCall
 	polled []polled // users of the polls, one for each in a reply
@@ -52,7 +52,7 @@ const (
 	ofAuthor                    // an author's outbox
 )
 
-// isJoined reports whether unread numbers are joined from a keyspace.
+// isJoined reports whether a read of unread numbers may read the keyspace.
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
 }

@@ -205,7 +205,7 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	return next, pages, err
 }
 
-// readPages reads up to q.count rows of each keyspace, or as many as a block has. The pages have
+// readPages reads up to q.count rows of each keyspace, or scanBlock rows for a block. The pages have
 // all rows below the id next; 0 stands for the end.
 func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)

@@ -54,7 +54,7 @@ type Log struct {
 	}
 }
 
-// budget is the rest of a rate.
+// budget is how many lines a rate limit still allows.
 type budget struct {
 	left       float64
 	at         time.Time

@@ -76,11 +76,11 @@ func checkManifest(fs vfs.FS, dir string) error {
 	}
 	found, err := pebble.Peek(dir, fs)
 	if err != nil || !found.Exists || fs.PathBase(found.ManifestFilename) != sum.name {
-		return nil // Pebble finds the error, too
+		return nil // Pebble reports an error when it opens the store; the sum of another manifest proves nothing
 	}
 	f, err := fs.Open(found.ManifestFilename)
 	if err != nil {
-		return nil // Pebble finds the error, too
+		return nil // Pebble reports the error when it opens the store
 	}
 	defer f.Close()
 	crc := crc32.New(castagnoli)

@@ -78,7 +78,7 @@ type Store struct {
 	mu struct { // never held during I/O
 		sync.Mutex
 		groups map[uint32]*suspect // opened and not dropped since
-		// unopened counts the pairs of groups on disk that were not opened yet, as far as they are readable.
+		// unopened counts the readable pairs of each group on disk that was not opened yet.
 		unopened map[uint32]uint64
 		files    []*damagedFile
 		readers  map[*ViewReader]struct{} // open

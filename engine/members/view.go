@@ -44,10 +44,10 @@ var ErrMovedOn = errors.New("later snapshots have replaced this one, and its set
 //
 // OpenView finds the sets that a snapshot names:
 //
-//   - As of the snapshot's moment, while its view is kept: until viewsKept later views are captured,
-//     ReleaseViews releases it, or a damaged file is removed. HoldViews stops ReleaseViews. So
-//     a caller gets the sets of that moment if it holds the views before it takes the snapshot, and lets
-//     nobody take another until OpenView returns.
+//   - As of the snapshot's moment, while the group keeps the view of that moment. The view goes once
+//     viewsKept later views are captured, ReleaseViews releases it, or a damaged file is removed.
+//     HoldViews stops ReleaseViews. So a caller gets the sets of that moment if it holds the views
+//     before it takes the snapshot, and lets nobody take another until OpenView returns.
 //   - As of a later entry, with the outcomes since, while the replica stores this snapshot or
 //     an older one: Trim removes no outcome behind the oldest.
 //   - Otherwise not at all: ErrMovedOn.

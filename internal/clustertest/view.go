@@ -35,7 +35,7 @@ func look(nodes []*Node) view {
 	return v
 }
 
-// leader returns the node that reports to lead a group, or nil. Of several it returns the
+// leader returns the node that reports to lead a group, or nil. If several do, it returns the
 // one with the latest term.
 func (v view) leader(group uint32) (leader *Node, term uint64) {
 	for n, g := range v.replicas[group] {

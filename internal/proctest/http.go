@@ -102,10 +102,10 @@ type Row struct {
 	Counts map[string]int64 `json:"counts"`
 }
 
-// Cluster is a node's status.
+// Cluster is a node's answer to GET /v1/cluster.
 type Cluster struct{ client.Cluster }
 
-// Cluster returns the node's status.
+// Cluster requests the cluster's status from the node.
 func (n *Node) Cluster() Cluster {
 	n.t.Helper()
 	var c Cluster

@@ -8,7 +8,9 @@
 // Invariant: the memory is a function of the log. Replicas that applied the same entries
 // hold the same bytes of it. Judge returns Applied once for a request that the memory
 // holds. It also refuses older numbers of a producer whose highest number it holds, and
-// every key that contains a time before the horizon. Only a key without a time, a producer
-// behind forgottenPerProducer times as many others, and the clients' requests from before a
-// restore count as new.
+// every key that contains a time before the horizon. A repeat can count as new only if
+//
+//   - its key contains no time;
+//   - its producer was forgotten, and forgottenPerProducer × ProducersMax others after it;
+//   - a restore of the shard came between.
 package dedup

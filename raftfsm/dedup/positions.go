@@ -80,11 +80,11 @@ const (
 	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if
 	// the position is Prev of Epoch. Mark replaces that of the position, if there is one.
 	SectionAdvance SectionMode = 1
-	// SectionBegin sets the position to Next of Epoch, if the group has no position of an epoch
-	// from Since on. A position of Since or a later epoch is raised to Epoch where it is.
+	// SectionBegin begins Epoch at Next. If the group's position has an epoch of at least Since,
+	// only its epoch changes, to Epoch: the partition continues where it is.
 	SectionBegin SectionMode = 2
-	// SectionRead returns the position. One of Since or a later epoch is raised to Epoch where
-	// it is, so that no section of an epoch before is applied after it.
+	// SectionRead returns the position. If its epoch is at least Since, SectionRead raises the
+	// epoch to Epoch, so that the group applies no section of an earlier epoch afterwards.
 	SectionRead SectionMode = 3
 	// SectionForget drops all positions of a deleted source, and remembers that the source
 	// is deleted: no section of it is applied any more.

@@ -70,8 +70,8 @@ func ByProducer(name []byte, seq uint64) RequestID {
 
 // ByRestore identifies write number seq of the restores of a shard. Late copies and
 // writes of an earlier restore, whose numbers are lower, change nothing. The first
-// write of a restore makes the shard forget all client requests, because they do not
-// concern the restored rows.
+// write of a restore makes the shard forget all client requests, because the restored
+// rows may lack them.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {

@@ -122,8 +122,8 @@ func isBlank(cfg *replica.Config) (bool, error) {
 	}
 }
 
-// Finish deletes every replica that was moved aside. After a transient error (scarce.Is) the rest is
-// left to the next call, and after a crash to FinishGivenUp.
+// Finish deletes every replica that was moved aside. After a transient error (scarce.Is) the next
+// call continues, and after a crash FinishGivenUp does.
 func (d *Dirs) Finish() error {
 	d.finishing.Lock()
 	defer d.finishing.Unlock()

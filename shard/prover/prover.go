@@ -40,8 +40,8 @@ const (
 	// askInFlightMax lets one call travel while the other node still answers the previous one.
 	// Questions that arrive meanwhile share the next call.
 	askInFlightMax = 2
-	// askQueueMax bounds the questions that wait for one peer. Even an idle peer, which answers
-	// thousands a second, would not answer more in time.
+	// askQueueMax bounds the questions that wait for one peer. Even an idle peer answers only thousands
+	// a second, so it could not answer a longer queue before the deadlines.
 	askQueueMax = 16_384
 	// groupsMax bounds the groups in one call: a cluster cannot have more.
 	groupsMax = catalog.GroupsMax + 1

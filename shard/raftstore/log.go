@@ -7,7 +7,7 @@
 //
 // Invariant: once a call has returned nil, its data is on disk and survives a crash at any
 // moment. After a failed write or sync the log accepts nothing more, because nobody can tell
-// which part of that write is on disk. Only ErrNoSegment leaves it as it was.
+// which part of that write is on disk. Only ErrNoSegment leaves the log usable.
 package raftstore
 
 import (

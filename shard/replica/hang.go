@@ -22,8 +22,8 @@ import (
 // moment. If the others need this leader's vote, it stays leader: a candidate would depose it only
 // once its disk answers, and then fail the writes that wait for the disk. If its log waits for room
 // for 10 s, the leader sends no appends in any case. The others may be a majority that it does not
-// see, because one of them is in a later term or cut off from it. Its heartbeats would keep the rest
-// from voting.
+// see, because one of them is in a later term or cut off from it. Its heartbeats would keep the other
+// voters from voting.
 //
 // Short hangs that recur do not move leaders back and forth:
 //
@@ -31,8 +31,9 @@ import (
 //     minute (storage.WatchStalls). If all disks are slow, nobody could replace it: an election is
 //     four sequential writes within 1 to 2 s.
 //   - A node whose log hung gets no new leaderships for a minute (headroom.Unfit).
-//   - A replica whose state machine hangs does not campaign when it is asked or misses its leader.
-//     raft's own clock still makes it campaign, later than the others.
+//   - While the state machine of a follower hangs, the follower refuses a leader's order to campaign,
+//     and DetectFailure does not make it campaign. raft's own timeout still does, later than at the
+//     other voters.
 
 // noteHang records whether the log and the state machine have stopped taking entries. One goroutine
 // calls it repeatedly.

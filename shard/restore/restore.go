@@ -125,17 +125,20 @@ type Config struct {
 // Shard sets the rows of a shard to those of a snapshot of OpenSnapshot. It writes them through the log
 // like any write, so replicas and crashes need no special care, and a second run, with Force,
 // completes a first one. The shard must be empty, unless Force deletes its rows first. Shard waits for
-// leaders until ctx ends. The shard first forgets the requests that it remembers, and the restore
-// brings none back: the restored rows do not reflect them. Restore the board before the shards of
-// unread numbers, because it bounds their cursors.
+// leaders until ctx ends. Restore the board before the shards of unread numbers, because it bounds
+// their cursors.
+//
+// The first write makes the shard forget all requests of clients, and the restore brings none back. So a
+// repeat of any earlier request counts: the restored rows lack the requests from after the backup, and do
+// not tell them from the others.
 //
 // Each write has a number (dedup.ByRestore) that its repeats share. So a late copy, from this restore or
 // an earlier one, changes nothing. The numbers count up from the time in nanoseconds at which the
 // restore began, so those of a later restore are greater.
 //
 // Shard does not use raft's own Restore, which gives the leader the new state before any other voter has
-// agreed. If that leader dies, it returns with entries that the others lack and that raft does not
-// take from it.
+// agreed. If that leader crashes and returns, it has entries that the others lack, and raft does not
+// remove them.
 func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
 	r := &restore{
 		cfg: cfg, ctx: ctx, route: cfg.Keyspace.Route(),

@@ -21,8 +21,9 @@ const refusalLogEvery = 10 * time.Second
 // group.
 var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
-// muxLayer is one receiver's part of a Mux: that of a group or of the calls. It records every open connection of the group, because
-// raft's transport closes neither accepted nor pooled connections when it is closed.
+// muxLayer is the part of a Mux for one receiver: the replica of a group, or the server of calls. It
+// records the receiver's open connections and closes them, because raft's transport leaves accepted and
+// pooled connections open when it closes.
 type muxLayer struct {
 	mux     *Mux
 	group   uint32

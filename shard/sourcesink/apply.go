@@ -255,8 +255,9 @@ func (a *applyCall) checkFrom() error {
 	return nil
 }
 
-// learn records the answers of the shards. It returns the gravest error: the reader must end, must begin anew,
-// or may repeat the batch. Unless must is set, a shard without an answer becomes late.
+// learn records the answers of the shards. It returns the most serious error: first sink.ErrStopped, with which
+// the reader must end, then sink.ErrMoved, with which it must begin anew, then one after which it may repeat the
+// batch. If must is false, a shard that failed to answer becomes late, without an error.
 func (a *applyCall) learn(w *Write, must bool) error {
 	var stopped, moved, closed, failed error
 	for i, section := range w.Sections {

@@ -71,14 +71,14 @@ const mergedMax = 1 << 32
 // the same as with one op for each message:
 //
 //   - merge only merges ops of the same columns, because an op applies whole or not at all.
-//   - The write has no op on these columns between the two merged ops. Ops on other columns of the row
-//     neither change nor refuse anything here.
+//   - No op between the two merged ops touches these columns. An op on other columns of the row may lie
+//     between: it does not change these counts, and neither op can make the other fail.
 //   - merge only merges deltas of one sign. Each intermediate sum then lies between the first count and the
 //     last, so all fit if the last one fits, and a floor of the column cuts all of them to the same count. merge
 //     never merges ops that have floors of their own.
-//   - merge never merges deltas or sums beyond mergedMax. So an op whose sum overflows is that of one message,
-//     or the count is within mergedMax of an end of int64. There, all messages of the op are refused, although
-//     the first may still fit. Only an absurd delta brings a count there.
+//   - merge never merges deltas or sums beyond mergedMax. So if a merged op
+//     overflows, its count is already within mergedMax of an end of int64. Then the shard refuses all messages
+//     of the op, although the first ones may still fit. Only an absurd delta brings a count there.
 type merge struct {
 	w      *Write
 	spaces map[string]space

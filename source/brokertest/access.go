@@ -65,8 +65,8 @@ func (a *Access) Writer() *tls.Config {
 
 // Guarded tests a queue at 127.0.0.1 that takes only the user and the certificates of an Access: a
 // source with another password, authority, address or certificate stalls, names no password and
-// counts nothing; nor does one without TLS; the right one counts each message once. reasons has what
-// a stall must say, by what is wrong.
+// counts nothing; nor does one without TLS; the right one counts each message once. reasons has, by
+// the fault, the text that a stall must contain.
 func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	t.Helper()
 	const wrong = "battery-staple"

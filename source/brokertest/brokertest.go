@@ -25,7 +25,7 @@ type Queue struct {
 	Write   func(t *testing.T, values ...string)
 	// Letters returns the messages in the dead letters.
 	Letters func(t *testing.T) []string
-	// Restart makes the broker end and begin again, with what it has; nil if it cannot.
+	// Restart restarts the broker with its present data. It is nil if the broker cannot restart.
 	Restart func(t *testing.T)
 }
 

@@ -116,8 +116,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, r.same(ctx)
 }
 
-// Again returns the messages from one offset up to another. Of committed messages, only those below the
-// log's begin are removed: a compacted topic is not read.
+// Again returns the messages from one offset up to another. Kafka removes committed messages
+// only below the log's begin, because a source reads no compacted topic.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {

@@ -191,7 +191,8 @@ func (d *decoder) change(kind byte, f *fields) (item, error) {
 	return item{source.Message{Position: p, Value: text, Time: d.time, Key: d.xid, Derived: true}, true, source.Position{Hi: p.Hi, Lo: p.Lo + 1}}, nil
 }
 
-// row decodes a row. Of a row that has its key only, all else is null: leave that out.
+// row decodes a row. If whole is false, the row has only its key: PostgreSQL sends the other columns as
+// null, and row leaves them out.
 func (r relation) row(f *fields, whole bool) map[string]any {
 	row := map[string]any{}
 	for i := range int(f.u16()) {

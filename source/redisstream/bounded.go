@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// answerBytesMax bounds one answer of Redis. Of a stream, it has the first and the last entry, and a third.
+// answerBytesMax bounds one answer of Redis. An answer about a stream has up to three entries.
 const answerBytesMax = 4 * source.MessageBytesMax
 
 // errAnswer is returned by a connection whose answer is over answerBytesMax.

@@ -27,9 +27,9 @@ import (
 
 // Exit codes.
 const (
-	ExitOK    = 0 // all that was asked holds
-	ExitFail  = 1 // it does not
-	ExitUsage = 2 // it was not understood
+	ExitOK    = 0 // the command succeeded, and its checks passed
+	ExitFail  = 1 // the command failed, or one of its checks did
+	ExitUsage = 2 // the arguments are invalid
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// screenWidth and screenLines are a terminal's. Of its lines one is for the prompt.
+	// screenWidth and screenLines are the size of a terminal, less one line for the prompt.
 	screenWidth = 80
 	screenLines = 24 - 1
 	// The minimum lengths of lists that are cut for lack of space. Together with the rest of

@@ -78,8 +78,8 @@ func rankedRows(t *cli.Table, column string, rows []client.Row) {
 	}
 }
 
-// topRows are the rows with the largest counts, the largest first. Of equal counts the smaller
-// id ranks higher.
+// topRows are the rows with the largest counts, the largest first. If counts are equal,
+// the smaller id ranks higher.
 type topRows struct {
 	column string
 	max    int

@@ -80,8 +80,8 @@ type Config struct {
 	Consistency string        // of reads: stale, bounded or linearizable; "" for the server's default
 	Concurrency int           // maximum number of requests in flight
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
-	Duration    time.Duration // of the measured time; 0 for until Requests
-	Requests    int64         // in all; 0 for until Duration
+	Duration    time.Duration // of the measured time; 0 to run until Requests are done
+	Requests    int64         // in all; 0 to run for Duration
 	Channels    []string      // of polls
 	Dots        []string      // likewise
 	Followees   int           // of a feed, on average
@@ -96,8 +96,8 @@ type Config struct {
 	Memory bool
 }
 
-// Validate checks the config. Run does so too; a caller that has yet to read the ids may
-// check the rest first.
+// Validate checks the config. Run does so too; a caller that has not read the ids yet
+// may call it before.
 func (c *Config) Validate() error {
 	names := slices.Concat(c.Channels, c.Dots)
 	switch {

@@ -94,7 +94,7 @@ func (w *worker) nextUser() {
 }
 
 // Ids of posts are seconds since postEpoch above 22 bits, as --id-layout of posts has them
-// by default. Of those, postWorkerBits are the worker's number, so that no two are equal.
+// by default. postWorkerBits of the 22 bits are the worker's number, so that no two ids are equal.
 const (
 	postEpoch      = 515_483_463
 	postTimeBits   = 22

@@ -44,8 +44,8 @@ type Writer interface {
 var ErrPassed = errors.New("another run of reconcile has begun meanwhile")
 
 const (
-	// correctionMax is how many columns of rows are written at once, but for the rest of the last
-	// row. Other writes wait no longer for it than for one of their own kind.
+	// correctionMax bounds the columns of rows that are written together, except that a row is never
+	// split. Other writes wait no longer for it than for one of their own kind.
 	correctionMax = 500
 	// fenceStep is by how much the number of a fence rises that was refused; it doubles each time.
 	fenceStep = uint64(time.Second)

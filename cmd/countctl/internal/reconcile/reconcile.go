@@ -1,15 +1,15 @@
 // Package reconcile compares counts with a truth that was counted elsewhere, while writes
 // continue. It owns the arithmetic; it reads through a Server and never writes.
 //
-// The truth is what rows should be at a position P of a source: what a count over the messages
-// below P gives. A row is read together with a window [From, To] of its shard: it has all
+// The truth is the correct rows at a position P of a source: a count of all messages below P.
+// Compare reads a row together with a window [From, To] of its shard: the row has all
 // messages below From, and none at or above To. So if no message of the row lies in [From, To),
-// it should be
+// the row should be
 //
 //	truth + messages of the row in [P, From)
 //
-// and what it lacks is its drift. If one lies there, nobody knows whether the row has it, and
-// the row is read again.
+// The drift of the row is this sum minus the row. If a message lies in the window, nobody knows
+// whether the row has it, and Compare reads the row again.
 //
 // Invariant: a drift is the difference at one moment of the row's shard. A later increment adds to
 // the row and to its truth, so the drift may be added to the row at any later time, once. A value

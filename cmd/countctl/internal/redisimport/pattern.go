@@ -12,9 +12,9 @@ import (
 
 // Pattern describes keys of Redis that are counts, and the rows and columns that they count:
 //
-//	like:{id}=posts:like        a string a post, in column like; or a set, by its size
-//	post:{id}:{column}=posts    a string or set a count; the key names the column
-//	post:{id}=posts             a hash a post; its fields name the columns
+//	like:{id}=posts:like        each key is one count of column like: a string, or the size of a set
+//	post:{id}:{column}=posts    each key is one count, likewise; the key names the column
+//	post:{id}=posts             each key is a hash with all counts of a post; its fields name the columns
 type Pattern struct {
 	Text     string
 	Keyspace string
