@@ -14,8 +14,8 @@ import (
 
 // How nodes without a cluster form or join one. Safety rests on three values that a node
 // stores durably before it announces them: the one set of keys that it has promised itself
-// to, the one cluster that it has asked for admission, and its cluster. Time only releases a
-// promise, and each node measures it by its own monotonic clock. promiseFor is longer than
+// to, the one cluster that it has asked for admission, and its cluster. Clocks matter only for the
+// release of a promise; each node times that by its own monotonic clock. promiseFor is longer than
 // the initiator's formTimeout plus a slow sync, and a promise begins after the initiator has
 // read its clock. So all nodes are still bound while the initiator decides.
 const (

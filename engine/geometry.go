@@ -97,8 +97,8 @@ func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
 	g.addend, g.factor = splitmix.Mix(salt)-g.base, splitmix.Mix(salt+mixA)|1
-	// Behind the point, two mixed values of one bucket differ by at least buckets<<unused. So the
-	// values still differ without the low bits below that difference.
+	// Behind the point, two mixed values of one bucket differ by at least buckets<<unused. So they
+	// still differ if the bits below that difference are dropped.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
 }

@@ -124,8 +124,8 @@ func (t *Table) putOff(f *frozen) {
 	}
 }
 
-// unsealLocked copies the row of id, if it is sealed, into the segment, and returns its
-// slot and sets at. It returns -1 if no such row is sealed.
+// If the row of id is sealed, unsealLocked copies it into the segment, sets *at, and returns the row's
+// slot. It returns -1 if no such row is sealed.
 func (t *Table) unsealLocked(id uint64, at *spot, packed *sealed) int {
 	var row [ColumnsMax]int64
 	if packed.read(id, row[:]); isZeroRow(row[:]) {

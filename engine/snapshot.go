@@ -192,8 +192,8 @@ func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Pag
 	return &c.page
 }
 
-// Cold calls fn with the part on disk of each segment that has one, in ascending id
-// order: Parts without the rows in memory.
+// Cold calls fn with the part on disk of each segment that has one, in ascending id order. Unlike the
+// method Parts, it omits the rows in memory.
 func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	for _, seg := range s.segs {
 		if seg.cold.onDisk() {

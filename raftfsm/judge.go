@@ -89,8 +89,8 @@ func (j *judge) Refused(op int) {
 	}
 }
 
-// applyJudged is apply for an entry that may change outboxes or, if touched is set, sets of
-// members.
+// applyJudged is apply for an entry that may change outboxes. If touched is set, the entry may also
+// change sets of members.
 func (c *counts) applyJudged(now int64, touched bool, r *Result) (err error) {
 	j := judge{counts: c, now: now}
 	j.undo.op = -1

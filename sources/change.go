@@ -301,8 +301,8 @@ func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source
 }
 
 const (
-	// meetMax is how long a pause waits for shards that are apart: longer than gossip needs to notice a dead
-	// node, and another node then needs to read.
+	// meetMax bounds a pause's wait for the shards to reach one position. Within it, gossip notices a dead
+	// node, and another node begins to read.
 	meetMax = 5 * time.Second
 	// pauseMax is how long a pause waits for readers: longer than they need to end.
 	pauseMax = 15 * time.Second

@@ -39,7 +39,7 @@ func newIndexCache() *indexCache {
 	return c
 }
 
-// fit resizes the cache for the indexes of files bytes of files.
+// fit resizes the cache to suit the indexes of the store's files, which have so many bytes in all.
 func (c *indexCache) fit(files uint64) {
 	size := min(max(files/indexShare, indexCacheMin), indexCacheMax)
 	c.mu.Lock()

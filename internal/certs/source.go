@@ -138,8 +138,8 @@ func (s *Source) follow() {
 	}
 }
 
-// poll loads files that have changed and were the same at the poll before: a certificate and
-// its key are written one after the other.
+// poll loads changed files once two polls in turn have read the same contents: a certificate and its
+// key are written one after the other.
 func (s *Source) poll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

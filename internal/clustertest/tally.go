@@ -62,8 +62,8 @@ func (y *Tally) Add(n *Node, timeout time.Duration) bool {
 	return try.fate == done
 }
 
-// added checks the answer to an increment: the resulting count, and the increments
-// acknowledged before it was sent.
+// added checks the answer to an increment. before is the number of increments that were acknowledged
+// before it was sent; the resulting count must be higher.
 func (y *Tally) added(n *Node, before int64, try outcome, count int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()

@@ -97,7 +97,7 @@ type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
-	Since      uint32        // the epoch of the last seek, 0 for Epoch; not of SectionAdvance
+	Since      uint32        // the epoch of the last seek; 0 means the same as Epoch. SectionAdvance has none
 	Prev, Next sink.Position // Prev only of SectionAdvance
 	Mark       sink.Mark     // below Next; only of SectionAdvance
 }

@@ -71,7 +71,7 @@ type Headroom struct {
 	DiskHangs   atomic.Int64              // local replicas whose log takes no entries
 	hungAt      atomic.Pointer[time.Time] // when a log last recovered; nil for never
 
-	// Results of Look for the metrics, so that a scrape does not wait for the disk.
+	// The results of the last Look. Metrics, Usage and others read them without waiting for the disk.
 	memoryNeeds atomic.Uint64 // bytes, including what the collector needs
 	diskNeeds   atomic.Uint64 // bytes: the reserve plus the size of the next snapshots
 	diskFree    atomic.Uint64 // bytes

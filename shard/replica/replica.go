@@ -110,7 +110,8 @@ func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	return g.raft.Apply(entry, EnqueueTimeoutMax)
 }
 
-// barrier blocks until every entry proposed here before it is applied, and returns its own index.
+// barrier blocks until all entries that were proposed here earlier are applied, and returns its own
+// index.
 // The wait for space in raft's queue is bounded by EnqueueTimeoutMax.
 func (g *Replica) barrier() (index uint64, err error) {
 	g.gate.RLock()
