@@ -91,7 +91,7 @@ const keyHeader = "idempotency-key"
 // errBadOnce is returned before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq from 1, and Unkeyed")
 
-// header returns the headers by which a server recognizes a repeat.
+// header returns the headers by which a server recognises a repeat.
 func (o WriteOptions) header() (http.Header, error) {
 	keyed, produced := o.Key != "", o.Producer != "" || o.Seq != 0
 	switch {

@@ -102,7 +102,7 @@ var LimitsDefault = dedup.Limits{
 	ProducersMax: 100_000,
 }
 
-// KeyHorizonMin is the least horizon with which a shard recognizes every try of one write. A node
+// KeyHorizonMin is the least horizon with which a shard recognises every try of one write. A node
 // tries for up to a minute. In that minute the log's time may advance by two minutes, and a new
 // leader's clock may be another minute ahead.
 const KeyHorizonMin = 3 * time.Minute

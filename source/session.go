@@ -171,11 +171,15 @@ func (s *session) brokerError(verb string, err error) error {
 }
 
 // advise adds to a stall for lost messages the position that a seek should use. It names no position below the
-// highest shard, as that shard would count messages twice. Lower shards only skip messages that are gone.
+// highest shard, as that shard would count messages twice. So it names none while a shard is late, which may be
+// the highest. Lower shards skip what lies between, which is gone or was counted by others.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
 	if !is || stalled.Next == (Position{}) {
 		return err
+	}
+	if s.late {
+		return Stalled("%s; a shard does not answer: once it does, this says where to seek", stalled.Reason)
 	}
 	return Stalled("%s; seek to %s to go on without them", stalled.Reason, higher(stalled.Next, s.high))
 }

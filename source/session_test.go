@@ -156,6 +156,19 @@ func TestNoSeekWhileLate(t *testing.T) {
 	})
 }
 
+// The same holds for a stall that comes while the session opens: the late shard may be the highest, and a
+// seek below it would count messages twice.
+func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
+	s := &session{high: Position{Lo: 5}, late: true}
+	if reason := s.advise(Lost(Position{Lo: 3}, "messages are gone")).Error(); strings.Contains(reason, "seek to") {
+		t.Error(reason)
+	}
+	s.late = false
+	if reason := s.advise(Lost(Position{Lo: 3}, "messages are gone")).Error(); !strings.Contains(reason, "seek to 5") {
+		t.Error(reason)
+	}
+}
+
 // A queue that was truncated below the shard that is furthest stalls, though another shard is
 // behind its end: what is written there next would be new to one and old to the other.
 func TestTruncatedBetweenShards(t *testing.T) {
