@@ -179,7 +179,7 @@ func (s *session) advise(err error) error {
 		return err
 	}
 	if s.late {
-		return Stalled("%s; a shard does not answer: once it does, this says where to seek", stalled.Reason)
+		return Stalled("%s; %s; once all shards answer, this says where to seek", stalled.Reason, cmp.Or(s.behind, "a shard does not answer"))
 	}
 	return Stalled("%s; seek to %s to go on without them", stalled.Reason, higher(stalled.Next, s.high))
 }
@@ -247,14 +247,6 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages below the lost ones are good
 					if err := s.flush(ctx); err != nil {
 						return err
-					}
-					if s.late { // a seek could skip messages that are there and that the late shard lacks
-						if err := s.settle(ctx); err != nil {
-							return err
-						}
-						if s.behind != "" {
-							return errors.New(s.behind)
-						}
 					}
 				}
 				return s.brokerError("read", f.err)
