@@ -1,8 +1,9 @@
-// Package backup owns the commands backup and restore, the manifest of a backup, and the
-// order in which keyspaces are saved: one that refers to another is saved before it.
+// Package backup owns the commands backup and restore, the manifest of a backup, and the order in
+// which a backup saves the keyspaces. If a keyspace refers to another one, the backup saves the
+// referring keyspace first.
 //
 // It never interprets the rows of a shard: files have the bytes of a snapshot, which servers
-// write and check. It never writes into a keyspace that has rows unless it is told to.
+// write and check. It writes into a keyspace that has rows only with --force.
 //
 // Invariant: a directory with a manifest holds a whole backup, because the manifest is written
 // last.
@@ -226,9 +227,10 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	return m, nil
 }
 
-// sources returns the sources as they are after the last snapshot, so that they have each partition
-// of which a snapshot has a position. It leaves out a source whose number is not the one before:
-// shards have positions under both numbers, so a message between these would count twice or never.
+// sources lists the sources after the last snapshot. So the list has every partition for which a
+// snapshot has a position. It leaves out a source whose number differs from the number in before.
+// Such a source has positions under both numbers, and messages between them would count twice or
+// never.
 func (b *backup) sources(ctx context.Context, before []client.SavedSource) (kept []client.SavedSource, err error) {
 	after, err := b.server.Admin().SavedSources(ctx)
 	if err != nil {

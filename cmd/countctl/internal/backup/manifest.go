@@ -34,8 +34,9 @@ type manifest struct {
 	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
-	// Sources are those that kept their number during the backup: they were neither created, nor did
-	// the meaning of their messages change. Their positions are in the files of the shards.
+	// Sources has each source that kept its number during the backup. A source gets a new number when
+	// it is created, and when the meaning of its messages changes. The files of the shards have the
+	// positions of the sources.
 	Sources []client.SavedSource `json:"sources,omitempty"`
 }
 
