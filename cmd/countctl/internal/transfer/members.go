@@ -47,9 +47,9 @@ which the member joined. Ids ascend; the members of an id are oldest first, as m
 import wants them.
 
 It reads the sets of all rows that have a count in any column. It leaves out the members of
-a row whose counts are all zero. The file appears complete or
-not at all; an existing file is overwritten only with --yes. Sets that change meanwhile
-appear as they were when they were read.`,
+a row whose counts are all zero. The file appears complete or not at all; an existing file
+is overwritten only with --yes. Sets that change meanwhile appear as they were when they
+were read.`,
 		Example: "  countctl members export likes.csv.gz",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(c, args[0]); err != nil {
