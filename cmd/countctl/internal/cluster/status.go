@@ -106,10 +106,11 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 	end := time.Now().Add(wait)
 	err = cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
 		ready, why, err = anyReady(ctx, server)
-		if err != nil && (!errors.Is(err, client.ErrNoAnswer) || time.Now().After(end)) {
-			return false, err
+		late := time.Now().After(end)
+		if errors.Is(err, client.ErrNoAnswer) && !late {
+			return false, nil
 		}
-		return ready || time.Now().After(end), nil
+		return ready || late, err
 	})
 	return ready, why, err
 }
