@@ -111,7 +111,7 @@ func changeNode(ctx context.Context, call func(ctx context.Context, key string) 
 	if err != nil {
 		return nodeOutput{}, fmt.Errorf("cannot %s %s: %w", verb, n.ID, err)
 	}
-	return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads, Done: verb == "undrain"}, nil
+	return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}, nil
 }
 
 // drain drains a node and, unless --no-wait is given, waits until it leads
@@ -140,7 +140,9 @@ func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
 		Use:   "undrain NODE",
 		Short: "End a drain, or keep a node that is leaving",
 		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
-			return changeNode(ctx, server.Admin().Undrain, "undrain", n)
+			out, err := changeNode(ctx, server.Admin().Undrain, "undrain", n)
+			out.Done = err == nil
+			return out, err
 		}),
 	}
 }
