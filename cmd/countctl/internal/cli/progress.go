@@ -17,8 +17,8 @@ const (
 	lineEvery   = 5 * time.Second        // readable in a log
 	// clearLine moves to the beginning of a terminal's line and erases it.
 	clearLine = "\r\x1b[K"
-	// retryForDefault outlives the restart of a node.
-	retryForDefault = time.Minute
+	// RetryForDefault outlives the restart of a node.
+	RetryForDefault = time.Minute
 )
 
 // Sample is the progress of some work.
@@ -116,7 +116,7 @@ func PerSecond(n int64, took time.Duration) int64 {
 
 // RetryFlag adds --retry-for.
 func RetryFlag(flags *pflag.FlagSet, retryFor *time.Duration) {
-	DurationFlag(flags, retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
+	DurationFlag(flags, retryFor, "retry-for", RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 }
 
 // Retry returns how calls are repeated: for so long, with a line from time to time while they

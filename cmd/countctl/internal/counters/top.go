@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +41,7 @@ func topCommand(c *cli.CLI) *cobra.Command {
 			largest := topRows{column: column, max: n, rows: []client.Row{}}
 			var read atomic.Int64
 			total := c.ProgressTotal(cmd.Context(), server, keyspace)
-			patient, err := c.ConnectWaiting(time.Minute)
+			patient, err := c.ConnectWaiting(cli.RetryForDefault)
 			if err != nil {
 				return err
 			}
