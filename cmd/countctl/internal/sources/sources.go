@@ -204,8 +204,8 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 			return false, err
 		case of.State != "running":
 			return false, errors.New(strings.TrimSuffix("it is "+of.State+": "+of.Reason, ": "))
-		case of.Lag == nil:
-		default:
+		}
+		if of.Lag != nil {
 			lag.Store(int64(*of.Lag))
 			if m == nil {
 				first.Store(int64(*of.Lag))
