@@ -199,56 +199,70 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 	return before, missing, nil
 }
 
-// mapColumns returns the columns of the file that go to columns of the keyspace, by --map. For a
-// replay, these are the events that count, with "" for one that counts for nothing. The session
-// keeps them: a column that is made later counts nothing of it.
+// mapColumns returns the columns of the file that go to columns of the keyspace, by --map.
 func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
-	if f.column != "" {
+	switch {
+	case f.about.Kind == csvimport.KindEvents:
+		return mapEvents(s.keyspace, f.about.Map)
+	case f.column != "":
 		return []csvimport.Column{{File: f.member, Counter: f.column}}, cli.HasColumn(s.keyspace, f.column)
-	}
-	events := f.about.Kind == csvimport.KindEvents
-	pairs := "FILE=KEYSPACE"
-	if events {
-		pairs = "EVENT=COLUMN"
 	}
 	var columns []csvimport.Column
 	for _, pair := range f.about.Map {
 		from, to, ok := strings.Cut(pair, "=")
-		if !ok || from == "" || to == "" && !events {
-			return nil, cli.Usagef("--map takes %s,…, not %q", pairs, pair)
+		if !ok || from == "" || to == "" {
+			return nil, cli.Usagef("--map takes FILE=KEYSPACE,…, not %q", pair)
 		}
-		if to != "" {
-			if err := cli.HasColumn(s.keyspace, to); err != nil {
-				return nil, err
-			}
+		if err := cli.HasColumn(s.keyspace, to); err != nil {
+			return nil, err
 		}
-		switch {
-		case events && hasEvent(columns, from):
-			return nil, cli.Usagef("--map names event %q twice", from)
-		case !events && slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }):
+		if slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }) {
 			return nil, cli.Usagef("--map names column %q twice", to)
 		}
 		columns = append(columns, csvimport.Column{File: from, Counter: to})
 	}
-	if len(columns) > 0 && !events {
+	if len(columns) > 0 {
 		return columns, nil
 	}
-	names := s.in.Header()
-	if events {
-		names = s.keyspace.Columns
-	}
-	for _, name := range names {
-		if events && !hasEvent(columns, name) || !events && name != f.about.IDColumn && slices.Contains(s.keyspace.Columns, name) {
+	for _, name := range s.in.Header() {
+		if name != f.about.IDColumn && slices.Contains(s.keyspace.Columns, name) {
 			columns = append(columns, csvimport.Column{File: name, Counter: name})
 		}
 	}
-	if len(columns) == 0 && !events {
+	if len(columns) == 0 {
 		give := "--map FILE=KEYSPACE"
 		if len(s.in.Header()) == 1 {
 			give += ", or --delimiter"
 		}
 		return nil, cli.Usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give %s",
 			s.in.Name(), strings.Join(s.in.Header(), ", "), s.keyspace.Name, strings.Join(s.keyspace.Columns, ", "), give)
+	}
+	return columns, nil
+}
+
+// mapEvents returns the column of each event that a replay counts, with "" for an event that counts
+// for nothing. The session keeps them: a column that is made later counts nothing of it.
+func mapEvents(keyspace client.Keyspace, mapping []string) ([]csvimport.Column, error) {
+	var columns []csvimport.Column
+	for _, pair := range mapping {
+		event, counter, ok := strings.Cut(pair, "=")
+		if !ok || event == "" {
+			return nil, cli.Usagef("--map takes EVENT=COLUMN,…, not %q", pair)
+		}
+		if counter != "" {
+			if err := cli.HasColumn(keyspace, counter); err != nil {
+				return nil, err
+			}
+		}
+		if hasEvent(columns, event) {
+			return nil, cli.Usagef("--map names event %q twice", event)
+		}
+		columns = append(columns, csvimport.Column{File: event, Counter: counter})
+	}
+	for _, name := range keyspace.Columns {
+		if !hasEvent(columns, name) {
+			columns = append(columns, csvimport.Column{File: name, Counter: name})
+		}
 	}
 	return columns, nil
 }
